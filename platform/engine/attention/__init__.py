@@ -1,0 +1,1 @@
+"""Paged attention behind one small interface, one backend per device."""

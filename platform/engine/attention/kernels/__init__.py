@@ -1,0 +1,1 @@
+"""Attention loops compiled for the device; they import nothing of ours."""

@@ -1,0 +1,30 @@
+"""Batch: the tensors of one step, built once by the runner and shared by every layer.
+
+Shapes: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from loraplex.lora.batch import LoraBatch
+
+
+@dataclass(slots=True)
+class Batch:
+    token_ids: torch.Tensor
+    """[T] int64, sequence after sequence."""
+    positions: torch.Tensor
+    """[T] int64, position of each token in its sequence."""
+    slot_mapping: torch.Tensor
+    """[T] int64, where its key and value go: block id * block_size + offset."""
+    query_starts: torch.Tensor
+    """[S + 1] int32, sequence s owns tokens query_starts[s] to query_starts[s + 1]."""
+    context_lengths: torch.Tensor
+    """[S] int32, tokens of sequence s in the cache after this step (its new tokens included)."""
+    block_tables: torch.Tensor
+    """[S, P] int32, block ids; unused entries are 0."""
+    sample_rows: torch.Tensor
+    """[R] int64, tokens whose logits are needed."""
+    lora: LoraBatch | None = None
+    """None when no token of this step uses an adapter: then no LoRA code runs at all."""

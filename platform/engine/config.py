@@ -1,0 +1,37 @@
+"""EngineConfig: everything the engine needs to know, decided once at start. Sent to the child process as JSON."""
+
+import msgspec
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Torch-free, so that the API process can build it."""
+
+    model: str
+    """Local folder in Hugging Face layout (a hub id is resolved to a folder before this is built)."""
+    served_name: str = ""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    dtype: str = "auto"
+    """How weights are stored: auto (the checkpoint's), bfloat16, float16 or float32."""
+    max_model_len: int | None = None
+    """Tokens of prompt plus output; None: what the checkpoint says."""
+    max_num_seqs: int = 64
+    """Sequences that may run in one step."""
+    max_num_batched_tokens: int = 512
+    """Tokens one step may process: decodes first, prefill chunks fill the rest."""
+    block_size: int = 16
+    """Tokens in one KV block."""
+    kv_cache_memory: int | None = None
+    """Bytes for the KV cache; None: a share of the free memory."""
+    num_kv_blocks: int | None = None
+    """Exact number of KV blocks; wins over kv_cache_memory. For tests and for the last byte."""
+    enable_prefix_caching: bool = True
+    adapter_memory: int = 512 << 20
+    """Bytes of rank pages for resident adapters."""
+    max_loaded_adapters: int = 256
+    """Adapters that may be resident at once (slots of the static page table)."""
+    max_queue: int = 512
+    """Waiting requests over all tenants; one more is refused."""
+    seed: int = 0
+    num_threads: int | None = None
+    """CPU threads for torch and numba together; None: all cores this process may use."""

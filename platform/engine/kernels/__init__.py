@@ -1,0 +1,1 @@
+"""Compiled loops of the decoder that are neither attention, LoRA nor linear."""

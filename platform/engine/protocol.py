@@ -1,0 +1,233 @@
+"""All that crosses the border between the API process and the engine process, and nothing else. Encoded as msgpack.
+
+The engine knows digests, token ids and paths the registry hands it; it never sees a name, a key or a text.
+"""
+
+import enum
+
+import msgspec
+
+from .sampling import SamplingParams
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class AdapterRef(msgspec.Struct, frozen=True):
+    """The adapter a request runs with. The digest is its whole identity; scale multiplies its own scaling."""
+
+    digest: str
+    scale: float = 1.0
+
+
+class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the bytes of an adapter are. Registered before the first request may name its digest."""
+
+    digest: str
+    path: str
+    """Folder with adapter_config.json and adapter_model.safetensors, already checked by the registry."""
+    pinned: bool = False
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """Log-probability of one token and of the most likely ones at its position, most likely first."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 is the most likely token."""
+    top: list[tuple[int, float]] = []
+
+
+class Message(msgspec.Struct, tag=True):
+    """Base of all messages; the tag is the class name."""
+
+
+# ---- API process -> engine -------------------------------------------------------------------------------------------
+
+
+class GenerateRequest(Message, kw_only=True):
+    """One prompt, `params.n` choices. `request_id` is unique among the engine's live requests."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    adapter: AdapterRef | None = None
+    tenant: str = "default"
+    """Unit of fair scheduling."""
+    cache_salt: str = ""
+    """Prefix-cache blocks are shared only between equal salts; the web layer fills in the tenant."""
+    priority: int = 0
+    """Lower runs earlier, among the requests of one tenant."""
+
+
+class AbortRequest(Message, kw_only=True):
+    request_id: str
+
+
+class RegisterAdapter(Message, kw_only=True):
+    """Answered by Reply. Idempotent; a pinned adapter is loaded at once and stays."""
+
+    call_id: int
+    spec: AdapterSpec
+
+
+class UnregisterAdapter(Message, kw_only=True):
+    """Answered by Reply at once. Requests that run with it finish; its pages are freed after the last one."""
+
+    call_id: int
+    digest: str
+
+
+class LoadAdapter(Message, kw_only=True):
+    """Make it resident now. Answered by Reply when it is, or with the reason why not."""
+
+    call_id: int
+    digest: str
+
+
+class EvictAdapter(Message, kw_only=True):
+    """Free its pages as soon as no request uses it; stays registered. Answered by Reply."""
+
+    call_id: int
+    digest: str
+
+
+class PinAdapter(Message, kw_only=True):
+    call_id: int
+    digest: str
+    pinned: bool
+
+
+class Shutdown(Message):
+    """Stop taking requests, end the running ones with an abort, exit 0."""
+
+
+ToEngine = (
+    GenerateRequest
+    | AbortRequest
+    | RegisterAdapter
+    | UnregisterAdapter
+    | LoadAdapter
+    | EvictAdapter
+    | PinAdapter
+    | Shutdown
+)
+
+# ---- engine -> API process -------------------------------------------------------------------------------------------
+
+
+class EngineInfo(Message, kw_only=True):
+    """First message of a started engine: facts that do not change while it lives."""
+
+    model: str
+    architecture: str
+    device: str
+    compute: str
+    """Which path was chosen and why, in words, for doctor and the start-up box."""
+    dtype: str
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    kv_cache_bytes: int
+    weight_bytes: int
+    adapter_memory: int
+    max_loaded_adapters: int
+    num_threads: int
+    load_seconds: float
+
+
+class Tokens(Message, kw_only=True):
+    """New tokens of one choice. `finish_reason` set: the last message for this choice."""
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    """On the first message of choice 0 when asked for; the first entry is None."""
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    """The stop token id that ended the choice, unless it was an end-of-sequence token."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""
+    queue_seconds: float | None = None
+    """On the first message: from arrival until first scheduled."""
+
+
+class RequestFailed(Message, kw_only=True):
+    """The whole request ended without (further) tokens. `kind`: invalid, unavailable, overloaded or internal."""
+
+    request_id: str
+    kind: str
+    message: str
+
+
+class Reply(Message, kw_only=True):
+    """Answer to the control message with this call_id; `error` says in words what failed."""
+
+    call_id: int
+    error: str | None = None
+
+
+class AdapterStatus(msgspec.Struct, kw_only=True):
+    """Residency of one registered adapter."""
+
+    digest: str
+    state: str
+    """registered (on disk), loading, resident or failed."""
+    rank: int = 0
+    pages: int = 0
+    bytes: int = 0
+    pinned: bool = False
+    running: int = 0
+    """Sequences that hold it."""
+    waiting: int = 0
+    loads: int = 0
+    evictions: int = 0
+    evicted_for: str | None = None
+    """Digest whose load pushed it out last."""
+    load_seconds: float | None = None
+    last_used_seconds_ago: float | None = None
+    error: str | None = None
+
+
+class EngineStatus(Message, kw_only=True):
+    """Heartbeat, twice a second, also when idle. Counters grow from the engine's start."""
+
+    sequence: int
+    running: int
+    waiting: int
+    free_blocks: int
+    cached_blocks: int
+    """Free blocks that still hold a reusable prefix; a part of free_blocks."""
+    block_map: bytes
+    """One byte per block: 0 free, 1 cached, 2 used by the base, 3 + i used by adapters[i] (mod 250)."""
+    adapters: list[AdapterStatus]
+    adapter_bytes_used: int
+    steps: int
+    prompt_tokens: int
+    generation_tokens: int
+    prefix_queries: int
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int
+    preemptions: int
+    integrity_errors: int
+    step_seconds: float
+    """Seconds spent in steps."""
+    host_seconds: float
+    """The part of step_seconds outside the model: schedule, batch, commit."""
+
+
+class EngineFatal(Message, kw_only=True):
+    """Last words of an engine that cannot go on, also when it cannot start."""
+
+    message: str
+
+
+FromEngine = EngineInfo | Tokens | RequestFailed | Reply | EngineStatus | EngineFatal

@@ -1,0 +1,65 @@
+"""LoraBatch: which token of a step uses which adapter slot, and the page table the kernels read.
+
+Shapes: T tokens of the step, N adapter slots, K module kinds, L layers, P rank pages of the largest adapter.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+RANKS_PER_PAGE: Final = 8
+
+KINDS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Module kinds in the order of the page table. One linear group of the decoder holds one to three of them."""
+
+
+@dataclass(slots=True)
+class PageTable:
+    """Where each resident adapter's pages are. One static instance per pool: kernels see every load and eviction.
+
+    The page of (slot, kind, page) starts at element `offset[slot, kind, page]` of `arena` and is laid out
+    `[L, RANKS_PER_PAGE, in + out]`: for each layer, RANKS_PER_PAGE rows of A (`[8, in]`, contiguous) followed by
+    RANKS_PER_PAGE rows of B stored rank-major (`[8, out]`, contiguous). Ranks past `rank` are zero.
+    """
+
+    arena: torch.Tensor
+    """[elements], 16-bit or 32-bit float: the adapters' weights."""
+    offset: torch.Tensor
+    """[N, K, P] int64, in elements of the arena."""
+    rank: torch.Tensor
+    """[N, K, L] int32, 0 where the adapter does not touch the module."""
+    scaling: torch.Tensor
+    """[N, K, L] float32, alpha / r (or / sqrt r) of the module."""
+
+
+@dataclass(slots=True)
+class LoraBatch:
+    """Tokens grouped by adapter, made once per step and read by every linear group."""
+
+    table: PageTable
+    token_slot: torch.Tensor
+    """[T] int32, adapter slot of each token, -1 for the base."""
+    token_scale: torch.Tensor
+    """[T] float32, the request's own factor on the adapter's scaling."""
+    sorted_tokens: torch.Tensor
+    """[M] int32, indices of the M tokens that use an adapter, grouped by slot."""
+    segment_starts: torch.Tensor
+    """[G + 1] int32, segment g owns sorted_tokens[segment_starts[g] : segment_starts[g + 1]]."""
+    segment_slots: torch.Tensor
+    """[G] int32, the slot of each segment."""
+
+    @staticmethod
+    def build(table: PageTable, token_slot: torch.Tensor, token_scale: torch.Tensor) -> "LoraBatch | None":
+        """Group the tokens; None when every token uses the base."""
+        order = torch.argsort(token_slot, stable=True)
+        first = int((token_slot < 0).sum())
+        if first == len(token_slot):
+            return None
+        sorted_tokens = order[first:]
+        slots, counts = torch.unique_consecutive(token_slot[sorted_tokens], return_counts=True)
+        starts = torch.zeros(len(slots) + 1, dtype=torch.int32)
+        starts[1:] = torch.cumsum(counts, 0)
+        return LoraBatch(
+            table, token_slot, token_scale, sorted_tokens.to(torch.int32), starts, slots.to(torch.int32)
+        )

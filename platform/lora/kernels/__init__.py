@@ -1,0 +1,1 @@
+"""Shrink and expand loops; they import nothing of ours."""

@@ -1,0 +1,1 @@
+"""Matrix loops compiled for the device; they import nothing of ours."""

@@ -1,0 +1,28 @@
+"""LinearMethod: the one interface of every way to store a weight. One scheme per file, one instance per linear group.
+
+Life: `create(shapes)` -> `load(part, tensor)` for each part -> `finish()` packs once -> `apply(x)` every step.
+"""
+
+from typing import Protocol
+
+import torch
+
+
+class LinearMethod(Protocol):
+    """A linear of one or more parts fused along the output (q, k, v or gate, up)."""
+
+    out_features: tuple[int, ...]
+    """Rows of each part, in order."""
+    in_features: int
+
+    def load(self, part: int, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Take part `part`: weight [out, in] as in the checkpoint, bias [out] or None."""
+
+    def finish(self) -> None:
+        """Pack for this machine and drop the unpacked copy. Called once, after every part is loaded."""
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, in] in the compute dtype -> [T, sum(out_features)] in the compute dtype, bias added."""
+
+    def weight_bytes(self) -> int:
+        """Bytes held after finish()."""

@@ -1,0 +1,1 @@
+"""The database and the artifact store: adapters, versions, aliases, keys, audit."""

@@ -1,0 +1,1 @@
+"""HTTP: OpenAI API, admin API, dashboard."""

@@ -1,0 +1,1 @@
+"""The admin JSON API under /api/v1."""
