@@ -47,7 +47,7 @@ class Message(msgspec.Struct, tag=True):
     """Base of all messages; the tag is the class name."""
 
 
-# ---- API process -> engine -------------------------------------------------------------------------------------------
+# API process -> engine
 
 
 class GenerateRequest(Message, kw_only=True):
@@ -118,7 +118,7 @@ ToEngine = (
     | Shutdown
 )
 
-# ---- engine -> API process -------------------------------------------------------------------------------------------
+# engine -> API process
 
 
 class EngineInfo(Message, kw_only=True):

@@ -63,17 +63,13 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             raise ValueError(f"stop takes at most {MAX_STOP} strings, got {len(self.stop)}")
         for text in self.stop:
             if not 1 <= len(text) <= MAX_STOP_LENGTH:
-                raise ValueError(
-                    f"each stop string must have 1 to {MAX_STOP_LENGTH} characters, got {len(text)}"
-                )
+                raise ValueError(f"each stop string must have 1 to {MAX_STOP_LENGTH} characters, got {len(text)}")
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None:
                 _bounded(name, count, 0, MAX_LOGPROBS)
         if self.logit_bias is not None:
             if len(self.logit_bias) > MAX_LOGIT_BIAS:
-                raise ValueError(
-                    f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens, got {len(self.logit_bias)}"
-                )
+                raise ValueError(f"logit_bias takes at most {MAX_LOGIT_BIAS} tokens, got {len(self.logit_bias)}")
             for bias in self.logit_bias.values():
                 _bounded("logit_bias", bias, -100.0, 100.0)
             _token_ids("logit_bias", list(self.logit_bias), vocab_size)

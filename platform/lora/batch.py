@@ -60,6 +60,4 @@ class LoraBatch:
         slots, counts = torch.unique_consecutive(token_slot[sorted_tokens], return_counts=True)
         starts = torch.zeros(len(slots) + 1, dtype=torch.int32)
         starts[1:] = torch.cumsum(counts, 0)
-        return LoraBatch(
-            table, token_slot, token_scale, sorted_tokens.to(torch.int32), starts, slots.to(torch.int32)
-        )
+        return LoraBatch(table, token_slot, token_scale, sorted_tokens.to(torch.int32), starts, slots.to(torch.int32))

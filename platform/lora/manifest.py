@@ -1,7 +1,7 @@
 """What an adapter's two files say, read without torch and without trusting them.
 
-The registry refuses an adapter by this page; the engine reads weights by it. Nothing here imports PEFT: its configuration
-can name modules to import and regular expressions to run.
+The registry refuses an adapter by this page; the engine reads weights by it. Nothing here imports PEFT: its
+configuration can name modules to import and regular expressions to run.
 """
 
 from dataclasses import dataclass, field
