@@ -1,0 +1,62 @@
+"""Threads of the engine process, set once: how many, one pool for torch and numba, and how they wait for work."""
+
+import os
+import tempfile
+from pathlib import Path
+
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def prepare_environment() -> None:
+    """Set what torch's OpenMP and numba read when they are loaded; a value the user has set stays.
+
+    Call first of all in a process that will run the model: later it has no effect.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        os.environ["NUMBA_CACHE_DIR"] = str(_kernel_cache())
+
+
+def set_threads(count: int | None = None) -> tuple[int, str]:
+    """Give torch and numba together `count` threads, or all cores this process may use.
+
+    Returns the number and, in words, how they are shared. Raises ValueError for a count the machine does not have.
+    """
+    import torch  # prepare_environment() must come before
+
+    from .kernels.openmp import numba_thread_limit, set_numba_threads, share_torch_openmp
+
+    limit = min(available_cores(), numba_thread_limit())
+    count = limit if count is None else count
+    if not 1 <= count <= limit:
+        raise ValueError(
+            f"num_threads is {count}, but this process may use {limit} cores; give 1 to {limit} or leave it out"
+        )
+    sharing = share_torch_openmp()
+    torch.set_num_threads(count)
+    set_numba_threads(count)
+    return count, sharing
+
+
+def available_cores() -> int:
+    """Cores this process may use: its affinity, cut by a container's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _quota_cores()))
+
+
+def _quota_cores() -> int:
+    try:
+        quota, period = CGROUP_QUOTA.read_text().split()
+    except OSError:
+        return 1 << 16
+    return 1 << 16 if quota == "max" else int(quota) // int(period)
+
+
+def _kernel_cache() -> Path:
+    """Compiled kernels are code: they go to a folder only this user can write."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loraplex" / "kernels"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="loraplex-kernels-"))
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="loraplex-kernels-"))
