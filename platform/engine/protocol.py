@@ -121,6 +121,13 @@ ToEngine = (
 # engine -> API process
 
 
+class Progress(Message, kw_only=True):
+    """A stage of starting that has ended."""
+
+    stage: str
+    seconds: float
+
+
 class EngineInfo(Message, kw_only=True):
     """First message of a started engine: facts that do not change while it lives."""
 
@@ -230,4 +237,4 @@ class EngineFatal(Message, kw_only=True):
     message: str
 
 
-FromEngine = EngineInfo | Tokens | RequestFailed | Reply | EngineStatus | EngineFatal
+FromEngine = Progress | EngineInfo | Tokens | RequestFailed | Reply | EngineStatus | EngineFatal

@@ -1,0 +1,63 @@
+# One word per chore. `make serve` and `make test` are all a newcomer needs.
+
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH := torch==2.13.0
+VENDOR := platform/web/static/vendor/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check fix demo-model bench clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+serve: .venv/.runtime $(VENDOR) ## install what is missing and serve the demo model on 127.0.0.1:8000
+	@$(BIN)/loraplex serve $(ARGS)
+
+test: .venv/.test $(VENDOR) ## install what tests need and run the whole suite
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: .venv/.test ## ruff, mypy strict, import rules, migrations in step with the tables
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m migrations.check
+
+fix: .venv/.test ## format and repair what ruff can repair
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo-model: .venv/.test ## train the demo base model and its adapters again
+	$(BIN)/python -m examples.demo.train
+
+bench: .venv/.test ## tokens/s and TTFT beside transformers + peft
+	$(BIN)/python -m benchmarks.serving $(ARGS)
+
+clean: ## remove what the other words made, but no data
+	rm -rf .venv build platform/web/static/vendor platform/web/frontend/node_modules
+
+.venv/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 to 3.13 is needed: apt install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	  || { echo "Python 3.11 to 3.13 is needed; $(PYTHON) is another. Name one with: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "Python's venv is missing: apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+# torch first and pinned: an open range would bring several GB of CUDA packages.
+.venv/.torch: .venv/.created
+	$(BIN)/pip install --quiet $(TORCH)
+	@touch $@
+
+.venv/.runtime: .venv/.torch pyproject.toml
+	$(BIN)/pip install --quiet $(TORCH) --editable .
+	@touch $@
+
+.venv/.test: .venv/.torch pyproject.toml
+	$(BIN)/pip install --quiet $(TORCH) --editable '.[test,check]'
+	@touch .venv/.runtime $@
+
+$(VENDOR): platform/web/frontend/package-lock.json platform/web/frontend/install.py .venv/.torch
+	@$(BIN)/python platform/web/frontend/install.py
+	@touch $@

@@ -1,0 +1,26 @@
+"""The source layout: `platform/` holds the packages, `src/loraplex/` links to each of them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_platform_is_no_package() -> None:
+    assert not (ROOT / "platform" / "__init__.py").exists(), "it would shadow the standard library's platform module"
+    subprocess.run([sys.executable, "-c", "import platform; platform.system()"], cwd=ROOT, check=True)
+
+
+def test_every_package_is_linked() -> None:
+    packages = {path.parent.name for path in (ROOT / "platform").glob("*/__init__.py")}
+    links = {path.name: path for path in (ROOT / "src" / "loraplex").iterdir() if path.is_symlink()}
+    assert set(links) == packages
+    for name, link in links.items():
+        assert link.readlink() == Path(f"../../platform/{name}")
+
+
+def test_api_process_imports_no_torch() -> None:
+    modules = "loraplex.web.app, loraplex.registry, loraplex.engine.client, loraplex.lora.manifest"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
