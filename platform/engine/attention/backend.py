@@ -3,6 +3,7 @@
 Shapes: T new tokens, H query heads, G KV heads, D head size.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -10,11 +11,31 @@ import torch
 from ..batch import Batch
 
 
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """What happens to the query and key heads of a layer before attention: RMS norm (Qwen3), then half-rotation rope."""
+
+    cos: torch.Tensor
+    """[positions, D / 2] float32."""
+    sin: torch.Tensor
+    """[positions, D / 2] float32."""
+    query_norm: torch.Tensor | None = None
+    """[D] float32, weight of the norm over each query head; None: no norm. `key_norm` alike, both or neither."""
+    key_norm: torch.Tensor | None = None
+    eps: float = 1e-6
+
+
 class AttentionBackend(Protocol):
     """Owns the cache tensors of all layers."""
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
         """Store key and value [T, G, D] of the new tokens at batch.slot_mapping."""
+
+    def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
+        """qkv [T, (H + 2 G) D] of the fused linear: norm and rotate query and key, `write` key and value.
+
+        Returns the query [T, H, D] that `attend` takes. The same as doing each step apart, in one pass.
+        """
 
     def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
         """query [T, H, D], rope applied -> [T, H, D]. Causal over each sequence's cached tokens, scaled by D^-0.5

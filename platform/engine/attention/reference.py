@@ -1,0 +1,92 @@
+"""ReferenceAttention: gather and softmax in plain torch, for any device and dtype. What the fast backends are tested against."""
+
+import torch
+
+from ..batch import Batch
+from .backend import Rotary
+
+
+class ReferenceAttention:
+    """AttentionBackend with a cache of [blocks * block_size, G, D] per layer; computes in `compute_dtype`."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        cache_dtype: torch.dtype,
+        scale: float,
+        sliding_window: list[int | None],
+        device: torch.device | str = "cpu",
+        compute_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
+        shape = (2, num_layers, num_blocks * block_size, num_kv_heads, head_dim)
+        self._cache = torch.zeros(shape, dtype=cache_dtype, device=device)
+        self._block_size = block_size
+        self._num_heads = num_heads
+        self._scale = scale
+        self._sliding_window = sliding_window
+        self._compute_dtype = compute_dtype
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
+        self._cache[0, layer, batch.slot_mapping] = key.to(self._cache.dtype)
+        self._cache[1, layer, batch.slot_mapping] = value.to(self._cache.dtype)
+
+    def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
+        kv_heads, head_dim = self._cache.shape[3:]
+        heads = qkv.view(len(qkv), -1, head_dim).to(self._compute_dtype)
+        query, key, value = heads.split([self._num_heads, kv_heads, kv_heads], dim=1)
+        key = rotate(_normed(key, rotary.key_norm, rotary.eps), rotary, batch.positions)
+        self.write(layer, key, value, batch)
+        return rotate(_normed(query, rotary.query_norm, rotary.eps), rotary, batch.positions).to(qkv.dtype)
+
+    def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
+        starts, lengths = batch.query_starts.tolist(), batch.context_lengths.tolist()
+        outputs = [
+            self._attend_one(layer, query[first:last], length, blocks)
+            for first, last, length, blocks in zip(starts, starts[1:], lengths, batch.block_tables, strict=False)
+        ]
+        return torch.cat(outputs).to(query.dtype)
+
+    def _attend_one(self, layer: int, query: torch.Tensor, length: int, blocks: torch.Tensor) -> torch.Tensor:
+        """query [T, H, D] of one sequence -> [T, H, D]."""
+        offsets = torch.arange(length, device=query.device)
+        slots = blocks[offsets // self._block_size].long() * self._block_size + offsets % self._block_size
+        group = self._num_heads // self._cache.shape[3]
+        key, value = self._cache[:, layer, slots].to(self._compute_dtype).repeat_interleave(group, dim=2)
+        scores = torch.einsum("thd,shd->hts", query.to(self._compute_dtype), key) * self._scale
+        scores.masked_fill_(~self._visible(layer, len(query), length, query.device), float("-inf"))
+        return torch.einsum("hts,shd->thd", scores.softmax(dim=-1), value)
+
+    def _visible(self, layer: int, queries: int, length: int, device: torch.device) -> torch.Tensor:
+        """[queries, length] bool: which key each of the last `queries` tokens may see."""
+        position = torch.arange(length - queries, length, device=device)[:, None]
+        distance = position - torch.arange(length, device=device)
+        window = self._sliding_window[layer]
+        return (distance >= 0) & (distance < (length if window is None else window))
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        blocks = self._cache.view(*self._cache.shape[:2], -1, self._block_size, *self._cache.shape[3:])
+        for source, destination in pairs:
+            blocks[:, :, destination] = blocks[:, :, source]
+
+    def cache_bytes(self) -> int:
+        return self._cache.nbytes
+
+
+def rotate(heads: torch.Tensor, rotary: Rotary, positions: torch.Tensor) -> torch.Tensor:
+    """Half-rotation rope on heads [T, n, D], in their dtype."""
+    cos, sin = (table[positions, None].to(heads.dtype) for table in (rotary.cos, rotary.sin))
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _normed(heads: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    if weight is None:
+        return heads
+    return heads * torch.rsqrt(heads.pow(2).mean(dim=-1, keepdim=True) + eps) * weight.to(heads.dtype)
