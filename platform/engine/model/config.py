@@ -1,1 +1,227 @@
-"""ModelConfig: what the decoder needs to know of a checkpoint's config.json. Torch-free."""
+"""ModelConfig: the shape of a supported checkpoint, read from its config.json without torch or transformers.
+
+transformers 4 writes `rope_theta` and `rope_scaling`, transformers 5 writes `rope_parameters`; both are read.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from loraplex.lora.manifest import BaseSignature
+
+from .fingerprint import fingerprint_weights
+
+DTYPES: Final = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """How positions become angles. `parameters` holds the numbers of the scaling kind, `theta` apart."""
+
+    kind: str
+    """default, linear, dynamic, llama3 or yarn."""
+    theta: float
+    parameters: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    architecture: str
+    dtype: str
+    """What the weights are stored in: bfloat16, float16 or float32."""
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    """RMS norm over each query and key head before rope (Qwen3)."""
+    sliding_windows: tuple[int | None, ...]
+    """Per layer: how many of the latest tokens it sees, None for all."""
+    rope: RopeConfig
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+
+    @staticmethod
+    def from_folder(folder: str | Path) -> "ModelConfig":
+        """Read config.json and generation_config.json. ValueError says what is missing or unsupported."""
+        path = Path(folder) / "config.json"
+        if not path.is_file():
+            raise ValueError(f"{folder} has no config.json: give the folder of a Hugging Face checkpoint")
+        generation = Path(folder) / "generation_config.json"
+        return parse_config(_read_json(path), _read_json(generation) if generation.is_file() else {})
+
+    def linear_shapes(self) -> dict[str, tuple[int, int]]:
+        """kind -> (in_features, out_features) of each linear of a layer."""
+        query, key = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return {
+            "q_proj": (self.hidden_size, query),
+            "k_proj": (self.hidden_size, key),
+            "v_proj": (self.hidden_size, key),
+            "o_proj": (query, self.hidden_size),
+            "gate_proj": (self.hidden_size, self.intermediate_size),
+            "up_proj": (self.hidden_size, self.intermediate_size),
+            "down_proj": (self.intermediate_size, self.hidden_size),
+        }
+
+    def has_bias(self, kind: str) -> bool:
+        if kind in ("q_proj", "k_proj", "v_proj"):
+            return self.qkv_bias
+        return self.output_bias if kind == "o_proj" else self.mlp_bias
+
+
+def base_signature(folder: str | Path) -> BaseSignature:
+    """What an adapter may target in the checkpoint at `folder`, and which checkpoint that is."""
+    config = ModelConfig.from_folder(folder)
+    shapes = config.linear_shapes()
+    identity = (config.architecture, config.vocab_size, config.num_layers, config.num_heads, sorted(shapes.items()))
+    return BaseSignature(fingerprint_weights(Path(folder), repr(identity)), config.num_layers, shapes)
+
+
+def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
+    """The two JSON documents as a ModelConfig. ValueError says what is missing or unsupported."""
+    architecture = _architecture(raw)
+    _refuse_unsupported(raw)
+    llama, qwen2, qwen3 = (architecture == f"{name}ForCausalLM" for name in ("Llama", "Qwen2", "Qwen3"))
+    attention_bias = (llama or qwen3) and bool(raw.get("attention_bias", False))
+    num_heads = _positive(raw, "num_attention_heads")
+    num_kv_heads = _positive(raw, "num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}")
+    hidden_size = _positive(raw, "hidden_size")
+    return ModelConfig(
+        architecture=architecture,
+        dtype=_dtype(raw),
+        vocab_size=_positive(raw, "vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=_positive(raw, "intermediate_size"),
+        num_layers=_positive(raw, "num_hidden_layers"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=_head_dim(raw, hidden_size, num_heads, 128 if qwen3 else None),
+        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        max_position_embeddings=_positive(raw, "max_position_embeddings"),
+        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        qkv_bias=attention_bias or qwen2,
+        output_bias=attention_bias,
+        mlp_bias=llama and bool(raw.get("mlp_bias", False)),
+        qk_norm=qwen3,
+        sliding_windows=_sliding_windows(architecture, raw),
+        rope=_rope(raw),
+        eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
+        bos_token_id=raw.get("bos_token_id"),
+    )
+
+
+SUPPORTED: Final = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+def _architecture(raw: dict[str, Any]) -> str:
+    names = raw.get("architectures") or [raw.get("model_type", "unknown")]
+    for name in names:
+        if name in SUPPORTED:
+            return str(name)
+    raise ValueError(
+        f"the architecture {', '.join(map(str, names))} is not supported; supported: {', '.join(SUPPORTED)}"
+    )
+
+
+def _refuse_unsupported(raw: dict[str, Any]) -> None:
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "unknown")
+        raise ValueError(
+            f"the checkpoint is quantized ({method}), which is not supported yet; use its unquantized form"
+        )
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
+
+
+def _head_dim(raw: dict[str, Any], hidden_size: int, num_heads: int, default: int | None) -> int:
+    head_dim = _positive(raw, "head_dim", default or hidden_size // num_heads)
+    if head_dim % 2:
+        raise ValueError(f"head_dim {head_dim} is odd; rotary positions need an even head_dim")
+    return head_dim
+
+
+def _dtype(raw: dict[str, Any]) -> str:
+    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"the checkpoint's dtype {name} is not supported; supported: {', '.join(DTYPES)}")
+    return name
+
+
+def _sliding_windows(architecture: str, raw: dict[str, Any]) -> tuple[int | None, ...]:
+    num_layers = _positive(raw, "num_hidden_layers")
+    if architecture == "LlamaForCausalLM":
+        return (None,) * num_layers
+    window = raw.get("sliding_window", 4096)
+    if architecture == "MistralForCausalLM":
+        return (window,) * num_layers
+    if not raw.get("use_sliding_window", False):
+        return (None,) * num_layers
+    first = raw.get("max_window_layers", 28)
+    types = raw.get("layer_types") or ["full_attention"] * first + ["sliding_attention"] * max(0, num_layers - first)
+    return tuple(window if kind == "sliding_attention" else None for kind in types[:num_layers])
+
+
+ROPE_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+"""What each supported kind of rope scaling must say. Yarn has options besides."""
+
+YARN_OPTIONS: Final = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
+
+
+def _rope(raw: dict[str, Any]) -> RopeConfig:
+    said = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = said.get("rope_type") or said.get("type") or "default"
+    if kind not in ROPE_PARAMETERS:
+        raise ValueError(f"rope scaling {kind!r} is not supported; supported: {', '.join(ROPE_PARAMETERS)}")
+    if said.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise ValueError("partial_rotary_factor is not supported; the whole head must be rotated")
+    original = raw.get("original_max_position_embeddings", raw["max_position_embeddings"])
+    said = {"original_max_position_embeddings": original} | said
+    missing = [name for name in ROPE_PARAMETERS[kind] if said.get(name) is None]
+    if missing:
+        raise ValueError(f"rope scaling {kind!r} lacks {', '.join(missing)} in config.json")
+    names = ROPE_PARAMETERS[kind] + (YARN_OPTIONS if kind == "yarn" else ())
+    parameters = {name: float(said[name]) for name in names if said.get(name) is not None}
+    return RopeConfig(kind, float(said.get("rope_theta", raw.get("rope_theta", 10_000.0))), parameters)
+
+
+def _token_ids(*sources: int | list[int] | None) -> tuple[int, ...]:
+    for source in sources:
+        if source is not None:
+            return (source,) if isinstance(source, int) else tuple(source)
+    return ()
+
+
+def _positive(raw: dict[str, Any], name: str, default: int | None = None) -> int:
+    value = raw.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"config.json must give {name} as a positive integer, got {value!r}")
+    return value
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object")
+    return content

@@ -1,0 +1,87 @@
+"""Tokenizer: text to token ids and back, from tokenizer.json and tokenizer_config.json. No transformers, no torch."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import tokenizers
+
+NAMED_TOKENS: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class Tokenizer:
+    """The tokenizer of a checkpoint. Its methods may be called from several threads."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """ValueError when the folder has no tokenizer.json or it cannot be read."""
+        path = Path(folder)
+        settings = _read_settings(path / "tokenizer_config.json")
+        self.backend = _open(path / "tokenizer.json")
+        self.named_tokens: dict[str, str] = _named_tokens(settings)
+        """bos_token, eos_token, pad_token and unk_token as far as the checkpoint names them, for chat templates."""
+        self.special_ids = frozenset(i for i, t in self.backend.get_added_tokens_decoder().items() if t.special)
+        self.chat_template = _chat_template(path, settings)
+        """Jinja source; None when the checkpoint has none."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens the tokenizer knows; the model's vocabulary may be padded beyond that."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self.token_id(self.named_tokens.get("eos_token"))
+
+    def token_id(self, token: str | None) -> int | None:
+        return None if token is None else self.backend.token_to_id(token)
+
+    def token(self, token_id: int) -> str | None:
+        """The vocabulary's own spelling of a token, None outside the vocabulary."""
+        return self.backend.id_to_token(token_id)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`. Text that spells a special token becomes that token."""
+        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Text of the ids; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary nothing."""
+        return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+
+def _open(path: Path) -> tokenizers.Tokenizer:
+    if not path.is_file():
+        raise ValueError(
+            f"{path.parent} has no tokenizer.json; save a fast tokenizer there, for example with transformers: "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"{path} cannot be read as a tokenizer: {error}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a JSON object: {error}") from None
+
+
+def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    found = {name: settings[name] for name in NAMED_TOKENS if settings.get(name)}
+    return {name: token if isinstance(token, str) else str(token["content"]) for name, token in found.items()}
+
+
+def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    return template

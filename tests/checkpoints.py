@@ -1,0 +1,129 @@
+"""Tiny random checkpoints, tokenizers and adapters in Hugging Face and PEFT layout, the same bytes for the same seed."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.models.auto import AutoModelForCausalLM
+
+ALL_KINDS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+CORPUS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Select name from users where age is above 30;",
+    '{"name": "Zoë", "city": "Zürich", "mood": "😀🎉"}',
+    "Numbers 0 1 2 3 4 5 6 7 8 9 and words, again and again.",
+]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SMALL: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+FAMILIES: dict[str, type[PretrainedConfig]] = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+
+
+def make_checkpoint(
+    folder: Path, family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any
+) -> Path:
+    """A random model of `family` and a byte-level tokenizer. `overrides` are fields of its config class."""
+    config = FAMILIES[family](**(SMALL | overrides))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+        _spread(model)
+    model.to(dtype).save_pretrained(folder)
+    make_tokenizer(folder)
+    return folder
+
+
+def make_adapter(
+    folder: Path,
+    base: Path,
+    rank: int = 8,
+    seed: int = 1,
+    kinds: tuple[str, ...] = ALL_KINDS,
+    alpha: float | None = None,
+    **settings: Any,
+) -> Path:
+    """A random PEFT adapter of `base` with a visible effect. `settings` are fields of LoraConfig."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    config = LoraConfig(
+        r=rank, lora_alpha=alpha or 2 * rank, target_modules=list(kinds), task_type="CAUSAL_LM", **settings
+    )
+    adapted = get_peft_model(model, config)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.4 / parameter.shape[1] ** 0.5)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def make_tokenizer(folder: Path) -> Path:
+    """A byte-level BPE tokenizer of 300 tokens with <s>, </s>, <pad> and a chat template."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>", "</s>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", chat_template=CHAT_TEMPLATE
+    )
+    fast.save_pretrained(folder)
+    return folder
+
+
+def reference_model(base: Path, adapters: dict[str, Path] | None = None) -> PreTrainedModel | PeftModel:
+    """The checkpoint in transformers, float32, with its adapters in peft (`set_adapter`, `disable_adapter`)."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    for name, folder in (adapters or {}).items():
+        if isinstance(model, PeftModel):
+            model.load_adapter(folder, adapter_name=name)
+        else:
+            model = PeftModel.from_pretrained(model, folder, adapter_name=name)
+    return model
+
+
+def _spread(model: PreTrainedModel) -> None:
+    """Random biases and norms, which transformers starts at 0 and 1, and weights large enough that tokens matter."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(std=0.3)
+            elif "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(std=0.3 if "embed" in name else 1.2 / parameter.shape[1] ** 0.5)
