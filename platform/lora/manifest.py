@@ -5,6 +5,9 @@ configuration can name modules to import and regular expressions to run.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+Level = Literal["pass", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,8 @@ class BaseSignature:
     num_layers: int
     kinds: dict[str, tuple[int, int]]
     """kind -> (in_features, out_features), e.g. q_proj -> (896, 896)."""
+    name: str = ""
+    """What people call the base; an adapter that names another one gets a warning. Empty: not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +64,26 @@ class AdapterManifest:
     """Bytes of the weights file."""
     config: dict[str, object] = field(default_factory=dict)
     """adapter_config.json as read, for display."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the preflight report, written for the person who uploads."""
+
+    check: str
+    """One word: what was looked at."""
+    level: Level
+    message: str
+    remedy: str | None = None
+    """One line that repairs it, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """All that was found in an adapter's files. `manifest` is None exactly when a finding is a failure."""
+
+    manifest: AdapterManifest | None
+    findings: tuple[Finding, ...]
+
+    def failures(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.level == "fail"]
