@@ -13,7 +13,7 @@ from ..batch import Batch
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """What happens to the query and key heads of a layer before attention: RMS norm (Qwen3), then half-rotation rope."""
+    """What happens to query and key heads before attention: RMS norm (Qwen3), then half-rotation rope."""
 
     cos: torch.Tensor
     """[positions, D / 2] float32."""

@@ -1,4 +1,4 @@
-"""ReferenceAttention: gather and softmax in plain torch, for any device and dtype. What the fast backends are tested against."""
+"""ReferenceAttention: gather and softmax in plain torch, for any device. What the fast backends are tested against."""
 
 import torch
 
@@ -40,7 +40,7 @@ class ReferenceAttention:
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         kv_heads, head_dim = self._cache.shape[3:]
         heads = qkv.view(len(qkv), -1, head_dim).to(self._compute_dtype)
-        query, key, value = heads.split([self._num_heads, kv_heads, kv_heads], dim=1)
+        query, key, value = torch.split(heads, [self._num_heads, kv_heads, kv_heads], dim=1)
         key = rotate(_normed(key, rotary.key_norm, rotary.eps), rotary, batch.positions)
         self.write(layer, key, value, batch)
         return rotate(_normed(query, rotary.query_norm, rotary.eps), rotary, batch.positions).to(qkv.dtype)
