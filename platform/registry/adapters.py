@@ -1,0 +1,190 @@
+"""Changing which adapters there are and how they are to be served. Each change is one transaction that bumps the
+generation and writes an audit row; the bytes of an adapter are on the disk before its row is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from . import tables
+from .artifacts import ArtifactStore, Blob
+from .audit import record
+from .database import Database
+from .errors import InvalidName, PreflightRefused
+from .generation import bump_generation
+from .names import Reference, check_adapter_name, check_alias, parse_reference
+from .report import Report
+from .rows import adapter_row, artifact_row, get_or_add_adapter, target_row, version_row
+from .tables import DEFAULT_TENANT, utc_now
+from .views import Adapter, Version, adapter_view, load_adapters, version_view
+
+
+@dataclass(frozen=True, slots=True)
+class AddedVersion:
+    """`created` is False when the name already meant exactly these bytes: the upload was a repetition."""
+
+    name: str
+    version: Version
+    created: bool
+
+
+class Adapters:
+    """A reference `name` means the adapter as a whole, `name@3` or `name@alias` one version of it.
+
+    Every method raises InvalidName or UnknownAdapter for a reference that means nothing to the tenant.
+    `actor` is `user:<name>`, `key:<prefix>`, `cli` or `system`. `reserved` is the base model's name.
+    """
+
+    def __init__(self, database: Database, store: ArtifactStore, reserved: str | None = None) -> None:
+        self._database, self._store, self._reserved = database, store, reserved
+
+    def check_name(self, name: str) -> None:
+        """Raise InvalidName unless an adapter may have this name."""
+        check_adapter_name(name)
+        if self._reserved is not None and name == self._reserved.lower():
+            raise InvalidName(f"'{name}' is the name of the base model. Choose another name for the adapter.")
+
+    def add_version(
+        self,
+        name: str,
+        config: Blob,
+        weights: Blob,
+        report: Report,
+        *,
+        base_fingerprint: str,
+        actor: str,
+        tenant: str = DEFAULT_TENANT,
+    ) -> AddedVersion:
+        """Make `name` mean these two received files; `report` is what preflight said of them on this base.
+
+        The same bytes again give the same version, other bytes the next one. When this returns, the version is
+        durable. Raises InvalidName, PreflightRefused, UploadMissing, StorageFull.
+        """
+        self.check_name(name)
+        if report.summary is None or not report.passed:
+            self._record_refusal(name, report, actor)
+            raise PreflightRefused(report)
+        with self._database.write() as session:
+            bump_generation(session)
+            artifact = artifact_row(session, report.summary)
+            self._store_bytes(artifact, config, weights)
+            adapter = get_or_add_adapter(session, name, tenant, actor)
+            current = adapter_view(adapter).latest()
+            if current and (current.digest, current.base_fingerprint) == (artifact.digest, base_fingerprint):
+                return AddedVersion(name, current, created=False)
+            row = tables.AdapterVersion(
+                number=max((version.number for version in adapter.versions), default=0) + 1,
+                artifact=artifact,
+                base_fingerprint=base_fingerprint,
+                report=msgspec.to_builtins(report),
+                uploaded_by=actor,
+            )
+            adapter.versions.append(row)
+            _record(session, actor, "adapter.add", adapter, row.number, digest=artifact.digest)
+            session.flush()
+            return AddedVersion(name, version_view(row), created=True)
+
+    def list(self, tenant: str = DEFAULT_TENANT) -> Sequence[Adapter]:
+        """The tenant's adapters by name, disabled ones too."""
+        with self._database.read() as session:
+            return [adapter for adapter in load_adapters(session) if adapter.tenant == tenant]
+
+    def get(self, name: str, tenant: str = DEFAULT_TENANT) -> Adapter:
+        with self._database.read() as session:
+            return adapter_view(adapter_row(session, name, tenant))
+
+    def report(self, reference: str, tenant: str = DEFAULT_TENANT) -> Report:
+        """What preflight said of the version that the reference means."""
+        with self._database.read() as session:
+            row = version_row(session, parse_reference(reference), tenant)
+            return msgspec.convert(row.report, Report)
+
+    def set_enabled(self, reference: str, enabled: bool, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
+        """A disabled adapter or version is kept but not served."""
+        with self._database.write() as session:
+            bump_generation(session)
+            adapter, version = target_row(session, parse_reference(reference), tenant)
+            (version or adapter).enabled = enabled
+            action = "adapter.enable" if enabled else "adapter.disable"
+            _record(session, actor, action, adapter, _number(version))
+            return adapter_view(adapter)
+
+    def set_pinned(self, reference: str, pinned: bool, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
+        """Pinned stays resident: a version, or for a bare name whichever version that name means."""
+        with self._database.write() as session:
+            bump_generation(session)
+            adapter, version = target_row(session, parse_reference(reference), tenant)
+            (version or adapter).pinned = pinned
+            _record(session, actor, "adapter.pin" if pinned else "adapter.unpin", adapter, _number(version))
+            return adapter_view(adapter)
+
+    def set_alias(
+        self, name: str, alias: str, selector: int | str, *, actor: str, tenant: str = DEFAULT_TENANT
+    ) -> Adapter:
+        """Let `name@alias` mean the version that `name@selector` means now. Raises InvalidName for a bad alias."""
+        check_alias(alias)
+        with self._database.write() as session:
+            bump_generation(session)
+            version = version_row(session, parse_reference(f"{name}@{selector}"), tenant)
+            adapter = version.adapter
+            row = next((row for row in adapter.aliases if row.name == alias), None) or tables.Alias(name=alias)
+            row.version, row.updated_at, row.updated_by = version, utc_now(), actor
+            if row not in adapter.aliases:
+                adapter.aliases.append(row)
+            _record(session, actor, "alias.set", adapter, alias, version=version.number)
+            return adapter_view(adapter)
+
+    def remove_alias(self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
+        """Does nothing when there is no such alias."""
+        with self._database.write() as session:
+            bump_generation(session)
+            adapter = adapter_row(session, name, tenant)
+            for row in [row for row in adapter.aliases if row.name == alias]:
+                adapter.aliases.remove(row)
+                _record(session, actor, "alias.remove", adapter, alias, version=row.version.number)
+            return adapter_view(adapter)
+
+    def remove(self, reference: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> None:
+        """Serve it no more. The row stays, and so do the bytes for the grace time of the sweep, so that requests
+        which run with it end well. An adapter goes with its last version."""
+        with self._database.write() as session:
+            bump_generation(session)
+            adapter, version = target_row(session, parse_reference(reference), tenant)
+            _remove_versions(adapter, [version] if version else adapter.versions, actor)
+            if all(row.removed_at is not None for row in adapter.versions):
+                adapter.removed_at, adapter.removed_by = utc_now(), actor
+            _record(session, actor, "adapter.remove", adapter, _number(version))
+
+    def _store_bytes(self, artifact: tables.Artifact, config: Blob, weights: Blob) -> None:
+        if artifact.config_sha256 is None or self._problem(artifact):
+            self._store.publish(artifact.digest, config, weights)
+            artifact.config_sha256, artifact.config_size = config.sha256, config.size
+            artifact.weights_sha256, artifact.weights_size = weights.sha256, weights.size
+        artifact.broken = None
+
+    def _problem(self, artifact: tables.Artifact) -> str | None:
+        return self._store.problem(artifact.digest, artifact.config_size, artifact.weights_size)
+
+    def _record_refusal(self, name: str, report: Report, actor: str) -> None:
+        checks = [finding.check for finding in report.failures]
+        with self._database.write() as session:
+            record(session, actor, "adapter.refuse", f"adapter:{name}", failed=checks)
+
+
+def _remove_versions(adapter: tables.Adapter, versions: Sequence[tables.AdapterVersion], actor: str) -> None:
+    for version in versions:
+        if version.removed_at is None:
+            version.removed_at, version.removed_by = utc_now(), actor
+    adapter.aliases[:] = [alias for alias in adapter.aliases if alias.version.removed_at is None]
+
+
+def _number(version: tables.AdapterVersion | None) -> int | None:
+    return None if version is None else version.number
+
+
+def _record(
+    session: Session, actor: str, action: str, adapter: tables.Adapter, selector: int | str | None, **detail: object
+) -> None:
+    subject = f"adapter:{Reference(adapter.name, selector)}"
+    record(session, actor, action, subject, tenant_id=adapter.tenant_id, **detail)

@@ -1,0 +1,12 @@
+"""The base model that this server serves, as far as adapters care."""
+
+from dataclasses import dataclass
+
+from loraplex.lora.manifest import BaseSignature
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBase:
+    name: str
+    """What clients call it; no adapter may have this name."""
+    signature: BaseSignature

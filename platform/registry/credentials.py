@@ -1,0 +1,111 @@
+"""The first login: an admin password and one inference key, made at the first start and kept in one file.
+
+The file is written before the database, so that a start which dies in between loses nothing: the next one reads it.
+"""
+
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from .artifacts import sync_folder
+from .audit import SYSTEM
+from .errors import InvalidKey
+from .keys import INFERENCE, check_token, new_token
+from .registry import Registry
+from .users import check_password
+
+ADMIN_USER = "admin"
+FIRST_KEY = "first key"
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """None: it was set earlier and is known to its owner only."""
+
+    admin_user: str = ADMIN_USER
+    admin_password: str | None = None
+    api_key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials(admin_user={self.admin_user!r})"
+
+
+def ensure_credentials(
+    registry: Registry, path: Path, admin_password: str | None = None, api_key: str | None = None
+) -> Credentials:
+    """Make sure that there are an admin and an inference key, and keep what is known of them in `path`, mode 0600.
+
+    `admin_password` and `api_key` are the operator's; when one changes, the old one stops working.
+    Raises WeakSecret, and ValueError for a file that is not ours.
+    """
+    known = read_credentials(path)
+    wanted = Credentials(
+        admin_password=_password(registry, known.admin_password, admin_password),
+        api_key=_api_key(registry, known.api_key, api_key),
+    )
+    if wanted != known or not path.exists():
+        _write(path, wanted)
+    _apply(registry, wanted)
+    return wanted
+
+
+def read_credentials(path: Path) -> Credentials:
+    """What the file says; nothing known when there is no file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Credentials)
+    except FileNotFoundError:
+        return Credentials()
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}. Correct it, or delete it; the logins stay valid.") from error
+
+
+def _password(registry: Registry, known: str | None, given: str | None) -> str | None:
+    if given is not None:
+        return check_password(given)
+    if registry.users.get(ADMIN_USER) is None:
+        return known or secrets.token_urlsafe(12)
+    return known if known and registry.users.verify(ADMIN_USER, known) else None
+
+
+def _api_key(registry: Registry, known: str | None, given: str | None) -> str | None:
+    if given is not None:
+        return check_token(given)
+    if not registry.keys.list():
+        return known or new_token()
+    return known if known and _is_valid(registry, known) else None
+
+
+def _apply(registry: Registry, wanted: Credentials) -> None:
+    if wanted.admin_password and not registry.users.verify(ADMIN_USER, wanted.admin_password):
+        registry.users.set_password(ADMIN_USER, wanted.admin_password, actor=SYSTEM)
+    if wanted.api_key and not _is_valid(registry, wanted.api_key):
+        _revoke_first_keys(registry)
+        registry.keys.create(FIRST_KEY, [INFERENCE], actor=SYSTEM, token=wanted.api_key)
+    registry.snapshots.refresh()
+
+
+def _is_valid(registry: Registry, token: str) -> bool:
+    registry.snapshots.refresh()
+    try:
+        registry.snapshots.current.authenticate(token)
+    except InvalidKey:
+        return False
+    return True
+
+
+def _revoke_first_keys(registry: Registry) -> None:
+    for key in registry.keys.list():
+        if key.name == FIRST_KEY and key.created_by == SYSTEM and key.revoked_at is None:
+            registry.keys.revoke(key.prefix, actor=SYSTEM)
+
+
+def _write(path: Path, credentials: Credentials) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(credentials)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    Path(temporary).rename(path)
+    sync_folder(path.parent)

@@ -1,0 +1,79 @@
+"""One database: SQLite in a file by default, PostgreSQL by URL. Sessions for reading and for writing."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.orm import Session
+
+SUPPORTED = "sqlite:///path/to/file or postgresql://user:password@host/name"
+_BEGIN = "loraplex_begin"
+
+
+def parse_url(url: str) -> URL:
+    """The URL with our driver filled in; raises ValueError for a database that is not supported."""
+    parsed = make_url(url.replace("postgres://", "postgresql://", 1))
+    if parsed.drivername == "postgresql":
+        return parsed.set(drivername="postgresql+pg8000")
+    if parsed.drivername in ("postgresql+pg8000", "sqlite"):
+        return parsed
+    raise ValueError(f"Database '{parsed.drivername}' is not supported. Use {SUPPORTED}.")
+
+
+def open_engine(url: str, foreign_keys: bool = True) -> Engine:
+    """An engine with our connection settings. `foreign_keys=False` is for migrations that rebuild tables in SQLite."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return create_engine(parsed, pool_size=8, max_overflow=24, pool_pre_ping=True)
+    if not parsed.database or parsed.database == ":memory:":
+        raise ValueError(f"A SQLite database needs a file, so that every thread sees the same one. Use {SUPPORTED}.")
+    Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(parsed, pool_size=8, max_overflow=24)
+    _configure_sqlite(engine, foreign_keys)
+    return engine
+
+
+def _configure_sqlite(engine: Engine, foreign_keys: bool) -> None:
+    @event.listens_for(engine, "connect")
+    def set_pragmas(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+
+
+class Database:
+    """Sessions on one database. Safe to use from many threads, and from many processes at once."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = open_engine(url)
+        self.is_sqlite = self.engine.dialect.name == "sqlite"
+        self._writer = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        # SQLite lets one writer in and makes the others poll, unfairly; within this process they queue here instead.
+        self._turn: AbstractContextManager[Any] = threading.Lock() if self.is_sqlite else nullcontext()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that sees one state of the database throughout."""
+        with Session(self.engine) as session:
+            if not self.is_sqlite:
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session in a write transaction: committed when the block ends, rolled back when it raises."""
+        with self._turn, Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        self.engine.dispose()

@@ -1,0 +1,69 @@
+"""What the registry refuses, each in words for the person who asked: what, why and what to do."""
+
+from collections.abc import Sequence
+
+from .report import Report
+
+
+class RegistryError(ValueError):
+    """Base of all refusals. `code` is stable and for programs; the message is for people."""
+
+    code = "registry_error"
+
+
+class InvalidName(RegistryError):
+    code = "invalid_name"
+
+
+class UnknownAdapter(RegistryError):
+    """No such adapter, version or alias for this tenant. `nearest` are names that do exist, best first."""
+
+    code = "adapter_not_found"
+
+    def __init__(self, message: str, nearest: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.nearest = tuple(nearest)
+
+
+class AdapterUnavailable(RegistryError):
+    """It exists but must not be served: disabled, its bytes are gone, or made for another base model."""
+
+    code = "adapter_unavailable"
+
+
+class UploadTooLarge(RegistryError):
+    code = "upload_too_large"
+
+
+class UploadMismatch(RegistryError):
+    """The bytes are not the ones that were declared, or the declaration is none."""
+
+    code = "upload_mismatch"
+
+
+class UploadMissing(RegistryError):
+    """A file was named by its SHA-256 but has not been uploaded."""
+
+    code = "upload_missing"
+
+
+class StorageFull(RegistryError):
+    code = "storage_full"
+
+
+class InvalidKey(RegistryError):
+    code = "invalid_api_key"
+
+
+class WeakSecret(RegistryError):
+    code = "weak_secret"
+
+
+class PreflightRefused(RegistryError):
+    """The adapter must not be served; `report` says why, one failing finding for each reason."""
+
+    code = "preflight_failed"
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(" ".join(f"{finding.message} {finding.remedy or ''}".strip() for finding in report.failures))
+        self.report = report

@@ -1,0 +1,76 @@
+"""Bringing a database to the newest schema, from a checkout or an installed package.
+
+They live in the repository's folder `migrations/`; the link beside this file makes them part of the package.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection
+
+from .database import open_engine
+from .tables import Table
+
+FOLDER = Path(__file__).parent / "migrations"
+_LOCK = 0x6C6F7261
+
+
+def upgrade(url: str) -> None:
+    """Migrate to the head in one transaction; several processes may call it at once. Raises ValueError in words."""
+    with _locked(url) as connection:
+        try:
+            command.upgrade(_config(connection), "head")
+        except CommandError as error:
+            raise ValueError(
+                f"The database cannot be migrated: {error}. It was probably written by a newer loraplex; "
+                "install that version, or restore a backup."
+            ) from error
+
+
+def is_current(url: str) -> bool:
+    """Whether the database is at the head, for readiness."""
+    engine = open_engine(url)
+    with engine.connect() as connection:
+        current = MigrationContext.configure(connection).get_current_revision()
+    engine.dispose()
+    return current == head()
+
+
+def head() -> str:
+    revision = ScriptDirectory(str(FOLDER)).get_current_head()
+    assert revision is not None
+    return revision
+
+
+def drift(url: str) -> list[object]:
+    """What autogenerate would still change in a migrated database; empty when migrations and tables agree."""
+    engine = open_engine(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        found = compare_metadata(context, Table.metadata)
+    engine.dispose()
+    return list(found)
+
+
+@contextmanager
+def _locked(url: str) -> Iterator[Connection]:
+    engine = open_engine(url, foreign_keys=False).execution_options(loraplex_begin="BEGIN IMMEDIATE")
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        yield connection
+    engine.dispose()
+
+
+def _config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config

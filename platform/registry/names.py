@@ -1,0 +1,72 @@
+"""How adapters are named and referred to: `name`, `name@3`, `name@alias`.
+
+Names are lower case, so no two differ by case alone; versions are numbers, so an alias is never all digits.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import InvalidName
+
+LATEST = "latest"
+"""The implicit alias: the newest version that is enabled."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_RULE = "use 1 to 63 characters from a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A parsed reference. `selector` is a version number, an alias, or None for the adapter itself."""
+
+    name: str
+    selector: int | str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.selector is None else f"{self.name}@{self.selector}"
+
+
+def check_adapter_name(name: str) -> None:
+    """Raise InvalidName unless `name` may name an adapter."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(f"{_shown(name)} cannot name an adapter: {_RULE}{_lower_case_hint(name)}.")
+
+
+def check_alias(alias: str) -> None:
+    """Raise InvalidName unless `alias` may be set on an adapter."""
+    if not _NAME.fullmatch(alias):
+        raise InvalidName(f"{_shown(alias)} cannot be an alias: {_RULE}{_lower_case_hint(alias)}.")
+    if alias.isdigit():
+        raise InvalidName(f"'{alias}' cannot be an alias: digits alone mean a version number. Try 'v{alias}'.")
+    if alias == LATEST:
+        raise InvalidName(
+            f"'{LATEST}' cannot be set: it always means the newest enabled version. Choose another alias."
+        )
+
+
+def parse_reference(text: str) -> Reference:
+    """`name`, `name@3` or `name@alias`; raises InvalidName for anything that no adapter could be called."""
+    name, at, selector = text.partition("@")
+    check_adapter_name(name)
+    if not at:
+        return Reference(name)
+    if selector.isascii() and selector.isdigit() and len(selector) <= 9:
+        return Reference(name, int(selector))
+    if selector != LATEST:
+        check_alias(selector)
+    return Reference(name, selector)
+
+
+def nearest_names(wanted: str, names: Iterable[str]) -> list[str]:
+    """At most three existing names that look like `wanted`, best first. Slow above some thousand names."""
+    return difflib.get_close_matches(wanted[:63].lower(), names, n=3, cutoff=0.5)
+
+
+def _shown(name: str) -> str:
+    return ascii(name if len(name) <= 80 else name[:77] + "...")
+
+
+def _lower_case_hint(name: str) -> str:
+    return f" (for example '{name.lower()}')" if _NAME.fullmatch(name.lower()) else ""

@@ -1,0 +1,52 @@
+"""The child process that reads uploaded files: a Task on standard input, a Report on standard output, then it ends."""
+
+import resource
+import sys
+from pathlib import Path
+
+import msgspec
+
+from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.manifest import AdapterManifest, Inspection
+
+from .preflight import Task
+from .report import Finding, Report, Summary
+
+
+def main() -> None:
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    _limit(task)
+    inspection = inspect_adapter(Path(task.config).read_bytes(), Path(task.weights), task.base)
+    sys.stdout.buffer.write(msgspec.json.encode(_report(inspection)))
+
+
+def _limit(task: Task) -> None:
+    for what, amount in (
+        (resource.RLIMIT_CPU, task.cpu_seconds),
+        (resource.RLIMIT_AS, task.memory),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 32),
+    ):
+        resource.setrlimit(what, (amount, amount))
+
+
+def _report(inspection: Inspection) -> Report:
+    findings = [Finding(found.check, found.level, found.message, found.remedy) for found in inspection.findings]
+    return Report(findings, None if inspection.manifest is None else _summary(inspection.manifest))
+
+
+def _summary(manifest: AdapterManifest) -> Summary:
+    return Summary(
+        digest=manifest.digest,
+        peft_type=manifest.peft_type,
+        rank=manifest.rank,
+        alpha=manifest.alpha,
+        target_modules=list(manifest.target_modules),
+        parameters=manifest.parameters,
+        base_model=manifest.base_model,
+    )
+
+
+if __name__ == "__main__":
+    main()

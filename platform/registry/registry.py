@@ -1,0 +1,50 @@
+"""The whole registry behind one door."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from .adapters import Adapters
+from .artifacts import ArtifactStore
+from .audit import AuditLog
+from .base import ServedBase
+from .database import Database
+from .keys import Keys
+from .preflight import Preflight
+from .snapshot import Snapshots
+from .users import Users
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """Made by Registry.open(). All methods of its parts block on disk or database and may be called from any thread;
+    only `snapshots.current` is free of both."""
+
+    database: Database
+    store: ArtifactStore
+    adapters: Adapters
+    keys: Keys
+    users: Users
+    audit: AuditLog
+    snapshots: Snapshots
+    preflight: Preflight | None
+    """None when opened without a base model."""
+
+    @classmethod
+    def open(cls, url: str, artifacts: Path, base: ServedBase | None = None, free_floor: int = 1 << 30) -> Self:
+        """Open a database that is migrated to the head. `base` is needed to check adapters and to serve them."""
+        database, store = Database(url), ArtifactStore(artifacts, free_floor)
+        keys = Keys(database)
+        return cls(
+            database=database,
+            store=store,
+            adapters=Adapters(database, store, reserved=None if base is None else base.name),
+            keys=keys,
+            users=Users(database),
+            audit=AuditLog(database),
+            snapshots=Snapshots(database, keys, store, base),
+            preflight=None if base is None else Preflight(store, base),
+        )
+
+    def close(self) -> None:
+        self.database.close()

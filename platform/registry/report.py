@@ -1,0 +1,41 @@
+"""What preflight found, as it is shown and as it is stored."""
+
+from typing import Literal
+
+import msgspec
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of the report. `check` is a stable short name."""
+
+    check: str
+    level: Literal["pass", "warn", "fail"]
+    message: str
+    remedy: str | None = None
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What the registry records of an adapter that was understood."""
+
+    digest: str
+    peft_type: str
+    rank: int
+    alpha: float
+    target_modules: list[str]
+    parameters: int
+    base_model: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """`summary` is None when the files could not be understood."""
+
+    findings: list[Finding]
+    summary: Summary | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.summary is not None and not self.failures
+
+    @property
+    def failures(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.level == "fail"]

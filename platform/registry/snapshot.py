@@ -1,0 +1,185 @@
+"""What serving needs to know, held in memory: which key may do what, which name means which adapter.
+
+A snapshot never changes; a newer generation is a new one. Requests read `Snapshots.current` and touch no database.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .artifacts import ArtifactStore
+from .base import ServedBase
+from .database import Database
+from .errors import AdapterUnavailable, InvalidName, UnknownAdapter
+from .generation import read_generation
+from .keys import ApiKey, KeyRing, Keys
+from .names import Reference, nearest_names, parse_reference
+from .tables import DEFAULT_TENANT
+from .views import Adapter, Version, load_adapters
+
+MAX_NAMES_COMPARED = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedAdapter:
+    """What a request runs with. `digest` is the identity; the name is for people."""
+
+    name: str
+    version: int
+    digest: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredAdapter:
+    """One adapter the engine should have registered."""
+
+    digest: str
+    folder: Path
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    generation: int
+    base: ServedBase | None
+    """None: nothing is served (command line), so nothing is checked against a base."""
+    adapters: Mapping[str, Mapping[str, Adapter]] = field(repr=False)
+    """tenant -> name -> adapter."""
+    keys: KeyRing
+    store: ArtifactStore = field(repr=False)
+
+    def authenticate(self, token: str) -> ApiKey:
+        """The key that this token is; raises InvalidKey."""
+        return self.keys.authenticate(token)
+
+    def of_tenant(self, tenant: str = DEFAULT_TENANT) -> Sequence[Adapter]:
+        """The tenant's adapters by name, disabled ones too."""
+        return list(self.adapters.get(tenant, {}).values())
+
+    def servable(self, tenant: str = DEFAULT_TENANT) -> Sequence[tuple[Adapter, Version]]:
+        """Each adapter that its bare name can be used for now, with the version that the name means."""
+        pairs = ((adapter, adapter.latest()) for adapter in self.of_tenant(tenant))
+        return [(adapter, version) for adapter, version in pairs if version and not self._obstacle(adapter, version)]
+
+    def resolve(self, model: str, tenant: str = DEFAULT_TENANT) -> ResolvedAdapter | None:
+        """`name`, `name@3`, `name@alias`, each also as `base:name`; None means the base model itself.
+
+        Raises UnknownAdapter with the nearest names, or AdapterUnavailable.
+        """
+        if self.base is not None and model == self.base.name:
+            return None
+        reference = self._parse(model, tenant)
+        adapter = self.adapters.get(tenant, {}).get(reference.name)
+        if adapter is None:
+            raise self._unknown(model, reference.name, tenant)
+        return self._resolved(adapter, _select(adapter, reference))
+
+    def desired(self) -> Sequence[DesiredAdapter]:
+        """Every adapter that some reference can reach, once per digest."""
+        wanted: dict[str, bool] = {}
+        for adapter in (adapter for names in self.adapters.values() for adapter in names.values()):
+            latest = adapter.latest()
+            for version in adapter.versions:
+                if not self._obstacle(adapter, version):
+                    pinned = version.pinned or (adapter.pinned and version is latest)
+                    wanted[version.digest] = wanted.get(version.digest, False) or pinned
+        return [DesiredAdapter(digest, self.store.folder(digest), pinned) for digest, pinned in wanted.items()]
+
+    def _parse(self, model: str, tenant: str) -> Reference:
+        base, _, reference = model.rpartition(":")
+        if base and (self.base is None or base != self.base.name):
+            raise self._unknown(model, reference, tenant)
+        try:
+            return parse_reference(reference)
+        except InvalidName:
+            raise self._unknown(model, reference, tenant) from None
+
+    def _resolved(self, adapter: Adapter, version: Version) -> ResolvedAdapter:
+        obstacle = self._obstacle(adapter, version)
+        if obstacle:
+            raise AdapterUnavailable(obstacle)
+        return ResolvedAdapter(adapter.name, version.number, version.digest, self.store.folder(version.digest))
+
+    def _obstacle(self, adapter: Adapter, version: Version) -> str | None:
+        label = f"Version {version.number} of adapter '{adapter.name}'"
+        if not adapter.enabled:
+            return f"Adapter '{adapter.name}' is disabled. Enable it in the dashboard, or use another one."
+        if not version.enabled:
+            return f"{label} is disabled. Enable it in the dashboard, or use another version."
+        if version.broken:
+            return f"{label} cannot be served: {version.broken}. Upload the same two files again."
+        if self.base is not None and version.base_fingerprint != self.base.signature.fingerprint:
+            return (
+                f"{label} was checked against another base model than '{self.base.name}'. Upload it again for this one."
+            )
+        return None
+
+    def _unknown(self, model: str, name: str, tenant: str) -> UnknownAdapter:
+        names = list(self.adapters.get(tenant, {}))[:MAX_NAMES_COMPARED]
+        nearest = nearest_names(name, [self.base.name, *names] if self.base else names)
+        hint = f" Did you mean {' or '.join(f'`{near}`' for near in nearest)}?" if nearest else ""
+        return UnknownAdapter(f"The model `{_printable(model)}` does not exist.{hint}", nearest)
+
+
+class Snapshots:
+    """The current snapshot and how to renew it. Safe to use from many threads."""
+
+    def __init__(self, database: Database, keys: Keys, store: ArtifactStore, base: ServedBase | None) -> None:
+        self._database, self._keys, self._store, self._base = database, keys, store, base
+        self._lock = threading.Lock()
+        self._current = self._load()
+        self._checked = time.monotonic()
+
+    @property
+    def current(self) -> Snapshot:
+        return self._current
+
+    @property
+    def age(self) -> float:
+        """Seconds since the snapshot was last known to be the newest; grows while the database is away."""
+        return time.monotonic() - self._checked
+
+    def refresh(self) -> bool:
+        """Look at the generation and load anew if it has moved; one small query otherwise. True if it had."""
+        with self._lock:
+            started = time.monotonic()
+            moved = self._generation() != self._current.generation
+            if moved:
+                self._current = self._load()
+            self._checked = started
+            return moved
+
+    def _generation(self) -> int:
+        with self._database.read() as session:
+            return read_generation(session)
+
+    def _load(self) -> Snapshot:
+        with self._database.read() as session:
+            generation, ring = read_generation(session), self._keys.load_ring(session)
+            adapters: dict[str, dict[str, Adapter]] = {}
+            for adapter in load_adapters(session):
+                adapters.setdefault(adapter.tenant, {})[adapter.name] = adapter
+        return Snapshot(generation, self._base, adapters, ring, self._store)
+
+
+def _select(adapter: Adapter, reference: Reference) -> Version:
+    version = adapter.select(reference.selector)
+    if version is None:
+        raise UnknownAdapter(_no_version(adapter, reference), [adapter.name])
+    return version
+
+
+def _no_version(adapter: Adapter, reference: Reference) -> str:
+    if reference.selector in (None, "latest"):
+        return f"Adapter '{adapter.name}' has no enabled version. Upload one, or enable one in the dashboard."
+    numbers = ", ".join(str(version.number) for version in adapter.versions[-10:]) or "none"
+    aliases = ", ".join(adapter.aliases) or "none"
+    return f"The model `{reference}` does not exist: '{adapter.name}' has versions {numbers} and aliases {aliases}."
+
+
+def _printable(text: str) -> str:
+    shown = text if len(text) <= 200 else text[:197] + "..."
+    return shown.encode("unicode_escape").decode("ascii")
