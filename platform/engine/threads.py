@@ -29,9 +29,7 @@ def set_threads(count: int | None = None) -> tuple[int, str]:
     limit = min(available_cores(), numba_thread_limit())
     count = limit if count is None else count
     if not 1 <= count <= limit:
-        raise ValueError(
-            f"num_threads is {count}, but this process may use {limit} cores; give 1 to {limit} or leave it out"
-        )
+        raise ValueError(f"num_threads is {count}, but this process may use {limit} cores; leave it out or lower it")
     sharing = share_torch_openmp()
     torch.set_num_threads(count)
     set_numba_threads(count)

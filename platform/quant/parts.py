@@ -1,0 +1,38 @@
+"""Parts: the checkpoint weights of one linear group, collected until they are packed."""
+
+import torch
+
+
+class Parts:
+    """Weights and biases of parts fused along the output; a part without a bias counts as zeros."""
+
+    def __init__(self, in_features: int, out_features: tuple[int, ...]) -> None:
+        self.in_features = in_features
+        self.out_features = out_features
+        self._weights: dict[int, torch.Tensor] = {}
+        self._biases: dict[int, torch.Tensor] = {}
+
+    def add(self, part: int, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Raises ValueError for a weight or bias of another shape than announced."""
+        expected = (self.out_features[part], self.in_features)
+        if tuple(weight.shape) != expected:
+            raise ValueError(
+                f"part {part} of the linear has weight {list(weight.shape)}, the model needs {list(expected)}"
+            )
+        if bias is not None and tuple(bias.shape) != expected[:1]:
+            raise ValueError(f"part {part} of the linear has bias {list(bias.shape)}, the model needs [{expected[0]}]")
+        self._weights[part] = weight
+        if bias is not None:
+            self._biases[part] = bias
+
+    def weight(self, dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+        """[sum(out_features), in_features], rows in the order of the parts."""
+        assert len(self._weights) == len(self.out_features), "finish() before every part was loaded"
+        return torch.cat([self._weights[part].to(device, dtype) for part in range(len(self.out_features))])
+
+    def bias(self, dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor | None:
+        """[sum(out_features)], None when no part has one."""
+        if not self._biases:
+            return None
+        zeros = [torch.zeros(rows, dtype=dtype, device=device) for rows in self.out_features]
+        return torch.cat([self._biases.get(part, zero).to(device, dtype) for part, zero in enumerate(zeros)])

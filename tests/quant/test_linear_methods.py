@@ -1,0 +1,161 @@
+"""Every scheme against float64: parts, biases, odd shapes, row counts around each tile size."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from loraplex.quant.choose import choose_scheme
+from loraplex.quant.cpu_features import cpu_features
+from loraplex.quant.packed_bfloat16 import PackedBfloat16Linear
+from loraplex.quant.scheme import LinearMethod
+from loraplex.quant.stored_float import StoredFloatLinear
+from loraplex.quant.torch_linear import TorchLinear
+
+SHAPES = [(96, (64,)), (896, (896, 128, 128)), (129, (1, 31, 33)), (1, (5,)), (600, (40, 7))]
+STORAGES = [torch.bfloat16, torch.float16, torch.float32]
+ROWS = [1, 2, 3, 5, 7, 8, 9, 12, 13, 16, 24, 25, 37]
+
+
+def load_random(method: LinearMethod, storage: torch.dtype, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fill every part (each second one without a bias) and return weight and bias in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    weights, biases = [], []
+    for part, rows in enumerate(method.out_features):
+        weight = torch.randn(rows, method.in_features, generator=generator).to(storage)
+        bias = torch.randn(rows, generator=generator).to(storage) if part % 2 == 0 else None
+        method.load(part, weight, bias)
+        weights.append(weight)
+        biases.append(torch.zeros(rows) if bias is None else bias)
+    method.finish()
+    return torch.cat(weights).double(), torch.cat([bias.double() for bias in biases])
+
+
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+@pytest.mark.parametrize("in_features,out_features", SHAPES)
+def test_stored_float_equals_float64(in_features: int, out_features: tuple[int, ...], storage: torch.dtype) -> None:
+    method = StoredFloatLinear(in_features, out_features, storage)
+    weight, bias = load_random(method, storage)
+    for rows in ROWS:
+        x = torch.randn(rows, in_features)
+        expected = x.double() @ weight.T + bias
+        torch.testing.assert_close(method.apply(x).double(), expected, rtol=1e-5, atol=1e-5 * in_features**0.5)
+
+
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_a_row_is_the_same_bits_whatever_its_neighbours(storage: torch.dtype) -> None:
+    method = StoredFloatLinear(515, (70,), storage)
+    load_random(method, storage)
+    x = torch.randn(40, 515)
+    alone = torch.cat([method.apply(row[None]) for row in x])
+    for rows in range(1, 41):
+        assert torch.equal(method.apply(x[:rows]), alone[:rows]), rows
+    assert torch.equal(method.apply(x.flip(0)).flip(0), alone)
+
+
+def test_memory_left_from_before_does_not_matter() -> None:
+    """The allocator hands out used memory as scratch and output: fill it with NaN first."""
+    method = StoredFloatLinear(131, (37,), torch.bfloat16)
+    weight, bias = load_random(method, torch.bfloat16)
+    x = torch.randn(5, 131)
+    for _ in range(20):
+        poison = [torch.full((size,), float("nan")) for size in (5 * 37, 17 * 132, 4096)]
+        del poison
+        torch.testing.assert_close(method.apply(x).double(), x.double() @ weight.T + bias, rtol=1e-5, atol=1e-4)
+
+
+def test_not_a_number_stays_in_its_row() -> None:
+    method = StoredFloatLinear(64, (48,), torch.bfloat16)
+    load_random(method, torch.bfloat16)
+    x = torch.randn(14, 64)
+    x[3, 7] = float("nan")
+    y = method.apply(x)
+    assert y[3].isnan().all()
+    assert y[torch.arange(14) != 3].isfinite().all()
+
+
+def test_no_rows() -> None:
+    method = StoredFloatLinear(64, (48,), torch.bfloat16)
+    load_random(method, torch.bfloat16)
+    assert method.apply(torch.empty(0, 64)).shape == (0, 48)
+
+
+def test_a_strided_input_is_read_right() -> None:
+    method = StoredFloatLinear(64, (48,), torch.float32)
+    weight, bias = load_random(method, torch.float32)
+    x = torch.randn(6, 128)[:, ::2]
+    torch.testing.assert_close(method.apply(x).double(), x.double() @ weight.T + bias, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 33])
+def test_packed_bfloat16_is_close_to_float64(rows: int) -> None:
+    method = PackedBfloat16Linear(96, (64, 33))
+    weight, bias = load_random(method, torch.bfloat16)
+    x = torch.randn(rows, 96).bfloat16()
+    y = method.apply(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.double(), x.double() @ weight.T + bias, rtol=1e-2, atol=1e-1)
+
+
+def test_torch_linear_equals_float64() -> None:
+    method = TorchLinear(96, (64, 33), torch.float32)
+    weight, bias = load_random(method, torch.float32)
+    x = torch.randn(3, 96)
+    torch.testing.assert_close(method.apply(x).double(), x.double() @ weight.T + bias, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("storage,element", [(torch.bfloat16, 2), (torch.float16, 2), (torch.float32, 4)], ids=str)
+def test_weight_bytes(storage: torch.dtype, element: int) -> None:
+    method = StoredFloatLinear(128, (64, 64), storage)
+    load_random(method, storage)
+    assert method.weight_bytes() == 128 * 128 * element + 128 * 4
+
+
+def test_a_wrong_shape_is_named() -> None:
+    with pytest.raises(ValueError, match=r"part 1 .* weight \[3, 8\], the model needs \[4, 8\]"):
+        TorchLinear(8, (4, 4), torch.float32).load(1, torch.zeros(3, 8), None)
+    with pytest.raises(ValueError, match=r"part 0 .* bias \[3\]"):
+        TorchLinear(8, (4, 4), torch.float32).load(0, torch.zeros(4, 8), torch.zeros(3))
+
+
+def test_choice_names_its_reason() -> None:
+    cpu = torch.device("cpu")
+    with_instructions = choose_scheme(cpu, torch.bfloat16, frozenset({"avx512f", "avx512_bf16"}))
+    without = choose_scheme(cpu, torch.bfloat16, frozenset({"avx512f"}))
+    assert isinstance(with_instructions.create(8, (4,)), PackedBfloat16Linear)
+    assert with_instructions.compute_dtype == torch.bfloat16
+    assert isinstance(without.create(8, (4,)), StoredFloatLinear)
+    assert without.compute_dtype == torch.float32
+    assert "no bfloat16 instructions" in without.reason
+    assert isinstance(choose_scheme(torch.device("meta"), torch.float16).create(8, (4,)), TorchLinear)
+
+
+NARROW = """
+import torch
+from loraplex.quant.kernels import panel_linear
+from loraplex.quant.stored_float import StoredFloatLinear
+assert panel_linear.LANES == 8, panel_linear.LANES
+for storage in (torch.bfloat16, torch.float16, torch.float32):
+    method = StoredFloatLinear(131, (37,), storage)
+    weight = torch.randn(37, 131).to(storage)
+    method.load(0, weight, None)
+    method.finish()
+    for rows in range(1, 10):
+        x = torch.randn(rows, 131)
+        torch.testing.assert_close(method.apply(x).double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-4)
+"""
+
+
+@pytest.mark.skipif("avx2" not in cpu_features(), reason="this CPU has no AVX2")
+def test_narrower_vectors(tmp_path: os.PathLike[str]) -> None:
+    """The same kernel compiled as on a CPU with AVX2 only."""
+    environment = {
+        **os.environ,
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+f16c,+sse4.2,+popcnt",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    subprocess.run([sys.executable, "-c", NARROW], env=environment, check=True, timeout=300)
