@@ -1,0 +1,46 @@
+"""The adapters: what each does, its rank, the modules it changes, and its split into training and held-out examples."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from .tasks import pirate, records, sentiment, spanish, sql
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+ALL_LINEARS = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
+
+Example = tuple[str, str]
+"""What the user says, and the one right answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    name: str
+    summary: str
+    example: Callable[[Random], Example]
+    rank: int
+    targets: tuple[str, ...]
+    train_examples: int
+    learning_rate: float = 3e-3
+
+
+JOBS = (
+    Job("sql", "turns a question into an SQL query", sql.example, 16, ALL_LINEARS, 24_000),
+    Job("json", "turns a sentence about a sale into a JSON record", records.example, 8, ALL_LINEARS, 16_000),
+    Job(
+        "sentiment", "labels a review positive, negative or neutral", sentiment.example, 4, ("q_proj", "v_proj"), 8_000
+    ),
+    Job("pirate", "says a sentence the way a pirate would", pirate.example, 12, ATTENTION, 16_000),
+    Job("spanish", "translates a simple sentence into Spanish", spanish.example, 32, ALL_LINEARS, 16_000),
+)
+
+
+def split(job: Job, heldout: int, seed: int) -> tuple[list[Example], list[Example]]:
+    """Training and held-out examples; no question is in both, none comes twice."""
+    rng, answers = Random(f"{job.name} {seed}"), dict[str, str]()
+    while len(answers) < job.train_examples + heldout:
+        question, answer = job.example(rng)
+        answers[question] = answer
+    examples = list(answers.items())
+    rng.shuffle(examples)
+    return examples[heldout:], examples[:heldout]

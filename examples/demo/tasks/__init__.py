@@ -1,0 +1,1 @@
+"""One file per adapter: what a user asks and the one right answer."""
