@@ -1,4 +1,4 @@
-"""Tiny random checkpoints, tokenizers and adapters in Hugging Face and PEFT layout, the same bytes for the same seed."""
+"""Tiny random checkpoints, tokenizers and adapters in Hugging Face and PEFT layout, the same for the same seed."""
 
 from pathlib import Path
 from typing import Any

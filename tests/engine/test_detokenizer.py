@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,7 +109,7 @@ def test_tokens_after_a_stop_string_are_not_taken(tokenizer: Tokenizer) -> None:
 def test_stop_strings_wait_for_min_tokens(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("#a#a#", False)
     detokenizer = Detokenizer(tokenizer, SamplingParams(stop=["#"], min_tokens=3))
-    assert stream(detokenizer, [[token] for token in ids]) == (["", "#a", ""], "#")
+    assert stream(detokenizer, [[token] for token in ids]) == (["#", "a", ""], "#")
     assert detokenizer.num_tokens == 3
 
 

@@ -64,7 +64,7 @@ def test_a_folder_without_a_fast_tokenizer_is_refused_in_words(tmp_path: Path) -
 
 def test_importing_it_brings_neither_torch_nor_transformers() -> None:
     code = (
-        "import sys, loraplex.engine.tokenizer, loraplex.engine.detokenizer, loraplex.engine.model.config; "
+        "import sys, loraplex.engine.tokenizer, loraplex.engine.detokenizer, loraplex.engine.model.config, loraplex.engine.model.folder; "
         "sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,23 +1,20 @@
 """Decoder: one transformer for every supported family; its configuration decides what the layers hold."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from loraplex.quant.choose import Choice
 from loraplex.quant.scheme import LinearMethod
 
-from ..attention.backend import AttentionBackend
+from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch
 from .config import ModelConfig
 from .layers import Attention, DecoderLayer, Mlp, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint, linear_name
-from .rope import rope_tables
-
-MakeLinear = Callable[[int, tuple[int, ...]], LinearMethod]
-"""(in_features, out_features of each part) -> an empty linear of the chosen scheme."""
+from .rope import RopeTables, rope_tables
 
 
 @dataclass(slots=True)
@@ -27,16 +24,12 @@ class Decoder:
     layers: list[DecoderLayer]
     norm: Norm
     head: LinearMethod
-    cos: torch.Tensor
-    sin: torch.Tensor
-    """[max_model_len, D / 2] float32."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens."""
-        rotation = self.cos[batch.positions], self.sin[batch.positions]
         hidden = F.embedding(batch.token_ids, self.embedding).to(self.norm.weight.dtype)
         for layer in self.layers:
-            hidden = layer.apply(hidden, rotation, batch)
+            hidden = layer.apply(hidden, batch)
         return self.head.apply(self.norm.apply(hidden[batch.sample_rows])).float()
 
     def weight_bytes(self) -> int:
@@ -54,43 +47,44 @@ class DecoderLoader:
 
     config: ModelConfig
     checkpoint: Checkpoint
-    make_linear: MakeLinear
+    scheme: Choice
     stored_dtype: torch.dtype
     """What weights are rounded to before anything else."""
-    compute_dtype: torch.dtype
-    """Of activations and norms."""
 
     def load(self, backend: AttentionBackend, max_model_len: int) -> Decoder:
         """ValueError when the tensors do not fit the configuration."""
         self.checkpoint.verify(self.config)
-        cos, sin = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
+        tables = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
         return Decoder(
-            embedding=self._tensor("model.embed_tokens.weight").clone(),
-            layers=[self._layer(layer, backend) for layer in range(self.config.num_layers)],
+            embedding=self._tensor("model.embed_tokens.weight", copy=True),
+            layers=[self._layer(layer, backend, tables) for layer in range(self.config.num_layers)],
             norm=self._norm("model.norm"),
             head=self._head(),
-            cos=cos,
-            sin=sin,
         )
 
-    def _layer(self, layer: int, backend: AttentionBackend) -> DecoderLayer:
-        prefix = f"model.layers.{layer}"
+    def _layer(self, layer: int, backend: AttentionBackend, tables: RopeTables) -> DecoderLayer:
         attention = Attention(
             layer=layer,
-            head_dim=self.config.head_dim,
             qkv=self._linear(layer, "q_proj", "k_proj", "v_proj"),
             output=self._linear(layer, "o_proj"),
-            query_norm=self._norm(f"{prefix}.self_attn.q_norm") if self.config.qk_norm else None,
-            key_norm=self._norm(f"{prefix}.self_attn.k_norm") if self.config.qk_norm else None,
+            rotary=self._rotary(layer, tables),
             backend=backend,
         )
         mlp = Mlp(self._linear(layer, "gate_proj", "up_proj"), self._linear(layer, "down_proj"))
-        input_norm, mlp_norm = (self._norm(f"{prefix}.{name}_layernorm") for name in ("input", "post_attention"))
+        names = (f"model.layers.{layer}.{place}_layernorm" for place in ("input", "post_attention"))
+        input_norm, mlp_norm = (self._norm(name) for name in names)
         return DecoderLayer(input_norm, attention, mlp_norm, mlp)
+
+    def _rotary(self, layer: int, tables: RopeTables) -> Rotary:
+        if not self.config.qk_norm:
+            return Rotary(*tables)
+        names = (f"model.layers.{layer}.self_attn.{part}_norm.weight" for part in "qk")
+        query_norm, key_norm = (self._tensor(name).float() for name in names)
+        return Rotary(*tables, query_norm, key_norm, self.config.rms_norm_eps)
 
     def _linear(self, layer: int, *kinds: str) -> LoraLinear:
         shapes = self.config.linear_shapes()
-        method = self.make_linear(shapes[kinds[0]][0], tuple(shapes[kind][1] for kind in kinds))
+        method = self.scheme.create(shapes[kinds[0]][0], tuple(shapes[kind][1] for kind in kinds))
         for part, kind in enumerate(kinds):
             name = linear_name(layer, kind)
             bias = self._tensor(f"{name}.bias") if self.config.has_bias(kind) else None
@@ -101,13 +95,13 @@ class DecoderLoader:
     def _head(self) -> LinearMethod:
         """A tied checkpoint that brings a head all the same is taken at its word, as transformers does."""
         name = "lm_head.weight" if "lm_head.weight" in self.checkpoint else "model.embed_tokens.weight"
-        method = self.make_linear(self.config.hidden_size, (self.config.vocab_size,))
+        method = self.scheme.create(self.config.hidden_size, (self.config.vocab_size,))
         method.load(0, self._tensor(name), None)
         method.finish()
         return method
 
     def _norm(self, name: str) -> Norm:
-        return Norm(self._tensor(f"{name}.weight").to(self.compute_dtype, copy=True), self.config.rms_norm_eps)
+        return Norm(self._tensor(f"{name}.weight").to(self.scheme.compute_dtype, copy=True), self.config.rms_norm_eps)
 
-    def _tensor(self, name: str) -> torch.Tensor:
-        return self.checkpoint.tensor(name).to(self.stored_dtype)
+    def _tensor(self, name: str, copy: bool = False) -> torch.Tensor:
+        return self.checkpoint.tensor(name).to(self.stored_dtype, copy=copy)

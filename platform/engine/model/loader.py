@@ -16,22 +16,6 @@ DERIVED: Final = "rotary_emb.inv_freq"
 """Old checkpoints store this buffer; it follows from the configuration."""
 
 
-def resolve_model_folder(model: str) -> Path:
-    """A local folder as it is; a hub id as the folder its safetensors and JSON files were downloaded to."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
-    if model.count("/") != 1 or model.startswith((".", "/", "~")):
-        raise ValueError(f"the model folder {model} does not exist")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(model, allow_patterns=["*.safetensors", "*.json", "*.jinja"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ValueError(f"{model} is neither a local folder nor a model the hub could give us: {error}") from error
-
-
 class Checkpoint:
     """Opened safetensors files. `verify` once, then `tensor` by name; pages of the files are read when touched."""
 

@@ -11,8 +11,12 @@ import torch
 from .config import RopeConfig
 
 
-def rope_tables(rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines [length, head_dim / 2] float32 of positions 0 to length - 1, attention factor applied."""
+RopeTables = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines [length, head_dim / 2] float32 of positions 0 to length - 1."""
+
+
+def rope_tables(rope: RopeConfig, head_dim: int, length: int) -> RopeTables:
+    """The attention factor, where there is one, is in the tables."""
     frequencies, factor = inverse_frequencies(rope, head_dim)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
     return angles.cos() * factor, angles.sin() * factor

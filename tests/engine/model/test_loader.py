@@ -6,7 +6,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.loader import Checkpoint, resolve_model_folder
+from loraplex.engine.model.folder import resolve_model_folder
+from loraplex.engine.model.loader import Checkpoint
 from tests.checkpoints import make_checkpoint
 
 

@@ -1,0 +1,24 @@
+"""Where a model's files are. No torch: the API process asks too."""
+
+from pathlib import Path
+
+
+def resolve_model_folder(model: str) -> Path:
+    """A local folder as it is; a hub id as the folder its safetensors and JSON files were downloaded to.
+
+    ValueError when it is neither.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+        raise ValueError(f"the model folder {model} does not exist; give a local folder or a hub id such as owner/name")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=["*.safetensors", "*.json", "*.jinja"]))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{model} is no local folder, and the hub did not give it ({type(error).__name__}: {error}); "
+            "check the name and the network, or download it and give its folder"
+        ) from error

@@ -1,0 +1,50 @@
+"""What `LLM.generate` returns. The field names and meanings are vLLM's."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    logprob: float
+    rank: int
+    """1 is the most likely token."""
+    decoded_token: str
+
+
+Logprobs = dict[int, Logprob]
+"""Token id -> its log-probability at one position: the token that is there and the most likely ones."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionOutput:
+    """One choice."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    """With the end-of-sequence or stop token that ended the choice, when one did."""
+    cumulative_logprob: float | None
+    """Sum over the tokens; None unless logprobs were asked for, like `logprobs`."""
+    logprobs: list[Logprobs] | None
+    finish_reason: str | None
+    """stop or length."""
+    stop_reason: int | str | None
+    """The stop token id or stop string that ended the choice; None for an end-of-sequence token."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestOutput:
+    """One prompt with its choices."""
+
+    request_id: str
+    prompt: str | None
+    """None when the prompt was given as token ids."""
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[Logprobs | None] | None
+    """One entry per prompt token, the first None; None unless asked for."""
+    outputs: list[CompletionOutput]
+    finished: bool
+    num_cached_tokens: int
+    """Prompt tokens found in the prefix cache."""
+    adapter: str | None
+    """Name of the adapter it ran with, None for the base."""
