@@ -1,8 +1,31 @@
 """inspect_adapter: everything that must hold before an adapter may be served, and every reason why not."""
 
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from .manifest import BaseSignature, Inspection
+from .checks import match_modules
+from .config_file import LoraSettings, read_settings
+from .digest import DIGEST_TAG, canonical_tensors
+from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
+from .report import Report, enumerate_some, quote
+from .safetensors_header import read_header
+from .values import LARGEST_WEIGHT, scan_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """All that an adapter's files say before a single weight is read."""
+
+    settings: LoraSettings | None
+    """None when adapter_config.json was refused."""
+    tensors: tuple[TensorInfo, ...]
+    modules: tuple[ModuleLora, ...]
+    size: int
+    """Bytes of the weights file."""
 
 
 def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspection:
@@ -11,4 +34,85 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspec
     Never raises for what the files hold, never imports what they name, needs no torch. Raises OSError where the
     weights cannot be read.
     """
-    raise NotImplementedError
+    report = Report()
+    with weights.open("rb", buffering=0) as file:
+        structure = read_structure(config, file, base, report)
+        digest = _judge_values(file, structure, report)
+    if report.failed or structure.settings is None:
+        return Inspection(None, tuple(report.findings))
+    _compare_base(structure.settings, base, report)
+    return Inspection(_manifest(structure, structure.settings, digest), tuple(report.findings))
+
+
+def read_structure(config: bytes, file: BinaryIO, base: BaseSignature, report: Report) -> Structure:
+    """Configuration and header, judged against each other and the base; failures go to `report`."""
+    size = os.fstat(file.fileno()).st_size
+    settings = read_settings(config, report)
+    tensors = read_header(file, size, report)
+    modules = match_modules(tensors, settings, base, report) if tensors else ()
+    return Structure(settings, tensors, modules, size)
+
+
+def _judge_values(file: BinaryIO, structure: Structure, report: Report) -> str:
+    """Read every byte once: the digest, values no weight can have, and adapters that do nothing."""
+    if any(finding.check == "header" and finding.level == "fail" for finding in report.findings):
+        return ""
+    digest = hashlib.sha256(DIGEST_TAG)
+    unusable: list[str] = []
+    zero: set[int] = set()
+    for facts, tensor in _reading_order(structure, report.failed):
+        digest.update(facts)
+        magnitudes = scan_tensor(file, tensor, digest.update)
+        if not magnitudes.usable:
+            unusable.append(quote(tensor.name))
+        if magnitudes.zero:
+            zero.add(tensor.start)
+    _report_values(unusable, report)
+    _report_effect(structure.modules, zero, report)
+    return digest.hexdigest()
+
+
+def _reading_order(structure: Structure, failed: bool) -> Iterable[tuple[bytes, TensorInfo]]:
+    """A refused adapter has no identity; its values are judged all the same."""
+    return ((b"", tensor) for tensor in structure.tensors) if failed else canonical_tensors(structure.modules)
+
+
+def _report_values(unusable: list[str], report: Report) -> None:
+    if unusable:
+        message = f"values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {enumerate_some(unusable)}"
+        report.fail("values", message, "the training diverged: take an earlier checkpoint")
+    report.settle("values", "all values are finite")
+
+
+def _report_effect(modules: tuple[ModuleLora, ...], zero: set[int], report: Report) -> None:
+    idle = [f"{module.kind} of layer {module.layer}" for module in modules if {module.a.start, module.b.start} & zero]
+    if modules and len(idle) == len(modules):
+        message = "the adapter has no effect: in every module A or B is zero"
+        report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
+    elif idle:
+        report.warn("effect", f"modules without effect, as A or B is zero: {enumerate_some(idle)}")
+    report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
+
+
+def _compare_base(settings: LoraSettings, base: BaseSignature, report: Report) -> None:
+    named, own = (name.rstrip("/").rsplit("/", 1)[-1].lower() for name in (settings.base_model, base.name))
+    if named and own and named != own:
+        message = f"it was trained on {quote(settings.base_model)}, the base served here is {quote(base.name)}"
+        report.warn("base", message, "shapes fit, but make sure that it is the same model")
+    report.settle("base", "its shapes are those of the base")
+
+
+def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> AdapterManifest:
+    modules = structure.modules
+    return AdapterManifest(
+        digest=digest,
+        peft_type="LORA",
+        rank=max(module.rank for module in modules),
+        alpha=settings.alpha,
+        target_modules=tuple(sorted({module.kind for module in modules})),
+        base_model=settings.base_model,
+        modules=modules,
+        parameters=sum(module.rank * (module.a.shape[1] + module.b.shape[0]) for module in modules),
+        size=structure.size,
+        config=settings.raw,
+    )

@@ -1,0 +1,231 @@
+"""read_settings: adapter_config.json by a schema of our own, for LoRA.
+
+PEFT's configuration can name modules to import and hold regular expressions to run; here every name is a literal,
+every feature that would change the output and is not served is refused, and every other key is inert.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from .report import Report, enumerate_some, quote
+from .strict_json import parse_json
+from .unserved import INERT, UNSERVED, base_changing_start
+
+Value = TypeVar("Value", int, float)
+
+MAX_CONFIG: Final = 64 << 10
+MAX_RANK: Final = 512
+MAX_ALPHA: Final = 1 << 16
+MAX_NAMES: Final = 4096
+
+_LITERAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
+_READ: Final = {
+    "peft_type", "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
+    "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
+    "task_type", "base_model_name_or_path",
+}  # fmt: skip
+NAMES_REMEDY: Final = 'give a list of literal names, e.g. "target_modules": ["q_proj", "v_proj"], or "all-linear"'
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """The part of adapter_config.json that decides the output. A path is e.g. model.layers.3.self_attn.q_proj."""
+
+    rank: int
+    alpha: float
+    use_rslora: bool
+    target_modules: frozenset[str] | None
+    """None: all linears of all layers."""
+    exclude_modules: frozenset[str]
+    layers: frozenset[int] | None
+    """None: all layers."""
+    rank_pattern: dict[str, int]
+    alpha_pattern: dict[str, float]
+    base_model: str
+    raw: dict[str, object]
+
+    def rank_of(self, path: str) -> int:
+        return _first_match(self.rank_pattern, path, self.rank)
+
+    def scaling_of(self, path: str) -> float:
+        alpha, rank = _first_match(self.alpha_pattern, path, self.alpha), self.rank_of(path)
+        return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
+
+    def targets(self, layer: int, path: str) -> bool:
+        """Whether PEFT would put an adapter on the module; a module named in full needs no layer number."""
+        names = _names_of(path)
+        if names & self.exclude_modules:
+            return False
+        if self.target_modules is None or path in self.target_modules:
+            return True
+        return (self.layers is None or layer in self.layers) and bool(names & self.target_modules)
+
+
+def read_settings(config: bytes, report: Report) -> LoraSettings | None:
+    """None when a value that decides the output is missing or refused; `report` then says each of them."""
+    if len(config) > MAX_CONFIG:
+        report.fail("config", f"adapter_config.json has {len(config)} bytes; at most {MAX_CONFIG} are allowed")
+        return None
+    try:
+        raw = parse_json(config, max_depth=6)
+    except ValueError as error:
+        report.fail("config", f"adapter_config.json cannot be read: {error}", "upload the file as PEFT wrote it")
+        return None
+    if not _is_lora(raw, report):
+        return None
+    before = len(report.findings)
+    settings = _read_values(_Fields(raw, report))
+    _refuse_unserved(raw, report)
+    _mention_unknown(raw, report)
+    refused = any(finding.level == "fail" for finding in report.findings[before:])
+    report.settle("config", "adapter_config.json holds nothing that is not served")
+    return None if refused else settings
+
+
+def _is_lora(raw: dict[str, Any], report: Report) -> bool:
+    kind = raw.get("peft_type")
+    if kind == "LORA":
+        return True
+    if kind is None:
+        report.fail("config", "adapter_config.json has no peft_type", 'add "peft_type": "LORA" if it is a LoRA')
+    else:
+        report.fail("config", f"peft_type is {quote(kind)}; LORA is served", "train or convert the adapter as LoRA")
+    return False
+
+
+class _Fields:
+    """Typed access to the raw configuration; what does not fit is reported and replaced by a harmless value."""
+
+    def __init__(self, raw: dict[str, Any], report: Report) -> None:
+        self.raw, self.report = raw, report
+
+    def rank(self, value: object, where: str) -> int:
+        if type(value) is int and 1 <= value <= MAX_RANK:
+            return value
+        self.report.fail("config", f"{where} is {quote(value)}; ranks from 1 to {MAX_RANK} are served")
+        return 1
+
+    def alpha(self, value: object, where: str) -> float:
+        if type(value) in (int, float) and 0 < abs(value) <= MAX_ALPHA:  # type: ignore[arg-type]
+            return float(value)  # type: ignore[arg-type]
+        self.report.fail("config", f"{where} is {quote(value)}; it must be a number other than 0, up to {MAX_ALPHA}")
+        return 1.0
+
+    def flag(self, key: str) -> bool:
+        value = self.raw.get(key)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        self.report.fail("config", f"{key} is {quote(value)}; it must be true or false")
+        return False
+
+    def names(self, key: str) -> frozenset[str]:
+        value = self.raw.get(key)
+        if value is None:
+            return frozenset()
+        if not isinstance(value, list) or len(value) > MAX_NAMES:
+            self.report.fail("config", f"{key} is {quote(value)}: patterns are not run", NAMES_REMEDY)
+            return frozenset()
+        odd = [quote(name) for name in value if not _is_literal(name)]
+        if odd:
+            self.report.fail("config", f"{key} holds {enumerate_some(odd)}: no literal module names", NAMES_REMEDY)
+        return frozenset(name for name in value if _is_literal(name))
+
+    def pattern(self, key: str) -> dict[str, Any]:
+        value = self.raw.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or len(value) > MAX_NAMES:
+            self.report.fail("config", f"{key} is {quote(value)}; it must map module names to numbers")
+            return {}
+        odd = [quote(name) for name in value if not _is_literal(name.removeprefix("^"))]
+        if odd:
+            remedy = "write out each module's name as a key of its own"
+            self.report.fail("config", f"{key} has the keys {enumerate_some(odd)}: patterns are not run", remedy)
+        return value
+
+    def layers(self) -> frozenset[int] | None:
+        value = self.raw.get("layers_to_transform")
+        indices = [value] if type(value) is int else value
+        if indices is None or indices == []:
+            return None
+        if isinstance(indices, list) and all(type(index) is int and index >= 0 for index in indices):
+            return frozenset(indices)
+        self.report.fail("config", f"layers_to_transform is {quote(value)}; it must be layer numbers")
+        return None
+
+
+def _read_values(fields: _Fields) -> LoraSettings:
+    raw = fields.raw
+    target_modules = None if raw.get("target_modules") == "all-linear" else fields.names("target_modules")
+    if raw.get("target_modules") in (None, []):
+        fields.report.fail("config", "target_modules is empty", NAMES_REMEDY)
+    return LoraSettings(
+        rank=fields.rank(raw.get("r"), "r"),
+        alpha=fields.alpha(raw.get("lora_alpha"), "lora_alpha"),
+        use_rslora=fields.flag("use_rslora"),
+        target_modules=target_modules,
+        exclude_modules=fields.names("exclude_modules"),
+        layers=fields.layers(),
+        rank_pattern={
+            name: fields.rank(rank, f"rank_pattern[{quote(name)}]")
+            for name, rank in fields.pattern("rank_pattern").items()
+        },
+        alpha_pattern={
+            name: fields.alpha(alpha, f"alpha_pattern[{quote(name)}]")
+            for name, alpha in fields.pattern("alpha_pattern").items()
+        },
+        base_model=str(raw.get("base_model_name_or_path") or ""),
+        raw=raw,
+    )
+
+
+def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
+    for key, (reason, remedy) in UNSERVED.items():
+        if raw.get(key):
+            report.fail("features", f"{key} is set: {reason}", remedy)
+    if raw.get("bias", "none") not in ("none", None):
+        report.fail(
+            "features", f"bias is {quote(raw['bias'])}: trained biases are not served", 'train with bias="none"'
+        )
+    if raw.get("layers_pattern") not in (None, "", [], "layers", ["layers"]):
+        report.fail("features", f"layers_pattern is {quote(raw['layers_pattern'])}; layers are found under 'layers'")
+    start = base_changing_start(raw.get("init_lora_weights"))
+    if start is not None:
+        report.fail("features", *start)
+    _judge_auto_mapping(raw.get("auto_mapping"), report)
+    if raw.get("task_type") not in (None, "CAUSAL_LM"):
+        report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served as a text generator")
+    report.settle("features", "nothing but plain LoRA on linears")
+
+
+def _judge_auto_mapping(value: object, report: Report) -> None:
+    """PEFT writes the base's class here when task_type was left out; that stock value is inert, others name code."""
+    if value is None:
+        return
+    library = value.get("parent_library") if isinstance(value, dict) else None
+    if not isinstance(library, str) or not re.fullmatch(r"transformers(\.[a-z0-9_]+)*", library):
+        remedy = "remove auto_mapping and set task_type to CAUSAL_LM"
+        report.fail("features", f"auto_mapping is {quote(value)}: no code is imported for an adapter", remedy)
+
+
+def _mention_unknown(raw: dict[str, Any], report: Report) -> None:
+    unknown = [quote(key) for key in raw if key not in _READ and key not in UNSERVED and key not in INERT]
+    if unknown:
+        report.warn("features", f"unknown keys are ignored: {enumerate_some(unknown)}")
+
+
+def _is_literal(name: object) -> bool:
+    return isinstance(name, str) and _LITERAL.fullmatch(name) is not None
+
+
+def _names_of(path: str) -> set[str]:
+    """The literals that name the module by PEFT's rule: its path and the ends of it; with ^ the path only."""
+    parts = path.split(".")
+    return {".".join(parts[start:]) for start in range(len(parts))} | {"^" + path}
+
+
+def _first_match(pattern: dict[str, Value], path: str, default: Value) -> Value:
+    names = _names_of(path)
+    return next((value for name, value in pattern.items() if name in names), default)

@@ -1,0 +1,133 @@
+"""read_header: the table of contents of a safetensors file, checked to the last byte before anybody uses it.
+
+Layout: 8 bytes little-endian length N, N bytes of JSON (name -> dtype, shape, data_offsets), then the tensors' bytes.
+"""
+
+import math
+import re
+from typing import Any, BinaryIO, Final
+
+from .manifest import TensorInfo
+from .report import Report, quote
+from .strict_json import parse_json
+
+MAX_HEADER: Final = 1 << 20
+MAX_TENSORS: Final = 20_000
+MAX_DIMENSIONS: Final = 8
+ITEM_SIZES: Final = {"F32": 4, "F16": 2, "BF16": 2}
+SAVE_REMEDY: Final = "save the adapter again with PEFT's save_pretrained"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+_MAGIC: Final = {
+    b"\x80": "a Python pickle",
+    b"PK\x03\x04": "a zip archive, as torch.save writes",
+    b"GGUF": "a GGUF file",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "a gzip archive",
+    b"{": "a JSON document",
+    b"version https://git-lfs": "a Git LFS pointer, not the file itself",
+}
+
+
+def read_header(file: BinaryIO, size: int, report: Report) -> tuple[TensorInfo, ...]:
+    """The tensors of an open file of `size` bytes, in the order of their bytes.
+
+    Each thing wrong is a failure in `report`; after one the result holds only the entries that are sound.
+    """
+    try:
+        entries, data_start = _read_entries(file, size)
+    except ValueError as error:
+        report.fail("header", f"adapter_model.safetensors cannot be read: {error}", SAVE_REMEDY)
+        return ()
+    tensors = _read_tensors(entries, data_start, report)
+    if not report.failed:
+        report.fail_all("header", _layout_problems(tensors, data_start, size), SAVE_REMEDY)
+    report.settle("header", f"{len(tensors)} tensors fill the file's {size} bytes without gap or overlap")
+    return tensors
+
+
+def _read_entries(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    beginning = file.read(32)
+    _refuse_other_formats(beginning)
+    if size < 10:
+        raise ValueError(f"it has only {size} bytes")
+    length = int.from_bytes(beginning[:8], "little")
+    limit = min(MAX_HEADER, size // 100 + (64 << 10))
+    if length > size - 8:
+        raise ValueError(f"its header claims {length} bytes, the file has {size}")
+    if length > limit:
+        raise ValueError(f"its header has {length} bytes; at most {limit} are allowed for a file of {size} bytes")
+    file.seek(8)
+    header = file.read(length)
+    if not header.startswith(b"{"):
+        raise ValueError("its header does not begin with '{': it is no safetensors file")
+    entries = parse_json(header, max_depth=3)
+    _check_metadata(entries.pop("__metadata__", {}))
+    if not entries:
+        raise ValueError("it holds no tensors")
+    if len(entries) > MAX_TENSORS:
+        raise ValueError(f"it holds {len(entries)} tensors; at most {MAX_TENSORS} are allowed")
+    return entries, 8 + length
+
+
+def _refuse_other_formats(beginning: bytes) -> None:
+    for magic, name in _MAGIC.items():
+        # A safetensors file may begin with any length byte, but its ninth byte is always '{'.
+        if beginning.startswith(magic) and beginning[8:9] != b"{":
+            raise ValueError(f"it is {name}; only safetensors files are accepted")
+
+
+def _check_metadata(metadata: object) -> None:
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("__metadata__ in its header is not a map from text to text")
+
+
+def _read_tensors(entries: dict[str, Any], data_start: int, report: Report) -> tuple[TensorInfo, ...]:
+    bad_names = [quote(name) for name in entries if not _NAME.fullmatch(name)]
+    report.fail_all(
+        "header", bad_names, "tensor names hold letters, digits, '_', '-' and '.' only, as PEFT writes them"
+    )
+    tensors, problems = [], []
+    for name, entry in entries.items():
+        try:
+            tensors.append(_read_tensor(name, entry, data_start))
+        except ValueError as error:
+            problems.append(f"{quote(name)} {error}")
+    report.fail_all("header", problems, SAVE_REMEDY)
+    return tuple(sorted(tensors, key=lambda tensor: tensor.start))
+
+
+def _read_tensor(name: str, entry: object, data_start: int) -> TensorInfo:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError("is not described by exactly dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
+        raise ValueError(f"has dtype {quote(dtype)}; F32, F16 and BF16 are accepted")
+    if not _are_counts(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS:
+        raise ValueError(f"has the shape {quote(shape)}, which is no list of 1 to {MAX_DIMENSIONS} whole numbers")
+    if not _are_counts(offsets) or len(offsets) != 2:
+        raise ValueError(f"has the data_offsets {quote(offsets)}, which are no two whole numbers")
+    bytes_needed = math.prod(shape) * ITEM_SIZES[dtype]
+    if bytes_needed == 0:
+        raise ValueError(f"is empty: its shape is {quote(shape)}")
+    if offsets[1] - offsets[0] != bytes_needed:
+        raise ValueError(f"needs {quote(bytes_needed)} bytes for its shape, but has {quote(offsets[1] - offsets[0])}")
+    return TensorInfo(name, dtype, tuple(shape), data_start + offsets[0], data_start + offsets[1])
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _layout_problems(tensors: tuple[TensorInfo, ...], data_start: int, size: int) -> list[str]:
+    problems, position = [], data_start
+    for tensor in tensors:
+        if tensor.start != position:
+            what = "overlaps the tensor before it" if tensor.start < position else "leaves a gap before it"
+            problems.append(f"{quote(tensor.name)} {what}")
+        position = max(position, tensor.end)
+    if position > size:
+        problems.append(f"the tensors end at byte {position}, the file at {size}: it is cut off")
+    elif position < size:
+        problems.append(f"{size - position} bytes after the last tensor belong to none")
+    return problems

@@ -1,0 +1,50 @@
+"""scan_tensor: are the values of a tensor usable weights? Judged on the bit patterns, in bounded memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from .manifest import TensorInfo
+
+CHUNK_BYTES: Final = 1 << 20
+LARGEST_WEIGHT: Final = 65504.0
+"""What float16 can hold. No trained weight comes near it, and below it no conversion overflows."""
+
+_BITS: Final[dict[str, tuple[type[np.uint16] | type[np.uint32], int, int]]] = {
+    "F32": (np.uint32, 0x7FFFFFFF, 0x477FE000),
+    "F16": (np.uint16, 0x7FFF, 0x7BFF),
+    "BF16": (np.uint16, 0x7FFF, 0x477F),
+}
+"""dtype -> (bits, mask of all but the sign, bits of LARGEST_WEIGHT rounded down). Magnitudes order as their bits do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Magnitudes:
+    usable: bool
+    """No NaN, no infinity, nothing above LARGEST_WEIGHT."""
+    zero: bool
+    """Every value is 0."""
+
+
+def scan_tensor(file: BinaryIO, tensor: TensorInfo, update: Callable[[memoryview], object]) -> Magnitudes:
+    """Judge the tensor's values, and pass its bytes to `update` on the way. EOFError where the file ends early."""
+    bits, mask, limit = _BITS[tensor.dtype]
+    buffer = np.empty(min(CHUNK_BYTES, tensor.end - tensor.start), np.uint8)
+    largest = 0
+    file.seek(tensor.start)
+    for position in range(tensor.start, tensor.end, CHUNK_BYTES):
+        chunk = buffer[: tensor.end - position]
+        read_exactly(file, chunk.data)
+        update(chunk.data)
+        largest = max(largest, int(np.bitwise_and(chunk.view(bits), bits(mask)).max()))
+    return Magnitudes(largest <= limit, largest == 0)
+
+
+def read_exactly(file: BinaryIO, target: memoryview) -> None:
+    while target:
+        count = file.readinto(target)  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError("the file ends before its last tensor")
+        target = target[count:]
