@@ -63,8 +63,7 @@ def test_a_folder_without_a_fast_tokenizer_is_refused_in_words(tmp_path: Path) -
 
 
 def test_importing_it_brings_neither_torch_nor_transformers() -> None:
-    code = (
-        "import sys, loraplex.engine.tokenizer, loraplex.engine.detokenizer, loraplex.engine.model.config, loraplex.engine.model.folder; "
-        "sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
-    )
+    modules = ("tokenizer", "detokenizer", "collector", "llm", "model.config", "model.folder")
+    imports = ", ".join(f"loraplex.engine.{module}" for module in modules)
+    code = f"import sys, {imports}; sys.exit(bool({{'torch', 'transformers'}} & sys.modules.keys()))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,7 +10,6 @@ import torch
 
 from .config import RopeConfig
 
-
 RopeTables = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines [length, head_dim / 2] float32 of positions 0 to length - 1."""
 

@@ -1,0 +1,184 @@
+"""LLM: the engine inside your own process, for scripts and tests. Text in, text out, prompts in order."""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.manifest import BaseSignature
+
+from .collector import Collector
+from .config import EngineConfig
+from .model.config import base_signature
+from .model.folder import resolve_model_folder
+from .outputs import RequestOutput
+from .prompts import Prompt, one_each, read_prompts
+from .protocol import AdapterRef, GenerateRequest, RequestFailed, Tokens
+from .sampling import SamplingParams
+from .threads import prepare_environment
+from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .build import Engine
+
+UNLIMITED: Final = 1 << 30
+LOADING_SECONDS: Final = 0.001
+"""Pause between steps while all work waits for adapters that load."""
+
+
+class LLM:
+    """One base model and its adapters. Close it, or use it in a `with`, to free its memory."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        adapters: Mapping[str, str | Path] | None = None,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        kv_cache_memory: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        """`model` is a folder or a hub id, `adapters` maps names to folders in PEFT layout, `settings` are further
+        fields of EngineConfig. `seed` makes a whole program repeatable: requests without a seed draw theirs from it.
+
+        ValueError says which model, adapter or setting cannot be used, and why.
+        """
+        prepare_environment()
+        from .build import build_engine
+
+        folder = resolve_model_folder(str(model))
+        self.tokenizer = Tokenizer(folder)
+        specs = {name: _inspect(name, Path(path), base_signature(folder)) for name, path in (adapters or {}).items()}
+        config = EngineConfig(
+            model=str(folder),
+            dtype=dtype,
+            max_model_len=max_model_len,
+            kv_cache_memory=kv_cache_memory,
+            seed=seed,
+            **{"max_queue": UNLIMITED} | settings,
+        )
+        self._engine: Engine | None = build_engine(config)
+        for name, digest in specs.items():
+            self._engine.adapters.register(digest, str((adapters or {})[name]))
+        self._digests = specs
+        self._seeds = random.Random(seed)
+        self._count = 0
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        adapter: str | Sequence[str | None] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """One RequestOutput per prompt, in their order. `params` and `adapter`: one for all, or one each.
+
+        ValueError, before anything runs, says which prompt, parameter or adapter is wrong. RuntimeError when the engine
+        fails on a request; the others are ended too.
+        """
+        engine = self._opened()
+        collectors = self._collectors(prompts, params, adapter)
+        try:
+            for collector in collectors:
+                engine.core.add(collector.request)
+            with _progress(len(collectors), use_tqdm) as advance:
+                self._run(engine, collectors, advance)
+        finally:
+            for collector in collectors:
+                engine.core.abort(collector.request.request_id)
+        return [collector.output() for collector in collectors]
+
+    def close(self) -> None:
+        """Free the model, the cache and the adapters. Closing twice is no error; generating afterwards is."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> "Engine":
+        if self._engine is None:
+            raise ValueError("this LLM is closed; make a new one")
+        return self._engine
+
+    def _collectors(self, prompts: Prompt | Sequence[Prompt], params: object, adapter: object) -> list[Collector]:
+        read = read_prompts(prompts, self.tokenizer)
+        all_params = one_each("params", params, len(read), SamplingParams, SamplingParams())
+        names = one_each("adapter", adapter, len(read), str, "")
+        return [
+            Collector(self._request(token_ids, params, name), text, name or None, self.tokenizer)
+            for (text, token_ids), params, name in zip(read, all_params, names, strict=True)
+        ]
+
+    def _request(self, token_ids: list[int], params: SamplingParams, adapter: str) -> GenerateRequest:
+        params.verify(self._opened().info.vocab_size)
+        if adapter and adapter not in self._digests:
+            raise ValueError(f"there is no adapter {adapter!r}; there are: {', '.join(self._digests) or 'none'}")
+        if params.seed is None:
+            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(62))
+        self._count += 1
+        return GenerateRequest(
+            request_id=str(self._count - 1),
+            prompt_token_ids=token_ids,
+            params=params,
+            adapter=AdapterRef(self._digests[adapter]) if adapter else None,
+        )
+
+    def _run(self, engine: "Engine", collectors: list[Collector], advance: Callable[[Collector], None]) -> None:
+        live = {collector.request.request_id: collector for collector in collectors}
+        while live:
+            engine.adapters.poll()
+            for message in engine.core.step():
+                if isinstance(message, RequestFailed):
+                    raise RuntimeError(f"request {message.request_id} failed: {message.message}")
+                if isinstance(message, Tokens) and message.request_id in live:
+                    collector = live[message.request_id]
+                    collector.take(message)
+                    if collector.finished:
+                        engine.core.abort(message.request_id)
+                        advance(live.pop(message.request_id))
+            if not engine.core.progressed:
+                time.sleep(LOADING_SECONDS)
+
+
+def _inspect(name: str, folder: Path, base: BaseSignature) -> str:
+    """Digest of the adapter in `folder`. ValueError with every reason why it cannot be used."""
+    config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
+    missing = [path.name for path in (config, weights) if not path.is_file()]
+    if missing:
+        raise ValueError(f"adapter {name!r}: {folder} has no {' and no '.join(missing)}")
+    inspection = inspect_adapter(config.read_bytes(), weights, base)
+    if inspection.manifest is None:
+        raise ValueError(f"adapter {name!r}: " + "; ".join(finding.message for finding in inspection.failures()))
+    return inspection.manifest.digest
+
+
+@contextmanager
+def _progress(total: int, shown: bool) -> Iterator[Callable[[Collector], None]]:
+    """A bar of finished prompts with the tokens generated per second; yields what to call with each finished one."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    started, tokens = time.perf_counter(), 0
+    with Progress(*columns, TextColumn("{task.fields[speed]}"), disable=not shown) as progress:
+        task = progress.add_task("Generating", total=total, speed="")
+
+        def advance(collector: Collector) -> None:
+            nonlocal tokens
+            tokens += collector.num_tokens
+            speed = tokens / (time.perf_counter() - started)
+            progress.update(task, advance=1, speed=f"{speed:.0f} tokens/s")
+
+        yield advance

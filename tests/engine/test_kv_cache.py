@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+
+from loraplex.engine.config import EngineConfig
+from loraplex.engine.device import free_memory
+from loraplex.engine.kv_cache import MOST_BYTES, block_bytes, blocks_of, plan_kv_cache
+from loraplex.engine.model.config import ModelConfig, parse_config
+
+MODEL: ModelConfig = parse_config(
+    {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 100,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+    },
+    {},
+)
+PER_BLOCK = 2 * 3 * 16 * 2 * 16 * 2
+GIB = 1 << 30
+
+
+def plan(free: int = 64 * GIB, max_model_len: int = 128, **settings: int) -> int:
+    return plan_kv_cache(EngineConfig(model="m", **settings), MODEL, max_model_len, 2, free).num_blocks  # type: ignore[arg-type]
+
+
+def test_a_block_holds_keys_and_values_of_its_tokens_in_every_layer() -> None:
+    assert block_bytes(MODEL, 16, 2) == PER_BLOCK
+    assert [blocks_of(tokens, 16) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
+
+
+def test_a_number_of_blocks_wins_over_a_budget() -> None:
+    assert plan(num_kv_blocks=7, kv_cache_memory=1 << 30) == 7
+    assert plan(kv_cache_memory=10 * PER_BLOCK + 1) == 10
+
+
+def test_without_a_budget_it_takes_a_share_capped_by_use_and_by_size() -> None:
+    assert plan(max_num_seqs=4) == 4 * 128 // 16
+    assert plan(free=100 * PER_BLOCK) == 50
+    assert plan(max_model_len=1 << 30) == MOST_BYTES // PER_BLOCK
+
+
+def test_a_budget_without_room_for_one_block_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ValueError, match=rf"{PER_BLOCK:,} bytes; raise kv_cache_memory \(now {PER_BLOCK - 1}\)"):
+        plan(kv_cache_memory=PER_BLOCK - 1)
+
+
+def test_free_memory_respects_a_container(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 1000 kB\nMemAvailable:   600 kB\n")
+    assert free_memory(meminfo, tmp_path) == 600 * 1024
+    (tmp_path / "memory.current").write_text("100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(meminfo, tmp_path) == 600 * 1024
+    (tmp_path / "memory.max").write_text("300000\n")
+    assert free_memory(meminfo, tmp_path) == 200_000
