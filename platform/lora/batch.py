@@ -31,6 +31,8 @@ class PageTable:
     """[N, K, L] int32, 0 where the adapter does not touch the module."""
     scaling: torch.Tensor
     """[N, K, L] float32, alpha / r (or / sqrt r) of the module."""
+    shapes: dict[str, tuple[int, int]]
+    """kind -> (in_features, out_features) of the base, as in BaseSignature.kinds."""
 
 
 @dataclass(slots=True)
