@@ -33,8 +33,8 @@ def plan_kv_cache(
 ) -> KvCachePlan:
     """num_kv_blocks if given, else what kv_cache_memory holds, else what a share of `free_memory` holds.
 
-    Without a budget never more than `max_num_seqs` sequences of full length could use. ValueError when not one block
-    fits.
+    Without a budget never more than `max_num_seqs` sequences of full length could use. One block is kept as padding, so
+    ValueError when not two fit.
     """
     per_block = block_bytes(model, engine.block_size, item_bytes)
     if engine.num_kv_blocks is not None:
@@ -42,11 +42,11 @@ def plan_kv_cache(
     elif engine.kv_cache_memory is not None:
         num_blocks = engine.kv_cache_memory // per_block
     else:
-        useful = engine.max_num_seqs * blocks_of(max_model_len, engine.block_size)
+        useful = 1 + engine.max_num_seqs * blocks_of(max_model_len, engine.block_size)
         num_blocks = min(useful, min(int(free_memory * SHARE), MOST_BYTES) // per_block)
-    if num_blocks < 1:
+    if num_blocks < 2:
         raise ValueError(
-            f"the KV cache has no room for one block of {engine.block_size} tokens, which takes {per_block:,} bytes; "
-            f"raise kv_cache_memory (now {engine.kv_cache_memory or f'a share of {free_memory:,} free bytes'})"
+            f"the KV cache needs at least 2 blocks of {engine.block_size} tokens, {per_block:,} bytes each, and has room "
+            f"for {num_blocks}; raise num_kv_blocks or kv_cache_memory, or free memory ({free_memory:,} bytes are free)"
         )
     return KvCachePlan(num_blocks, num_blocks * per_block)

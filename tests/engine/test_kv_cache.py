@@ -39,14 +39,14 @@ def test_a_number_of_blocks_wins_over_a_budget() -> None:
 
 
 def test_without_a_budget_it_takes_a_share_capped_by_use_and_by_size() -> None:
-    assert plan(max_num_seqs=4) == 4 * 128 // 16
+    assert plan(max_num_seqs=4) == 4 * 128 // 16 + 1
     assert plan(free=100 * PER_BLOCK) == 50
     assert plan(max_model_len=1 << 30) == MOST_BYTES // PER_BLOCK
 
 
-def test_a_budget_without_room_for_one_block_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ValueError, match=rf"{PER_BLOCK:,} bytes; raise kv_cache_memory \(now {PER_BLOCK - 1}\)"):
-        plan(kv_cache_memory=PER_BLOCK - 1)
+def test_a_budget_without_room_for_two_blocks_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ValueError, match=rf"2 blocks of 16 tokens, {PER_BLOCK:,} bytes each, and has room for 1"):
+        plan(kv_cache_memory=2 * PER_BLOCK - 1)
 
 
 def test_free_memory_respects_a_container(tmp_path: Path) -> None:

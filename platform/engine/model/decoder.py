@@ -25,11 +25,13 @@ class Decoder:
     norm: Norm
     head: LinearMethod
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens."""
+    def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
+        """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
         hidden = F.embedding(batch.token_ids, self.embedding).to(self.norm.weight.dtype)
         for layer in self.layers:
-            hidden = layer.apply(hidden, batch)
+            hidden = layer.apply(hidden, batch, cache)
+        if not len(batch.sample_rows):
+            return torch.empty(0, self.embedding.shape[0])
         return self.head.apply(self.norm.apply(hidden[batch.sample_rows])).float()
 
     def weight_bytes(self) -> int:
@@ -51,24 +53,23 @@ class DecoderLoader:
     stored_dtype: torch.dtype
     """What weights are rounded to before anything else."""
 
-    def load(self, backend: AttentionBackend, max_model_len: int) -> Decoder:
+    def load(self, max_model_len: int) -> Decoder:
         """ValueError when the tensors do not fit the configuration."""
         self.checkpoint.verify(self.config)
         tables = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
         return Decoder(
             embedding=self._tensor("model.embed_tokens.weight", copy=True),
-            layers=[self._layer(layer, backend, tables) for layer in range(self.config.num_layers)],
+            layers=[self._layer(layer, tables) for layer in range(self.config.num_layers)],
             norm=self._norm("model.norm"),
             head=self._head(),
         )
 
-    def _layer(self, layer: int, backend: AttentionBackend, tables: RopeTables) -> DecoderLayer:
+    def _layer(self, layer: int, tables: RopeTables) -> DecoderLayer:
         attention = Attention(
             layer=layer,
             qkv=self._linear(layer, "q_proj", "k_proj", "v_proj"),
             output=self._linear(layer, "o_proj"),
             rotary=self._rotary(layer, tables),
-            backend=backend,
         )
         mlp = Mlp(self._linear(layer, "gate_proj", "up_proj"), self._linear(layer, "down_proj"))
         names = (f"model.layers.{layer}.{place}_layernorm" for place in ("input", "post_attention"))

@@ -30,12 +30,11 @@ class Attention:
     qkv: LoraLinear
     output: LoraLinear
     rotary: Rotary
-    backend: AttentionBackend
 
-    def apply(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def apply(self, x: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """x [T, C] -> [T, C]; the new tokens' keys and values go to the cache on the way."""
-        query = self.backend.rotate_and_write(self.layer, self.qkv.apply(x, batch), self.rotary, batch)
-        return self.output.apply(self.backend.attend(self.layer, query, batch).flatten(1), batch)
+        query = cache.rotate_and_write(self.layer, self.qkv.apply(x, batch), self.rotary, batch)
+        return self.output.apply(cache.attend(self.layer, query, batch).flatten(1), batch)
 
 
 @dataclass(slots=True)
@@ -55,7 +54,7 @@ class DecoderLayer:
     mlp_norm: Norm
     mlp: Mlp
 
-    def apply(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def apply(self, hidden: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """hidden [T, C] -> [T, C], the residual stream."""
-        hidden = hidden + self.attention.apply(self.input_norm.apply(hidden), batch)
+        hidden = hidden + self.attention.apply(self.input_norm.apply(hidden), batch, cache)
         return hidden + self.mlp.apply(self.mlp_norm.apply(hidden), batch)
