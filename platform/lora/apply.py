@@ -1,0 +1,71 @@
+"""y += scaling * (x A^T) B for every token's own adapter: the one entry for the engine, and the formula in plain torch."""
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from .batch import KINDS, RANKS_PER_PAGE, LoraBatch
+from .kernels import cpu
+
+BITS: Final = {torch.bfloat16: torch.uint16, torch.float16: torch.int16, torch.float32: torch.float32}
+"""How the CPU kernel tells the dtypes apart."""
+
+
+def add_lora(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
+    """Add the adapters' part to the output of one linear group, in place.
+
+    y [T, sum of the kinds' out_features], x [T, in]: float32, bfloat16 or float16, rows contiguous. Sums are fp32 and
+    rounded once, into y. A token's result does not depend on the other tokens of the batch.
+    """
+    if y.device.type == "cpu":
+        _add_on_cpu(y, x, batch, layer, kinds)
+    else:
+        lora_reference(y, x, batch, layer, kinds)
+
+
+def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
+    assert y.is_contiguous()
+    table = batch.table
+    members, firsts = _members(kinds, tuple(table.shapes[kind][1] for kind in kinds))
+    cpu.add_lora(
+        _bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy(), layer, members, firsts,
+        _bits(x.contiguous()), _bits(y), batch.token_scale.numpy(), batch.sorted_tokens.numpy(),
+        batch.segment_starts.numpy(), batch.segment_slots.numpy(),
+    )  # fmt: skip
+
+
+@cache
+def _members(kinds: tuple[str, ...], widths: tuple[int, ...]) -> tuple[Any, Any]:
+    """Indices of the kinds, and where each one's columns begin (and the last one's end)."""
+    return np.array([KINDS.index(kind) for kind in kinds]), np.cumsum([0, *widths])
+
+
+def _bits(tensor: torch.Tensor) -> Any:
+    return tensor.view(BITS[tensor.dtype]).numpy()
+
+
+def lora_reference(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
+    """add_lora in plain torch, one adapter and one kind at a time."""
+    starts = batch.segment_starts.tolist()
+    for segment, slot in enumerate(batch.segment_slots.tolist()):
+        tokens = batch.sorted_tokens[starts[segment] : starts[segment + 1]].long()
+        first = 0
+        for kind in kinds:
+            columns = slice(first, first := first + batch.table.shapes[kind][1])
+            delta = _delta(x[tokens].float(), batch, slot, layer, kind) * batch.token_scale[tokens, None]
+            y[tokens, columns] = (y[tokens, columns].float() + delta).to(y.dtype)
+
+
+def _delta(x: torch.Tensor, batch: LoraBatch, slot: int, layer: int, kind: str) -> torch.Tensor:
+    table, index = batch.table, KINDS.index(kind)
+    inputs, outputs = table.shapes[kind]
+    size = RANKS_PER_PAGE * (inputs + outputs)
+    delta = torch.zeros(len(x), outputs, device=x.device)
+    for page in range(-(-int(table.rank[slot, index, layer]) // RANKS_PER_PAGE)):
+        start = int(table.offset[slot, index, page]) + layer * size
+        weights = table.arena[start : start + size].float()
+        a, b = weights.split([RANKS_PER_PAGE * inputs, RANKS_PER_PAGE * outputs])
+        delta += x @ a.view(RANKS_PER_PAGE, inputs).T @ b.view(RANKS_PER_PAGE, outputs)
+    return delta * table.scaling[slot, index, layer]

@@ -1,0 +1,332 @@
+# mypy: allow-untyped-decorators
+"""y[t] += scaling * (x[t] A^T) B over rank pages, for the CPU this runs on (numba, no compiler needed).
+
+Two parallel sweeps: shrink, h = scale * x A^T, by (segment, kind, page); expand, y += h B, by (segment, kind, columns).
+numba has no 16-bit floats: uint16 stands for bfloat16 bits, int16 for float16 bits. Each sum is one chain of fused
+multiply-adds per lane in a fixed order, so a token's result does not depend on its neighbours, bit for bit.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.core import cgutils, config
+from numba.extending import intrinsic
+
+_features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
+LANES: Final = 16 if "+avx512f" in _features else 8 if "+avx2" in _features else 4
+PAGE: Final = 8
+"""Ranks of one page."""
+VECTORS: Final = 4
+"""Vectors of y that expand keeps in registers for each token."""
+SHRINK_TILE, EXPAND_TILE = (1, 1) if LANES == 8 else (3, 4)
+"""Tokens of one tile: what the vector registers hold."""
+COLUMNS: Final = 2 * VECTORS * LANES
+"""Columns of y in one work item of expand."""
+TOKENS: Final = 48
+"""Most tokens of one work item; a multiple of every tile."""
+
+_FLOAT, _INT, _INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_FLOATS, _WORDS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT32, LANES)
+_SHORTS, _HALVES = ir.VectorType(ir.IntType(16), LANES), ir.VectorType(ir.HalfType(), LANES)
+
+
+def _words(value: int) -> Any:
+    return ir.Constant(_WORDS, [value] * LANES)
+
+
+class _Code:
+    """Writes LLVM vector code: loads and stores of any of the four dtypes as fp32 vectors."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def call(self, name: str, result: Any, *arguments: Any) -> Any:
+        function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, function_type, name), arguments)
+
+    def at(self, address: Any, index: Any, dtype: Any) -> Any:
+        return self.builder.add(address, self.builder.mul(index, _INT(dtype.bitwidth // 8)))
+
+    def splat(self, scalar: Any, vector: Any) -> Any:
+        undefined = ir.Constant(vector, ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, _INT32(0))
+        return self.builder.shuffle_vector(first, undefined, _words(0))
+
+    def scalar(self, address: Any, kind: Any) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
+
+    def mask(self, count: Any) -> Any:
+        """True in the first `count` lanes."""
+        limit = self.splat(self.builder.trunc(count, _INT32), _WORDS)
+        return self.builder.icmp_signed("<", ir.Constant(_WORDS, list(range(LANES))), limit)
+
+    def load(self, address: Any, dtype: Any, mask: Any = None) -> Any:
+        """LANES values from `address` as fp32, zero where the mask is false."""
+        stored = _FLOATS if dtype == types.float32 else _SHORTS
+        pointer = self.builder.inttoptr(address, stored.as_pointer())
+        if mask is None:
+            value = self.builder.load(pointer)
+            value.align = dtype.bitwidth // 8
+        else:
+            name = f"llvm.masked.load.v{LANES}{'f32' if stored is _FLOATS else 'i16'}.p0"
+            value = self.call(name, stored, pointer, _INT32(dtype.bitwidth // 8), mask, ir.Constant(stored, None))
+        return self._widen(value, dtype)
+
+    def store(self, value: Any, address: Any, dtype: Any, mask: Any) -> None:
+        narrow = self._narrow(value, dtype)
+        pointer = self.builder.inttoptr(address, narrow.type.as_pointer())
+        name = f"llvm.masked.store.v{LANES}{'f32' if dtype == types.float32 else 'i16'}.p0"
+        self.call(name, ir.VoidType(), narrow, pointer, _INT32(dtype.bitwidth // 8), mask)
+
+    def _widen(self, value: Any, dtype: Any) -> Any:
+        if dtype == types.float32:
+            return value
+        if dtype == types.int16:
+            return self.builder.fpext(self.builder.bitcast(value, _HALVES), _FLOATS)
+        return self.builder.bitcast(self.builder.shl(self.builder.zext(value, _WORDS), _words(16)), _FLOATS)
+
+    def _narrow(self, value: Any, dtype: Any) -> Any:
+        """Round to nearest, ties to even."""
+        if dtype == types.float32:
+            return value
+        if dtype == types.int16:
+            return self.builder.bitcast(self.builder.fptrunc(value, _HALVES), _SHORTS)
+        bits = self.builder.bitcast(value, _WORDS)
+        odd = self.builder.and_(self.builder.lshr(bits, _words(16)), _words(1))
+        rounded = self.builder.add(bits, self.builder.add(odd, _words(0x7FFF)))
+        quiet = self.builder.or_(bits, _words(0x400000))
+        kept = self.builder.select(self.builder.fcmp_unordered("uno", value, value), quiet, rounded)
+        return self.builder.trunc(self.builder.lshr(kept, _words(16)), _SHORTS)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self.call(f"llvm.fma.v{LANES}f32", _FLOATS, a, b, c)
+
+    def total(self, value: Any) -> Any:
+        """Sum of the lanes, halves first."""
+        width = LANES
+        while width > 1:
+            width //= 2
+            order = ir.Constant(_WORDS, [(lane + width) % LANES for lane in range(LANES)])
+            value = self.builder.fadd(value, self.builder.shuffle_vector(value, value, order))
+        return self.builder.extract_element(value, _INT32(0))
+
+    def loop(self, count: Any, initial: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+        """Run body(index, sums) -> sums `count` times."""
+        before = self.builder.block
+        test, repeat, after = (self.builder.append_basic_block(name) for name in ("test", "repeat", "after"))
+        self.builder.branch(test)
+        self.builder.position_at_end(test)
+        index = self.builder.phi(_INT)
+        sums = [self.builder.phi(_FLOATS) for _ in initial]
+        self.builder.cbranch(self.builder.icmp_signed("<", index, count), repeat, after)
+        self.builder.position_at_end(repeat)
+        results = body(index, sums)
+        for phi, first, result in zip(
+            [index, *sums], [_INT(0), *initial], [self.builder.add(index, _INT(1)), *results], strict=True
+        ):
+            phi.add_incoming(first, before)
+            phi.add_incoming(result, self.builder.block)
+        self.builder.branch(test)
+        self.builder.position_at_end(after)
+        return sums
+
+
+def _data(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
+    return builder.ptrtoint(context.make_array(array_type)(context, builder, array).data, _INT)
+
+
+@intrinsic
+def _shrink_tile(typing: Any, arena: Any, start: Any, inputs: Any, x: Any, tokens: Any, scales: Any, h: Any) -> Any:
+    """h[token] [PAGE] = scale * (A page [PAGE, inputs] at `start`) x[token]; h are addresses."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        code = _Code(builder)
+        page = code.at(_data(context, builder, arena, arguments[0]), arguments[1], arena.dtype)
+        inputs, data = arguments[2], _data(context, builder, x, arguments[3])
+        unpacked = [cgutils.unpack_tuple(builder, value, len(tokens)) for value in arguments[4:]]
+        rows = [code.at(data, builder.mul(token, inputs), x.dtype) for token in unpacked[0]]
+        ranks = [code.at(page, builder.mul(inputs, _INT(rank)), arena.dtype) for rank in range(PAGE)]
+
+        def body(position: Any, sums: list[Any], mask: Any = None) -> list[Any]:
+            vectors = [code.load(code.at(row, position, x.dtype), x.dtype, mask) for row in rows]
+            results = []
+            for rank, address in enumerate(ranks):
+                weights = code.load(code.at(address, position, arena.dtype), arena.dtype, mask)
+                cells = sums[rank * len(rows) : (rank + 1) * len(rows)]
+                results += [code.fma(weights, vector, cell) for vector, cell in zip(vectors, cells, strict=True)]
+            return results
+
+        zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * (PAGE * len(rows))
+        full = builder.sdiv(inputs, _INT(LANES))
+        sums = code.loop(full, zeros, lambda index, sums: body(builder.mul(index, _INT(LANES)), sums))
+        rest = builder.mul(full, _INT(LANES))
+        sums = body(rest, sums, code.mask(builder.sub(inputs, rest)))
+        for index, value in enumerate(sums):
+            rank, row = divmod(index, len(rows))
+            pointer = builder.inttoptr(builder.add(unpacked[2][row], _INT(rank * 4)), _FLOAT.as_pointer())
+            builder.store(builder.fmul(code.total(value), unpacked[1][row]), pointer)
+        return context.get_dummy_value()
+
+    return types.void(arena, types.int64, types.int64, x, tokens, scales, h), generate
+
+
+@intrinsic
+def _expand_tile(
+    typing: Any, arena: Any, pages: Any, start: Any, outputs: Any, ranks: Any, h: Any, y: Any, cells: Any, columns: Any
+) -> Any:
+    """y[cell ...] += sum over ranks of h[rank] * B[rank], for `columns` columns, at most VECTORS vectors.
+
+    pages: addresses of the page offsets; start: from there to the first B value of the columns; cells: indices into y.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        code = _Code(builder)
+        _, pages, start, outputs, ranks = arguments[:5]
+        arena_data, y_data = (_data(context, builder, kind, arguments[i]) for kind, i in ((arena, 0), (y, 6)))
+        columns = arguments[8]
+        sources = cgutils.unpack_tuple(builder, arguments[5], len(cells))
+        targets = [code.at(y_data, cell, y.dtype) for cell in cgutils.unpack_tuple(builder, arguments[7], len(cells))]
+        masks = [code.mask(builder.sub(columns, _INT(v * LANES))) for v in range(VECTORS)]
+
+        def places(target: Any) -> list[Any]:
+            return [code.at(target, _INT(v * LANES), y.dtype) for v in range(VECTORS)]
+
+        def body(rank: Any, sums: list[Any]) -> list[Any]:
+            page = code.scalar(code.at(pages, builder.udiv(rank, _INT(PAGE)), types.int64), _INT)
+            row = builder.mul(builder.urem(rank, _INT(PAGE)), outputs)
+            weights = code.at(arena_data, builder.add(builder.add(page, start), row), arena.dtype)
+            vectors = [
+                code.load(code.at(weights, _INT(v * LANES), arena.dtype), arena.dtype, masks[v]) for v in range(VECTORS)
+            ]
+            factors = [code.splat(code.scalar(code.at(s, rank, types.float32), _FLOAT), _FLOATS) for s in sources]
+            return [
+                code.fma(vectors[v], factor, sums[index * VECTORS + v])
+                for index, factor in enumerate(factors)
+                for v in range(VECTORS)
+            ]
+
+        initial = [
+            code.load(place, y.dtype, mask) for t in targets for place, mask in zip(places(t), masks, strict=True)
+        ]
+        sums = code.loop(ranks, initial, body)
+        for index, target in enumerate(targets):
+            for v, place in enumerate(places(target)):
+                code.store(sums[index * VECTORS + v], place, y.dtype, masks[v])
+        return context.get_dummy_value()
+
+    integers = [types.int64] * 4
+    return types.void(arena, *integers, h, y, cells, types.int64), generate
+
+
+@njit
+def _shrink_tokens(
+    arena: Any,
+    start: int,
+    factor: float,
+    token_scale: Any,
+    x: Any,
+    tokens: Any,
+    h: Any,
+    row: int,
+    end: int,
+    column: int,
+) -> None:
+    """h[row:end, column : column + PAGE] from one page, for the sorted tokens row to end."""
+    inputs, stride = x.shape[1], h.shape[1] * 4
+    place = h.ctypes.data + row * stride + column * 4
+    while row < end:
+        left = min(end - row, SHRINK_TILE)
+        a, b, c = tokens[row], tokens[row + (left > 1)], tokens[row + left - 1]
+        scale_a, scale_b, scale_c = factor * token_scale[a], factor * token_scale[b], factor * token_scale[c]
+        if left == 3:
+            places = (place, place + stride, place + 2 * stride)
+            _shrink_tile(arena, start, inputs, x, (a, b, c), (scale_a, scale_b, scale_c), places)
+        elif left == 2:
+            _shrink_tile(arena, start, inputs, x, (a, b), (scale_a, scale_b), (place, place + stride))
+        else:
+            _shrink_tile(arena, start, inputs, x, (a,), (scale_a,), (place,))
+        row += left
+        place += left * stride
+
+
+@njit
+def _expand_tokens(
+    arena: Any, pages: int, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int, h_column: int,
+    y: Any, y_column: int, columns: int,
+) -> None:  # fmt: skip
+    """Add to y[tokens, y_column : y_column + columns] for the sorted tokens row to end."""
+    stride, width = h.shape[1] * 4, y.shape[1]
+    place = h.ctypes.data + row * stride + h_column * 4
+    while row < end:
+        left = min(end - row, EXPAND_TILE)
+        a, b = tokens[row] * width + y_column, tokens[row + (left > 1)] * width + y_column
+        if left == 4:
+            c, d = tokens[row + 2] * width + y_column, tokens[row + 3] * width + y_column
+            places = (place, place + stride, place + 2 * stride, place + 3 * stride)
+            _expand_tile(arena, pages, start, outputs, ranks, places, y, (a, b, c, d), columns)
+        elif left >= 2:
+            left = 2
+            _expand_tile(arena, pages, start, outputs, ranks, (place, place + stride), y, (a, b), columns)
+        else:
+            _expand_tile(arena, pages, start, outputs, ranks, (place,), y, (a,), columns)
+        row += left
+        place += left * stride
+
+
+@njit
+def _work(starts: Any, widths: Any, step: int) -> Any:
+    """Items (segment, member, position, row): each `step` of widths[segment, member], each TOKENS rows."""
+    longest = (int(widths.max()) + step - 1) // step
+    items = np.empty(((len(starts) + starts[-1] // TOKENS) * widths.shape[1] * longest, 4), np.int64)
+    count = 0
+    for segment in range(len(widths)):
+        for member in range(widths.shape[1]):
+            for position in range(0, widths[segment, member], step):
+                for row in range(starts[segment], starts[segment + 1], TOKENS):
+                    items[count] = (segment, member, position, row)
+                    count += 1
+    return items[:count]
+
+
+@njit(parallel=True, cache=True)
+def add_lora(
+    arena: Any, offset: Any, rank: Any, scaling: Any, layer: int, kinds: Any, firsts: Any, x: Any, y: Any,
+    token_scale: Any, sorted_tokens: Any, starts: Any, slots: Any,
+) -> None:  # fmt: skip
+    """Arrays as in PageTable and LoraBatch, all contiguous. kinds [members]: index of each linear of the group;
+    firsts [members + 1]: member m owns y's columns firsts[m] to firsts[m + 1]."""
+    inputs, room, members = x.shape[1], offset.shape[2] * PAGE, len(kinds)
+    tokens = sorted_tokens.astype(np.int64)
+    h = np.empty((len(tokens), members * room), np.float32)
+    ranks, widths = np.empty((len(slots), members), np.int64), np.empty((len(slots), members), np.int64)
+    for segment in range(len(slots)):
+        for member in range(members):
+            ranks[segment, member] = rank[slots[segment], kinds[member], layer]
+            widths[segment, member] = (firsts[member + 1] - firsts[member]) * (ranks[segment, member] > 0)
+
+    shrinks = _work(starts, ranks, PAGE)
+    for index in prange(len(shrinks)):
+        segment, member, position, row = shrinks[index]
+        slot, kind = slots[segment], kinds[member]
+        page_size = PAGE * (inputs + firsts[member + 1] - firsts[member])
+        start = offset[slot, kind, position // PAGE] + layer * page_size
+        end = min(row + TOKENS, starts[segment + 1])
+        factor = scaling[slot, kind, layer]
+        _shrink_tokens(arena, start, factor, token_scale, x, tokens, h, row, end, member * room + position)
+
+    expands = _work(starts, widths, COLUMNS)
+    for index in prange(len(expands)):
+        segment, member, position, row = expands[index]
+        width, first = widths[segment, member], firsts[member]
+        pages = offset[slots[segment], kinds[member]].ctypes.data
+        start = PAGE * (layer * (inputs + width) + inputs)
+        end = min(row + TOKENS, starts[segment + 1])
+        for column in range(position, min(position + COLUMNS, width), VECTORS * LANES):
+            _expand_tokens(
+                arena, pages, start + column, width, ranks[segment, member], tokens, h, row, end, member * room,
+                y, first + column, min(VECTORS * LANES, width - column),
+            )  # fmt: skip

@@ -1,0 +1,153 @@
+"""add_lora against the formula in float64, by how popular each adapter is, rank, shape and dtype."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from loraplex.lora.apply import add_lora, lora_reference
+from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, LoraBatch, PageTable
+
+from .pages import random_table
+
+SLOTS = 6
+RANKS = (1, 3, 8, 16, 33, 64)
+SHAPES = {kind: (70, 2 * index + 30) for index, kind in enumerate(KINDS)} | {"down_proj": (131, 70)}
+REAL_SHAPES = {
+    "q_proj": (896, 896), "k_proj": (896, 128), "v_proj": (896, 128), "o_proj": (896, 896),
+    "gate_proj": (896, 4864), "up_proj": (896, 4864), "down_proj": (4864, 896),
+}  # fmt: skip
+GROUPS = [("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)]
+POPULARITY: dict[str, Callable[[int], torch.Tensor]] = {
+    "distinct": lambda tokens: torch.arange(tokens) % SLOTS,
+    "uniform": lambda tokens: torch.randint(-1, SLOTS, (tokens,)),
+    "zipf": lambda tokens: torch.multinomial(torch.arange(1, SLOTS + 1).float() ** -1.5, tokens, True),
+    "identical": lambda tokens: torch.full((tokens,), 4),
+    "skewed": lambda tokens: torch.where(torch.arange(tokens) == tokens // 2, 2, -1),
+}
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+
+
+@pytest.fixture(scope="module", params=DTYPES, ids=str)
+def table(request: pytest.FixtureRequest) -> PageTable:
+    return random_table(SHAPES, [dict.fromkeys(KINDS, rank) for rank in RANKS], 2, request.param)
+
+
+def random_step(
+    table: PageTable, kinds: tuple[str, ...], slots: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, LoraBatch | None]:
+    """y, x and the batch of tokens with these slots."""
+    x = torch.randn(len(slots), table.shapes[kinds[0]][0]).to(dtype)
+    y = torch.randn(len(slots), sum(table.shapes[kind][1] for kind in kinds)).to(dtype)
+    return y, x, LoraBatch.build(table, slots.to(torch.int32), torch.rand(len(slots)) + 0.5)
+
+
+def expected(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> torch.Tensor:
+    """The definition, token by token in float64."""
+    result, table = y.double(), batch.table
+    for token, slot in enumerate(batch.token_slot.tolist()):
+        first = 0
+        for kind in kinds:
+            index, (inputs, outputs) = KINDS.index(kind), table.shapes[kind]
+            for rank in range(int(table.rank[slot, index, layer]) if slot >= 0 else 0):
+                page, row = divmod(rank, RANKS_PER_PAGE)
+                start = int(table.offset[slot, index, page]) + layer * RANKS_PER_PAGE * (inputs + outputs)
+                a = table.arena[start + row * inputs :][:inputs].double()
+                b = table.arena[start + RANKS_PER_PAGE * inputs + row * outputs :][:outputs].double()
+                factor = table.scaling[slot, index, layer].double() * batch.token_scale[token].double()
+                result[token, first : first + outputs] += factor * (x[token].double() @ a) * b
+            first += outputs
+    return result
+
+
+@pytest.mark.parametrize("popularity", POPULARITY)
+@pytest.mark.parametrize("tokens", [1, 2, 7, 61])
+@pytest.mark.parametrize("kinds", GROUPS, ids="+".join)
+def test_equals_the_definition(table: PageTable, kinds: tuple[str, ...], tokens: int, popularity: str) -> None:
+    torch.manual_seed(tokens)
+    for dtype in (torch.float32, table.arena.dtype):
+        y, x, batch = random_step(table, kinds, POPULARITY[popularity](tokens), dtype)
+        if batch is None:
+            continue
+        for layer in (0, 1):
+            wanted = expected(y, x, batch, layer, kinds)
+            for function in (add_lora, lora_reference):
+                result = y.clone()
+                function(result, x, batch, layer, kinds)
+                tolerance = TOLERANCE[dtype]
+                torch.testing.assert_close(result.double(), wanted, rtol=tolerance, atol=20 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_real_shapes(dtype: torch.dtype) -> None:
+    table = random_table(REAL_SHAPES, [dict.fromkeys(KINDS, rank) for rank in (16, 5)], 1, dtype)
+    for kinds in GROUPS:
+        y, x, batch = random_step(table, kinds, torch.tensor([0, 1, 0, -1, 1, 0]), torch.float32)
+        assert batch is not None
+        wanted = expected(y, x, batch, 0, kinds)
+        add_lora(y, x, batch, 0, kinds)
+        torch.testing.assert_close(y.double(), wanted, rtol=2e-5, atol=2e-4)
+
+
+def test_a_token_is_the_same_bits_whatever_its_neighbours(table: PageTable) -> None:
+    kinds = GROUPS[0]
+    slots = torch.randint(-1, SLOTS, (64,))
+    y, x, together = random_step(table, kinds, slots, torch.float32)
+    assert together is not None
+    scale = together.token_scale
+    batched = y.clone()
+    add_lora(batched, x, together, 1, kinds)
+    for token in range(64):
+        alone = y[token : token + 1].clone()
+        batch = LoraBatch.build(table, slots[token : token + 1].to(torch.int32), scale[token : token + 1])
+        if batch is not None:
+            add_lora(alone, x[token : token + 1], batch, 1, kinds)
+        assert torch.equal(alone[0], batched[token]), token
+
+
+def test_untargeted_kinds_and_base_tokens_keep_their_bits() -> None:
+    table = random_table(SHAPES, [{"k_proj": 4}, {"q_proj": 9, "v_proj": 2}], 1, torch.bfloat16)
+    kinds = GROUPS[0]
+    y, x, batch = random_step(table, kinds, torch.tensor([0, -1, 1]), torch.float32)
+    assert batch is not None
+    before = y.clone()
+    add_lora(y, x, batch, 0, kinds)
+    q, k, v = (slice(0, 30), slice(30, 62), slice(62, 96))
+    assert torch.equal(y[1], before[1])
+    assert torch.equal(y[0, q], before[0, q]) and torch.equal(y[0, v], before[0, v])
+    assert torch.equal(y[2, k], before[2, k])
+    assert not torch.equal(y[0, k], before[0, k]) and not torch.equal(y[2, v], before[2, v])
+
+
+def test_ranks_that_differ_by_layer() -> None:
+    table = random_table(SHAPES, [dict.fromkeys(KINDS, 12)], 2, torch.float32)
+    table.rank[0, KINDS.index("o_proj"), 0] = 0
+    y, x, batch = random_step(table, ("o_proj",), torch.tensor([0, 0]), torch.float32)
+    assert batch is not None
+    before = y.clone()
+    add_lora(y, x, batch, 0, ("o_proj",))
+    assert torch.equal(y, before)
+    wanted = expected(y, x, batch, 1, ("o_proj",))
+    add_lora(y, x, batch, 1, ("o_proj",))
+    torch.testing.assert_close(y.double(), wanted, rtol=2e-5, atol=2e-4)
+
+
+def test_not_a_number_of_one_token_stays_there(table: PageTable) -> None:
+    y, x, batch = random_step(table, ("o_proj",), torch.tensor([1, 1, 1, 1, 5]), torch.float32)
+    assert batch is not None
+    x[2, 3] = float("nan")
+    add_lora(y, x, batch, 0, ("o_proj",))
+    assert y[2].isnan().all()
+    assert y[[0, 1, 3, 4]].isfinite().all()
+
+
+def test_bfloat16_output_rounds_to_even_and_keeps_infinity() -> None:
+    table = random_table(SHAPES, [dict.fromkeys(KINDS, 1)], 1, torch.bfloat16)
+    y, x, batch = random_step(table, ("o_proj",), torch.tensor([0, 0]), torch.bfloat16)
+    assert batch is not None
+    y[1, 0], y[1, 1] = float("inf"), float("nan")
+    wanted = expected(y, x, batch, 0, ("o_proj",)).to(torch.bfloat16)
+    add_lora(y, x, batch, 0, ("o_proj",))
+    torch.testing.assert_close(y, wanted, rtol=0.004, atol=1e-6, equal_nan=True)
+    assert (y[0] == wanted[0]).float().mean() > 0.95
