@@ -1,0 +1,92 @@
+"""What a request must satisfy to be let in. What can never run is refused here, with the numbers."""
+
+import math
+from dataclasses import dataclass
+
+from .protocol import GenerateRequest
+
+
+class Overloaded(Exception):
+    """The queue is full: the request may be sent again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Facts of the engine that bound what one request and one step may ask for."""
+
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_queue: int
+    eos_token_ids: frozenset[int]
+    fingerprint: str
+    """Names the base weights and how they are quantized."""
+    enable_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs {self.max_num_seqs}, "
+                "but each running sequence needs a token of every step; raise the one or lower the other"
+            )
+
+
+def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int) -> int:
+    """Most tokens, prompt plus output, that a choice of this request may have. Raises ValueError for what cannot run.
+
+    `cache_tokens` is the size of the KV cache.
+    """
+    message.params.verify(limits.vocab_size)
+    _check_prompt(message.prompt_token_ids, limits)
+    _check_scale(message)
+    _check_masks(message, limits)
+    return _check_cache(message, limits, cache_tokens)
+
+
+def _check_prompt(token_ids: list[int], limits: Limits) -> None:
+    if not token_ids:
+        raise ValueError("the prompt is empty; it needs at least one token")
+    if len(token_ids) + 1 > limits.max_model_len:
+        raise ValueError(
+            f"the prompt has {len(token_ids)} tokens, but prompt and output together may have {limits.max_model_len}; "
+            f"shorten it to at most {limits.max_model_len - 1}"
+        )
+    if min(token_ids) < 0 or max(token_ids) >= limits.vocab_size:
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < limits.vocab_size)
+        raise ValueError(f"the prompt has token id {wrong}, outside the vocabulary of {limits.vocab_size}")
+
+
+def _check_scale(message: GenerateRequest) -> None:
+    if message.adapter is not None and not math.isfinite(message.adapter.scale):
+        raise ValueError(f"the adapter's scale must be a finite number, got {message.adapter.scale}")
+
+
+def _check_masks(message: GenerateRequest, limits: Limits) -> None:
+    params = message.params
+    if params.min_tokens == 0 or params.allowed_token_ids is None:
+        return
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else limits.eos_token_ids)
+    if ends.issuperset(params.allowed_token_ids):
+        raise ValueError(
+            f"min_tokens {params.min_tokens} forbids every token of allowed_token_ids, as each of them ends the output"
+        )
+
+
+def _check_cache(message: GenerateRequest, limits: Limits, cache_tokens: int) -> int:
+    prompt = len(message.prompt_token_ids)
+    wanted = limits.max_model_len
+    if message.params.max_tokens is not None:
+        wanted = min(wanted, prompt + message.params.max_tokens)
+        # The last token drawn is never computed.
+        if max(wanted - 1, prompt) > cache_tokens:
+            raise ValueError(
+                f"the prompt's {prompt} tokens and up to {wanted - prompt} of output never fit in the KV cache of "
+                f"{cache_tokens} tokens; shorten the prompt, lower max_tokens, or give the engine more cache memory"
+            )
+    elif prompt > cache_tokens:
+        raise ValueError(
+            f"the prompt's {prompt} tokens never fit in the KV cache of {cache_tokens} tokens; "
+            "shorten it or give the engine more cache memory"
+        )
+    return min(wanted, cache_tokens + 1)

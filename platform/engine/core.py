@@ -1,0 +1,116 @@
+"""EngineCore: the engine's loop body: schedule, run, commit."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from .plan import StepPlan, StepResult
+from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
+from .scheduler import Scheduler
+from .status import count_adapters, map_blocks
+
+logger = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    def run(self, plan: StepPlan) -> StepResult:
+        """Copy blocks, compute the scheduled tokens, draw the next ones. Leaves the sequences as they are.
+
+        An exception ends the requests of this plan and no others.
+        """
+
+
+class EngineCore:
+    """`strict` raises on an integrity problem at idle, for tests; production counts and logs it.
+
+    `describe_adapters` lists all registered adapters; running and waiting are filled in here.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        describe_adapters: Callable[[], list[AdapterStatus]] = list,
+        strict: bool = False,
+    ) -> None:
+        self.scheduler = scheduler
+        self.progressed = False
+        """Whether the last step ran anything; False while all requests wait for adapters."""
+        self._runner = runner
+        self._describe_adapters = describe_adapters
+        self._strict = strict
+        self._beats = 0
+        self._steps = 0
+        self._step_seconds = 0.0
+        self._model_seconds = 0.0
+        self._integrity_errors = 0
+
+    def add(self, request: GenerateRequest) -> None:
+        """Raises ValueError for what is wrong with it or can never run, Overloaded when the queue is full."""
+        self.scheduler.add(request)
+
+    def abort(self, request_id: str) -> list[Tokens]:
+        """Last messages of the request's unfinished choices; none if it has ended already."""
+        messages = self.scheduler.abort(request_id)
+        self._check_idle()
+        return messages
+
+    def has_work(self) -> bool:
+        return self.scheduler.has_work()
+
+    def step(self) -> list[FromEngine]:
+        begin = time.perf_counter()
+        plan = self.scheduler.schedule()
+        messages = self._carry_out(plan)
+        self.progressed = bool(plan.scheduled)
+        self._steps += self.progressed
+        self._step_seconds += time.perf_counter() - begin
+        self._check_idle()
+        return messages
+
+    def status(self) -> EngineStatus:
+        roster, pool = self.scheduler.roster, self.scheduler.pool
+        adapters = self._describe_adapters()
+        count_adapters(adapters, roster)
+        self._beats += 1
+        return EngineStatus(
+            sequence=self._beats,
+            running=len(roster.running),
+            waiting=len(roster.queue) + len(roster.preempted),
+            free_blocks=pool.num_free,
+            cached_blocks=pool.num_cached,
+            block_map=map_blocks([adapter.digest for adapter in adapters], roster),
+            adapters=adapters,
+            adapter_bytes_used=sum(adapter.bytes for adapter in adapters if adapter.state == "resident"),
+            steps=self._steps,
+            prompt_tokens=self.scheduler.prompt_tokens,
+            generation_tokens=self.scheduler.generation_tokens,
+            prefix_queries=self.scheduler.prefix_queries,
+            prefix_hits=self.scheduler.prefix_hits,
+            preemptions=roster.preemptions,
+            integrity_errors=self._integrity_errors,
+            step_seconds=self._step_seconds,
+            host_seconds=self._step_seconds - self._model_seconds,
+        )
+
+    def _carry_out(self, plan: StepPlan) -> list[FromEngine]:
+        if not plan.scheduled:
+            return [*plan.failures]
+        try:
+            result = self._runner.run(plan)
+        except Exception as error:
+            logger.exception("a step of %d sequences failed", len(plan.scheduled))
+            return self.scheduler.fail_step(plan, f"the engine failed in a step: {type(error).__name__}: {error}")
+        self._model_seconds += result.model_seconds
+        return self.scheduler.commit(plan, result)
+
+    def _check_idle(self) -> None:
+        """When the last request has ended, nothing may be held."""
+        if self.scheduler.has_work():
+            return
+        problems = self.scheduler.roster.check_integrity()
+        self._integrity_errors += len(problems)
+        for problem in problems:
+            logger.error("integrity: %s", problem)
+        assert not (problems and self._strict), problems

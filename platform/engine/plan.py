@@ -1,0 +1,81 @@
+"""StepPlan and StepResult: what the scheduler asks of the runner in one step, and the answer. Numbers, no tensors."""
+
+from dataclasses import dataclass, field
+
+from .protocol import RequestFailed, TokenLogprob
+from .sampling_state import Sampled, SampleRow
+from .sequence import Sequence
+
+
+@dataclass(slots=True)
+class Scheduled:
+    """One sequence's part of a step: compute keys and values of token_ids[start : start + count]."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    sample: bool
+    """Draw the next token from the logits of the last of these tokens."""
+
+    @property
+    def prompt_targets(self) -> range:
+        """Positions whose token's log-probability is wanted; the logits at position p - 1 give that of position p."""
+        if not self.sequence.needs_prompt_logprobs:
+            return range(0)
+        return range(self.start + 1, min(self.start + self.count + 1, self.sequence.prompt_length))
+
+
+@dataclass(slots=True)
+class StepPlan:
+    scheduled: list[Scheduled] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    """Whole KV blocks to copy, source to destination, before anything is written. No block is both."""
+    failures: list[RequestFailed] = field(default_factory=list)
+    """Requests that ended while planning: their adapters cannot be had."""
+
+    def sample_rows(self) -> list[SampleRow]:
+        """One row for each scheduled sequence that samples, in their order."""
+        return [item.sequence.row for item in self.scheduled if item.sample]
+
+
+@dataclass(slots=True)
+class StepResult:
+    """The runner's answer to a StepPlan."""
+
+    sampled: Sampled
+    """One row for each of plan.sample_rows()."""
+    prompt_logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
+    """By index into plan.scheduled: one entry for each of its prompt_targets."""
+    model_seconds: float = 0.0
+    """The part of the run spent in the model; the rest of the step is host time."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A step while it is being planned."""
+
+    budget: int
+    """Tokens still to give."""
+    grants: dict[Sequence, int] = field(default_factory=dict)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    absent: dict[str, str | None] = field(default_factory=dict)
+    """Digests of adapters found not to be resident; where it is known that they never will be, why."""
+
+    def grant(self, sequence: Sequence, most: int) -> None:
+        """Give it up to `most` more tokens, as far as it has any left and the budget allows."""
+        granted = self.grants.get(sequence, 0)
+        count = min(most, sequence.remaining - granted, self.budget)
+        if count > 0:
+            self.grants[sequence] = granted + count
+            self.budget -= count
+
+    def revoke(self, sequence: Sequence) -> None:
+        self.budget += self.grants.pop(sequence, 0)
+
+    def finish(self) -> StepPlan:
+        return StepPlan([_schedule(sequence, count) for sequence, count in self.grants.items()], self.copies)
+
+
+def _schedule(sequence: Sequence, count: int) -> Scheduled:
+    start, total = sequence.num_computed, len(sequence.token_ids)
+    return Scheduled(sequence, start, count, start + count == total < sequence.request.max_length)

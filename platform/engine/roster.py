@@ -1,0 +1,196 @@
+"""Roster: who is live and where. The one place where blocks and adapters are taken and given back.
+
+PENDING -> WAITING -> RUNNING <-> PREEMPTED, and from each of them -> FINISHED
+"""
+
+import itertools
+from bisect import insort
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from .block_pool import BlockPool
+from .fairness import PROMPT_WEIGHT, FairQueue
+from .protocol import RequestFailed
+from .sequence import Request, Sequence, Status
+
+MAX_PREEMPTIONS: Final = 3
+"""A sequence that gave way this often comes back protected: all blocks it can ever need are set aside for it."""
+
+
+class AdapterResidency(Protocol):
+    """Where adapters are asked for; `lora.pool.AdapterPool` is one."""
+
+    def acquire(self, digest: str) -> bool:
+        """True: it is resident and stays so until release. False: not yet; loading begins as soon as it can."""
+
+    def release(self, digest: str) -> None:
+        """Give back one acquire that was answered True."""
+
+    def failure(self, digest: str) -> str | None:
+        """Why it cannot be had, in words: its load failed, or it is not registered. None while there is hope."""
+
+
+@dataclass(slots=True)
+class Placement:
+    """Where a waiting sequence would start: blocks it shares, and one it copies because it will write into it."""
+
+    sequence: Sequence
+    shared: list[int] = field(default_factory=list)
+    copied: int | None = None
+    num_computed: int = 0
+
+    @property
+    def remaining(self) -> int:
+        return len(self.sequence.token_ids) - self.num_computed
+
+
+class Roster:
+    def __init__(self, pool: BlockPool, adapters: AdapterResidency) -> None:
+        self.pool = pool
+        self.requests: dict[str, Request] = {}
+        self.queue = FairQueue()
+        self.preempted: list[Sequence] = []
+        """Most senior first."""
+        self.running: list[Sequence] = []
+        """Most senior first."""
+        self.preemptions = 0
+        self.unstarted: set[str] = set()
+        """Ids of the requests that no choice of has been admitted yet."""
+        self.adapters = adapters
+        self._ranks = itertools.count()
+
+    def add(self, request: Request) -> None:
+        self.requests[request.id] = request
+        self.unstarted.add(request.id)
+        self._enqueue(request.sequences[0])
+
+    def fork(self, request: Request) -> None:
+        """The prompt is computed: the other choices may start."""
+        for sequence in request.sequences:
+            if sequence.status is Status.PENDING:
+                self._enqueue(sequence)
+
+    def acquire_adapter(self, request: Request, digest: str) -> bool:
+        """Hold an adapter for a request until it ends."""
+        request.holds_adapter = self.adapters.acquire(digest)
+        return request.holds_adapter
+
+    def fits(self, placement: Placement) -> bool:
+        """Whether it can start now and leave each running sequence a block to grow into."""
+        sequence = placement.sequence
+        if self.protected(sequence):
+            wanted, headroom = self.most_blocks(sequence), 0
+        else:
+            wanted, headroom = self._blocks_for(len(sequence.token_ids)), len(self.running)
+        taken = wanted - len(placement.shared) + self.pool.count_free(placement.shared)
+        return taken + headroom <= self._spare()
+
+    def start(self, placement: Placement) -> tuple[int, int] | None:
+        """Run a sequence that fits, with blocks for all its tokens. Returns the block copy it needs, if any."""
+        sequence = placement.sequence
+        self.unstarted.discard(sequence.request.id)
+        self._leave(sequence)
+        if sequence.status is Status.WAITING:
+            sequence.rank = next(self._ranks)
+            computed = min(placement.num_computed, sequence.prompt_length)
+            self.queue.charge(sequence.request.tenant, PROMPT_WEIGHT * (sequence.prompt_length - computed))
+        self.pool.share(placement.shared)
+        missing = self._blocks_for(len(sequence.token_ids)) - len(placement.shared)
+        sequence.blocks = placement.shared + [self.pool.allocate() for _ in range(missing)]
+        sequence.num_computed = placement.num_computed
+        sequence.status = Status.RUNNING
+        insort(self.running, sequence, key=lambda running: running.rank)
+        return None if placement.copied is None else (placement.copied, sequence.blocks[len(placement.shared)])
+
+    def grow(self, sequence: Sequence) -> bool:
+        """Make room for the newest token of a running sequence; False when no block is to be had."""
+        if len(sequence.token_ids) <= len(sequence.blocks) * self.pool.block_size:
+            return True
+        if not self.protected(sequence) and self._spare() < 1:
+            return False
+        sequence.blocks.append(self.pool.allocate())
+        return True
+
+    def victim(self) -> Sequence:
+        """Who gives way: of the tenant that was admitted last, the lowest priority, then the most junior.
+
+        Priorities count inside a tenant only: none can use them to push others out.
+        """
+        candidates = [sequence for sequence in self.running if not self.protected(sequence)]
+        tenant = candidates[-1].request.tenant
+        own = [sequence for sequence in candidates if sequence.request.tenant == tenant]
+        return max(own, key=lambda sequence: (sequence.order[0], sequence.rank))
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take its blocks away. What it computed may be found again in the prefix cache."""
+        self._leave(sequence)
+        sequence.status = Status.PREEMPTED
+        sequence.preemptions += 1
+        self.preemptions += 1
+        insort(self.preempted, sequence, key=lambda waiting: waiting.rank)
+
+    def finish(self, sequence: Sequence) -> None:
+        """End one choice; with the last one ends the request."""
+        self._leave(sequence)
+        sequence.status = Status.FINISHED
+        request = sequence.request
+        if not request.unfinished():
+            self._end(request)
+
+    def fail(self, request: Request, kind: str, message: str) -> RequestFailed:
+        """End the whole request; what it computed is never found again."""
+        for sequence in request.unfinished():
+            self.pool.forget(sequence.blocks)
+            self.finish(sequence)
+        return RequestFailed(request_id=request.id, kind=kind, message=message)
+
+    def protected(self, sequence: Sequence) -> bool:
+        return sequence.preemptions >= MAX_PREEMPTIONS
+
+    def most_blocks(self, sequence: Sequence) -> int:
+        return self._blocks_for(sequence.request.max_cached)
+
+    def check_integrity(self) -> list[str]:
+        """Every difference between the books and the block tables and adapters of all live sequences, in words."""
+        sequences = [sequence for request in self.requests.values() for sequence in request.sequences]
+        problems = self.pool.check_integrity(sequence.blocks for sequence in sequences)
+        for status, members in ((Status.RUNNING, self.running), (Status.PREEMPTED, self.preempted)):
+            if {s for s in sequences if s.status is status} != set(members):
+                problems.append(f"the list of {status.name.lower()} sequences does not match their status")
+        if {s for s in sequences if s.status is Status.WAITING} != set(self.queue):
+            problems.append("the queue does not match the status of the waiting sequences")
+        return problems
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        sequence.status = Status.WAITING
+        self.queue.push(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Take it out of the list its status names, and give back its blocks."""
+        match sequence.status:
+            case Status.WAITING:
+                self.queue.remove(sequence)
+            case Status.PREEMPTED:
+                self.preempted.remove(sequence)
+            case Status.RUNNING:
+                self.running.remove(sequence)
+                self.pool.free(sequence.blocks)
+                sequence.blocks = []
+                sequence.num_computed = 0
+
+    def _end(self, request: Request) -> None:
+        del self.requests[request.id]
+        self.unstarted.discard(request.id)
+        if request.holds_adapter:
+            assert request.adapter is not None
+            self.adapters.release(request.adapter.digest)
+        if not self.requests:
+            self.queue.reset()
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.pool.block_size)
+
+    def _spare(self) -> int:
+        """Free blocks that are not set aside for protected sequences."""
+        aside = sum(self.most_blocks(s) - len(s.blocks) for s in self.running if self.protected(s))
+        return self.pool.num_free - aside

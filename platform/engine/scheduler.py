@@ -1,0 +1,200 @@
+"""Scheduler: which sequences run in the next step, with how many tokens, in which blocks.
+
+A step has one budget of tokens. Running decodes come first, one token each. Of the rest the oldest prompt gets half, so
+it always moves on; the other half goes to the shortest prompts, running or waiting, so a long prompt does not stall
+short ones. When blocks run out, the most junior sequence gives its own back and computes again later.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+
+from .admission import Limits, Overloaded, bound_length
+from .block_pool import BlockPool
+from .commit import Commit
+from .plan import Draft, StepPlan, StepResult
+from .protocol import FinishReason, FromEngine, GenerateRequest, RequestFailed, Tokens
+from .roster import AdapterResidency, Placement, Roster
+from .sequence import Request, Sequence
+
+__all__ = ["AdapterResidency", "Limits", "Overloaded", "Scheduler"]
+
+
+class Scheduler:
+    """Not thread-safe: every call comes from the engine's loop. Steps are scheduled and committed one by one."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        pool: BlockPool,
+        adapters: AdapterResidency,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self.pool = pool
+        self.roster = Roster(pool, adapters)
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self._commit = Commit(self.roster, limits.enable_prefix_caching)
+        self._clock = clock
+        self._numbers = itertools.count()
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._commit.prompt_tokens
+
+    @property
+    def generation_tokens(self) -> int:
+        return self._commit.generation_tokens
+
+    def has_work(self) -> bool:
+        return bool(self.roster.requests)
+
+    def add(self, message: GenerateRequest) -> None:
+        """Queue a request. Raises Overloaded, or ValueError for what is wrong with it or can never run."""
+        waiting = len(self.roster.unstarted)
+        if waiting >= self.limits.max_queue:
+            raise Overloaded(f"{waiting} requests wait already, as many as may; try again in a few seconds")
+        if message.request_id in self.roster.requests:
+            raise ValueError(f"a request with the id {message.request_id!r} is running already; choose another id")
+        cache_tokens = self.pool.num_usable * self.pool.block_size
+        max_length = bound_length(message, self.limits, cache_tokens)
+        self.roster.add(Request(message, next(self._numbers), self._clock(), max_length, self.limits))
+
+    def abort(self, request_id: str) -> list[Tokens]:
+        """End a request, if it is live, with one last message for each unfinished choice."""
+        request = self.roster.requests.get(request_id)
+        unfinished = [] if request is None else request.unfinished()
+        for sequence in unfinished:
+            self.roster.finish(sequence)
+        return [
+            Tokens(request_id=request_id, index=sequence.index, token_ids=[], finish_reason=FinishReason.ABORT)
+            for sequence in unfinished
+        ]
+
+    def schedule(self) -> StepPlan:
+        """Plan a step. The plan may be empty while all requests wait for adapters."""
+        draft = Draft(self.limits.max_num_batched_tokens)
+        self._grant_decodes(draft)
+        prefills = [sequence for sequence in self.roster.running if sequence.remaining > 1]
+        for oldest in prefills[:1]:
+            draft.grant(oldest, (draft.budget + 1) // 2)
+        others = sorted(prefills[1:], key=lambda sequence: sequence.remaining)
+        if others:
+            self._admit(draft, shorter_than=others[0].remaining)
+        for sequence in others:
+            draft.grant(sequence, sequence.remaining)
+        self._admit(draft)
+        for oldest in prefills[:1]:
+            draft.grant(oldest, oldest.remaining)
+        plan = draft.finish()
+        plan.failures += self._fail_absent(draft)
+        return plan
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[FromEngine]:
+        """Take the answer to the plan: new tokens, ended choices, failed requests."""
+        return [*plan.failures, *self._commit.take(plan, result)]
+
+    def fail_step(self, plan: StepPlan, message: str) -> list[FromEngine]:
+        """The step broke: end the requests it was for, and no other."""
+        requests = {item.sequence.request.id: item.sequence.request for item in plan.scheduled}
+        failures = [
+            self.roster.fail(request, "internal", message) for request in requests.values() if request.unfinished()
+        ]
+        return [*plan.failures, *failures]
+
+    def _grant_decodes(self, draft: Draft) -> None:
+        for sequence in tuple(self.roster.running):
+            # An earlier one may have preempted it: then all its tokens remain.
+            if sequence.remaining == 1 and self._make_room(sequence, draft):
+                draft.grant(sequence, 1)
+
+    def _make_room(self, sequence: Sequence, draft: Draft) -> bool:
+        while not self.roster.grow(sequence):
+            victim = self.roster.victim()
+            draft.revoke(victim)
+            self.roster.preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _admit(self, draft: Draft, shorter_than: float = math.inf) -> None:
+        """Start waiting sequences in their order, until one is not shorter than this."""
+        while draft.budget and len(self.roster.running) < self.limits.max_num_seqs:
+            placement = self._next_placement(draft)
+            if placement is None or placement.remaining >= shorter_than:
+                return
+            self._start(placement, draft)
+
+    def _next_placement(self, draft: Draft) -> Placement | None:
+        """Of the first one in line, or None while it does not fit: nobody overtakes it, so blocks gather for it."""
+        sequence = self._next_in_line(draft)
+        if sequence is None:
+            return None
+        placement = self._place(sequence)
+        return placement if self.roster.fits(placement) else None
+
+    def _next_in_line(self, draft: Draft) -> Sequence | None:
+        """Preempted ones by seniority, then the fairest waiting one; who waits for an adapter waits alone."""
+        if self.roster.preempted:
+            return self.roster.preempted[0]
+        return next((sequence for sequence in self.roster.queue if self._has_adapter(sequence.request, draft)), None)
+
+    def _has_adapter(self, request: Request, draft: Draft) -> bool:
+        digest = request.missing_adapter
+        if digest is None:
+            return True
+        if digest not in draft.absent:
+            if self.roster.acquire_adapter(request, digest):
+                return True
+            draft.absent[digest] = self.roster.adapters.failure(digest)
+        return False
+
+    def _fail_absent(self, draft: Draft) -> list[RequestFailed]:
+        """End the waiting requests whose adapters will never come."""
+        reasons = {digest: reason for digest, reason in draft.absent.items() if reason is not None}
+        if not reasons:
+            return []
+        waiting = [(sequence.request, sequence.request.missing_adapter) for sequence in self.roster.queue]
+        return [
+            self.roster.fail(request, "unavailable", reasons[digest])
+            for request, digest in waiting
+            if digest in reasons
+        ]
+
+    def _place(self, sequence: Sequence) -> Placement:
+        """Start after what the prefix cache or another choice of the same request has computed already.
+
+        At least the last token is always computed: its logits are needed.
+        """
+        block_size = self.pool.block_size
+        shared = self._match(sequence)
+        source, forked = sequence.request.fork_source(), sequence.prompt_length - 1
+        if source is None or forked <= len(shared) * block_size:
+            return Placement(sequence, shared, None, len(shared) * block_size)
+        full, partial = divmod(forked, block_size)
+        return Placement(sequence, source.blocks[:full], source.blocks[full] if partial else None, forked)
+
+    def _match(self, sequence: Sequence) -> list[int]:
+        if not self._reads_cache(sequence):
+            return []
+        count = (len(sequence.token_ids) - 1) // self.pool.block_size
+        return self.pool.match(sequence.hash_blocks(count, self.pool.block_size)[:count])
+
+    def _reads_cache(self, sequence: Sequence) -> bool:
+        """Log-probabilities of the prompt need the logits of all its tokens: then nothing is skipped."""
+        return self.limits.enable_prefix_caching and not sequence.needs_prompt_logprobs
+
+    def _start(self, placement: Placement, draft: Draft) -> None:
+        sequence = placement.sequence
+        request = sequence.request
+        copy = self.roster.start(placement)
+        if copy is not None:
+            draft.copies.append(copy)
+        if not request.started:
+            request.queue_seconds = self._clock() - request.arrival
+            request.cached_tokens = placement.num_computed
+            self.prefix_queries += sequence.prompt_length if self._reads_cache(sequence) else 0
+            self.prefix_hits += placement.num_computed
+        draft.grant(sequence, placement.remaining)

@@ -1,0 +1,157 @@
+"""Sequence: one choice of a request on its way through the engine. Request: the choices of one prompt."""
+
+import enum
+import hashlib
+import os
+
+from .admission import Limits
+from .prefix import BlockKey, block_key, encode, root_hash
+from .protocol import FinishReason, GenerateRequest, TokenLogprob
+from .sampling_state import SampleRow
+
+
+class Status(enum.Enum):
+    PENDING = "choice 0 still computes its prompt"
+    WAITING = "in the fair queue, never admitted"
+    RUNNING = "holds blocks"
+    PREEMPTED = "gave its blocks back, goes before all that wait"
+    FINISHED = "ended"
+
+
+class Request:
+    """A live GenerateRequest. Its first choice computes the prompt; the others fork from it when it has."""
+
+    def __init__(
+        self,
+        message: GenerateRequest,
+        number: int,
+        arrival: float,
+        max_length: int,
+        limits: Limits,
+    ) -> None:
+        """`number` grows with each request; `max_length` bounds prompt plus output of a choice, in tokens."""
+        params = message.params
+        self.message = message
+        self.id = message.request_id
+        self.tenant = message.tenant
+        self.adapter = message.adapter
+        self.number = number
+        self.arrival = arrival
+        self.max_length = max_length
+        self.max_cached = max(max_length - 1, len(message.prompt_token_ids))
+        """Tokens of a choice that the KV cache holds at most; the last one drawn is never computed."""
+        self.eos_token_ids = frozenset() if params.ignore_eos else limits.eos_token_ids
+        self.stop_token_ids = frozenset(params.stop_token_ids)
+        self.root_hash = root_hash(message.cache_salt, limits.fingerprint, message.adapter)
+        self.prompt_logprobs: list[TokenLogprob | None] = [None]
+        self.holds_adapter = False
+        self.queue_seconds: float | None = None
+        self.cached_tokens = 0
+        seed = int.from_bytes(os.urandom(8)) if params.seed is None else params.seed
+        self.sequences = [Sequence(self, index, _choice_seed(seed, index)) for index in range(params.n)]
+
+    @property
+    def started(self) -> bool:
+        return self.queue_seconds is not None
+
+    @property
+    def missing_adapter(self) -> str | None:
+        """Digest of the adapter it needs and does not hold."""
+        return None if self.adapter is None or self.holds_adapter else self.adapter.digest
+
+    def unfinished(self) -> list["Sequence"]:
+        return [sequence for sequence in self.sequences if sequence.status is not Status.FINISHED]
+
+    def fork_source(self) -> "Sequence | None":
+        """A choice that has the whole prompt in its blocks."""
+        for sequence in self.sequences:
+            if sequence.status is Status.RUNNING and sequence.num_computed >= sequence.prompt_length:
+                return sequence
+        return None
+
+
+class Sequence:
+    """The scheduler moves it and owns its blocks; the runner reads token_ids, num_computed, blocks and row."""
+
+    __slots__ = (
+        "blocks",
+        "first_message",
+        "index",
+        "keys",
+        "num_computed",
+        "order",
+        "output_token_ids",
+        "preemptions",
+        "prompt_length",
+        "rank",
+        "request",
+        "row",
+        "status",
+        "token_ids",
+    )
+
+    def __init__(self, request: Request, index: int, seed: int) -> None:
+        message = request.message
+        params = message.params
+        self.request = request
+        self.index = index
+        self.status = Status.PENDING
+        self.prompt_length = len(message.prompt_token_ids)
+        self.token_ids = list(message.prompt_token_ids)
+        """Prompt and output."""
+        self.output_token_ids: list[int] = []
+        self.num_computed = 0
+        """Tokens whose keys and values are in the cache: always the first ones."""
+        self.blocks: list[int] = []
+        self.keys: list[BlockKey] = []
+        self.order = (message.priority, request.number, index)
+        """Place among the waiting sequences of its tenant."""
+        self.rank = -1
+        """Seniority: the how-manieth sequence to be admitted. The most junior gives way when blocks run out."""
+        self.preemptions = 0
+        self.first_message = True
+        blocked = tuple(request.eos_token_ids | request.stop_token_ids) if params.min_tokens else ()
+        self.row = SampleRow(
+            params, seed, 0, message.prompt_token_ids, self.output_token_ids, blocked, logprobs=params.logprobs
+        )
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still to compute before the next one can be drawn; 1 while decoding."""
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        wanted = self.index == 0 and self.row.params.prompt_logprobs is not None
+        return wanted and len(self.request.prompt_logprobs) < self.prompt_length
+
+    def append(self, token_id: int) -> None:
+        """Take a drawn token; the row is then ready for the next draw."""
+        self.token_ids.append(token_id)
+        self.output_token_ids.append(token_id)
+        self.row.position += 1
+        if self.row.position == self.row.params.min_tokens:
+            self.row.blocked_token_ids = ()
+
+    def hash_blocks(self, count: int, block_size: int) -> list[BlockKey]:
+        """Keys of at least the first `count` blocks, all full; each block is hashed once in a sequence's life."""
+        while len(self.keys) < count:
+            start = len(self.keys) * block_size
+            parent = self.keys[-1].hash if self.keys else self.request.root_hash
+            self.keys.append(block_key(parent, self.token_ids[start : start + block_size]))
+        return self.keys
+
+    def end_with(self, token_id: int) -> tuple[FinishReason | None, int | None]:
+        """Whether the token just appended ends the choice, and the stop token to name."""
+        if token_id in self.request.eos_token_ids:
+            return FinishReason.STOP, None
+        if token_id in self.request.stop_token_ids:
+            return FinishReason.STOP, token_id
+        if len(self.token_ids) >= self.request.max_length:
+            return FinishReason.LENGTH, None
+        return None, None
+
+
+def _choice_seed(seed: int, index: int) -> int:
+    """Choices of one request draw independently, and the same ones again for the same seed."""
+    return int.from_bytes(hashlib.sha256(encode(seed, index)).digest()[:8])

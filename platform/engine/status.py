@@ -1,0 +1,46 @@
+"""What the heartbeat tells of blocks and adapters. Runs twice a second, so it walks lists and hashes nothing."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from .protocol import AdapterStatus
+from .roster import Roster
+from .sequence import Sequence
+
+CACHED: Final = 1
+BASE: Final = 2
+FIRST_ADAPTER: Final = 3
+ADAPTER_COLORS: Final = 250
+
+
+def map_blocks(digests: list[str], roster: Roster) -> bytes:
+    """EngineStatus.block_map; `digests` in the order of EngineStatus.adapters."""
+    colors = {digest: FIRST_ADAPTER + index % ADAPTER_COLORS for index, digest in enumerate(digests)}
+    blocks = bytearray(roster.pool.num_blocks)
+    for block in roster.pool.cached_blocks():
+        blocks[block] = CACHED
+    for sequence in roster.running:
+        # An adapter that was unregistered while it runs has no place in the list.
+        color = colors.get(_digest(sequence), BASE)
+        for block in sequence.blocks:
+            blocks[block] = color
+    return bytes(blocks)
+
+
+def count_adapters(adapters: list[AdapterStatus], roster: Roster) -> None:
+    """Fill in how many sequences run with each adapter and how many wait for it."""
+    running = _count(roster.running)
+    waiting = _count(roster.queue) + _count(roster.preempted)
+    for adapter in adapters:
+        adapter.running = running[adapter.digest]
+        adapter.waiting = waiting[adapter.digest]
+
+
+def _count(sequences: Iterable[Sequence]) -> Counter[str]:
+    return Counter(_digest(sequence) for sequence in sequences)
+
+
+def _digest(sequence: Sequence) -> str:
+    adapter = sequence.request.adapter
+    return "" if adapter is None else adapter.digest
