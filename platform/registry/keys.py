@@ -16,6 +16,7 @@ from .audit import record
 from .database import Database
 from .errors import InvalidKey, RegistryError, WeakSecret
 from .generation import bump_generation
+from .names import check_label
 from .shared_secrets import API_KEYS, shared_secret
 from .tables import DEFAULT_TENANT, utc_now
 from .tenants import tenant_id
@@ -25,6 +26,7 @@ SCOPES = (INFERENCE, ADAPTERS, ADMIN)
 """inference: use models; adapters: upload and manage them; admin: everything, keys included."""
 
 MIN_TOKEN_LENGTH = 12
+_PREFIX = re.compile(r"[0-9a-fx]{12}")
 _TOKEN = re.compile(r"lp-([0-9a-f]{12})_[\w-]+", re.ASCII)
 
 
@@ -86,16 +88,18 @@ class Keys:
         expires_at: datetime | None = None,
         token: str | None = None,
     ) -> CreatedKey:
-        """A new key; `token` is for keys chosen by the operator. Raises RegistryError for unknown scopes."""
+        """A new key; `token` is for keys chosen by the operator. Raises RegistryError for unknown scopes,
+        InvalidKey for a token that was used before."""
         granted = _check_scopes(scopes)
         token = new_token() if token is None else check_token(token)
         with self._database.write() as session:
             bump_generation(session)
+            _check_unused(session, token)
             row = tables.ApiKey(
                 tenant_id=tenant_id(session, tenant),
                 prefix=token_prefix(token),
                 hash=token_hash(self._secret, token),
-                name=name,
+                name=check_label(name),
                 scopes=granted,
                 created_by=actor,
                 expires_at=expires_at,
@@ -176,11 +180,19 @@ def _check_scopes(scopes: Iterable[str]) -> list[str]:
     return granted
 
 
+def _check_unused(session: Session, token: str) -> None:
+    query = select(tables.ApiKey).where(tables.ApiKey.prefix == token_prefix(token))
+    row = session.scalars(query).one_or_none()
+    if row is not None:
+        state = "was revoked" if row.revoked_at else "exists already"
+        raise InvalidKey(f"The API key '{row.name}' ({row.prefix}) {state}. Choose another one.")
+
+
 def _find(session: Session, prefix: str, tenant: str) -> tables.ApiKey:
     query = (
         select(tables.ApiKey).join(tables.Tenant).where(tables.ApiKey.prefix == prefix, tables.Tenant.name == tenant)
     )
-    row = session.scalars(query).one_or_none()
+    row = session.scalars(query).one_or_none() if _PREFIX.fullmatch(prefix) else None
     if row is None:
         raise InvalidKey(f"There is no API key {prefix[:32]!a}.")
     return row

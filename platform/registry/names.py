@@ -13,6 +13,8 @@ from .errors import InvalidName
 LATEST = "latest"
 """The implicit alias: the newest version that is enabled."""
 
+MAX_LABEL = 100
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _RULE = "use 1 to 63 characters from a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
 
@@ -44,6 +46,17 @@ def check_alias(alias: str) -> None:
         raise InvalidName(
             f"'{LATEST}' cannot be set: it always means the newest enabled version. Choose another alias."
         )
+
+
+def check_label(text: str) -> str:
+    """The text itself if it can be shown and stored as a name for people; raises InvalidName."""
+    if not is_label(text):
+        raise InvalidName(f"{_shown(text)} cannot be used: give it 1 to {MAX_LABEL} printable characters.")
+    return text
+
+
+def is_label(text: str) -> bool:
+    return 0 < len(text) <= MAX_LABEL and text.isprintable() and text == text.strip()
 
 
 def parse_reference(text: str) -> Reference:

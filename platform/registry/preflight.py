@@ -22,6 +22,7 @@ from .report import Finding, Report
 
 MAX_VERDICT = 1 << 20
 """Bytes of JSON that the child may answer with."""
+MAX_CHILDREN = 2
 _REMEMBERED = 64
 
 
@@ -40,22 +41,23 @@ class Preflight:
 
     def __init__(self, store: ArtifactStore, base: ServedBase, seconds: int = 60, memory: int = 1 << 30) -> None:
         self._store, self._base, self._seconds, self._memory = store, base, seconds, memory
-        self._lock = threading.Lock()
+        self._lock, self._turns = threading.Lock(), threading.Semaphore(MAX_CHILDREN)
         self._reports: OrderedDict[tuple[str, str], Report] = OrderedDict()
 
     def check(self, config: Blob, weights: Blob) -> Report:
-        """The report on these two blobs. Blocks until the child has answered; equal bytes are read once."""
+        """The report on these two blobs. Blocks until the child has answered; bytes that passed are not read again."""
         key = (config.sha256, weights.sha256)
-        with self._lock:
-            known = self._reports.get(key)
-        return known or self._remember(key, self._inspect(config, weights))
+        with self._turns:
+            report = self._reports.get(key) or self._inspect(config, weights)
+        if report.passed:
+            self._remember(key, report)
+        return report
 
-    def _remember(self, key: tuple[str, str], report: Report) -> Report:
+    def _remember(self, key: tuple[str, str], report: Report) -> None:
         with self._lock:
             self._reports[key] = report
             if len(self._reports) > _REMEMBERED:
                 self._reports.popitem(last=False)
-        return report
 
     def _inspect(self, config: Blob, weights: Blob) -> Report:
         task = self._task(config, weights)

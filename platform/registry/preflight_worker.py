@@ -44,8 +44,13 @@ def _summary(manifest: AdapterManifest) -> Summary:
         alpha=manifest.alpha,
         target_modules=list(manifest.target_modules),
         parameters=manifest.parameters,
-        base_model=manifest.base_model,
+        base_model=_shown(manifest.base_model),
     )
+
+
+def _shown(text: str) -> str:
+    """User text that any database can hold and any page can show."""
+    return "".join(character if character.isprintable() else "?" for character in text[:200])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """People who log in to the dashboard. Passwords are stored as argon2id."""
 
+import secrets
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
@@ -13,6 +15,7 @@ from .audit import record
 from .database import Database
 from .errors import WeakSecret
 from .generation import hold_changes
+from .names import check_label, is_label
 from .tables import utc_now
 
 ADMIN_ROLE = "admin"
@@ -32,7 +35,10 @@ class Users:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._passwords = PasswordHash((Argon2Hasher(),))
-        self._nobody = self._passwords.hash("nobody has this password")
+
+    @cached_property
+    def _nobody(self) -> str:
+        return self._passwords.hash(secrets.token_bytes(16))
 
     def get(self, name: str) -> User | None:
         with self._database.read() as session:
@@ -52,7 +58,7 @@ class Users:
         hashed = self._passwords.hash(check_password(password).encode("utf-8"))
         with self._database.write() as session:
             hold_changes(session)
-            row = _find(session, name) or tables.User(name=name, role=role)
+            row = _find(session, name) or tables.User(name=check_label(name), role=role)
             row.password_hash, row.password_changed_at = hashed, utc_now()
             session.add(row)
             record(session, actor, "user.set_password", f"user:{name}")
@@ -70,7 +76,8 @@ def check_password(password: str) -> str:
 
 
 def _find(session: Session, name: str) -> tables.User | None:
-    return session.scalars(select(tables.User).where(tables.User.name == name)).one_or_none()
+    query = select(tables.User).where(tables.User.name == name)
+    return session.scalars(query).one_or_none() if is_label(name) else None
 
 
 def _view(row: tables.User) -> User:

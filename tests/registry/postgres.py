@@ -1,0 +1,101 @@
+"""A private PostgreSQL for the tests: in a temporary folder, on 127.0.0.1, gone afterwards."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import make_url
+
+from loraplex.registry.database import open_engine
+from loraplex.registry.migrate import upgrade
+
+TEMPLATE = "loraplex_template"
+
+
+class Postgres:
+    """Hands out databases that are migrated to the head; `url` names any database of a server where we may create some."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._numbers = url, count()
+        self._execute(f"DROP DATABASE IF EXISTS {TEMPLATE} WITH (FORCE)", f"CREATE DATABASE {TEMPLATE}")
+        upgrade(self._url_of(TEMPLATE))
+
+    @contextmanager
+    def database(self, template: str = TEMPLATE) -> Iterator[str]:
+        """The URL of a fresh copy of `template` (template0: empty)."""
+        name = f"loraplex_test_{os.getpid()}_{next(self._numbers)}"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield self._url_of(name)
+        self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def _url_of(self, name: str) -> str:
+        return make_url(self._url).set(database=name).render_as_string(hide_password=False)
+
+    def _execute(self, *statements: str) -> None:
+        engine = open_engine(self._url).execution_options(isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+        engine.dispose()
+
+
+def find_binaries() -> Path | None:
+    """Debian keeps them per major version, outside PATH."""
+    found = shutil.which("initdb")
+    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
+
+
+@contextmanager
+def private_server(binaries: Path) -> Iterator[str]:
+    """The URL of a server that lives as long as the block."""
+    folder = Path(tempfile.mkdtemp(prefix="loraplex-postgres-"))
+    user = _unprivileged_user(folder)
+    data, port = folder / "data", _free_port()
+    initdb = [binaries / "initdb", "-D", data, "-U", "loraplex", "-A", "trust", "-E", "UTF8", "--no-sync"]
+    subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **user)
+    options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", "-cunix_socket_directories=", "-cfsync=off"]
+    log = (folder / "log").open("wb")
+    server = subprocess.Popen([binaries / "postgres", "-D", data, *options], cwd=folder, stdout=log, stderr=log, **user)
+    try:
+        _wait_for(port, server, folder / "log")
+        yield f"postgresql://loraplex@127.0.0.1:{port}/postgres"
+    finally:
+        server.terminate()
+        server.wait(30)
+        shutil.rmtree(folder)
+
+
+def _unprivileged_user(folder: Path) -> dict[str, Any]:
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    shutil.chown(folder, "postgres")
+    return {"user": "postgres", "group": "postgres", "extra_groups": []}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_for(port: int, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert server.poll() is None, log.read_text()
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise TimeoutError(log.read_text())
