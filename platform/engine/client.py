@@ -12,7 +12,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 
 import msgspec
@@ -124,7 +124,7 @@ class EngineClient:
         """Whether requests are served: started, and the heart beats as it did before."""
         return self.state is EngineState.READY and self._child is not None and self._child.lively()
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Tokens]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Tokens, None]:
         """Tokens of all choices as they come; ends after the last choice. Closing the iterator aborts the request.
 
         Raises RequestRejected or EngineUnavailable, possibly after some tokens.

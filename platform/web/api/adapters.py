@@ -1,0 +1,153 @@
+"""/api/v1/adapters: list, look, register, change, remove. Every change reaches the engine before the answer does."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from loraplex.registry.snapshot import ResolvedAdapter
+from loraplex.registry.views import Adapter
+
+from ..auth import Caller
+from ..dependencies import CallerOf, StateOf
+from ..json_body import convert, read_json
+from ..registration import register_version
+from ..state import State
+from .refusals import in_words
+from .views import adapter_json, residency, version_json
+
+router = APIRouter(tags=["Adapters"])
+
+
+class NewVersion(msgspec.Struct, forbid_unknown_fields=True):
+    config_sha256: str
+    weights_sha256: str
+
+
+class Change(msgspec.Struct, forbid_unknown_fields=True):
+    """What may be changed of an adapter, or of one version when the path says name@version."""
+
+    enabled: bool | None = None
+    pinned: bool | None = None
+
+
+class NewAlias(msgspec.Struct, forbid_unknown_fields=True):
+    version: int | str
+
+
+@router.get("/api/v1/adapters")
+async def list_adapters(state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """All adapters, disabled ones too."""
+    adapters = state.registry.snapshots.current.of_tenant(caller.tenant)
+    return {
+        "generation": state.registry.snapshots.current.generation,
+        "data": [adapter_json(a, state) for a in adapters],
+    }
+
+
+@router.get("/api/v1/adapters/{name}")
+async def get_adapter(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    with in_words():
+        adapter = await asyncio.to_thread(state.registry.adapters.get, name, caller.tenant)
+    return adapter_json(adapter, state)
+
+
+@router.get("/api/v1/adapters/{reference}/report")
+async def get_report(reference: str, state: StateOf, caller: CallerOf) -> Any:
+    """What preflight said of a version: name, name@version or name@alias."""
+    with in_words():
+        return msgspec.to_builtins(await asyncio.to_thread(state.registry.adapters.report, reference, caller.tenant))
+
+
+@router.post("/api/v1/adapters/{name}/versions")
+async def add_version(name: str, request: Request, state: StateOf, caller: CallerOf) -> Response:
+    """Make a version of two uploaded files: 201 with the report, 200 when the name means these bytes already."""
+    fields = convert(await read_json(request, state.settings.body_timeout), NewVersion)
+    with in_words():
+        added, report = await register_version(state, caller, name, fields.config_sha256, fields.weights_sha256)
+    version = version_json(added.version, residency(state), state.reconciler.failures)
+    body = {"name": added.name, "created": added.created, "version": version, "report": msgspec.to_builtins(report)}
+    return JSONResponse(body, 201 if added.created else 200)
+
+
+@router.patch("/api/v1/adapters/{reference}")
+async def change_adapter(reference: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Enable or disable, pin or unpin."""
+    change = convert(await read_json(request, state.settings.body_timeout), Change)
+    return await _changed(state, lambda: _change(state, caller, reference, change))
+
+
+@router.delete("/api/v1/adapters/{reference}", status_code=204)
+async def remove_adapter(reference: str, state: StateOf, caller: CallerOf) -> Response:
+    """Serve it no more. Requests that run with it end well."""
+    adapters, tenant = state.registry.adapters, caller.tenant
+    with in_words():
+        await asyncio.to_thread(adapters.remove, reference, actor=caller.actor, tenant=tenant)
+        await state.reconciler.reconcile()
+    name = reference.partition("@")[0]
+    if name not in state.registry.snapshots.current.adapters.get(tenant, {}):
+        state.metrics.forget(name)
+    return Response(status_code=204)
+
+
+@router.put("/api/v1/adapters/{name}/aliases/{alias}")
+async def set_alias(name: str, alias: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Let name@alias mean a version."""
+    fields = convert(await read_json(request, state.settings.body_timeout), NewAlias)
+    adapters = state.registry.adapters
+    return await _changed(
+        state, lambda: adapters.set_alias(name, alias, fields.version, actor=caller.actor, tenant=caller.tenant)
+    )
+
+
+@router.delete("/api/v1/adapters/{name}/aliases/{alias}")
+async def remove_alias(name: str, alias: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    adapters = state.registry.adapters
+    return await _changed(state, lambda: adapters.remove_alias(name, alias, actor=caller.actor, tenant=caller.tenant))
+
+
+@router.post("/api/v1/adapters/{reference}/load")
+async def load_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict[str, str]:
+    """Make it resident now; answers when it is."""
+    with in_words():
+        adapter = _resolved(state, caller, reference)
+        await state.reconciler.ensure(adapter)
+        await state.engine.load_adapter(adapter.digest)
+    return {"digest": adapter.digest}
+
+
+@router.post("/api/v1/adapters/{reference}/evict")
+async def evict_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict[str, str]:
+    """Free its memory as soon as no request uses it."""
+    with in_words():
+        adapter = _resolved(state, caller, reference)
+        await state.engine.evict_adapter(adapter.digest)
+    return {"digest": adapter.digest}
+
+
+async def _changed(state: State, change: Callable[[], Adapter]) -> dict[str, Any]:
+    with in_words():
+        adapter = await asyncio.to_thread(change)
+        await state.reconciler.reconcile()
+    return adapter_json(adapter, state)
+
+
+def _change(state: State, caller: Caller, reference: str, change: Change) -> Adapter:
+    adapters, by = state.registry.adapters, {"actor": caller.actor, "tenant": caller.tenant}
+    if change.enabled is not None:
+        adapters.set_enabled(reference, change.enabled, **by)
+    if change.pinned is not None:
+        adapters.set_pinned(reference, change.pinned, **by)
+    return adapters.get(reference.partition("@")[0], caller.tenant)
+
+
+def _resolved(state: State, caller: Caller, reference: str) -> ResolvedAdapter:
+    """The adapter that the reference means, which must not be the base model."""
+    adapter = state.registry.snapshots.current.resolve(reference, caller.tenant)
+    if adapter is None:
+        state.registry.adapters.check_name(reference)
+    assert adapter is not None
+    return adapter

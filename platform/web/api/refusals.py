@@ -1,0 +1,35 @@
+"""The registry's and the engine's refusals as answers to the client."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from loraplex.engine.client import AdapterError, EngineUnavailable
+from loraplex.registry.errors import PreflightRefused, RegistryError
+
+from ..errors import ApiError, from_engine
+
+STATUS: Final = {"adapter_not_found": 404, "upload_too_large": 413, "storage_full": 507}
+PARAM: Final = {
+    "invalid_name": "name",
+    "adapter_not_found": "name",
+    "upload_mismatch": "x-content-sha256",
+    "upload_missing": "weights_sha256",
+}
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """Turn what registry and engine raise into an ApiError; a failed preflight brings its report along."""
+    try:
+        yield
+    except RegistryError as error:
+        extra = {"report": msgspec.to_builtins(error.report)} if isinstance(error, PreflightRefused) else {}
+        status = STATUS.get(error.code, 400)
+        raise ApiError(status, str(error), param=PARAM.get(error.code), code=error.code, extra=extra) from None
+    except AdapterError as error:
+        raise ApiError(400, f"The engine refused: {error}", param="name", code="adapter_error") from None
+    except EngineUnavailable as error:
+        raise from_engine(error) from None

@@ -1,0 +1,57 @@
+"""Adapters as JSON: what the registry wants and what the engine has."""
+
+from typing import Any
+
+from loraplex.engine.protocol import AdapterStatus
+from loraplex.registry.views import Adapter, Version
+
+from ..state import State
+
+ON_DISK = AdapterStatus(digest="", state="registered")
+
+
+def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
+    """One adapter with all its versions, newest first, and the engine's view of each."""
+    statuses = residency(state)
+    latest = adapter.latest()
+    return {
+        "name": adapter.name,
+        "enabled": adapter.enabled,
+        "pinned": adapter.pinned,
+        "created_at": adapter.created_at.isoformat(),
+        "created_by": adapter.created_by,
+        "latest": latest and latest.number,
+        "aliases": dict(adapter.aliases),
+        "versions": [
+            version_json(version, statuses, state.reconciler.failures) for version in reversed(adapter.versions)
+        ],
+    }
+
+
+def version_json(version: Version, statuses: dict[str, AdapterStatus], failures: dict[str, str]) -> dict[str, Any]:
+    status = statuses.get(version.digest, ON_DISK)
+    return {
+        "number": version.number,
+        "digest": version.digest,
+        "size": version.size,
+        "peft_type": version.peft_type,
+        "rank": version.rank,
+        "alpha": version.alpha,
+        "target_modules": list(version.target_modules),
+        "parameters": version.parameters,
+        "base_model": version.base_model,
+        "uploaded_by": version.uploaded_by,
+        "created_at": version.created_at.isoformat(),
+        "enabled": version.enabled,
+        "pinned": version.pinned,
+        "state": status.state,
+        "running": status.running,
+        "bytes": status.bytes,
+        "error": version.broken or status.error or failures.get(version.digest),
+    }
+
+
+def residency(state: State) -> dict[str, AdapterStatus]:
+    """digest -> what the engine last said of it."""
+    status = state.engine.status
+    return {} if status is None else {adapter.digest: adapter for adapter in status.adapters}

@@ -1,0 +1,119 @@
+"""create_app: the ASGI application, wired from one State."""
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.middleware import Middleware
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+import loraplex
+from loraplex.engine.client import EngineStartError, EngineUnavailable
+
+from .api.routes import routers as api_routers
+from .auth import guard
+from .engine_metrics import EngineCollector
+from .errors import HANDLERS
+from .limits import BodyLimit
+from .middleware import RequestContext
+from .openai.routes import routers as openai_routers
+from .state import State
+
+STATIC: Final = Path(__file__).parent / "static"
+DASHBOARD: Final = "loraplex.web.admin.routes"
+FILES_PREFIX: Final = "/api/v1/adapters/"
+BOOKKEEPING_SECONDS: Final = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(state: State) -> FastAPI:
+    """The app for `state`; serving it starts the engine and stops it again. HTTP answers while the engine starts."""
+    app = FastAPI(
+        title="loraplex",
+        version=loraplex.__version__,
+        dependencies=[Depends(guard)],
+        exception_handlers=HANDLERS,
+        middleware=[Middleware(RequestContext), Middleware(BodyLimit, limit_of=_limit_of(state))],
+        lifespan=_lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.loraplex = state
+    state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
+    for router in (*openai_routers, *api_routers, *_dashboard()):
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    return app
+
+
+def _dashboard() -> Sequence[APIRouter]:
+    """The pages, where they are installed; the API serves without them."""
+    if importlib.util.find_spec(DASHBOARD) is None:
+        return ()
+    routers: Sequence[APIRouter] = importlib.import_module(DASHBOARD).routers
+    return routers
+
+
+def _limit_of(state: State) -> Callable[[Scope], int]:
+    """Adapter files may be large, everything else is small."""
+    small, large = int(state.settings.max_body_bytes), int(state.settings.max_adapter_bytes)
+
+    def limit_of(scope: Scope) -> int:
+        is_file = scope["method"] == "PUT" and scope["path"].startswith(FILES_PREFIX) and "/files/" in scope["path"]
+        return large if is_file else small
+
+    return limit_of
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    state: State = app.state.loraplex
+    work = (_start_engine(state), state.reconciler.poll(), _note_key_use(state), _drain(state))
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
+    try:
+        yield
+    finally:
+        state.stopping.set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await state.engine.stop()
+        state.registry.close()
+
+
+async def _start_engine(state: State) -> None:
+    """Start it and bring it to the desired state; a failure is kept for /ready and for whoever waits on `started`."""
+    try:
+        await state.engine.start()
+        await state.reconciler.reconcile()
+    except (EngineStartError, EngineUnavailable) as error:
+        state.start_error = str(error)
+        logger.error("the engine could not start: %s", error)
+    finally:
+        state.started.set()
+
+
+async def _note_key_use(state: State) -> None:
+    while True:
+        await asyncio.sleep(BOOKKEEPING_SECONDS)
+        used = state.used_keys.take()
+        if used:
+            await asyncio.to_thread(state.registry.keys.record_use, used)
+
+
+async def _drain(state: State) -> None:
+    """Once stopping, let running requests end by themselves for a while; then the engine ends them with an error."""
+    await state.stopping.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(state.settings.drain_seconds):
+            while state.requests.taken:
+                await asyncio.sleep(0.05)
+    await state.engine.stop()

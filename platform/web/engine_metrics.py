@@ -1,0 +1,144 @@
+"""EngineCollector: the engine's last heartbeat and the adapters' residency, read when /metrics is scraped."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
+from loraplex.registry.snapshot import Snapshot, Snapshots
+
+from .engine_door import EngineDoor
+
+LABELS: Final = ("model_name", "engine")
+RESIDENT: Final = "resident"
+SHOWN_DIGITS: Final = 12
+"""Of a digest that no name stands for."""
+
+
+class EngineCollector(Collector):
+    def __init__(self, engine: EngineDoor, snapshots: Snapshots, base_name: str) -> None:
+        self._engine = engine
+        self._snapshots = snapshots
+        self._values = (base_name, "0")
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("loraplex_engine_up", "1 while the engine serves", float(self._engine.ready()))
+        yield _counter("loraplex_engine_restarts", "Engines that were lost", float(self._engine.restarts))
+        info, status = self._engine.info, self._engine.status
+        if info is None or status is None:
+            return
+        yield from self._load(info, status)
+        names = adapter_names(self._snapshots.current)
+        yield from _vllm_adapters(info, status, names, self._values)
+        yield from _adapters(info, status, names)
+
+    def _load(self, info: EngineInfo, status: EngineStatus) -> Iterator[Metric]:
+        used = 1.0 - status.free_blocks / max(1, info.num_blocks)
+        gauges = (
+            ("num_requests_running", "Sequences in the running batch", status.running),
+            ("num_requests_waiting", "Requests that wait", status.waiting),
+            ("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1", used),
+        )
+        counters = (
+            ("prompt_tokens", "Prompt tokens processed", status.prompt_tokens),
+            ("generation_tokens", "Tokens generated", status.generation_tokens),
+            ("num_preemptions", "Sequences put back for lack of blocks", status.preemptions),
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache", status.prefix_queries),
+            ("prefix_cache_hits", "Prompt tokens found there", status.prefix_hits),
+        )
+        for name, help, value in gauges:
+            yield _gauge(f"vllm:{name}", help, value, LABELS, self._values)
+        for name, help, value in counters:
+            yield _counter(f"vllm:{name}", help, value, LABELS, self._values)
+        cache = {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
+        yield _gauge(
+            "vllm:cache_config_info", "Shape of the KV cache", 1, (*LABELS, *cache), (*self._values, *cache.values())
+        )
+        yield _counter("loraplex_engine_steps", "Engine steps", status.steps)
+        yield _counter("loraplex_engine_step_seconds", "Seconds in steps", status.step_seconds)
+        yield _counter("loraplex_engine_host_seconds", "Seconds in steps outside the model", status.host_seconds)
+        yield _counter("loraplex_integrity_errors", "Broken invariants found", status.integrity_errors)
+
+
+def adapter_names(snapshot: Snapshot) -> dict[str, str]:
+    """digest -> what people call it: the bare name where it is the newest version, else name@number."""
+    names: dict[str, str] = {}
+    for adapter in (adapter for tenant in snapshot.adapters.values() for adapter in tenant.values()):
+        latest = adapter.latest()
+        for version in adapter.versions:
+            names[version.digest] = adapter.name if version is latest else f"{adapter.name}@{version.number}"
+    return names
+
+
+def _name(names: dict[str, str], digest: str) -> str:
+    return names.get(digest, digest[:SHOWN_DIGITS])
+
+
+def _vllm_adapters(
+    info: EngineInfo, status: EngineStatus, names: dict[str, str], values: tuple[str, str]
+) -> Iterator[Metric]:
+    """The gauges that gateways route by; "running" means loaded and ready, as their protocol says."""
+    resident = [adapter for adapter in status.adapters if adapter.state == RESIDENT]
+    waiting = [adapter for adapter in status.adapters if adapter.waiting and adapter.state != RESIDENT]
+    labels = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
+    shown = [",".join(_name(names, adapter.digest) for adapter in group) for group in (resident, waiting)]
+    yield _gauge(
+        "vllm:lora_requests_info", "Adapters by state", time.time(), labels, (str(info.max_loaded_adapters), *shown)
+    )
+    loaded = GaugeMetricFamily(
+        "vllm:lora_adapter_loaded", "1 while loaded", labels=("adapter_name", "level", "pinned", "rank")
+    )
+    for adapter in resident:
+        pinned, level = str(adapter.pinned).lower(), _tier(info)
+        loaded.add_metric((_name(names, adapter.digest), level, pinned, str(adapter.rank)), 1)
+    yield loaded
+    yield _gauge("vllm:num_gpu_loaded_lora_adapters", "Loaded adapters", len(resident), LABELS, values)
+    yield _gauge("vllm:max_gpu_lora_adapters", "Most adapters loaded at once", info.max_loaded_adapters, LABELS, values)
+
+
+def _adapters(info: EngineInfo, status: EngineStatus, names: dict[str, str]) -> Iterator[Metric]:
+    tier = (_tier(info),)
+    yield _gauge("loraplex_adapter_cache_bytes", "Bytes of loaded adapters", status.adapter_bytes_used, ("tier",), tier)
+    yield _gauge(
+        "loraplex_adapter_cache_capacity_bytes", "Bytes there are for them", info.adapter_memory, ("tier",), tier
+    )
+    resident = GaugeMetricFamily("loraplex_adapter_resident", "1 while loaded", labels=("adapter", "tier"))
+    running = GaugeMetricFamily("loraplex_adapter_running", "Sequences that use it", labels=("adapter",))
+    loads = CounterMetricFamily("loraplex_adapter_loads", "Times it was loaded", labels=("adapter",))
+    evictions = CounterMetricFamily("loraplex_adapter_evictions", "Times it was evicted", labels=("adapter",))
+    seconds = GaugeMetricFamily("loraplex_adapter_load_seconds", "Duration of its last load", labels=("adapter",))
+    for name, adapter in _by_name(status.adapters, names):
+        resident.add_metric((name, *tier), float(adapter.state == RESIDENT))
+        running.add_metric((name,), adapter.running)
+        loads.add_metric((name,), adapter.loads)
+        evictions.add_metric((name,), adapter.evictions)
+        if adapter.load_seconds is not None:
+            seconds.add_metric((name,), adapter.load_seconds)
+    yield from (resident, running, loads, evictions, seconds)
+
+
+def _by_name(adapters: list[AdapterStatus], names: dict[str, str]) -> list[tuple[str, AdapterStatus]]:
+    return sorted(((_name(names, adapter.digest), adapter) for adapter in adapters), key=lambda pair: pair[0])
+
+
+def _tier(info: EngineInfo) -> str:
+    return "cpu" if info.device.startswith("cpu") else "gpu"
+
+
+def _gauge(
+    name: str, help: str, value: float, labels: tuple[str, ...] = (), values: tuple[str, ...] = ()
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help, labels=labels)
+    family.add_metric(values, value)
+    return family
+
+
+def _counter(
+    name: str, help: str, value: float, labels: tuple[str, ...] = (), values: tuple[str, ...] = ()
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, help, labels=labels)
+    family.add_metric(values, value)
+    return family

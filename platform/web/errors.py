@@ -1,0 +1,122 @@
+"""ApiError: everything a client may be told, as the error body OpenAI's clients read."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from loraplex.engine.client import EngineUnavailable, RequestRejected
+
+INVALID = "invalid_request_error"
+RETRY_AFTER_SECONDS = 2
+LOGIN_PATH = "/login"
+
+logger = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """`message` says what, why and what to do; `param` names the field it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        type: str = INVALID,
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.type = type
+        self.headers = dict(headers or {})
+        self.extra = dict(extra or {})
+
+    def body(self) -> bytes:
+        """The JSON document; `extra` stands beside `error`."""
+        return msgspec.json.encode({"error": self.fields(), **self.extra})
+
+    def fields(self) -> dict[str, str | None]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+    def response(self) -> Response:
+        return Response(self.body(), self.status, headers=self.headers, media_type="application/json")
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request is wrong and will stay wrong."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unauthorized(message: str) -> ApiError:
+    headers = {"www-authenticate": "Bearer"}
+    return ApiError(401, message, code="invalid_api_key", type="authentication_error", headers=headers)
+
+
+def forbidden(message: str) -> ApiError:
+    return ApiError(403, message, code="insufficient_permissions", type="permission_error")
+
+
+def not_found(message: str, param: str | None = None, code: str = "not_found") -> ApiError:
+    return ApiError(404, message, param=param, code=code)
+
+
+def conflict(message: str, param: str | None = None) -> ApiError:
+    """409 that clients must not repeat by themselves: the state will not change on its own."""
+    return ApiError(409, message, param=param, code="conflict", headers={"x-should-retry": "false"})
+
+
+def overloaded(message: str, retry_after: float = RETRY_AFTER_SECONDS) -> ApiError:
+    """503: the same request may succeed later."""
+    headers = {"retry-after": str(max(1, round(retry_after)))}
+    return ApiError(503, message, type="server_error", code="unavailable", headers=headers)
+
+
+def from_engine(error: Exception) -> ApiError:
+    """What the engine's refusal means to the client."""
+    if isinstance(error, EngineUnavailable):
+        return overloaded(str(error), error.retry_after)
+    assert isinstance(error, RequestRejected)
+    if error.kind == "invalid":
+        return invalid(str(error))
+    if error.kind in ("overloaded", "unavailable"):
+        return overloaded(str(error))
+    return ApiError(500, str(error), type="server_error", code="internal_error")
+
+
+async def answer_api_error(request: Request, error: Exception) -> Response:
+    """A browser that is not logged in is sent to the login page; all others get the JSON body."""
+    assert isinstance(error, ApiError)
+    if error.status == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(LOGIN_PATH, 303)
+    return error.response()
+
+
+async def answer_http_exception(request: Request, error: Exception) -> Response:
+    """404 for unknown paths, 405 for wrong methods, and whatever else the framework raises."""
+    assert isinstance(error, HTTPException)
+    messages = {
+        404: f"There is no {request.method} {request.url.path} here. The API is under /v1, see GET /v1/models.",
+        405: f"{request.method} is not allowed on {request.url.path}.",
+    }
+    message = messages.get(error.status_code, str(error.detail))
+    return ApiError(error.status_code, message, code="unknown_url", headers=error.headers).response()
+
+
+async def answer_crash(request: Request, error: Exception) -> Response:
+    """A fault of ours: the client gets the request id to report, the log gets the trace."""
+    request_id = request.scope.get("state", {}).get("request_id", "")
+    message = f"The server failed on this request. Report it with the request id {request_id}."
+    return ApiError(500, message, type="server_error", code="internal_error").response()
+
+
+HANDLERS: dict[Any, Any] = {ApiError: answer_api_error, HTTPException: answer_http_exception, Exception: answer_crash}

@@ -1,0 +1,174 @@
+"""Metrics: what this process counts and times, under vLLM's names, so that existing boards and gateways read them."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from loraplex.engine.protocol import GenerateRequest, Tokens
+
+TTFT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+TOKEN_BUCKETS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+LATENCY_BUCKETS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
+    *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+SIZE_BUCKETS = tuple(float(10**power * step) for power in range(6) for step in (1, 2, 5))
+COUNT_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
+RECENT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """One line of the latest traffic, for the dashboard. Times in seconds; `at` is the wall clock."""
+
+    at: float
+    request_id: str
+    model: str
+    status: str
+    """A finish reason, `abort` or `error`."""
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    first_token: float | None
+    duration: float
+
+
+class Metrics:
+    """The instruments of one server, in a registry of their own."""
+
+    def __init__(self, base_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self.labels = (base_name, "0")
+        self.recent: deque[FinishedRequest] = deque(maxlen=RECENT)
+        self.first_token = self._histogram("time_to_first_token_seconds", "Time to first token", TTFT_BUCKETS)
+        self.inter_token = self._histogram("inter_token_latency_seconds", "Time between tokens", TOKEN_BUCKETS)
+        self.per_token = self._histogram(
+            "request_time_per_output_token_seconds", "Mean time per output token of a request", TOKEN_BUCKETS
+        )
+        self.latency = self._histogram("e2e_request_latency_seconds", "Time of a whole request", LATENCY_BUCKETS)
+        self.queue = self._histogram("request_queue_time_seconds", "Time until first scheduled", LATENCY_BUCKETS)
+        self.prefill = self._histogram("request_prefill_time_seconds", "Scheduled to first token", LATENCY_BUCKETS)
+        self.decode = self._histogram("request_decode_time_seconds", "First to last token", LATENCY_BUCKETS)
+        self.inference = self._histogram("request_inference_time_seconds", "Scheduled to last token", LATENCY_BUCKETS)
+        self.prompt_tokens = self._histogram("request_prompt_tokens", "Prompt tokens of a request", SIZE_BUCKETS)
+        self.generated = self._histogram("request_generation_tokens", "Tokens made for a request", SIZE_BUCKETS)
+        self.params_n = self._histogram("request_params_n", "Choices asked for", COUNT_BUCKETS)
+        self.params_max_tokens = self._histogram("request_params_max_tokens", "max_tokens asked for", SIZE_BUCKETS)
+        self.success = Counter(
+            "vllm:request_success",
+            "Finished choices",
+            ("model_name", "engine", "finished_reason"),
+            registry=self.registry,
+        )
+        self.adapter_requests = Counter(
+            "loraplex_adapter_requests",
+            "Requests by adapter and outcome",
+            ("adapter", "status"),
+            registry=self.registry,
+        )
+
+    def forget(self, adapter: str) -> None:
+        """Drop the series of an adapter that was removed."""
+        self.adapter_requests.remove_by_labels({"adapter": adapter})
+
+    def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+        family = Histogram(f"vllm:{name}", help, ("model_name", "engine"), buckets=buckets, registry=self.registry)
+        return family.labels(*self.labels)
+
+
+class RequestTimer:
+    """Times one request and books it once, however it ends."""
+
+    def __init__(self, metrics: Metrics, model: str, trace_id: str, request: GenerateRequest) -> None:
+        self._metrics = metrics
+        self._model = model
+        self._trace_id = trace_id
+        self._request = request
+        self._start = time.perf_counter()
+        self._first: float | None = None
+        self._last: dict[int, float] = {}
+        self._queued = 0.0
+        self._cached = 0
+        self._status = "abort"
+        metrics.prompt_tokens.observe(len(request.prompt_token_ids))
+        metrics.params_n.observe(request.params.n)
+        if request.params.max_tokens is not None:
+            metrics.params_max_tokens.observe(request.params.max_tokens)
+
+    def note(self, tokens: Tokens) -> None:
+        """One message of the engine has come."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now
+            self._queued = tokens.queue_seconds or 0.0
+            self._metrics.first_token.observe(now - self._start)
+            self._metrics.queue.observe(self._queued)
+        elif tokens.token_ids and tokens.index in self._last:
+            self._metrics.inter_token.observe((now - self._last[tokens.index]) / len(tokens.token_ids))
+        self._last[tokens.index] = now
+        self._cached = max(self._cached, tokens.cached_tokens)
+
+    def finish(self, reason: str) -> None:
+        """One choice has ended."""
+        self._status = reason
+        self._metrics.success.labels(*self._metrics.labels, reason).inc()
+
+    def fail(self) -> None:
+        self._status = "error"
+
+    def close(self, completion_tokens: int, aborted: bool) -> None:
+        """The request is over. `aborted`: some choice had not ended."""
+        now, metrics = time.perf_counter(), self._metrics
+        if aborted and self._status != "error":
+            self._status = "abort"
+        metrics.adapter_requests.labels(self._model, self._status).inc()
+        metrics.latency.observe(now - self._start)
+        metrics.generated.observe(completion_tokens)
+        first_token = None if self._first is None else self._first - self._start
+        if self._first is not None:
+            self._book_phases(self._first, max(self._last.values()), completion_tokens)
+        metrics.recent.append(
+            FinishedRequest(
+                at=time.time(),
+                request_id=self._trace_id,
+                model=self._model,
+                status=self._status,
+                prompt_tokens=len(self._request.prompt_token_ids),
+                completion_tokens=completion_tokens,
+                cached_tokens=self._cached,
+                first_token=first_token,
+                duration=now - self._start,
+            )
+        )
+
+    def _book_phases(self, first: float, last: float, completion_tokens: int) -> None:
+        metrics, scheduled = self._metrics, self._start + self._queued
+        metrics.prefill.observe(max(0.0, first - scheduled))
+        metrics.decode.observe(last - first)
+        metrics.inference.observe(max(0.0, last - scheduled))
+        if completion_tokens > 1:
+            metrics.per_token.observe((last - first) / (completion_tokens - 1))

@@ -1,0 +1,55 @@
+"""RequestContext: request id, security headers and the access log, as plain ASGI so that disconnects get through."""
+
+import logging
+import re
+import time
+import uuid
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+REQUEST_ID: Final = re.compile(rb"[\w.:/+=-]{1,128}", re.ASCII)
+POLICY: Final = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"content-security-policy", POLICY.encode()),
+)
+
+access = logging.getLogger("loraplex.access")
+
+
+class RequestContext:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        started, status = time.perf_counter(), 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode()), *SECURITY_HEADERS]
+            await send(message)
+
+        try:
+            return await self._app(scope, receive, send_with_headers)
+        finally:
+            seconds = time.perf_counter() - started
+            access.info("%s %s %s %.3fs id=%s", scope["method"], ascii(scope["path"]), status, seconds, request_id)
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own, when it is fit to be echoed; else a new one."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"")
+    return given.decode() if REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"

@@ -1,0 +1,92 @@
+"""What the two generating endpoints share: reading the body, and answering whole or as a stream."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from fastapi import Request
+from starlette.responses import Response
+
+from ..errors import invalid
+from ..event_stream import EventStream, while_connected
+from ..generation import Answers, Delta, Generation, collect, deltas_of, usage_of
+from ..json_body import convert, read_json
+from ..state import State
+from .chunks import Chunks
+from .fields import check_fields, ignored_header
+from .schemas import GenerationFields
+
+Fields = TypeVar("Fields", bound=GenerationFields)
+
+
+class Call(Protocol):
+    """One request to a generating endpoint, checked."""
+
+    @property
+    def fields(self) -> GenerationFields: ...
+    @property
+    def object(self) -> str:
+        """Value of `object` in a whole answer."""
+
+    @property
+    def chunk_object(self) -> str:
+        """Value of `object` in a chunk."""
+
+    @property
+    def id_prefix(self) -> str: ...
+
+    async def start(self) -> list[Generation]:
+        """Build the prompts and the generations. Raises ApiError."""
+
+    def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
+        """The members of a whole answer beside the head and the usage."""
+
+    def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
+        """The events for one delta, possibly none."""
+
+
+async def read_fields(request: Request, state: State, schema: type[Fields]) -> tuple[Fields, dict[str, str]]:
+    """The body as `schema`, and response headers that name what was ignored."""
+    body = await read_json(request, state.settings.body_timeout)
+    ignored = check_fields(body, schema.__struct_fields__)
+    fields = convert(body, schema)
+    if fields.stream_options is not None and not fields.stream:
+        raise invalid("stream_options is only for streams; set stream to true, or leave it out.", "stream_options")
+    return fields, ignored_header(ignored)
+
+
+async def answer(request: Request, state: State, call: Call, headers: dict[str, str]) -> Response:
+    if call.fields.stream:
+        return EventStream(_stream(state, call), state.settings.ping_seconds, headers)
+    document = await while_connected(request, _complete(state, call))
+    return Response(document, media_type="application/json", headers=headers)
+
+
+async def _complete(state: State, call: Call) -> bytes:
+    with state.requests.hold():
+        generations = await call.start()
+        answers = await collect(generations)
+    members = {**_head(call, call.object), **call.document(generations, answers), "usage": answers.usage.as_json()}
+    return msgspec.json.encode(members)
+
+
+async def _stream(state: State, call: Call) -> AsyncGenerator[bytes, None]:
+    with state.requests.hold():
+        generations = await call.start()
+        chunks = Chunks(_head(call, call.chunk_object), call.fields.wants_usage(), call.fields.wants_running_usage())
+        n = call.fields.n
+        async with aclosing(deltas_of(generations)) as deltas:
+            async for delta in deltas:
+                events = call.events(delta, chunks, generations[delta.index // n])
+                if events:
+                    yield events
+        if call.fields.wants_usage():
+            yield chunks.of_usage(usage_of(generations))
+
+
+def _head(call: Call, object: str) -> dict[str, Any]:
+    call_id = f"{call.id_prefix}-{uuid.uuid4().hex}"
+    return {"id": call_id, "object": object, "created": int(time.time()), "model": call.fields.model}

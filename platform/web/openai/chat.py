@@ -1,0 +1,114 @@
+"""POST /v1/chat/completions."""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ..auth import Caller
+from ..dependencies import CallerOf, RequestId, StateOf
+from ..errors import invalid
+from ..generation import Answers, Choice, Delta, Generation
+from ..serving import Order, start_generations
+from ..state import State
+from .calls import answer, read_fields
+from .chunks import Chunks
+from .logprobs import chat_logprobs, prompt_logprobs
+from .prompts import chat_prompt
+from .schemas import ChatRequest
+
+router = APIRouter(tags=["OpenAI"])
+encode = msgspec.json.encode
+
+
+@router.post("/v1/chat/completions")
+async def create_chat_completion(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
+    """An answer to a conversation, whole or as a stream. `model` names an adapter or the base."""
+    fields, headers = await read_fields(request, state, ChatRequest)
+    return await answer(request, state, ChatCall(state, caller, fields, request_id), headers)
+
+
+class ChatCall:
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    id_prefix = "chatcmpl"
+
+    def __init__(self, state: State, caller: Caller, fields: ChatRequest, request_id: str) -> None:
+        self.fields = fields
+        self._state = state
+        self._caller = caller
+        self._request_id = request_id
+        self._greeted: set[int] = set()
+        _check(fields)
+
+    async def start(self) -> list[Generation]:
+        fields = self.fields
+        completion = fields.max_completion_tokens
+        logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
+        order = Order(
+            model=fields.model,
+            prompts=[await chat_prompt(self._state, fields)],
+            params=fields.sampling(
+                fields.max_tokens if completion is None else completion, logprobs, fields.prompt_logprobs
+            ),
+            prompt_field="messages",
+            max_tokens_field="max_tokens" if completion is None else "max_completion_tokens",
+            priority=fields.priority,
+            cache_salt=fields.cache_salt or "",
+        )
+        return await start_generations(self._state, self._caller, order, self._request_id)
+
+    def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
+        document: dict[str, Any] = {"choices": [self._choice(*pair) for pair in enumerate(answers.choices)]}
+        if self.fields.prompt_logprobs is not None:
+            document["prompt_logprobs"] = prompt_logprobs(answers.prompt_logprobs[0], self._state.token_text)
+        return document
+
+    def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
+        index, usage, events = delta.index, generation.usage, b""
+        if index not in self._greeted:
+            self._greeted.add(index)
+            events = chunks.of_choice(_chunk(index, b'{"role":"assistant","content":""}', b"null"), usage)
+        if delta.text or delta.logprobs:
+            logprobs = (
+                b"null" if delta.logprobs is None else encode(chat_logprobs(delta.logprobs, self._state.token_text))
+            )
+            events += chunks.of_choice(_chunk(index, b'{"content":' + encode(delta.text) + b"}", logprobs), usage)
+        if delta.finish_reason is not None:
+            events += chunks.of_choice(encode(_last_chunk(delta)), usage)
+        return events
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        logprobs = chat_logprobs(choice.logprobs, self._state.token_text) if self.fields.logprobs else None
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+
+
+def _chunk(index: int, delta: bytes, logprobs: bytes) -> bytes:
+    return b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null}' % (index, delta, logprobs)
+
+
+def _last_chunk(delta: Delta) -> dict[str, Any]:
+    return {
+        "index": delta.index,
+        "delta": {},
+        "logprobs": None,
+        "finish_reason": delta.finish_reason,
+        "stop_reason": delta.stop_reason,
+    }
+
+
+def _check(fields: ChatRequest) -> None:
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise invalid("top_logprobs needs logprobs: true.", "top_logprobs")
+    both = fields.max_tokens is not None and fields.max_completion_tokens is not None
+    if both and fields.max_tokens != fields.max_completion_tokens:
+        raise invalid("max_tokens and max_completion_tokens differ; send one of them.", "max_tokens")
+    if fields.stream and fields.prompt_logprobs is not None:
+        raise invalid("prompt_logprobs cannot be streamed; leave it out, or set stream to false.", "prompt_logprobs")

@@ -1,0 +1,141 @@
+"""POST /v1/completions."""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from loraplex.engine.protocol import TokenLogprob
+
+from ..auth import Caller
+from ..dependencies import CallerOf, RequestId, StateOf
+from ..errors import invalid
+from ..generation import Answers, Choice, Delta, Generation
+from ..serving import Order, start_generations
+from ..state import State
+from .calls import answer, read_fields
+from .chunks import Chunks
+from .logprobs import CompletionLogprobs, prompt_logprobs
+from .prompts import completion_prompts
+from .schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
+
+router = APIRouter(tags=["OpenAI"])
+encode = msgspec.json.encode
+
+
+@router.post("/v1/completions")
+async def create_completion(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
+    """The continuation of one or more prompts, given as text or as token ids."""
+    fields, headers = await read_fields(request, state, CompletionRequest)
+    return await answer(request, state, CompletionCall(state, caller, fields, request_id), headers)
+
+
+class CompletionCall:
+    object = "text_completion"
+    chunk_object = "text_completion"
+    id_prefix = "cmpl"
+
+    def __init__(self, state: State, caller: Caller, fields: CompletionRequest, request_id: str) -> None:
+        self.fields = fields
+        self._state = state
+        self._caller = caller
+        self._request_id = request_id
+        self._begun: dict[int, CompletionLogprobs] = {}
+        _check(fields)
+
+    async def start(self) -> list[Generation]:
+        fields = self.fields
+        max_tokens = DEFAULT_COMPLETION_TOKENS if fields.max_tokens is None else fields.max_tokens
+        order = Order(
+            model=fields.model,
+            prompts=await completion_prompts(self._state, fields),
+            params=fields.sampling(max_tokens, fields.logprobs, self._prompt_logprobs(max_tokens)),
+            prompt_field="prompt",
+            priority=fields.priority,
+            cache_salt=fields.cache_salt or "",
+        )
+        return await start_generations(self._state, self._caller, order, self._request_id)
+
+    def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
+        n = self.fields.n
+        return {
+            "choices": [
+                self._choice(
+                    index, choice, generations[index // n].prompt_token_ids, answers.prompt_logprobs[index // n]
+                )
+                for index, choice in enumerate(answers.choices)
+            ]
+        }
+
+    def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
+        events, text = b"", delta.text
+        if delta.index not in self._begun:
+            self._begun[delta.index] = CompletionLogprobs(self._state.token_text)
+            text = self._echoed(generation.prompt_token_ids) + text
+        if text or delta.logprobs:
+            logprobs = self._chunk_logprobs(delta)
+            choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}' % (
+                delta.index,
+                encode(text),
+                logprobs,
+            )
+            events = chunks.of_choice(choice, generation.usage)
+        if delta.finish_reason is not None:
+            events += chunks.of_choice(encode(_last_chunk(delta)), generation.usage)
+        return events
+
+    def _prompt_logprobs(self, max_tokens: int) -> int | None:
+        """Echoed log-probabilities need the prompt's; an echo of nothing but the prompt is computed as such."""
+        if self.fields.echo and (self.fields.logprobs is not None or max_tokens == 0):
+            return max(self.fields.logprobs or 0, self.fields.prompt_logprobs or 0)
+        return self.fields.prompt_logprobs
+
+    def _choice(
+        self, index: int, choice: Choice, prompt: list[int], prompt_entries: list[TokenLogprob | None]
+    ) -> dict[str, Any]:
+        asked = self.fields.prompt_logprobs is not None
+        return {
+            "index": index,
+            "text": self._echoed(prompt) + choice.text,
+            "logprobs": self._logprobs(choice, prompt, prompt_entries),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+            "prompt_logprobs": prompt_logprobs(prompt_entries, self._state.token_text) if asked else None,
+        }
+
+    def _logprobs(
+        self, choice: Choice, prompt: list[int], prompt_entries: list[TokenLogprob | None]
+    ) -> dict[str, Any] | None:
+        if self.fields.logprobs is None:
+            return None
+        token_ids: list[int] = choice.token_ids
+        entries: list[TokenLogprob | None] = [*choice.logprobs]
+        if self.fields.echo:
+            token_ids, entries = prompt + token_ids, [*prompt_entries, *entries]
+        return CompletionLogprobs(self._state.token_text).add(token_ids, entries, self.fields.logprobs)
+
+    def _chunk_logprobs(self, delta: Delta) -> bytes:
+        if self.fields.logprobs is None or delta.logprobs is None:
+            return b"null"
+        return encode(self._begun[delta.index].add(delta.token_ids, delta.logprobs, self.fields.logprobs))
+
+    def _echoed(self, prompt: list[int]) -> str:
+        return self._state.tokenizer.decode(prompt, self.fields.skip_special_tokens) if self.fields.echo else ""
+
+
+def _last_chunk(delta: Delta) -> dict[str, Any]:
+    return {
+        "index": delta.index,
+        "text": "",
+        "logprobs": None,
+        "finish_reason": delta.finish_reason,
+        "stop_reason": delta.stop_reason,
+    }
+
+
+def _check(fields: CompletionRequest) -> None:
+    if fields.stream and fields.prompt_logprobs is not None:
+        raise invalid("prompt_logprobs cannot be streamed; leave it out, or set stream to false.", "prompt_logprobs")
+    if fields.stream and fields.echo and fields.logprobs is not None:
+        raise invalid("echo with logprobs cannot be streamed; leave one out, or set stream to false.", "echo")

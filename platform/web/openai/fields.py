@@ -1,0 +1,91 @@
+"""Members of a body that no schema here has: refused when they would change the output, else ignored by name."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import invalid
+
+IGNORED_HEADER = "x-loraplex-ignored-fields"
+MAX_NAMED = 16
+
+HARMLESS = frozenset(
+    {
+        *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "request_id"),
+        *("prompt_cache_key", "prompt_cache_retention", "prediction", "spaces_between_special_tokens"),
+    }
+)
+"""Known members that cannot change the text: taken without a word."""
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "bad_words": ([],),
+    "documents": ([],),
+    "suffix": ("",),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "include_reasoning": (True,),
+    "logits_processors": ([],),
+}
+"""Known members that are not supported, with the values at which they change nothing."""
+
+REFUSED = frozenset(
+    {
+        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"),
+        *("guided_whitespace_pattern", "structured_outputs", "structural_tag", "chat_template", "audio"),
+        *(
+            "web_search_options",
+            "truncate_prompt_tokens",
+            "prompt_embeds",
+            "mm_processor_kwargs",
+            "logits_processor_args",
+        ),
+        *("lora_request", "kv_transfer_params", "vllm_xargs", "thinking_token_budget", "reasoning"),
+    }
+)
+"""Known members that change the output at any value."""
+
+
+def check_fields(body: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+    """Names of the members that are ignored. ApiError 400 names the first that is known and not supported."""
+    others = [name for name in body if name not in known and name not in HARMLESS]
+    for name in others:
+        _refuse_unsupported(name, body)
+    return [name for name in others if name not in NEUTRAL]
+
+
+def ignored_header(names: list[str]) -> dict[str, str]:
+    """A response header that names what was ignored; empty when nothing was."""
+    safe = [re.sub(r"[^\w.-]", "?", name, flags=re.ASCII)[:64] for name in names[:MAX_NAMED]]
+    return {IGNORED_HEADER: ", ".join(safe)} if safe else {}
+
+
+def _refuse_unsupported(name: str, body: Mapping[str, Any]) -> None:
+    value = body[name]
+    if name in ("tools", "functions"):
+        if value != [] and body.get("tool_choice" if name == "tools" else "function_call") != "none":
+            raise invalid(
+                f"{name} is not supported by this server yet. Leave it out, or send tool_choice: none.",
+                name,
+                "unsupported",
+            )
+    elif name == "best_of":
+        if value != body.get("n", 1):
+            raise invalid("best_of is not supported; use n and choose among the answers yourself.", name, "unsupported")
+    elif name in REFUSED or (name in NEUTRAL and not _among(value, NEUTRAL[name])):
+        raise invalid(
+            f"{name} is not supported by this server and would change the output. Leave it out.", name, "unsupported"
+        )
+
+
+def _among(value: object, neutral: tuple[object, ...]) -> bool:
+    """Equality that tells false from 0."""
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral)

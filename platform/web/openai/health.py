@@ -1,0 +1,62 @@
+"""GET /health, /ready, /version and /metrics: for probes, gateways and Prometheus."""
+
+import asyncio
+
+from fastapi import APIRouter
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
+
+import loraplex
+from loraplex.registry.migrate import is_current
+
+from ..dependencies import StateOf
+from ..state import State
+
+STALE_SECONDS = 10.0
+router = APIRouter(tags=["Monitoring"])
+
+
+@router.get("/health")
+async def health() -> Response:
+    """200 while this process answers, whatever the engine does."""
+    return Response(status_code=200)
+
+
+@router.get("/ready")
+async def ready(state: StateOf) -> Response:
+    """200 when requests are served: engine alive, desired state applied, database there and migrated."""
+    reasons = await _obstacles(state)
+    return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+
+@router.get("/version")
+async def version() -> dict[str, str]:
+    return {"version": loraplex.__version__}
+
+
+@router.get("/metrics")
+async def metrics(state: StateOf) -> Response:
+    """Prometheus text."""
+    return Response(generate_latest(state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _obstacles(state: State) -> list[str]:
+    found: list[str] = []
+    if state.start_error is not None:
+        found.append(f"the engine could not start: {state.start_error}")
+    elif not state.engine.ready():
+        found.append(f"the engine is {state.engine.state.value}")
+    elif not state.reconciler.in_step:
+        found.append("adapters are being registered with the engine")
+    if state.registry.snapshots.age > STALE_SECONDS or not await asyncio.to_thread(_database_is_current, state):
+        found.append("the database cannot be reached or is not migrated to the newest schema")
+    return found
+
+
+def _database_is_current(state: State) -> bool:
+    """Any failure to ask is a no."""
+    try:
+        return is_current(state.settings.database)
+    except Exception:
+        return False

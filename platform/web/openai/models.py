@@ -1,0 +1,82 @@
+"""GET /v1/models: the base model and every adapter that can be used now."""
+
+import hashlib
+from typing import Any
+
+from fastapi import APIRouter
+
+from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
+
+from ..dependencies import CallerOf, StateOf
+from ..errors import not_found
+from ..resolve import unavailable
+from ..state import State
+
+OWNER = "loraplex"
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.get("/v1/models")
+async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """All that `model` may be, the base first."""
+    servable = state.registry.snapshots.current.servable(caller.tenant)
+    cards = [
+        _adapter_card(state, adapter.name, version.digest, int(version.created_at.timestamp()))
+        for adapter, version in servable
+    ]
+    return {"object": "list", "data": [_base_card(state), *cards]}
+
+
+@router.get("/v1/models/{name:path}")
+async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """One model by any name that `model` takes, for example adapter@alias."""
+    snapshot = state.registry.snapshots.current
+    try:
+        found = snapshot.resolve(name, caller.tenant)
+    except UnknownAdapter as error:
+        raise not_found(str(error), "model", "model_not_found") from None
+    except AdapterUnavailable as error:
+        raise unavailable(str(error)) from None
+    if found is None:
+        return _base_card(state)
+    version = snapshot.adapters[caller.tenant][found.name].select(found.version)
+    assert version is not None
+    return _adapter_card(state, name, found.digest, int(version.created_at.timestamp()))
+
+
+def _base_card(state: State) -> dict[str, Any]:
+    return _card(state, state.base.name, state.settings.model, None, state.created)
+
+
+def _adapter_card(state: State, name: str, digest: str, created: int) -> dict[str, Any]:
+    return _card(state, name, digest, state.base.name, created)
+
+
+def _card(state: State, name: str, root: str, parent: str | None, created: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": OWNER,
+        "root": root,
+        "parent": parent,
+        "max_model_len": state.max_model_len,
+        "permission": [_permission(name, created)],
+    }
+
+
+def _permission(name: str, created: int) -> dict[str, Any]:
+    return {
+        "id": f"modelperm-{hashlib.sha256(name.encode()).hexdigest()[:32]}",
+        "object": "model_permission",
+        "created": created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }

@@ -1,0 +1,102 @@
+"""From messages and texts to token ids."""
+
+from typing import Any
+
+from ..chat_template import ChatTemplate, TemplateFailure
+from ..errors import invalid
+from ..serving import check_chars, off_loop
+from ..state import State
+from .schemas import ChatFields, ChatMessage, CompletionRequest
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+async def chat_prompt(state: State, chat: ChatFields) -> list[int]:
+    """Token ids of the rendered chat. Raises ApiError that names the message at fault."""
+    if state.template is None:
+        raise invalid("This model has no chat template; use /v1/completions.", "messages", "no_chat_template")
+    template = state.template
+    messages = [_plain(message, number, template) for number, message in enumerate(chat.messages)]
+    continued = _check_continuation(chat, messages)
+    add_prompt = not continued if chat.add_generation_prompt is None else chat.add_generation_prompt
+    chars = sum(len(message["content"]) for message in messages)
+    check_chars(chars, state, "messages")
+
+    def render_and_encode() -> list[int]:
+        text = template.render(messages, add_prompt, continued, chat.chat_template_kwargs)
+        return state.tokenizer.encode(text, add_special_tokens=chat.add_special_tokens)
+
+    try:
+        return await off_loop(render_and_encode, chars)
+    except TemplateFailure as error:
+        raise invalid(f"{error}.", "messages", "chat_template_error") from None
+
+
+async def text_prompt(state: State, text: str, add_special_tokens: bool, field: str = "prompt") -> list[int]:
+    check_chars(len(text), state, field)
+    return await off_loop(lambda: state.tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
+
+
+async def completion_prompts(state: State, completion: CompletionRequest) -> list[list[int]]:
+    """One list of ids for each prompt of the request: a text, a list of ids, or a list of either."""
+    prompts = _split(completion.prompt)
+    if not prompts:
+        raise invalid("prompt is an empty list; send a string, a list of strings or lists of token ids.", "prompt")
+    if len(prompts) > state.settings.max_prompts:
+        limit = state.settings.max_prompts
+        raise invalid(f"prompt has {len(prompts)} entries; this server takes at most {limit} in one request.", "prompt")
+    check_chars(sum(len(prompt) for prompt in prompts if isinstance(prompt, str)), state, "prompt")
+    return [
+        await text_prompt(state, prompt, completion.add_special_tokens) if isinstance(prompt, str) else prompt
+        for prompt in prompts
+    ]
+
+
+def _split(prompt: str | list[str | list[int] | int]) -> list[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [entry for entry in prompt if isinstance(entry, int)]
+    others = [entry for entry in prompt if not isinstance(entry, int)]
+    if ids and others:
+        raise invalid("prompt mixes token ids with strings or lists; send one kind.", "prompt")
+    return [ids] if ids else others
+
+
+def _plain(message: ChatMessage, number: int, template: ChatTemplate) -> dict[str, Any]:
+    """The message as the template sees it."""
+    path = f"messages[{number}]"
+    if message.role not in ROLES:
+        raise invalid(f"{path}.role must be one of {', '.join(ROLES)}; got {message.role[:40]!a}.", f"{path}.role")
+    if message.tool_calls or message.function_call is not None:
+        field = "tool_calls" if message.tool_calls else "function_call"
+        raise invalid(f"{path}.{field} is not supported by this server yet.", f"{path}.{field}", "unsupported")
+    # Templates written before the developer role know it as system.
+    role = "system" if message.role == "developer" and "developer" not in template.source else message.role
+    plain = {"role": role, "content": _text(message, path)}
+    extra = {"name": message.name, "tool_call_id": message.tool_call_id}
+    return plain | {name: value for name, value in extra.items() if value is not None}
+
+
+def _text(message: ChatMessage, path: str) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None:
+        raise invalid(f"{path}.content is missing; it must be a string or a list of text parts.", f"{path}.content")
+    for number, part in enumerate(message.content):
+        if part.type not in ("text", "input_text") or part.text is None:
+            field = f"{path}.content[{number}]"
+            raise invalid(
+                f"{field}: only parts of type text with a text are supported.", f"{field}.type", "unsupported"
+            )
+    return "\n".join(part.text or "" for part in message.content)
+
+
+def _check_continuation(chat: ChatFields, messages: list[dict[str, Any]]) -> bool:
+    if chat.continue_final_message and chat.add_generation_prompt:
+        raise invalid(
+            "continue_final_message and add_generation_prompt exclude each other; leave the latter out.",
+            "continue_final_message",
+        )
+    if chat.continue_final_message and messages[-1]["role"] != "assistant":
+        raise invalid("continue_final_message needs a last message of the assistant.", "continue_final_message")
+    return chat.continue_final_message

@@ -1,0 +1,148 @@
+"""Bodies of the OpenAI API as clients send them, vLLM's additions included. Null members are dropped before."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from loraplex.engine.sampling import MAX_LOGPROBS, MAX_N, SamplingParams
+
+from ..errors import invalid
+
+MAX_MESSAGES = 4096
+DEFAULT_COMPLETION_TOKENS = 16
+Name = Annotated[str, Meta(min_length=1, max_length=300)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_N)]
+Tops = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+Limit = Annotated[int, Meta(ge=0, lt=2**31)]
+Int64 = Annotated[int, Meta(ge=-(2**63), lt=2**63)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationFields(msgspec.Struct, kw_only=True):
+    """What chat and completions share."""
+
+    model: Name
+    max_tokens: Limit | None = None
+    n: Choices = 1
+    temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] = 0
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100.0)] = 1.0
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    seed: Int64 | None = None
+    min_tokens: Limit = 0
+    stop: str | list[str] = []
+    stop_token_ids: list[TokenId] = []
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    prompt_logprobs: Tops | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+    def sampling(self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
+        """Not yet verified against the vocabulary."""
+        return SamplingParams(
+            n=self.n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=None if self.logit_bias is None else _token_keys(self.logit_bias),
+            allowed_token_ids=self.allowed_token_ids,
+            seed=self.seed,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            stop=[self.stop] if isinstance(self.stop, str) else self.stop,
+            stop_token_ids=self.stop_token_ids,
+            ignore_eos=self.ignore_eos,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            skip_special_tokens=self.skip_special_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with a chunk of usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def wants_running_usage(self) -> bool:
+        """Whether every chunk of a stream carries the usage so far."""
+        return self.wants_usage() and bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+
+class ContentPart(msgspec.Struct):
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct, omit_defaults=True):
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
+
+
+class ChatFields(msgspec.Struct, kw_only=True):
+    """What becomes a prompt through the chat template."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class ChatRequest(GenerationFields, ChatFields, kw_only=True):
+    max_completion_tokens: Limit | None = None
+    logprobs: bool = False
+    top_logprobs: Tops | None = None
+
+
+class CompletionRequest(GenerationFields, kw_only=True):
+    prompt: str | list[str | list[TokenId] | TokenId]
+    echo: bool = False
+    logprobs: Tops | None = None
+    add_special_tokens: bool = True
+
+
+class TokenizeChat(ChatFields, kw_only=True):
+    model: Name | None = None
+    return_token_strs: bool = False
+
+
+class TokenizeText(msgspec.Struct, kw_only=True):
+    prompt: str
+    model: Name | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class Detokenize(msgspec.Struct, kw_only=True):
+    tokens: list[TokenId]
+    model: Name | None = None
+
+
+def _token_keys(biases: dict[str, float]) -> dict[int, float]:
+    for key in biases:
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise invalid(f"logit_bias must map token ids to numbers, got the key {key[:40]!a}.", "logit_bias")
+    return {int(key): bias for key, bias in biases.items()}

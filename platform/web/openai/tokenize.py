@@ -1,0 +1,44 @@
+"""POST /tokenize and /detokenize, as vLLM has them."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from ..dependencies import StateOf
+from ..errors import invalid
+from ..json_body import convert, read_json
+from ..state import State
+from .prompts import chat_prompt, text_prompt
+from .schemas import Detokenize, TokenizeChat, TokenizeText
+
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.post("/tokenize")
+async def tokenize(request: Request, state: StateOf) -> dict[str, Any]:
+    """Token ids of a `prompt`, or of `messages` through the chat template."""
+    body = await read_json(request, state.settings.body_timeout)
+    fields: TokenizeText | TokenizeChat
+    if "messages" in body:
+        fields = convert(body, TokenizeChat)
+        tokens = await chat_prompt(state, fields)
+    else:
+        fields = convert(body, TokenizeText)
+        tokens = await text_prompt(state, fields.prompt, fields.add_special_tokens)
+    strings = [state.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
+    return {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens, "token_strs": strings}
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request, state: StateOf) -> dict[str, str]:
+    """The text of token ids."""
+    fields = convert(await read_json(request, state.settings.body_timeout), Detokenize)
+    _check_ids(fields.tokens, state)
+    return {"prompt": state.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
+
+
+def _check_ids(tokens: list[int], state: State) -> None:
+    vocabulary = state.model.vocab_size
+    wrong = next((token for token in tokens if token >= vocabulary), None)
+    if wrong is not None:
+        raise invalid(f"tokens has token id {wrong}, outside the vocabulary of {vocabulary}.", "tokens")

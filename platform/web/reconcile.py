@@ -1,0 +1,96 @@
+"""Reconciler: brings the engine to the registry's desired state, at once after a change here, soon after others."""
+
+import asyncio
+import logging
+from typing import Final
+
+from loraplex.engine.client import AdapterError, EngineUnavailable
+from loraplex.engine.protocol import AdapterSpec
+from loraplex.registry.snapshot import DesiredAdapter, ResolvedAdapter, Snapshots
+
+from .engine_door import EngineDoor
+
+POLL_SECONDS: Final = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """`generation` is the newest that the engine was brought to. `failures`: digest -> why the engine refused it."""
+
+    def __init__(self, engine: EngineDoor, snapshots: Snapshots) -> None:
+        self._engine = engine
+        self._snapshots = snapshots
+        self._lock = asyncio.Lock()
+        self._registered: dict[str, bool] = {}
+        """digest -> pinned, as the engine was last told. A restarted engine is told again by its client."""
+        self.generation = -1
+        self.failures: dict[str, str] = {}
+
+    @property
+    def in_step(self) -> bool:
+        return self.generation == self._snapshots.current.generation
+
+    async def poll(self) -> None:
+        """Look for changes for ever. A database that is away is waited for; what is known goes on being served."""
+        away = False
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self.reconcile()
+                away = False
+            except Exception:
+                if not away:
+                    logger.exception("the desired state cannot be read; the last one known goes on")
+                away = True
+
+    async def reconcile(self) -> None:
+        """Read the newest desired state and apply it. What the engine cannot do now is tried again by `poll`."""
+        await asyncio.to_thread(self._snapshots.refresh)
+        if not self.in_step:
+            async with self._lock:
+                await self._apply()
+
+    async def ensure(self, adapter: ResolvedAdapter) -> None:
+        """Return when the engine knows this adapter. Raises AdapterError or EngineUnavailable."""
+        if adapter.digest not in self._registered:
+            async with self._lock:
+                if adapter.digest not in self._registered:
+                    await self._register(DesiredAdapter(adapter.digest, adapter.folder, pinned=False))
+
+    async def _apply(self) -> None:
+        snapshot = self._snapshots.current
+        desired = {adapter.digest: adapter for adapter in snapshot.desired()}
+        self.failures = {}
+        try:
+            for adapter in desired.values():
+                await self._bring(adapter)
+            for digest in [digest for digest in self._registered if digest not in desired]:
+                await self._unregister(digest)
+        except EngineUnavailable:
+            return
+        self.generation = snapshot.generation
+
+    async def _bring(self, adapter: DesiredAdapter) -> None:
+        """One adapter to its desired state; a refusal is noted and harms no other."""
+        try:
+            if adapter.digest not in self._registered:
+                await self._register(adapter)
+            elif self._registered[adapter.digest] != adapter.pinned:
+                await self._engine.pin_adapter(adapter.digest, adapter.pinned)
+                self._registered[adapter.digest] = adapter.pinned
+        except AdapterError as error:
+            logger.error("adapter %s: %s", adapter.digest[:12], error)
+            self.failures[adapter.digest] = str(error)
+
+    async def _register(self, adapter: DesiredAdapter) -> None:
+        spec = AdapterSpec(digest=adapter.digest, path=str(adapter.folder), pinned=adapter.pinned)
+        await self._engine.register_adapter(spec)
+        self._registered[adapter.digest] = adapter.pinned
+
+    async def _unregister(self, digest: str) -> None:
+        try:
+            await self._engine.unregister_adapter(digest)
+        except AdapterError as error:
+            logger.error("adapter %s: %s", digest[:12], error)
+        self._registered.pop(digest, None)

@@ -1,0 +1,40 @@
+"""Server: uvicorn around the app, with an orderly end."""
+
+from types import FrameType
+
+import uvicorn
+
+from .app import create_app
+from .settings import Settings
+from .state import State
+
+GRACE_SECONDS = 10
+"""Beyond draining: for error events to go out and the engine to end."""
+KEEP_ALIVE_SECONDS = 5
+
+
+class Server(uvicorn.Server):
+    """`await serve()` returns after SIGINT or SIGTERM; `state.started` is set when the engine has started or failed."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(_config(state, state.settings))
+        self._state = state
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal stops taking requests and drains; uvicorn makes a second one end at once."""
+        self._state.stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def _config(state: State, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(state),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=round(settings.drain_seconds) + GRACE_SECONDS,
+    )

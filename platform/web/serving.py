@@ -1,0 +1,108 @@
+"""From checked prompts and parameters to running generations; shared by the OpenAI endpoints and the playground."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loraplex.engine.protocol import AdapterRef, GenerateRequest
+from loraplex.engine.sampling import SamplingParams
+
+from .auth import Caller
+from .errors import ApiError, invalid, overloaded
+from .generation import Generation
+from .resolve import resolve_adapter
+from .state import State
+
+INLINE_CHARS = 8192
+"""Text up to this length is rendered and tokenized on the event loop, longer text on a thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to generate: prompts as token ids, the same parameters for all. `prompt_field` names them in errors."""
+
+    model: str
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    prompt_field: str
+    max_tokens_field: str = "max_tokens"
+    priority: int = 0
+    cache_salt: str = ""
+
+
+async def start_generations(state: State, caller: Caller, order: Order, request_id: str) -> list[Generation]:
+    """One generation for each prompt, not yet running. Raises ApiError for whatever cannot be served."""
+    if state.stopping.is_set():
+        raise overloaded("The server is stopping. Try again in a moment.")
+    if not state.engine.ready():
+        raise overloaded(f"The engine is {state.engine.state.value}. Try again in a moment.")
+    _verify(order, state)
+    adapter = await resolve_adapter(state, order.model, caller.tenant)
+    call_id, n = uuid.uuid4().hex, order.params.n
+    requests = [
+        GenerateRequest(
+            request_id=f"{call_id}-{number}",
+            prompt_token_ids=prompt,
+            params=order.params,
+            adapter=None if adapter is None else AdapterRef(digest=adapter.digest),
+            tenant=caller.tenant,
+            cache_salt=f"{caller.tenant}\0{order.cache_salt}",
+            priority=order.priority,
+        )
+        for number, prompt in enumerate(order.prompts)
+    ]
+    label = state.settings.base_name if adapter is None else adapter.name
+    return [
+        Generation(state.engine, state.tokenizer, request, state.metrics, label, request_id, number * n)
+        for number, request in enumerate(requests)
+    ]
+
+
+async def off_loop(work: Callable[[], list[int]], chars: int) -> list[int]:
+    """The result of `work` on `chars` characters, without holding up the event loop for long."""
+    return work() if chars <= INLINE_CHARS else await asyncio.to_thread(work)
+
+
+def check_chars(chars: int, state: State, field: str) -> None:
+    """Refuse text that is not worth tokenizing."""
+    limit = state.settings.max_prompt_chars
+    if chars > limit:
+        raise invalid(f"{field} has {chars} characters; this server takes at most {limit}.", field, "prompt_too_long")
+
+
+def _verify(order: Order, state: State) -> None:
+    try:
+        order.params.verify(state.model.vocab_size)
+    except ValueError as error:
+        raise invalid(f"{error}.", _named_field(str(error), order)) from None
+    for prompt in order.prompts:
+        _check_prompt(prompt, order, state)
+
+
+def _check_prompt(prompt: list[int], order: Order, state: State) -> None:
+    field, limit, vocabulary = order.prompt_field, state.max_model_len, state.model.vocab_size
+    if not prompt:
+        raise invalid(f"{field} is empty; at least one token is needed.", field)
+    if max(prompt) >= vocabulary or min(prompt) < 0:
+        wrong = next(token for token in prompt if not 0 <= token < vocabulary)
+        raise invalid(f"{field} has token id {wrong}, outside the vocabulary of {vocabulary}.", field)
+    output = order.params.max_tokens
+    if len(prompt) + (1 if output is None else output) > limit:
+        raise _too_long(len(prompt), output, limit, order)
+
+
+def _too_long(prompt: int, output: int | None, limit: int, order: Order) -> ApiError:
+    fits = prompt < limit and output is not None
+    advice = f"Ask for at most {limit - prompt} tokens." if fits else "Shorten the prompt."
+    asked = "" if output is None else f" and {output} of output were asked for"
+    message = f"This model takes {limit} tokens of prompt and output; the prompt has {prompt}{asked}. {advice}"
+    return invalid(message, order.max_tokens_field if fits else order.prompt_field, "context_length_exceeded")
+
+
+def _named_field(message: str, order: Order) -> str | None:
+    """The first parameter that the message of SamplingParams.verify() names."""
+    words = re.findall(r"\w+", message)
+    field = next((word for word in words if word in SamplingParams.__struct_fields__), None)
+    return order.max_tokens_field if field == "max_tokens" else field

@@ -1,0 +1,195 @@
+"""Settings: all that an operator may set, by flag, environment (LORAPLEX_*), TOML file or these defaults."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from loraplex.engine.config import EngineConfig
+from loraplex.registry.keys import check_token
+from loraplex.registry.users import check_password
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout this file is in; an installed package has no pyproject.toml there."""
+IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
+DEFAULT_DATA_DIR = ROOT / ".data" if IN_CHECKOUT else Path.home() / ".local" / "share" / "loraplex"
+DEMO_MODEL = ROOT / "examples" / "demo" / "model"
+CONFIG_FILE = "loraplex.toml"
+WEAK_WORDS = (
+    "password",
+    "passw0rd",
+    "changeme",
+    "change-me",
+    "administrator",
+    "loraplex",
+    "12345678",
+    "sk-1234",
+    "qwertyui",
+)
+MASK = "********"
+
+Fraction = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def _plain_int(value: object) -> object:
+    """Refuse true and 1.5 where pydantic would take them as a number of bytes."""
+    if isinstance(value, bool | float):
+        raise ValueError(f"give a whole number of bytes or a size such as 512MiB, got {value}")
+    return value
+
+
+Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
+
+
+class Settings(BaseSettings):
+    """Read once at start. Each field's description is what `loraplex config` and the docs show."""
+
+    model_config = SettingsConfigDict(env_prefix="LORAPLEX_", extra="forbid", frozen=True, validate_default=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on")
+    port: int = Field(8000, ge=1, le=65535, description="Port to listen on")
+    data_dir: Path = Field(DEFAULT_DATA_DIR, description="Folder of the database, the artifacts and the credentials")
+    model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")
+    served_name: str = Field("", description="Name of the base model in the API; empty: the last part of `model`")
+    database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the data folder")
+    admin_password: SecretStr | None = Field(
+        None, description="Password of the dashboard; none: made at the first start"
+    )
+    admin_password_file: Path | None = Field(None, description="File that holds the admin password")
+    api_key: SecretStr | None = Field(None, description="First inference key; none: made at the first start")
+    api_key_file: Path | None = Field(None, description="File that holds the first inference key")
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
+    max_model_len: Count | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
+    max_num_seqs: Count = Field(64, description="Sequences that may run in one step")
+    max_num_batched_tokens: Count = Field(512, description="Tokens one engine step may process")
+    block_size: Count = Field(16, description="Tokens in one KV-cache block")
+    kv_cache_memory: Bytes | None = Field(None, description="Size of the KV cache; none: a share of the free memory")
+    num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; wins over kv_cache_memory")
+    enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt beginnings")
+    adapter_memory: Bytes = Field(ByteSize(512 << 20), description="Memory for the weights of loaded adapters")
+    max_loaded_adapters: Count = Field(256, description="Adapters that may be loaded at once")
+    max_queue: Count = Field(512, description="Waiting requests over all tenants; one more is refused with 503")
+    seed: int = Field(0, description="Seed of requests that bring none")
+    num_threads: Count | None = Field(None, description="CPU threads of the engine; none: all cores")
+
+    max_body_bytes: Bytes = Field(ByteSize(1 << 20), description="Largest JSON body of a request")
+    max_prompt_chars: Count = Field(500_000, description="Longest prompt in characters, before it is tokenized")
+    max_prompts: Count = Field(256, description="Most prompts in one /v1/completions request")
+    max_concurrent_requests: Count = Field(1024, description="Requests in flight; one more is refused with 503")
+    max_adapter_bytes: Bytes = Field(ByteSize(1 << 30), description="Largest adapter weights file")
+    min_free_bytes: Bytes = Field(ByteSize(1 << 30), description="Bytes that an upload must leave free on the disk")
+    max_concurrent_uploads: Count = Field(8, description="Adapter files uploaded at the same time")
+    body_timeout: Fraction = Field(30.0, description="Seconds a client may take to send a JSON body")
+    upload_timeout: Fraction = Field(1800.0, description="Seconds a client may take to send an adapter file")
+    ping_seconds: Fraction = Field(10.0, description="Silence after which a stream gets a keep-alive comment")
+    drain_seconds: Fraction = Field(20.0, description="Seconds that running requests get to end when the server stops")
+    session_hours: Fraction = Field(12.0, description="Hours until the dashboard asks for the password again")
+    public_metrics: bool = Field(True, description="Serve /metrics without a key to clients on this machine")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
+    log_json: bool = Field(False, description="One JSON object per log line")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = config_file(init_settings())
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_secret_files(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for name in ("admin_password", "api_key"):
+            file = values.get(f"{name}_file")
+            if file and values.get(name):
+                raise ValueError(f"{name} and {name}_file are both set: give one of them")
+            if file:
+                values = values | {name: Path(file).read_text().strip()}
+        return values
+
+    @model_validator(mode="after")
+    def _refuse_weak_secrets(self) -> Self:
+        _refuse_weak("admin_password", self.admin_password, check_password)
+        _refuse_weak("api_key", self.api_key, check_token)
+        return self
+
+    @property
+    def base_name(self) -> str:
+        """What clients call the base model."""
+        if self.served_name:
+            return self.served_name
+        return "demo" if self.model == str(DEMO_MODEL) else self.model.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def database(self) -> str:
+        """The database URL in force."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'loraplex.db'}"
+
+    @property
+    def admin_password_text(self) -> str | None:
+        return None if self.admin_password is None else self.admin_password.get_secret_value()
+
+    @property
+    def api_key_text(self) -> str | None:
+        return None if self.api_key is None else self.api_key.get_secret_value()
+
+    def engine_config(self, model_folder: Path) -> EngineConfig:
+        """What the engine is started with; `model_folder` is where `model` lies on this machine."""
+        shared = set(EngineConfig.__struct_fields__) - {"model", "served_name"}
+        values = {name: _plain(getattr(self, name)) for name in sorted(shared)}
+        return EngineConfig(model=str(model_folder), served_name=self.base_name, **values)
+
+    def masked(self) -> dict[str, object]:
+        """The settings in force, fit for a screen: secrets are replaced by asterisks."""
+        values = self.model_dump(mode="json")
+        for name in ("admin_password", "api_key"):
+            values[name] = MASK if values[name] else None
+        return values | {"database_url": _mask_url(self.database), "served_name": self.base_name}
+
+
+def config_file(flags: dict[str, Any]) -> Path:
+    """The TOML file to read: LORAPLEX_CONFIG, which must exist, else loraplex.toml in the data folder."""
+    named = os.environ.get("LORAPLEX_CONFIG")
+    if named:
+        if not Path(named).is_file():
+            raise ValueError(f"LORAPLEX_CONFIG names {named}, which is not a file")
+        return Path(named)
+    data_dir = flags.get("data_dir") or os.environ.get("LORAPLEX_DATA_DIR") or DEFAULT_DATA_DIR
+    return Path(data_dir) / CONFIG_FILE
+
+
+def _plain(value: object) -> Any:
+    return int(value) if isinstance(value, ByteSize) else value
+
+
+def _refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str]) -> None:
+    if secret is None:
+        return
+    text = check(secret.get_secret_value())
+    if any(text.lower().startswith(word) for word in WEAK_WORDS) or len(set(text)) < 5:
+        raise ValueError(
+            f"{name} is easily guessed. Leave LORAPLEX_{name.upper()} unset and one is made at the first start, "
+            "or make one with: openssl rand -hex 24"
+        )
+
+
+def _mask_url(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    credentials, at, location = rest.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    return f"{scheme}{separator}{user}{colon}{MASK if colon else ''}{at}{location}"

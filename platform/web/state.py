@@ -1,0 +1,112 @@
+"""State: everything a request may need, made once at start and found at `app.state.loraplex`."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from loraplex.engine.client import EngineClient
+from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.tokenizer import Tokenizer
+from loraplex.registry.base import ServedBase
+from loraplex.registry.credentials import Credentials, ensure_credentials
+from loraplex.registry.migrate import upgrade
+from loraplex.registry.registry import Registry
+from loraplex.registry.shared_secrets import SESSIONS, shared_secret
+
+from .chat_template import ChatTemplate
+from .engine_door import EngineDoor
+from .limits import Slots
+from .metrics import Metrics
+from .reconcile import Reconciler
+from .sessions import Sessions
+from .settings import Settings
+from .token_text import TokenText
+
+
+class UsedKeys:
+    """When each key was last used, until the reconciler writes it down."""
+
+    def __init__(self) -> None:
+        self._moments: dict[str, datetime] = {}
+
+    def note(self, prefix: str) -> None:
+        self._moments[prefix] = datetime.now(UTC)
+
+    def take(self) -> dict[str, datetime]:
+        taken, self._moments = self._moments, {}
+        return taken
+
+
+@dataclass(slots=True)
+class State:
+    settings: Settings
+    registry: Registry
+    base: ServedBase
+    engine: EngineDoor
+    model_folder: Path
+    model: ModelConfig
+    tokenizer: Tokenizer
+    token_text: TokenText
+    template: ChatTemplate | None
+    """None when the model has no chat template: then it has no chat endpoint."""
+    credentials: Credentials
+    sessions: Sessions
+    metrics: Metrics
+    reconciler: Reconciler
+    requests: Slots
+    uploads: Slots
+    used_keys: UsedKeys = field(default_factory=UsedKeys)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the first start of the engine has ended, well or not."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server is to end: nothing new is begun, endless streams end."""
+    start_error: str | None = None
+    created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
+    """Unix time of the start; the base model's `created`."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt plus output, as far as known: the engine may have room for less than the checkpoint says."""
+        if self.engine.info is not None:
+            return self.engine.info.max_model_len
+        return self.settings.max_model_len or self.model.max_position_embeddings
+
+
+def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None = None) -> State:
+    """Migrate the database, make the credentials, read the model's small files. ValueError says what is wrong.
+
+    `model_folder` is where `settings.model` lies; `engine` is for tests.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
+    base = ServedBase(settings.base_name, base_signature(model_folder))
+    upgrade(settings.database)
+    registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))
+    credentials = ensure_credentials(
+        registry, settings.data_dir / "credentials.json", settings.admin_password_text, settings.api_key_text
+    )
+    door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
+    return State(
+        settings=settings,
+        registry=registry,
+        base=base,
+        engine=door,
+        model_folder=model_folder,
+        model=model,
+        tokenizer=tokenizer,
+        token_text=TokenText(tokenizer),
+        template=_template(tokenizer, settings),
+        credentials=credentials,
+        sessions=Sessions(registry.users, shared_secret(registry.database, SESSIONS), settings.session_hours),
+        metrics=Metrics(settings.base_name),
+        reconciler=Reconciler(door, registry.snapshots),
+        requests=Slots(settings.max_concurrent_requests, "requests in flight"),
+        uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
+    )
+
+
+def _template(tokenizer: Tokenizer, settings: Settings) -> ChatTemplate | None:
+    if tokenizer.chat_template is None:
+        return None
+    return ChatTemplate(tokenizer.chat_template, tokenizer.named_tokens, settings.max_prompt_chars)
