@@ -6,6 +6,7 @@ Shapes: T tokens of the step, N adapter slots, K module kinds, L layers, P rank 
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 
 RANKS_PER_PAGE: Final = 8
@@ -53,13 +54,20 @@ class LoraBatch:
 
     @staticmethod
     def build(table: PageTable, token_slot: torch.Tensor, token_scale: torch.Tensor) -> "LoraBatch | None":
-        """Group the tokens; None when every token uses the base."""
-        order = torch.argsort(token_slot, stable=True)
-        first = int((token_slot < 0).sum())
-        if first == len(token_slot):
+        """Group the tokens, given on the host; None when every token uses the base."""
+        slots = token_slot.numpy()
+        order = slots.argsort(kind="stable").astype(np.int32)
+        by_slot = slots[order]
+        first = int(by_slot.searchsorted(0))
+        if first == len(slots):
             return None
-        sorted_tokens = order[first:]
-        slots, counts = torch.unique_consecutive(token_slot[sorted_tokens], return_counts=True)
-        starts = torch.zeros(len(slots) + 1, dtype=torch.int32)
-        starts[1:] = torch.cumsum(counts, 0)
-        return LoraBatch(table, token_slot, token_scale, sorted_tokens.to(torch.int32), starts, slots.to(torch.int32))
+        members = by_slot[first:]
+        starts = np.concatenate(([0], (members[1:] != members[:-1]).nonzero()[0] + 1, [len(members)]), dtype=np.int32)
+        return LoraBatch(
+            table,
+            token_slot,
+            token_scale,
+            sorted_tokens=torch.from_numpy(order[first:]),
+            segment_starts=torch.from_numpy(starts),
+            segment_slots=torch.from_numpy(members[starts[:-1]].astype(np.int32)),
+        )

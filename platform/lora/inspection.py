@@ -4,8 +4,8 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
@@ -44,7 +44,7 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspec
     return Inspection(_manifest(structure, structure.settings, digest), tuple(report.findings))
 
 
-def read_structure(config: bytes, file: BinaryIO, base: BaseSignature, report: Report) -> Structure:
+def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Report) -> Structure:
     """Configuration and header, judged against each other and the base; failures go to `report`."""
     size = os.fstat(file.fileno()).st_size
     settings = read_settings(config, report)
@@ -53,7 +53,7 @@ def read_structure(config: bytes, file: BinaryIO, base: BaseSignature, report: R
     return Structure(settings, tensors, modules, size)
 
 
-def _judge_values(file: BinaryIO, structure: Structure, report: Report) -> str:
+def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
     """Read every byte once: the digest, values no weight can have, and adapters that do nothing."""
     if any(finding.check == "header" and finding.level == "fail" for finding in report.findings):
         return ""

@@ -5,7 +5,8 @@ Layout: 8 bytes little-endian length N, N bytes of JSON (name -> dtype, shape, d
 
 import math
 import re
-from typing import Any, BinaryIO, Final
+from io import FileIO
+from typing import Any, Final
 
 from .manifest import TensorInfo
 from .report import Report, quote
@@ -29,7 +30,7 @@ _MAGIC: Final = {
 }
 
 
-def read_header(file: BinaryIO, size: int, report: Report) -> tuple[TensorInfo, ...]:
+def read_header(file: FileIO, size: int, report: Report) -> tuple[TensorInfo, ...]:
     """The tensors of an open file of `size` bytes, in the order of their bytes.
 
     Each thing wrong is a failure in `report`; after one the result holds only the entries that are sound.
@@ -46,7 +47,7 @@ def read_header(file: BinaryIO, size: int, report: Report) -> tuple[TensorInfo, 
     return tensors
 
 
-def _read_entries(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+def _read_entries(file: FileIO, size: int) -> tuple[dict[str, Any], int]:
     beginning = file.read(32)
     _refuse_other_formats(beginning)
     if size < 10:

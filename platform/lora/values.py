@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from io import FileIO
+from typing import Final
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Magnitudes:
     """Every value is 0."""
 
 
-def scan_tensor(file: BinaryIO, tensor: TensorInfo, update: Callable[[memoryview], object]) -> Magnitudes:
+def scan_tensor(file: FileIO, tensor: TensorInfo, update: Callable[[memoryview], object]) -> Magnitudes:
     """Judge the tensor's values, and pass its bytes to `update` on the way. EOFError where the file ends early."""
     bits, mask, limit = _BITS[tensor.dtype]
     buffer = np.empty(min(CHUNK_BYTES, tensor.end - tensor.start), np.uint8)
@@ -42,9 +43,9 @@ def scan_tensor(file: BinaryIO, tensor: TensorInfo, update: Callable[[memoryview
     return Magnitudes(largest <= limit, largest == 0)
 
 
-def read_exactly(file: BinaryIO, target: memoryview) -> None:
+def read_exactly(file: FileIO, target: memoryview) -> None:
     while target:
-        count = file.readinto(target)  # type: ignore[attr-defined]
+        count = file.readinto(target)
         if not count:
             raise EOFError("the file ends before its last tensor")
         target = target[count:]

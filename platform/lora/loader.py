@@ -1,0 +1,203 @@
+"""Loader: brings adapters into the page store and takes them out. Decides who gets room, and who makes it.
+
+A load has three steps: a thread reads the header; the adapter waits for room; a thread fills its pages. Between the
+steps the engine thread moves it on in `poll`.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from .batch import RANKS_PER_PAGE
+from .manifest import BaseSignature
+from .pages import PageStore, Room
+from .residency import Entry, State
+from .weights import load_pages, read_modules
+
+PATIENCE: Final = 1.0
+"""Seconds an adapter waits for room before nobody may overtake it and residents in use are asked to leave."""
+FORGOTTEN: Final = 5.0
+"""Seconds after which a load, or a loaded adapter, that no request has asked for again loses its claim."""
+LONGEST_RETRY: Final = 60.0
+
+
+class Loader:
+    """Belongs to the engine thread, so nothing locks: loader threads only fill pages that no table entry shows, and
+    hand them back through a Future that `poll` reads."""
+
+    def __init__(self, base: BaseSignature, store: PageStore, executor: Executor, clock: Callable[[], float]) -> None:
+        self._base = base
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._queue: dict[str, Entry] = {}
+        """Loading, in the order in which they were first asked for."""
+        self._residents: dict[str, Entry] = {}
+        """In the order in which they were loaded."""
+
+    def busy(self) -> bool:
+        return bool(self._queue)
+
+    def start(self, entry: Entry) -> None:
+        """Begin to load, unless it is loading, resident or has failed a moment ago."""
+        now = self._clock()
+        if entry.state in (State.LOADING, State.RESIDENT) or now < entry.retry_at:
+            return
+        entry.state, entry.started, entry.error = State.LOADING, now, None
+        self._queue[entry.digest] = entry
+        if entry.folder_read != entry.folder:
+            entry.folder_read = entry.folder
+            entry.job = self._executor.submit(read_modules, Path(entry.folder), self._base)
+
+    def poll(self) -> list[Entry]:
+        """Move loads on. Returns the entries whose running job has ended."""
+        ended = [entry for entry in self._queue.values() if entry.job is not None and entry.job.done()]
+        for entry in ended:
+            self._take_result(entry)
+        self._give_room()
+        return ended
+
+    def withdraw(self, entry: Entry, winner: str | None = None) -> None:
+        """Free the pages of an unused resident, in favour of `winner`, or end the wait of one without a running job."""
+        assert entry.users == 0 and entry.job is None
+        if entry.state is State.RESIDENT:
+            assert entry.room is not None
+            self._store.free(entry.room)
+            del self._residents[entry.digest]
+            entry.room, entry.state, entry.leaving = None, State.REGISTERED, False
+            entry.evictions, entry.evicted_for = entry.evictions + 1, winner
+        elif entry.state is State.LOADING:
+            self._leave_queue(entry, State.REGISTERED)
+
+    def check_integrity(self) -> list[str]:
+        filling = [entry for entry in self._queue.values() if entry.room is not None]
+        rooms = [entry.room for entry in (*filling, *self._residents.values()) if entry.room is not None]
+        errors = self._store.check_integrity(rooms)
+        errors += [f"adapter {e.digest[:12]} fills pages without a job" for e in filling if e.job is None]
+        errors += [
+            f"adapter {e.digest[:12]} is queued as {e.state}" for e in self._queue.values() if e.state != "loading"
+        ]
+        residents = self._residents.values()
+        errors += [f"adapter {e.digest[:12]} is resident as {e.state}" for e in residents if e.state != "resident"]
+        return errors
+
+    # Steps of a load
+
+    def _take_result(self, entry: Entry) -> None:
+        assert entry.job is not None
+        job, entry.job = entry.job, None
+        error = job.exception()
+        if error is not None:
+            self._fail(entry, f"adapter {entry.digest[:12]} cannot be loaded: {error}")
+        elif entry.room is None:
+            entry.modules = job.result()
+            pages = self._store.count_pages(entry.modules)
+            entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
+        else:
+            self._publish(entry, entry.room)
+
+    def _fill(self, entry: Entry, room: Room) -> None:
+        """Let a thread fill the room; the table does not show it yet."""
+        assert entry.modules is not None and entry.folder_read is not None
+        write = partial(
+            load_pages, Path(entry.folder_read), entry.modules, entry.digest, self._store.dtype_name, RANKS_PER_PAGE
+        )
+        entry.room = room
+        entry.job = self._executor.submit(self._store.fill, room, write)
+
+    def _publish(self, entry: Entry, room: Room) -> None:
+        assert entry.modules is not None
+        self._store.publish(room, entry.modules)
+        self._leave_queue(entry, State.RESIDENT)
+        self._residents[entry.digest] = entry
+        entry.fresh, entry.failures, entry.loads = True, 0, entry.loads + 1
+        entry.last_used = self._clock()
+        entry.load_seconds = entry.last_used - entry.started
+
+    def _fail(self, entry: Entry, error: str) -> None:
+        self._leave_queue(entry, State.FAILED)
+        entry.error, entry.failures, entry.folder_read = error, entry.failures + 1, None
+        entry.retry_at = self._clock() + min(LONGEST_RETRY, 2.0 ** (entry.failures - 1))
+        if entry.room is not None:
+            self._store.free(entry.room)
+            entry.room = None
+
+    def _leave_queue(self, entry: Entry, state: State) -> None:
+        del self._queue[entry.digest]
+        entry.state, entry.ordered = state, False
+
+    # Room
+
+    def _give_room(self) -> None:
+        """First come, first served; a small one may overtake until the first has lost its patience."""
+        now = self._clock()
+        for entry in [entry for entry in self._queue.values() if entry.job is None]:
+            if entry.removed or not (entry.ordered or now - entry.asked < FORGOTTEN):
+                self._leave_queue(entry, State.REGISTERED)
+            elif not self._fit(entry) and entry.state is State.LOADING and now - entry.started > PATIENCE:
+                self._ask_residents_to_leave(entry)
+                return
+
+    def _fit(self, entry: Entry) -> bool:
+        """Begin to fill its pages if there is, or can be made, room now. Fails it when there can never be."""
+        assert entry.modules is not None
+        pages = self._store.count_pages(entry.modules)
+        room = self._store.reserve(pages)
+        victims = iter(self._evictable(entry))
+        while room is None and (victim := next(victims, None)) is not None:
+            self.withdraw(victim, winner=entry.digest)
+            room = self._store.reserve(pages)
+        if room is not None:
+            self._fill(entry, room)
+        elif self._hopeless(entry):
+            self._fail(entry, self._refusal(entry))
+        return room is not None
+
+    def _evictable(self, entry: Entry) -> list[Entry]:
+        """Residents that may go at once, least recently used first; none when even all of them would not do."""
+        now = self._clock()
+        idle = [other for other in self._residents.values() if _is_idle(other, now)]
+        enough = self._store.bytes_free + sum(other.bytes for other in idle) >= entry.bytes
+        return sorted(idle, key=lambda other: other.last_used) if enough else []
+
+    def _ask_residents_to_leave(self, entry: Entry) -> None:
+        """Keep what comes free for `entry`: idle adapters go now, used ones, longest resident first, after their users.
+
+        Without this, adapters under steady traffic would keep a new one waiting for ever.
+        """
+        now = self._clock()
+        others = [other for other in self._residents.values() if not other.pinned]
+        coming = self._store.bytes_free + sum(other.bytes for other in others if other.leaving)
+        slots = self._store.free_slots + sum(other.leaving for other in others)
+        for other in sorted(others, key=lambda other: not _is_idle(other, now)):
+            if coming >= entry.bytes and slots > 0:
+                return
+            if not other.leaving:
+                other.leaving, coming, slots = True, coming + other.bytes, slots + 1
+                if other.users == 0:
+                    self.withdraw(other, winner=entry.digest)
+
+    def _hopeless(self, entry: Entry) -> bool:
+        """Whether nothing that can leave or is on its way stands in its way."""
+        filling = any(other.room is not None for other in self._queue.values())
+        return not filling and all(other.pinned for other in self._residents.values())
+
+    def _refusal(self, entry: Entry) -> str:
+        pinned = sum(other.bytes for other in self._residents.values())
+        return (
+            f"adapter {entry.digest[:12]} does not fit: it needs {_megabytes(entry.bytes)} and a slot; of "
+            f"{_megabytes(self._store.capacity)} adapter memory and {self._store.slots} slots, "
+            f"pinned adapters hold {_megabytes(pinned)} and {len(self._residents)}. "
+            f"Raise adapter_memory or max_loaded_adapters, or unpin some"
+        )
+
+
+def _is_idle(entry: Entry, now: float) -> bool:
+    """May go at once: nobody uses it, and no request it was loaded for is about to."""
+    return not entry.pinned and entry.users == 0 and not (entry.fresh and now - entry.asked < FORGOTTEN)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"

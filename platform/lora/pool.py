@@ -1,0 +1,176 @@
+"""AdapterPool: which adapters are known, which are resident, and who uses them. The engine's one door to adapters.
+
+Life of an adapter: registered -> loading -> resident -> registered again when evicted. A load that fails marks this
+adapter only, and is tried again after a while.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import torch
+
+from .batch import PageTable
+from .loader import Loader
+from .manifest import BaseSignature
+from .pages import PageStore
+from .residency import Entry, Residency, State
+
+
+class AdapterPool:
+    """Every method belongs to the engine thread; see Loader for why that is enough."""
+
+    def __init__(
+        self,
+        base: BaseSignature,
+        *,
+        memory: int,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        executor: Executor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`memory`: bytes for rank pages of `dtype`; `slots`: adapters that may be resident at once.
+
+        One loader thread by default: more would only compete with the model for memory and cores.
+        """
+        self._store = PageStore(base, memory, slots, dtype, device)
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
+        self._loader = Loader(base, self._store, self._executor, clock)
+        self._clock = clock
+        self._entries: dict[str, Entry] = {}
+
+    # What the registry asks for
+
+    def register(self, digest: str, folder: str, pinned: bool = False) -> None:
+        """Make an adapter known. Idempotent; a pinned one is loaded at once."""
+        entry = self._entries.setdefault(digest, Entry(digest, folder))
+        entry.folder = folder
+        if entry.removed:
+            entry.removed = entry.leaving = False
+        self.pin(digest, pinned)
+
+    def unregister(self, digest: str) -> None:
+        """Forget an adapter after its last user; nobody new gets it. Unknown digests are fine."""
+        entry = self._entries.get(digest)
+        if entry is not None:
+            entry.removed, entry.pinned, entry.ordered = True, False, False
+            self._settle(entry)
+
+    def pin(self, digest: str, pinned: bool) -> None:
+        """A pinned adapter is loaded at once and never evicted. ValueError when it is not registered."""
+        entry = self._known(digest)
+        entry.pinned = pinned
+        if pinned:
+            self.load(digest)
+
+    def load(self, digest: str) -> None:
+        """Make it resident as soon as there is room; `resident` and `failure` tell when and why not."""
+        entry = self._known(digest)
+        entry.leaving = False
+        if entry.state is not State.RESIDENT:
+            entry.ordered, entry.retry_at = True, -math.inf
+            self._loader.start(entry)
+
+    def evict(self, digest: str) -> None:
+        """Free its pages after its last user. ValueError when it is pinned, loading or not registered."""
+        entry = self._known(digest)
+        if entry.pinned:
+            raise ValueError(f"adapter {digest[:12]} is pinned; unpin it first")
+        if entry.state is State.LOADING:
+            raise ValueError(f"adapter {digest[:12]} is being loaded; evict it when it is resident")
+        entry.leaving = entry.state is State.RESIDENT
+        self._settle(entry)
+
+    # What the scheduler asks for
+
+    def acquire(self, digest: str) -> bool:
+        """Take it for one sequence. False: not resident; it is being loaded, or `failure` says why not."""
+        entry = self._entries.get(digest)
+        if entry is None or entry.removed:
+            return False
+        entry.asked = self._clock()
+        if entry.state is State.RESIDENT and not entry.leaving:
+            entry.users, entry.fresh, entry.last_used = entry.users + 1, False, entry.asked
+            return True
+        self._loader.start(entry)
+        return False
+
+    def release(self, digest: str) -> None:
+        """Give back what one successful `acquire` took."""
+        entry = self._entries[digest]
+        assert entry.users > 0
+        entry.users, entry.last_used = entry.users - 1, self._clock()
+        self._settle(entry)
+
+    def failure(self, digest: str) -> str | None:
+        """Why it cannot be had now, in words; None while there is hope."""
+        entry = self._entries.get(digest)
+        if entry is None or entry.removed:
+            return f"adapter {digest[:12]} is not registered"
+        return entry.error if entry.state is State.FAILED and self._clock() < entry.retry_at else None
+
+    def slot_of(self, digest: str) -> int:
+        """Its slot in the table, which stays its own as long as it is held by `acquire`."""
+        entry = self._entries[digest]
+        assert entry.users > 0 and entry.room is not None
+        return entry.room.slot
+
+    # What the engine's loop asks for
+
+    @property
+    def table(self) -> PageTable:
+        return self._store.table
+
+    def poll(self) -> None:
+        """Publish what the loader threads have finished and give room to the next. Once per step."""
+        if self._loader.busy():
+            for entry in self._loader.poll():
+                self._settle(entry)
+
+    def loading(self) -> bool:
+        """Whether polling again soon is worth it."""
+        return self._loader.busy()
+
+    def resident(self, digest: str) -> bool:
+        entry = self._entries.get(digest)
+        return entry is not None and entry.state is State.RESIDENT
+
+    def statuses(self) -> list[Residency]:
+        now = self._clock()
+        return [entry.status(now) for entry in self._entries.values() if not entry.removed]
+
+    @property
+    def bytes_used(self) -> int:
+        return self._store.capacity - self._store.bytes_free
+
+    def check_integrity(self) -> list[str]:
+        """Everything wrong with the books, in words; empty when all is well."""
+        errors = self._loader.check_integrity()
+        for entry in self._entries.values():
+            if entry.users < 0 or (entry.users and entry.state is not State.RESIDENT):
+                errors.append(f"adapter {entry.digest[:12]} is {entry.state} with {entry.users} users")
+            if entry.removed and not entry.users and entry.job is None:
+                errors.append(f"adapter {entry.digest[:12]} was removed and is still here")
+        return errors
+
+    def close(self) -> None:
+        """Wait for the running load and end the loader thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _known(self, digest: str) -> Entry:
+        entry = self._entries.get(digest)
+        if entry is None or entry.removed:
+            raise ValueError(f"adapter {digest[:12]} is not registered")
+        return entry
+
+    def _settle(self, entry: Entry) -> None:
+        """Do what was put off until nobody uses the adapter and no thread works on it."""
+        if entry.users or entry.job is not None:
+            return
+        if entry.leaving or entry.removed:
+            self._loader.withdraw(entry)
+        if entry.removed:
+            del self._entries[entry.digest]

@@ -1,0 +1,96 @@
+"""Entry: what the pool knows of one adapter. Residency: the part of it that others may see."""
+
+import math
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from .manifest import ModuleLora
+from .pages import Room
+
+
+class State(StrEnum):
+    REGISTERED = "registered"
+    LOADING = "loading"
+    RESIDENT = "resident"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """Status of one registered adapter. Times are in seconds."""
+
+    digest: str
+    state: State
+    rank: int
+    """The largest rank of its modules; 0 until it was first read."""
+    pages: int
+    bytes: int
+    """Memory its pages take, or would take, in the arena; 0 until it was first read."""
+    pinned: bool
+    running: int
+    loads: int
+    evictions: int
+    evicted_for: str | None
+    load_seconds: float | None
+    last_used_seconds_ago: float | None
+    error: str | None
+
+
+@dataclass(slots=True)
+class Entry:
+    """Changed by the engine thread only; a job gets what it needs as arguments."""
+
+    digest: str
+    folder: str
+    folder_read: str | None = None
+    """The folder that `modules` describe."""
+    pinned: bool = False
+    state: State = State.REGISTERED
+    modules: tuple[ModuleLora, ...] | None = None
+    """None until its header was first read."""
+    pages: int = 0
+    bytes: int = 0
+    room: Room | None = None
+    """Set while its pages are being filled and while it is resident."""
+    job: Future[Any] | None = None
+    """What a loader thread is doing for it."""
+    users: int = 0
+    asked: float = -math.inf
+    """When a request last asked for it."""
+    ordered: bool = False
+    """An operator asked for the load that runs."""
+    fresh: bool = False
+    """Loaded for a request that has not taken it yet."""
+    leaving: bool = False
+    """To be evicted after its last user; nobody new may take it."""
+    removed: bool = False
+    """Unregistered, and forgotten after its last user."""
+    error: str | None = None
+    failures: int = 0
+    retry_at: float = -math.inf
+    loads: int = 0
+    evictions: int = 0
+    evicted_for: str | None = None
+    started: float = 0.0
+    load_seconds: float | None = None
+    last_used: float = -math.inf
+    """When it was last taken, given back or loaded."""
+
+    def status(self, now: float) -> Residency:
+        return Residency(
+            digest=self.digest,
+            state=self.state,
+            rank=max((module.rank for module in self.modules or ()), default=0),
+            pages=self.pages,
+            bytes=self.bytes,
+            pinned=self.pinned,
+            running=self.users,
+            loads=self.loads,
+            evictions=self.evictions,
+            evicted_for=self.evicted_for,
+            load_seconds=self.load_seconds,
+            last_used_seconds_ago=now - self.last_used if math.isfinite(self.last_used) else None,
+            error=self.error,
+        )

@@ -1,0 +1,120 @@
+"""Adapter weights from disk to rank pages: read once, verified against the digest, converted, laid out.
+
+Pages are numpy arrays of bit patterns `[L, RANKS_PER_PAGE * (in + out)]`, unsigned integers as wide as the arena's
+dtype. Only numpy runs here: torch operations on a loader thread would start a second team of OpenMP threads.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .digest import DIGEST_TAG, canonical_tensors
+from .inspection import read_structure
+from .manifest import BaseSignature, ModuleLora, TensorInfo
+from .report import Report
+from .values import read_exactly
+
+CONFIG_FILE: Final = "adapter_config.json"
+WEIGHTS_FILE: Final = "adapter_model.safetensors"
+
+Bits = NDArray[np.unsignedinteger[Any]]
+Pages = Mapping[str, Sequence[Bits]]
+"""kind -> its pages."""
+
+
+def read_modules(folder: Path, base: BaseSignature) -> tuple[ModuleLora, ...]:
+    """The modules of an adapter the registry has checked. ValueError says why it cannot be served after all."""
+    report = Report()
+    with FileIO(folder / WEIGHTS_FILE) as file:
+        structure = read_structure((folder / CONFIG_FILE).read_bytes(), file, base, report)
+    if report.failed:
+        raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
+    return structure.modules
+
+
+def load_pages(
+    folder: Path, modules: Sequence[ModuleLora], digest: str, dtype: str, ranks_per_page: int, pages: Pages
+) -> None:
+    """Fill `pages`, whose dtype is F32, F16 or BF16. Ranks that no module has become zero.
+
+    ValueError when the bytes on disk are not those of `digest`: then `pages` must not be used.
+    """
+    for page in (page for kind in pages.values() for page in kind):
+        page.fill(0)
+    homes = _homes(modules, ranks_per_page, pages)
+    seen = hashlib.sha256(DIGEST_TAG)
+    with FileIO(folder / WEIGHTS_FILE) as file:
+        for facts, tensor in canonical_tensors(modules):
+            bits = _read_tensor(file, tensor)
+            seen.update(facts)
+            seen.update(bits.data)
+            homes[tensor].put(convert(bits, tensor.dtype, dtype))
+    if seen.hexdigest() != digest:
+        raise ValueError(f"{folder / WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
+
+
+def convert(bits: Bits, source: str, target: str) -> Bits:
+    """Bit patterns of the dtype `source` as those of `target`, rounded to nearest even."""
+    return bits if source == target else _FROM_FLOAT[target](_TO_FLOAT[source](bits))
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """Where one tensor goes."""
+
+    shares: Sequence[Bits]
+    """Its part `[ranks_per_page, width]` of each page."""
+    by_column: bool
+    """B comes with one column per rank, A with one row."""
+
+    def put(self, bits: Bits) -> None:
+        by_rank = bits.T if self.by_column else bits
+        start = 0
+        for share in self.shares:
+            rows = by_rank[start : start + len(share)]
+            share[: len(rows)] = rows
+            start += len(share)
+
+
+def _homes(modules: Sequence[ModuleLora], ranks_per_page: int, pages: Pages) -> dict[TensorInfo, _Home]:
+    homes = {}
+    for module in modules:
+        rows = [page[module.layer] for page in pages[module.kind]]
+        split = ranks_per_page * module.a.shape[1]
+        homes[module.a] = _Home([row[:split].reshape(ranks_per_page, -1) for row in rows], by_column=False)
+        homes[module.b] = _Home([row[split:].reshape(ranks_per_page, -1) for row in rows], by_column=True)
+    return homes
+
+
+def _read_tensor(file: FileIO, tensor: TensorInfo) -> Bits:
+    bits: Bits = np.empty(tensor.shape, np.uint32 if tensor.dtype == "F32" else np.uint16)
+    file.seek(tensor.start)
+    read_exactly(file, bits.data.cast("B"))
+    return bits
+
+
+def _bfloat16_to_float(bits: Bits) -> NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _float_to_bfloat16(values: NDArray[np.float32]) -> Bits:
+    bits = values.view(np.uint32)
+    return ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
+
+
+_TO_FLOAT: Final[dict[str, Callable[[Bits], NDArray[np.float32]]]] = {
+    "F32": lambda bits: bits.view(np.float32),
+    "F16": lambda bits: bits.view(np.float16).astype(np.float32),
+    "BF16": _bfloat16_to_float,
+}
+_FROM_FLOAT: Final[dict[str, Callable[[NDArray[np.float32]], Bits]]] = {
+    "F32": lambda values: values.view(np.uint32),
+    "F16": lambda values: values.astype(np.float16).view(np.uint16),
+    "BF16": _float_to_bfloat16,
+}
