@@ -110,7 +110,7 @@ class BlockPool:
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> list[str]:
         """Compare the books with the block tables of all live sequences; every difference in words."""
         held = Counter(block for table in tables for block in table)
-        free = Counter(self._blank) + Counter(self._reusable)
+        free = Counter([*self._blank, *self._reusable])
         problems = [
             f"block {block}: counted {self._references[block]} times, held {held[block]}, free {free[block]}"
             for block in range(1, self.num_blocks)

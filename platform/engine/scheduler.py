@@ -60,7 +60,7 @@ class Scheduler:
             raise ValueError(f"a request with the id {message.request_id!r} is running already; choose another id")
         cache_tokens = self.pool.num_usable * self.pool.block_size
         max_length = bound_length(message, self.limits, cache_tokens)
-        self.roster.add(Request(message, next(self._numbers), self._clock(), max_length, self.limits))
+        self.roster.add(self._make_request(message, max_length))
 
     def abort(self, request_id: str) -> list[Tokens]:
         """End a request, if it is live, with one last message for each unfinished choice."""
@@ -103,6 +103,16 @@ class Scheduler:
             self.roster.fail(request, "internal", message) for request in requests.values() if request.unfinished()
         ]
         return [*plan.failures, *failures]
+
+    def _make_request(self, message: GenerateRequest, max_length: int) -> Request:
+        return Request(
+            message,
+            next(self._numbers),
+            self._clock(),
+            max_length=max_length,
+            eos_token_ids=self.limits.eos_token_ids,
+            fingerprint=self.limits.fingerprint,
+        )
 
     def _grant_decodes(self, draft: Draft) -> None:
         for sequence in tuple(self.roster.running):

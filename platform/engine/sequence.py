@@ -4,7 +4,6 @@ import enum
 import hashlib
 import os
 
-from .admission import Limits
 from .prefix import BlockKey, block_key, encode, root_hash
 from .protocol import FinishReason, GenerateRequest, TokenLogprob
 from .sampling_state import SampleRow
@@ -26,8 +25,10 @@ class Request:
         message: GenerateRequest,
         number: int,
         arrival: float,
+        *,
         max_length: int,
-        limits: Limits,
+        eos_token_ids: frozenset[int],
+        fingerprint: str,
     ) -> None:
         """`number` grows with each request; `max_length` bounds prompt plus output of a choice, in tokens."""
         params = message.params
@@ -40,15 +41,15 @@ class Request:
         self.max_length = max_length
         self.max_cached = max(max_length - 1, len(message.prompt_token_ids))
         """Tokens of a choice that the KV cache holds at most; the last one drawn is never computed."""
-        self.eos_token_ids = frozenset() if params.ignore_eos else limits.eos_token_ids
+        self.eos_token_ids = frozenset() if params.ignore_eos else eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)
-        self.root_hash = root_hash(message.cache_salt, limits.fingerprint, message.adapter)
+        self.root_hash = root_hash(message.cache_salt, fingerprint, message.adapter)
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.holds_adapter = False
         self.queue_seconds: float | None = None
         self.cached_tokens = 0
         seed = int.from_bytes(os.urandom(8)) if params.seed is None else params.seed
-        self.sequences = [Sequence(self, index, _choice_seed(seed, index)) for index in range(params.n)]
+        self.sequences = [Sequence(self, index, choice_seed(seed, index)) for index in range(params.n)]
 
     @property
     def started(self) -> bool:
@@ -152,6 +153,6 @@ class Sequence:
         return None, None
 
 
-def _choice_seed(seed: int, index: int) -> int:
+def choice_seed(seed: int, index: int) -> int:
     """Choices of one request draw independently, and the same ones again for the same seed."""
     return int.from_bytes(hashlib.sha256(encode(seed, index)).digest()[:8])
