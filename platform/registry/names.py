@@ -15,8 +15,9 @@ LATEST = "latest"
 
 MAX_LABEL = 100
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_RULE = "use 1 to 63 characters from a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,62}"
+NAME_RULE = "use 1 to 63 characters from a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
+_NAME = re.compile(NAME_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ class Reference:
 def check_adapter_name(name: str) -> None:
     """Raise InvalidName unless `name` may name an adapter."""
     if not _NAME.fullmatch(name):
-        raise InvalidName(f"{_shown(name)} cannot name an adapter: {_RULE}{_lower_case_hint(name)}.")
+        raise InvalidName(f"{_shown(name)} cannot name an adapter: {NAME_RULE}{_lower_case_hint(name)}.")
 
 
 def check_alias(alias: str) -> None:
     """Raise InvalidName unless `alias` may be set on an adapter."""
     if not _NAME.fullmatch(alias):
-        raise InvalidName(f"{_shown(alias)} cannot be an alias: {_RULE}{_lower_case_hint(alias)}.")
+        raise InvalidName(f"{_shown(alias)} cannot be an alias: {NAME_RULE}{_lower_case_hint(alias)}.")
     if alias.isdigit():
         raise InvalidName(f"'{alias}' cannot be an alias: digits alone mean a version number. Try 'v{alias}'.")
     if alias == LATEST:
