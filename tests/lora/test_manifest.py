@@ -1,0 +1,159 @@
+"""inspect_adapter: what PEFT writes is read as PEFT means it, and identity depends on nothing but the result."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.manifest import Finding
+
+from .adapters import BASE, encode, make_config, make_tensors, read_manifest, tensor_name, write_adapter
+
+
+def findings(folder: Path) -> tuple[Finding, ...]:
+    config = (folder / "adapter_config.json").read_bytes()
+    return inspect_adapter(config, folder / "adapter_model.safetensors", BASE).findings
+
+
+def scalings(folder: Path) -> dict[tuple[int, str], tuple[int, float]]:
+    return {(module.layer, module.kind): (module.rank, module.scaling) for module in read_manifest(folder).modules}
+
+
+def test_a_good_adapter_passes_every_check(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path, make_config(), make_tensors())
+    assert {finding.level for finding in findings(folder)} == {"pass"}
+    manifest = read_manifest(folder)
+    assert (manifest.rank, manifest.alpha, manifest.target_modules) == (4, 8.0, ("down_proj", "q_proj"))
+    assert manifest.parameters == sum(tensor.size for tensor in make_tensors().values())
+    assert manifest.size == (folder / "adapter_model.safetensors").stat().st_size
+
+
+def test_scaling_per_module(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    random = np.random.default_rng(1)
+    for side, shape in (("A", (2, 16)), ("B", (24, 2))):
+        tensors[tensor_name(1, "q_proj", side)] = random.normal(size=shape).astype(np.float32)
+    patterns = {"rank_pattern": {"layers.1.self_attn.q_proj": 2}, "alpha_pattern": {"^model.layers.0.mlp.down_proj": 3}}
+    plain = scalings(write_adapter(tmp_path / "plain", make_config(**patterns), tensors))
+    assert plain == {
+        (0, "q_proj"): (4, 2),
+        (1, "q_proj"): (2, 4),
+        (0, "down_proj"): (4, 0.75),
+        (1, "down_proj"): (4, 2),
+    }
+    rooted = scalings(write_adapter(tmp_path / "rooted", make_config(**patterns, use_rslora=True), tensors))
+    assert rooted[1, "q_proj"] == (2, 8 / math.sqrt(2))
+
+
+def test_the_first_matching_pattern_wins(tmp_path: Path) -> None:
+    pattern = {"down_proj": 2, "layers.0.mlp.down_proj": 6}
+    folder = write_adapter(tmp_path, make_config(alpha_pattern=pattern), make_tensors())
+    assert scalings(folder)[0, "down_proj"] == (4, 0.5)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        {"target_modules": ["self_attn.q_proj", "layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"]},
+        {"target_modules": "all-linear", "exclude_modules": ["k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"]},
+        {"target_modules": ["q_proj", "down_proj", "c_attn"], "layers_to_transform": [0, 1]},
+    ],
+)
+def test_literal_targets_as_peft_reads_them(tmp_path: Path, targets: dict[str, Any]) -> None:
+    assert read_manifest(write_adapter(tmp_path, make_config(**targets), make_tensors()))
+
+
+def test_layers_to_transform(tmp_path: Path) -> None:
+    tensors = {name: tensor for name, tensor in make_tensors().items() if ".layers.1." in name}
+    folder = write_adapter(tmp_path, make_config(layers_to_transform=1), tensors)
+    assert {module.layer for module in read_manifest(folder).modules} == {1}
+    failed = [
+        finding for finding in findings(write_adapter(tmp_path, make_config(), tensors)) if finding.level == "fail"
+    ]
+    assert [finding.check for finding in failed] == ["targets"]
+
+
+def test_identity_ignores_all_that_does_not_change_the_result(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    digest = read_manifest(write_adapter(tmp_path / "a", make_config(), tensors)).digest
+    shuffled = dict(sorted(tensors.items(), reverse=True))
+    default = {name.replace(".weight", ".default.weight"): tensor for name, tensor in shuffled.items()}
+    config = dict(reversed(make_config(lora_dropout=0.1, revision="x", peft_version="0.9", alpha_pattern={}).items()))
+    written = write_adapter(tmp_path / "b", config, encode(default, metadata={"format": "pt"}))
+    assert read_manifest(written).digest == digest
+    same_scaling = make_config(lora_alpha=4, use_rslora=True)
+    assert read_manifest(write_adapter(tmp_path / "c", same_scaling, tensors)).digest == digest, "8 / 4 is 4 / sqrt 4"
+
+
+def test_identity_changes_with_the_result(tmp_path: Path) -> None:
+    bits = make_tensors()
+    bits[tensor_name(0, "q_proj", "A")].view(np.uint32)[0, 0] ^= 1
+    swapped = make_tensors()
+    first, second = tensor_name(0, "q_proj", "A"), tensor_name(1, "q_proj", "A")
+    swapped[first], swapped[second] = swapped[second], swapped[first]
+    half = {name: tensor.astype(np.float16) for name, tensor in make_tensors().items()}
+    variants = [
+        (make_config(), make_tensors()),
+        (make_config(lora_alpha=9), make_tensors()),
+        (make_config(alpha_pattern={"q_proj": 9}), make_tensors()),
+        (make_config(), bits),
+        (make_config(), swapped),
+        (make_config(), half),
+    ]
+    digests = {read_manifest(write_adapter(tmp_path / str(i), *variant)).digest for i, variant in enumerate(variants)}
+    assert len(digests) == len(variants)
+
+
+def test_all_failures_are_told_at_once(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    tensors[tensor_name(0, "q_proj", "B")] = np.ones((25, 4), np.float32)
+    del tensors[tensor_name(1, "q_proj", "B")]
+    tensors[tensor_name(1, "down_proj", "A")][0, 0] = np.nan
+    tensors["base_model.model.lm_head.lora_A.weight"] = np.ones((4, 16), np.float32)
+    folder = write_adapter(tmp_path, make_config(use_dora=True, lora_alpha=0), tensors)
+    failed = [finding for finding in findings(folder) if finding.level == "fail"]
+    assert {"config", "features", "modules", "shapes", "values"} == {finding.check for finding in failed}
+    words = " ".join(finding.message for finding in failed)
+    assert "B is [25, 4] but the base has 24 outputs" in words
+    assert "q_proj of layer 1 has lora_A but no lora_B" in words
+
+
+def test_warnings_do_not_refuse(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    tensors[tensor_name(0, "q_proj", "B")][:] = 0
+    config = make_config(base_model_name_or_path="acme/other", future_key=1, task_type="SEQ_2_SEQ_LM")
+    folder = write_adapter(tmp_path, config, tensors)
+    warned = {finding.check for finding in findings(folder) if finding.level == "warn"}
+    assert warned == {"effect", "base", "features"}
+    assert read_manifest(folder)
+
+
+def test_a_local_path_to_the_same_base_is_no_other_base(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path, make_config(base_model_name_or_path="/models/Tiny/"), make_tensors())
+    assert {finding.level for finding in findings(folder)} == {"pass"}
+
+
+def test_torch_is_not_imported(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path, make_config(), make_tensors())
+    code = f"""
+import sys
+from pathlib import Path
+from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.manifest import BaseSignature
+folder, base = Path({str(folder)!r}), BaseSignature("tiny", 2, {BASE.kinds!r})
+config = (folder / "adapter_config.json").read_bytes()
+assert inspect_adapter(config, folder / "adapter_model.safetensors", base).manifest is not None
+assert "torch" not in sys.modules and "peft" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_config_is_kept_for_display(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path, make_config(), make_tensors())
+    assert read_manifest(folder).config == json.loads(json.dumps(make_config()))

@@ -1,0 +1,145 @@
+"""Adapters written by PEFT itself arrive in the rank pages as PEFT holds them, and changed bytes never arrive."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.manifest import BaseSignature
+from loraplex.lora.pages import PageStore
+from loraplex.lora.weights import convert, load_pages, read_modules
+
+from .adapters import BASE, make_adapter, make_config, make_tensors, read_manifest, tensor_name, write_adapter
+
+LLAMA = LlamaConfig(
+    vocab_size=32, hidden_size=16, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, head_dim=6,
+    num_key_value_heads=2,
+)  # fmt: skip
+"""Its linears are those of BASE."""
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+CONFIGS: list[dict[str, Any]] = [
+    {"r": 8, "target_modules": ["q_proj", "v_proj"]},
+    {"r": 1, "lora_alpha": 3, "target_modules": "all-linear", "task_type": "CAUSAL_LM"},
+    {"r": 19, "lora_alpha": 32, "use_rslora": True, "target_modules": ["gate_proj", "up_proj", "down_proj"]},
+    {"r": 4, "target_modules": ["o_proj", "q_proj"], "layers_to_transform": [1]},
+    {"r": 16, "target_modules": ["self_attn.k_proj", "model.layers.0.mlp.down_proj"], "exclude_modules": ["1.mlp.up_proj"]},
+    {
+        "r": 8,
+        "target_modules": ["q_proj", "down_proj"],
+        "rank_pattern": {"^model.layers.0.self_attn.q_proj": 9, "down_proj": 20, "layers.1.self_attn.q_proj": 3},
+        "alpha_pattern": {"layers.1.self_attn.q_proj": 7, "q_proj": 5},
+    },
+]  # fmt: skip
+
+
+def resident(folder: Path, digest: str, dtype: torch.dtype = torch.float32, base: BaseSignature = BASE) -> PageTable:
+    """The table after the adapter was loaded into slot 0."""
+    store = PageStore(base, 1 << 20, 1, dtype, torch.device("cpu"))
+    store.table.arena.fill_(torch.nan)
+    modules = read_modules(folder, base)
+    room = store.reserve(store.count_pages(modules))
+    assert room is not None
+    store.fill(room, lambda pages: load_pages(folder, modules, digest, store.dtype_name, RANKS_PER_PAGE, pages))
+    store.publish(room, modules)
+    return store.table
+
+
+def read_back(table: PageTable, layer: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [rank, in] and B [out, rank] of slot 0, by the layout that PageTable promises; padding must be zero."""
+    (inputs, outputs), index = table.shapes[kind], KINDS.index(kind)
+    rank, size = int(table.rank[0, index, layer]), RANKS_PER_PAGE * (inputs + outputs)
+    a_rows, b_rows = [], []
+    for page in range(-(-int(table.rank[0, index].max()) // RANKS_PER_PAGE)):
+        start = int(table.offset[0, index, page]) + layer * size
+        a, b = table.arena[start : start + size].split([RANKS_PER_PAGE * inputs, RANKS_PER_PAGE * outputs])
+        a_rows.append(a.view(RANKS_PER_PAGE, inputs))
+        b_rows.append(b.view(RANKS_PER_PAGE, outputs))
+    a, b = torch.cat(a_rows), torch.cat(b_rows)
+    assert not a[rank:].any() and not b[rank:].any()
+    return a[:rank], b[:rank].T
+
+
+def write_with_peft(folder: Path, settings: dict[str, Any], dtype: torch.dtype) -> PeftModel:
+    """The model as PEFT itself reads it back: saving sorts the patterns, and their order counts."""
+    torch.manual_seed(0)
+    model = get_peft_model(LlamaForCausalLM(LLAMA), LoraConfig(**settings, init_lora_weights=False))
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.to(dtype)
+    model.save_pretrained(str(folder))
+    return PeftModel.from_pretrained(LlamaForCausalLM(LLAMA), str(folder))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("settings", CONFIGS)
+def test_pages_hold_what_peft_holds(tmp_path: Path, settings: dict[str, Any], dtype: torch.dtype) -> None:
+    model = write_with_peft(tmp_path, settings, dtype)
+    table = resident(tmp_path, read_manifest(tmp_path).digest)
+    adapted = {name: module for name, module in model.base_model.model.named_modules() if hasattr(module, "lora_A")}
+    assert adapted
+    assert int((table.rank > 0).sum()) == len(adapted)
+    for name, module in adapted.items():
+        layer, kind = int(name.split(".")[2]), name.rsplit(".", 1)[-1]
+        a, b = read_back(table, layer, kind)
+        assert torch.equal(a, module.lora_A["default"].weight.float())
+        assert torch.equal(b, module.lora_B["default"].weight.float())
+        assert float(table.scaling[0, KINDS.index(kind), layer]) == pytest.approx(module.scaling["default"], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_arena_has_its_own_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    digest, folder = make_adapter(tmp_path, rank=11)
+    table = resident(folder, digest, dtype)
+    tensors = make_tensors(rank=11)
+    for layer in range(BASE.num_layers):
+        a, b = read_back(table, layer, "down_proj")
+        assert torch.equal(a, torch.from_numpy(tensors[tensor_name(layer, "down_proj", "A")]).to(dtype))
+        assert torch.equal(b, torch.from_numpy(tensors[tensor_name(layer, "down_proj", "B")]).to(dtype))
+
+
+@pytest.mark.parametrize("source", DTYPES)
+@pytest.mark.parametrize("target", DTYPES)
+def test_conversion_rounds_as_torch_does(source: torch.dtype, target: torch.dtype) -> None:
+    patterns = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32)
+    values = torch.cat([(patterns << 16).view(torch.float32), torch.randn(5000) * 3e-5, torch.randn(5000)])
+    values = values[values.abs() <= 65504].to(source)
+    bits = values.view(torch.int32 if source is torch.float32 else torch.int16).numpy()
+    converted = convert(bits.view(f"u{bits.itemsize}"), DTYPES[source], DTYPES[target])
+    expected = values.to(target)
+    ours = torch.from_numpy(converted.view(f"i{converted.itemsize}")).view(target)
+    assert torch.equal(ours, expected)
+
+
+def test_every_flipped_byte_of_the_weights_is_found(tmp_path: Path) -> None:
+    digest, folder = make_adapter(tmp_path)
+    file = folder / "adapter_model.safetensors"
+    good = file.read_bytes()
+    start = len(good) - sum(tensor.nbytes for tensor in make_tensors().values())
+    for position in np.random.default_rng(0).integers(start, len(good), 40):
+        damaged = bytearray(good)
+        damaged[position] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match="has changed on disk"):
+            resident(folder, digest)
+    file.write_bytes(good)
+    resident(folder, digest)
+
+
+def test_changed_settings_are_found(tmp_path: Path) -> None:
+    digest, folder = make_adapter(tmp_path)
+    write_adapter(folder, make_config(lora_alpha=9), make_tensors())
+    with pytest.raises(ValueError, match="has changed on disk"):
+        resident(folder, digest)
+
+
+def test_a_file_cut_off_is_found(tmp_path: Path) -> None:
+    digest, folder = make_adapter(tmp_path)
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(ValueError, match="it is cut off"):
+        resident(folder, digest)
