@@ -41,9 +41,9 @@ class ReferenceAttention:
         kv_heads, head_dim = self._cache.shape[3:]
         heads = qkv.view(len(qkv), -1, head_dim).to(self._compute_dtype)
         query, key, value = torch.split(heads, [self._num_heads, kv_heads, kv_heads], dim=1)
-        key = rotate(_normed(key, rotary.key_norm, rotary.eps), rotary, batch.positions)
+        key = rotate(normed(key, rotary.key_norm, rotary.eps), rotary, batch.positions)
         self.write(layer, key, value, batch)
-        return rotate(_normed(query, rotary.query_norm, rotary.eps), rotary, batch.positions).to(qkv.dtype)
+        return rotate(normed(query, rotary.query_norm, rotary.eps), rotary, batch.positions).to(qkv.dtype)
 
     def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
         starts, lengths = batch.query_starts.tolist(), batch.context_lengths.tolist()
@@ -86,7 +86,7 @@ def rotate(heads: torch.Tensor, rotary: Rotary, positions: torch.Tensor) -> torc
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def _normed(heads: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+def normed(heads: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     if weight is None:
         return heads
     return heads * torch.rsqrt(heads.pow(2).mean(dim=-1, keepdim=True) + eps) * weight.to(heads.dtype)

@@ -1,0 +1,169 @@
+"""CpuAttention: the paged KV cache and its numba kernels."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ..batch import Batch
+from ..kernels.arrays import as_array
+from .backend import Rotary
+from .kernels.paged import TILE, Cache, Step, attend, merge
+from .kernels.plan import plan
+from .kernels.write import Heads, rotate_and_write, rotate_and_write_parallel, write
+from .reference import normed, rotate
+
+QUERY_ROWS: Final = 96
+"""Rows (token, head of a group) of one prefill item."""
+MOST_REGISTER_ROWS: Final = 7
+PREFILL_REGISTER_ROWS: Final = 6
+SERIAL_TOKENS: Final = 16
+"""Below this, waking the other threads costs more than they save."""
+NO_WINDOW: Final = 1 << 40
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What every layer of one step shares: views of the batch's tensors, and the work items."""
+
+    batch: Batch
+    positions: Any
+    slots: Any
+    block_tables: Any
+    decode_items: Any
+    prefill_items: Any
+    merges: Any
+    partial_sums: Any
+    partial_states: Any
+
+
+class CpuAttention:
+    """AttentionBackend. Head sizes that are no multiple of 16 are padded with zeros, here and nowhere else."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        cache_dtype: torch.dtype,
+        scale: float,
+        sliding_window: list[int | None],
+    ) -> None:
+        if block_size % TILE:
+            raise ValueError(f"block_size is {block_size}; on a CPU it must be a multiple of {TILE}")
+        assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
+        self._num_heads, self._num_kv_heads, self._head_dim = num_heads, num_kv_heads, head_dim
+        self._size = -(-head_dim // TILE) * TILE
+        shape = (num_layers, num_blocks, num_kv_heads, block_size // TILE)
+        self._key = torch.zeros(*shape, self._size, TILE, dtype=cache_dtype)
+        self._value = torch.zeros(*shape, TILE, self._size, dtype=cache_dtype)
+        self._caches = [Cache(as_array(self._key[i]), as_array(self._value[i])) for i in range(num_layers)]
+        self._scale = np.float32(scale)
+        self._windows = [NO_WINDOW if window is None else window for window in sliding_window]
+        group = num_heads // num_kv_heads
+        self._decode_rows = (0,) * max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
+        self._prefill_rows = (0,) * max(PREFILL_REGISTER_ROWS, len(self._decode_rows))
+        vectors = self._size // TILE
+        self._columns = (0,) * max(columns for columns in range(1, 5) if vectors % columns == 0)
+        self._chunk = max(1, QUERY_ROWS // group)
+        self._workers = torch.get_num_threads()
+        self._counter = np.zeros(1, dtype=np.int64)
+        self._plan: StepPlan | None = None
+        self._heads: dict[int, tuple[Rotary, Heads]] = {}
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
+        key, value = self._padded(key), self._padded(value)
+        write(as_array(key), as_array(value), self._planned(batch).slots, self._caches[layer])
+
+    def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
+        if self._head_dim % (2 * TILE):
+            return self._rotate_then_write(layer, qkv, rotary, batch)
+        step = self._planned(batch)
+        query = qkv.new_empty(len(qkv), self._num_heads, self._head_dim)
+        arguments = (as_array(qkv), step.positions, step.slots, self._heads_of(rotary), self._caches[layer])
+        if len(qkv) < SERIAL_TOKENS:
+            rotate_and_write(*arguments, as_array(query))
+        else:
+            rotate_and_write_parallel(*arguments, as_array(query), self._workers)
+        return query
+
+    def _rotate_then_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
+        heads = qkv.view(len(qkv), -1, self._head_dim).float()
+        query, key, value = torch.split(heads, [self._num_heads, self._num_kv_heads, self._num_kv_heads], dim=1)
+        self.write(layer, rotate(normed(key, rotary.key_norm, rotary.eps), rotary, batch.positions), value, batch)
+        return rotate(normed(query, rotary.query_norm, rotary.eps), rotary, batch.positions).to(qkv.dtype)
+
+    def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
+        plan, query = self._planned(batch), self._padded(query)
+        output = torch.empty_like(query)
+        step = Step(as_array(query), plan.block_tables, as_array(output), plan.partial_sums, plan.partial_states)
+        for items, rows in ((plan.decode_items, self._decode_rows), (plan.prefill_items, self._prefill_rows)):
+            if len(items):
+                cache, window = self._caches[layer], self._windows[layer]
+                attend(step, cache, items, self._counter, self._scale, window, self._workers, rows, self._columns)
+        if len(plan.merges):
+            merge(step, plan.merges)
+        return output[..., : self._head_dim]
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            for cache in (self._key, self._value):
+                cache[:, destination] = cache[:, source]
+
+    def cache_bytes(self) -> int:
+        return self._key.nbytes + self._value.nbytes
+
+    def warm_up(self, compute_dtype: torch.dtype) -> None:
+        """Compile (or fetch from numba's cache) every kernel for activations of this dtype. Overwrites block 0."""
+        for tokens in (1, 2, SERIAL_TOKENS):
+            batch = _first_block_batch(tokens)
+            table = torch.ones(TILE, self._head_dim // 2)
+            width = (self._num_heads + 2 * self._num_kv_heads) * self._head_dim
+            query = self.rotate_and_write(0, torch.zeros(tokens, width, dtype=compute_dtype), Rotary(table, table), batch)
+            key = torch.zeros(tokens, self._num_kv_heads, self._head_dim, dtype=compute_dtype)
+            self.write(0, key, key, batch)
+            self.attend(0, query, batch)
+        self._heads.clear()
+
+    def _planned(self, batch: Batch) -> StepPlan:
+        if self._plan is None or self._plan.batch is not batch:
+            decodes, prefills, merges = plan(batch.query_starts.numpy(), batch.context_lengths.numpy(), self._chunk)
+            partials = int(merges[:, 2].sum())
+            self._plan = StepPlan(
+                batch=batch,
+                positions=batch.positions.numpy(),
+                slots=batch.slot_mapping.numpy(),
+                block_tables=batch.block_tables.numpy(),
+                decode_items=decodes,
+                prefill_items=prefills,
+                merges=merges,
+                partial_sums=np.empty((partials, self._num_heads, self._size), dtype=np.float32),
+                partial_states=np.empty((partials, self._num_heads, 2), dtype=np.float32),
+            )
+        return self._plan
+
+    def _heads_of(self, rotary: Rotary) -> Heads:
+        """Views of a layer's tables, made once; the key is safe while the entry holds its Rotary."""
+        if id(rotary) not in self._heads:
+            none = np.empty(0, dtype=np.float32)
+            norms = [none if norm is None else norm.numpy() for norm in (rotary.query_norm, rotary.key_norm)]
+            heads = Heads(rotary.cos.numpy(), rotary.sin.numpy(), *norms, np.float32(rotary.eps))
+            self._heads[id(rotary)] = (rotary, heads)
+        return self._heads[id(rotary)][1]
+
+    def _padded(self, heads: torch.Tensor) -> torch.Tensor:
+        missing = self._size - self._head_dim
+        return F.pad(heads, (0, missing)) if missing else heads.contiguous()
+
+
+def _first_block_batch(tokens: int) -> Batch:
+    count = torch.tensor([tokens], dtype=torch.int32)
+    index = torch.arange(tokens)
+    starts = torch.tensor([0, tokens], dtype=torch.int32)
+    return Batch(index, index, index, starts, count, torch.zeros(1, 1, dtype=torch.int32), index[-1:])

@@ -1,0 +1,272 @@
+"""Paged attention on the CPU: softmax(scale * Q K^T) V over a cache of tiles, for decode and prefill alike.
+
+Shapes: T tokens, H query heads, G KV heads, D head size (a multiple of 16), N blocks, B tiles of 16 keys in a block.
+The key cache [N, G, B, D, 16] has sixteen keys side by side, the value cache [N, G, B, 16, D] sixteen values one below
+the other, so that both products run over whole vectors. The query heads of one KV head are rows of one matrix: a tile
+of `rows` of them stays in registers while keys and values stream by. Keys come in spans that start at multiples of SPAN,
+with a running maximum and sum; a row's operations and their order depend on its own position only.
+"""
+
+import math
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange
+from numba.core import types
+from numba.extending import intrinsic
+
+from ...kernels.vector import (
+    add,
+    add_products,
+    exp,
+    largest,
+    load,
+    load_tile,
+    maximum,
+    multiply,
+    multiply_add,
+    splat,
+    store,
+    store_tile,
+    total,
+    zeros,
+)
+
+TILE: Final = 16
+"""Keys in a tile: the lanes of a vector."""
+SPAN: Final = 256
+"""Keys of one softmax step."""
+ONE: Final = (0,)
+PAIR: Final = (0, 0)
+LOWEST: Final = np.float32(-1e30)
+"""Stands for no score yet; finite, so that differences stay numbers."""
+
+SEQUENCE, FIRST_TOKEN, TOKENS, POSITION, KEY_BEGIN, KEY_END, PARTIAL = range(7)
+"""Columns of a work item: TOKENS queries from FIRST_TOKEN, the first at POSITION, against the keys [KEY_BEGIN, KEY_END).
+Its sums go to slot PARTIAL when other items see the rest of its keys; -1: to the output."""
+
+
+class Cache(NamedTuple):
+    """One layer's tiles, as stored: float32, uint16 (bfloat16 bits) or int16 (float16 bits)."""
+
+    key: Any
+    value: Any
+
+
+class Step(NamedTuple):
+    """What all items of a call share."""
+
+    query: Any
+    """[T, H, D]"""
+    block_tables: Any
+    """[S, P] int32"""
+    output: Any
+    """[T, H, D]"""
+    partial_sums: Any
+    """[partials, H, D] float32"""
+    partial_states: Any
+    """[partials, H, 2] float32, maximum and sum of weights"""
+
+
+class Scratch(NamedTuple):
+    """One worker's memory for one item; `rows` are (token, head of the group), padded to whole register tiles."""
+
+    query: Any
+    """[rows, D] float32, scaled"""
+    sums: Any
+    """[rows, D] float32, weighted values so far"""
+    state: Any
+    """[rows, 2] float32, maximum and sum of weights so far"""
+    scores: Any
+    """[rows of a register tile, SPAN] float32"""
+    tiles: Any
+    """[SPAN / TILE] int64, where the span's tiles are in the cache"""
+
+
+@intrinsic
+def _claim(typing: Any, counter: Any) -> Any:
+    """Add one to counter[0], atomically; answers what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", data, ir.Constant(data.type.pointee, 1), "monotonic")
+
+    return types.int64(counter), generate
+
+
+@njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
+def attend(step, cache, items, counter, scale, window, workers, rows, columns):  # type: ignore[no-untyped-def]
+    """Work off `items` for every KV head. Workers take the next item when they are free: a slow core delays nobody."""
+    kv_heads = cache.key.shape[1]
+    counter[0] = 0
+    for _ in prange(workers):
+        _work(step, cache, items, counter, scale, window, kv_heads, rows, columns)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _work(step, cache, items, counter, scale, window, kv_heads, rows, columns):  # type: ignore[no-untyped-def]
+    group = step.query.shape[1] // kv_heads
+    most = (items[:, TOKENS].max() * group + len(rows) - 1) // len(rows) * len(rows)
+    size = step.query.shape[2]
+    scratch = Scratch(
+        np.empty((most, size), np.float32),
+        np.empty((most, size), np.float32),
+        np.empty((most, 2), np.float32),
+        np.empty((len(rows), SPAN), np.float32),
+        np.empty(SPAN // TILE, np.int64),
+    )
+    claimed = _claim(counter)
+    while claimed < len(items) * kv_heads:
+        item, head = items[claimed // kv_heads], claimed % kv_heads
+        _attend_item(step, cache, scratch, item, head, scale, window, rows, columns)
+        claimed = _claim(counter)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _attend_item(step, cache, scratch, item, head, scale, window, rows, columns):  # type: ignore[no-untyped-def]
+    group = step.query.shape[1] // cache.key.shape[1]
+    padded = (item[TOKENS] * group + len(rows) - 1) // len(rows) * len(rows)
+    _gather_query(step.query, scratch, item, head, group, padded, scale)
+    oldest = max(item[KEY_BEGIN], item[POSITION] - window + 1)
+    for start in range(oldest // SPAN * SPAN, item[KEY_END], SPAN):
+        end = min(start + SPAN, item[KEY_END])
+        _find_tiles(step.block_tables[item[SEQUENCE]], cache.key.shape, head, start, end, scratch.tiles)
+        for row in range(0, padded, len(rows)):
+            _attend_span(cache, scratch, start, end, item[POSITION], group, window, row, rows, columns)
+    if item[PARTIAL] < 0:
+        _finish(step.output, scratch, item, head, group)
+    else:
+        first = head * group
+        step.partial_sums[item[PARTIAL], first : first + group] = scratch.sums[:group]
+        step.partial_states[item[PARTIAL], first : first + group] = scratch.state[:group]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _gather_query(query, scratch, item, head, group, padded, scale):  # type: ignore[no-untyped-def]
+    scratch.sums[:padded] = 0
+    scratch.query[:padded] = 0
+    scratch.state[:padded, 0] = LOWEST
+    scratch.state[:padded, 1] = 0
+    size = query.shape[2]
+    for row in range(item[TOKENS] * group):
+        token = item[FIRST_TOKEN] + row // group
+        source = (token * query.shape[1] + head * group + row % group) * size
+        for d in range(0, size, TILE):
+            store(scratch.query, row * size + d, multiply(load(query, source + d), splat(scale)))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _find_tiles(blocks, shape, head, start, end, tiles):  # type: ignore[no-untyped-def]
+    per_block = shape[2]
+    for index in range((end - start + TILE - 1) // TILE):
+        tile = start // TILE + index
+        tiles[index] = (np.int64(blocks[tile // per_block]) * shape[1] + head) * per_block + tile % per_block
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _attend_span(cache, scratch, start, end, position, group, window, row, rows, columns):  # type: ignore[no-untyped-def]
+    """One register tile of rows, from `row`, against the keys [start, end) of one span; hidden keys get the weight 0."""
+    end = min(end, position + (row + len(rows) - 1) // group + 1)
+    if end <= max(start, position + row // group - window + 1):
+        return
+    count = end - start
+    _score(cache.key, scratch, row, count, rows)
+    for index in range(len(rows)):
+        here = position + (row + index) // group
+        filled = _round_up(count)
+        scratch.scores[index, min(here + 1, end) - start : filled] = -np.inf
+        scratch.scores[index, : max(0, min(filled, here + 1 - window - start))] = -np.inf
+        _weigh(scratch, row + index, index, filled)
+    _blend(cache.value, scratch, row, count, rows, columns)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _round_up(count):  # type: ignore[no-untyped-def]
+    """Keys are scored two tiles at a time."""
+    return (count + 2 * TILE - 1) // (2 * TILE) * (2 * TILE)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _score(key, scratch, row, count, rows):  # type: ignore[no-untyped-def]
+    size = scratch.query.shape[1]
+    last = (count - 1) // TILE
+    for first in range(0, count, 2 * TILE):
+        left = scratch.tiles[first // TILE] * size * TILE
+        right = scratch.tiles[min(first // TILE + 1, last)] * size * TILE
+        tile = zeros(rows, PAIR)
+        for d in range(size):
+            keys = (load(key, left + d * TILE), load(key, right + d * TILE))
+            tile = add_products(tile, scratch.query, row * size + d, size, keys)
+        store_tile(scratch.scores, first, SPAN, rows, PAIR, tile)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _weigh(scratch, row, index, count):  # type: ignore[no-untyped-def]
+    """Turn a row's scores into exp(score - running maximum), and bring its older sums to that maximum."""
+    scores, state, begin = scratch.scores, scratch.state, index * SPAN
+    top = splat(LOWEST)
+    for key in range(begin, begin + count, TILE):
+        top = maximum(load(scores, key), top)
+    peak = max(largest(top), state[row, 0])
+    if peak > state[row, 0]:
+        _shrink(scratch, row, np.float32(math.exp(state[row, 0] - peak)))
+        state[row, 0] = peak
+    weight_sum = splat(np.float32(0))
+    for key in range(begin, begin + count, TILE):
+        weights = exp(add(load(scores, key), splat(-peak)))
+        store(scores, key, weights)
+        weight_sum = add(weight_sum, weights)
+    state[row, 1] += total(weight_sum)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _shrink(scratch, row, factor):  # type: ignore[no-untyped-def]
+    size = scratch.sums.shape[1]
+    scratch.state[row, 1] *= factor
+    for d in range(row * size, (row + 1) * size, TILE):
+        store(scratch.sums, d, multiply(load(scratch.sums, d), splat(factor)))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _blend(value, scratch, row, count, rows, columns):  # type: ignore[no-untyped-def]
+    """Add the weighted values. Only the first `count`: what lies behind may be another request's leavings."""
+    size = scratch.sums.shape[1]
+    for column in range(0, size, TILE * len(columns)):
+        at = row * size + column
+        tile = load_tile(scratch.sums, at, size, rows, columns)
+        for first in range(0, count, TILE):
+            start = scratch.tiles[first // TILE] * TILE * size + column
+            for key in range(min(TILE, count - first)):
+                values = load_tile(value, start + key * size, 0, ONE, columns)
+                tile = add_products(tile, scratch.scores, first + key, SPAN, values)
+        store_tile(scratch.sums, at, size, rows, columns, tile)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _finish(output, scratch, item, head, group):  # type: ignore[no-untyped-def]
+    size = output.shape[2]
+    for row in range(item[TOKENS] * group):
+        token = item[FIRST_TOKEN] + row // group
+        target = (token * output.shape[1] + head * group + row % group) * size
+        share = splat(np.float32(1) / scratch.state[row, 1])
+        for d in range(0, size, TILE):
+            store(output, target + d, multiply(load(scratch.sums, row * size + d), share))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def merge(step, merges):  # type: ignore[no-untyped-def]
+    """merges [n, 3]: token, its first partial, how many. Sums them, each brought to the largest maximum."""
+    heads, size = step.output.shape[1:]
+    for index in range(len(merges)):
+        token, first, count = merges[index]
+        for head in range(heads):
+            states = step.partial_states[first : first + count, head]
+            shares = np.exp(states[:, 0] - states[:, 0].max())
+            shares /= (shares * states[:, 1]).sum()
+            for d in range(0, size, TILE):
+                summed = splat(np.float32(0))
+                for partial in range(count):
+                    at = ((first + partial) * heads + head) * size + d
+                    summed = multiply_add(load(step.partial_sums, at), splat(shares[partial]), summed)
+                store(step.output, (token * heads + head) * size + d, summed)

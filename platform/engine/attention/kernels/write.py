@@ -1,0 +1,114 @@
+"""Write keys and values into the tiles of the cache, rotating query and key on the way.
+
+Shapes: T tokens, H query heads, G KV heads, D head size, the cache of paged.py.
+"""
+
+import math
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numba import njit, prange
+
+from ...kernels.vector import load, multiply, multiply_add, scatter, splat, store, total
+
+TILE: Final = 16
+
+
+class Heads(NamedTuple):
+    """What becomes of query and key heads. A norm of length 0 is none."""
+
+    cos: Any
+    """[positions, D / 2] float32"""
+    sin: Any
+    """[positions, D / 2] float32"""
+    query_norm: Any
+    """[D] float32"""
+    key_norm: Any
+    """[D] float32"""
+    eps: Any
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def write(key, value, slots, cache):  # type: ignore[no-untyped-def]
+    """key and value [T, G, D] -> the cache at slots [T]."""
+    heads, size = key.shape[1:]
+    for token in range(len(slots)):
+        for head in range(heads):
+            source = (token * heads + head) * size
+            _write_key(key, source, cache.key, slots[token], head)
+            _write_value(value, source, cache.value, slots[token], head)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def rotate_and_write(qkv, positions, slots, heads, cache, query):  # type: ignore[no-untyped-def]
+    """qkv [T, (H + 2 G) D] -> query [T, H, D]; key and value to the cache."""
+    buffer = np.empty(query.shape[2], np.float32)
+    for token in range(len(slots)):
+        _token(qkv, token, positions[token], slots[token], heads, cache, query, buffer)
+
+
+@njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
+def rotate_and_write_parallel(qkv, positions, slots, heads, cache, query, workers):  # type: ignore[no-untyped-def]
+    for worker in prange(workers):
+        first, last = len(slots) * worker // workers, len(slots) * (worker + 1) // workers
+        rotate_and_write(qkv[first:last], positions[first:last], slots[first:last], heads, cache, query[first:last])
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _token(qkv, token, position, slot, heads, cache, query, buffer):  # type: ignore[no-untyped-def]
+    query_heads, size = query.shape[1:]
+    kv_heads = cache.key.shape[1]
+    start = token * qkv.shape[1]
+    for head in range(query_heads):
+        target = (token * query_heads + head) * size
+        _rotate(qkv, start + head * size, heads.query_norm, heads, position, query, target)
+    start += query_heads * size
+    for head in range(kv_heads):
+        _rotate(qkv, start + head * size, heads.key_norm, heads, position, buffer, 0)
+        _write_key(buffer, 0, cache.key, slot, head)
+        _write_value(qkv, start + (kv_heads + head) * size, cache.value, slot, head)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _rotate(source, at, norm, heads, position, target, to):  # type: ignore[no-untyped-def]
+    """The two halves of one head turned by the position's angles, after its norm where it has one."""
+    half = heads.cos.shape[1]
+    factor = splat(np.float32(1))
+    if norm.size:
+        factor = splat(_inverse_rms(source, at, 2 * half, heads.eps))
+    for d in range(0, half, TILE):
+        first, second = multiply(load(source, at + d), factor), multiply(load(source, at + half + d), factor)
+        if norm.size:
+            first, second = multiply(first, load(norm, d)), multiply(second, load(norm, half + d))
+        cos, sin = load(heads.cos, position * half + d), load(heads.sin, position * half + d)
+        minus = multiply(sin, splat(np.float32(-1)))
+        store(target, to + d, multiply_add(first, cos, multiply(second, minus)))
+        store(target, to + half + d, multiply_add(second, cos, multiply(first, sin)))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _inverse_rms(source, at, size, eps):  # type: ignore[no-untyped-def]
+    squares = splat(np.float32(0))
+    for d in range(at, at + size, TILE):
+        values = load(source, d)
+        squares = multiply_add(values, values, squares)
+    return np.float32(1) / np.float32(math.sqrt(total(squares) / np.float32(size) + eps))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _write_key(source, at, key, slot, head):  # type: ignore[no-untyped-def]
+    heads, tiles, size = key.shape[1:4]
+    tile = (slot // (tiles * TILE) * heads + head) * tiles + slot % (tiles * TILE) // TILE
+    target = tile * size * TILE + slot % TILE
+    for d in range(0, size, TILE):
+        scatter(key, target + d * TILE, TILE, load(source, at + d))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _write_value(source, at, value, slot, head):  # type: ignore[no-untyped-def]
+    heads, tiles = value.shape[1:3]
+    size = value.shape[4]
+    tile = (slot // (tiles * TILE) * heads + head) * tiles + slot % (tiles * TILE) // TILE
+    target = (tile * TILE + slot % TILE) * size
+    for d in range(0, size, TILE):
+        store(value, target + d, load(source, at + d))

@@ -1,0 +1,296 @@
+"""Sixteen float32 lanes as a numba type, for the loops that LLVM does not keep in registers by itself.
+
+Memory is a C-contiguous array read by flat index; its element type says the storage: float32, uint16 (bfloat16 bits) or
+int16 (float16 bits). Arithmetic is always float32. A tuple of vectors is a register tile.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, models, register_model
+
+LANES: Final = 16
+FLOAT: Final = ir.FloatType()
+VECTOR: Final = ir.VectorType(FLOAT, LANES)
+INTEGERS: Final = ir.VectorType(ir.IntType(32), LANES)
+SHORTS: Final = ir.VectorType(ir.IntType(16), LANES)
+HALVES: Final = ir.VectorType(ir.HalfType(), LANES)
+
+Generated = tuple[Any, Callable[..., Any]]
+"""What an intrinsic answers: its signature and the function that writes its code."""
+
+
+class VectorType(types.Type):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(name="float32x16")
+
+
+@register_model(VectorType)  # type: ignore[untyped-decorator]
+class VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, vector_type: VectorType) -> None:
+        super().__init__(manager, vector_type, VECTOR)
+
+
+vector: Final = VectorType()
+
+
+@intrinsic
+def load(typing: Any, array: Any, index: Any) -> Generated:
+    """array[index : index + 16]"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return _load(context, builder, signature.args[0], *arguments)
+
+    return vector(array, index), generate
+
+
+@intrinsic
+def store(typing: Any, array: Any, index: Any, value: Any) -> Generated:
+    """array[index : index + 16] = value, rounded to nearest even"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        _store(context, builder, signature.args[0], *arguments)
+        return context.get_dummy_value()
+
+    return types.void(array, index, vector), generate
+
+
+@intrinsic
+def scatter(typing: Any, array: Any, index: Any, stride: Any, value: Any) -> Generated:
+    """array[index + lane * stride] = value[lane], rounded to nearest even"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        array_value, at, step, lanes = arguments
+        data = context.make_array(signature.args[0])(context, builder, array_value).data
+        stored = _to_storage(builder, signature.args[0], lanes)
+        for lane in range(LANES):
+            element = builder.extract_element(stored, ir.Constant(ir.IntType(32), lane))
+            pointer = builder.gep(data, [at])
+            builder.store(element, builder.bitcast(pointer, element.type.as_pointer()))
+            at = builder.add(at, step)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, vector), generate
+
+
+@intrinsic
+def splat(typing: Any, scalar: Any) -> Generated:
+    """All lanes = scalar"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return _splat(builder, arguments[0])
+
+    return vector(types.float32), generate
+
+
+@intrinsic
+def add(typing: Any, left: Any, right: Any) -> Generated:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return builder.fadd(*arguments)
+
+    return vector(vector, vector), generate
+
+
+@intrinsic
+def multiply(typing: Any, left: Any, right: Any) -> Generated:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return builder.fmul(*arguments)
+
+    return vector(vector, vector), generate
+
+
+@intrinsic
+def multiply_add(typing: Any, left: Any, right: Any, addend: Any) -> Generated:
+    """left * right + addend"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return _multiply_add(builder, *arguments)
+
+    return vector(vector, vector, vector), generate
+
+
+@intrinsic
+def maximum(typing: Any, left: Any, right: Any) -> Generated:
+    """The larger of each lane; `right` where `left` is NaN"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+
+    return vector(vector, vector), generate
+
+
+@intrinsic
+def largest(typing: Any, value: Any) -> Generated:
+    """The largest lane, as a scalar"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return _call(builder, "llvm.vector.reduce.fmax.v16f32", FLOAT, arguments, ())
+
+    return types.float32(vector), generate
+
+
+@intrinsic
+def total(typing: Any, value: Any) -> Generated:
+    """The sum of the lanes, always in the same order"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        start = ir.Constant(FLOAT, 0.0)
+        return _call(builder, "llvm.vector.reduce.fadd.v16f32", FLOAT, (start, arguments[0]), ("reassoc",))
+
+    return types.float32(vector), generate
+
+
+@intrinsic
+def exp(typing: Any, value: Any) -> Generated:
+    """e^value to 3e-7 relative for values up to 88; 0 below -87, NaN of NaN"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return _exp(builder, arguments[0])
+
+    return vector(vector), generate
+
+
+@intrinsic
+def zeros(typing: Any, rows: Any, columns: Any) -> Generated:
+    """A tile of len(rows) x len(columns) zero vectors. Shapes are tuples, because their length is known when compiling."""
+    tile = types.UniTuple(vector, len(rows) * len(columns))
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return ir.Constant(context.get_value_type(tile), None)
+
+    return tile(rows, columns), generate
+
+
+@intrinsic
+def load_tile(typing: Any, array: Any, index: Any, stride: Any, rows: Any, columns: Any) -> Generated:
+    """Tile of rows x columns vectors; a row starts `stride` elements after the one before"""
+    shape = (len(rows), len(columns))
+    tile = types.UniTuple(vector, shape[0] * shape[1])
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        values = [
+            _load(context, builder, signature.args[0], arguments[0], at)
+            for at in _tile_indices(builder, *arguments[1:3], *shape)
+        ]
+        return context.make_tuple(builder, tile, values)
+
+    return tile(array, types.intp, types.intp, rows, columns), generate
+
+
+@intrinsic
+def store_tile(typing: Any, array: Any, index: Any, stride: Any, rows: Any, columns: Any, tile: Any) -> Generated:
+    shape = (len(rows), len(columns))
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        values = cgutils.unpack_tuple(builder, arguments[5])
+        for at, value in zip(_tile_indices(builder, *arguments[1:3], *shape), values, strict=True):
+            _store(context, builder, signature.args[0], arguments[0], at, value)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, rows, columns, tile), generate
+
+
+@intrinsic
+def add_products(typing: Any, tile: Any, scalars: Any, index: Any, stride: Any, vectors: Any) -> Generated:
+    """tile[row, column] += scalars[index + row * stride] * vectors[column]"""
+    columns = len(vectors)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        tile_value, array, start, step, vectors_value = arguments
+        sums, factors = cgutils.unpack_tuple(builder, tile_value), cgutils.unpack_tuple(builder, vectors_value)
+        data = context.make_array(signature.args[1])(context, builder, array).data
+        for row in range(len(sums) // columns):
+            scalar = _splat(builder, builder.load(builder.gep(data, [start])))
+            for column in range(columns):
+                at = row * columns + column
+                sums[at] = _multiply_add(builder, scalar, factors[column], sums[at])
+            start = builder.add(start, step)
+        return context.make_tuple(builder, tile, sums)
+
+    return tile(tile, scalars, types.intp, types.intp, vectors), generate
+
+
+def _tile_indices(builder: Any, index: Any, stride: Any, rows: int, columns: int) -> list[Any]:
+    starts = [builder.add(index, builder.mul(stride, ir.Constant(stride.type, row))) for row in range(rows)]
+    return [builder.add(start, ir.Constant(start.type, LANES * column)) for start in starts for column in range(columns)]
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, pointee: Any) -> Any:
+    assert array_type.layout == "C"
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), pointee.as_pointer())
+
+
+def _load(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    if array_type.dtype == types.float32:
+        return builder.load(_pointer(context, builder, array_type, array, index, VECTOR), align=4)
+    if array_type.dtype == types.int16:
+        halves = builder.load(_pointer(context, builder, array_type, array, index, HALVES), align=2)
+        return builder.fpext(halves, VECTOR)
+    assert array_type.dtype == types.uint16
+    bits = builder.load(_pointer(context, builder, array_type, array, index, SHORTS), align=2)
+    return builder.bitcast(builder.shl(builder.zext(bits, INTEGERS), _integers(16)), VECTOR)
+
+
+def _store(context: Any, builder: Any, array_type: Any, array: Any, index: Any, value: Any) -> None:
+    stored = _to_storage(builder, array_type, value)
+    pointer = _pointer(context, builder, array_type, array, index, stored.type)
+    builder.store(stored, pointer, align=array_type.dtype.bitwidth // 8)
+
+
+def _to_storage(builder: Any, array_type: Any, value: Any) -> Any:
+    if array_type.dtype == types.float32:
+        return value
+    if array_type.dtype == types.int16:
+        return builder.fptrunc(value, HALVES)
+    assert array_type.dtype == types.uint16
+    return _bfloat16_bits(builder, value)
+
+
+def _bfloat16_bits(builder: Any, value: Any) -> Any:
+    bits = builder.bitcast(value, INTEGERS)
+    odd = builder.and_(builder.lshr(bits, _integers(16)), _integers(1))
+    rounded = builder.lshr(builder.add(bits, builder.add(odd, _integers(0x7FFF))), _integers(16))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    return builder.trunc(builder.select(is_nan, _integers(0x7FC0), rounded), SHORTS)
+
+
+def _exp(builder: Any, x: Any) -> Any:
+    """2^n e^r with n the nearest integer to x / ln 2; a Taylor polynomial of degree 6 on |r| <= ln 2 / 2."""
+    vanishes = builder.fcmp_ordered("<", x, _floats(-87.0))
+    bounded = builder.select(builder.fcmp_ordered(">=", x, _floats(-87.0)), x, _floats(-87.0))
+    n = _call(builder, "llvm.rint.v16f32", VECTOR, (builder.fmul(bounded, _floats(math.log2(math.e))),), ())
+    high = 0.693359375  # nine bits, so that n * high is exact
+    r = _multiply_add(builder, n, _floats(-high), x)
+    r = _multiply_add(builder, n, _floats(high - math.log(2)), r)
+    power = _floats(1 / math.factorial(6))
+    for degree in range(5, -1, -1):
+        power = _multiply_add(builder, power, r, _floats(1 / math.factorial(degree)))
+    exponent = builder.shl(builder.add(builder.fptosi(n, INTEGERS), _integers(127)), _integers(23))
+    return builder.select(vanishes, _floats(0.0), builder.fmul(power, builder.bitcast(exponent, VECTOR)))
+
+
+def _multiply_add(builder: Any, left: Any, right: Any, addend: Any) -> Any:
+    return _call(builder, "llvm.fmuladd.v16f32", VECTOR, (left, right, addend), ())
+
+
+def _call(builder: Any, name: str, answer: Any, arguments: Sequence[Any], flags: tuple[str, ...]) -> Any:
+    function_type = ir.FunctionType(answer, [argument.type for argument in arguments])
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, arguments, fastmath=flags)
+
+
+def _splat(builder: Any, scalar: Any) -> Any:
+    lane = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(lane, ir.Constant(VECTOR, ir.Undefined), ir.Constant(INTEGERS, [0] * LANES))
+
+
+def _floats(value: float) -> Any:
+    return ir.Constant(VECTOR, [value] * LANES)
+
+
+def _integers(value: int) -> Any:
+    return ir.Constant(INTEGERS, [value] * LANES)
