@@ -46,7 +46,7 @@ def plan_kv_cache(
         num_blocks = min(useful, min(int(free_memory * SHARE), MOST_BYTES) // per_block)
     if num_blocks < 2:
         raise ValueError(
-            f"the KV cache needs at least 2 blocks of {engine.block_size} tokens, {per_block:,} bytes each, and has room "
+            f"the KV cache needs 2 blocks of {engine.block_size} tokens, {per_block:,} bytes each, and has room "
             f"for {num_blocks}; raise num_kv_blocks or kv_cache_memory, or free memory ({free_memory:,} bytes are free)"
         )
     return KvCachePlan(num_blocks, num_blocks * per_block)

@@ -20,7 +20,7 @@ from .model.config import base_signature
 from .model.folder import resolve_model_folder
 from .outputs import RequestOutput
 from .prompts import Prompt, one_each, read_prompts
-from .protocol import AdapterRef, GenerateRequest, RequestFailed, Tokens
+from .protocol import AdapterRef, EngineInfo, EngineStatus, GenerateRequest, RequestFailed, Tokens
 from .sampling import SamplingParams
 from .threads import prepare_environment
 from .tokenizer import Tokenizer
@@ -95,6 +95,15 @@ class LLM:
             for collector in collectors:
                 engine.core.abort(collector.request.request_id)
         return [collector.output() for collector in collectors]
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was chosen at the start: dtype, compute path, sizes."""
+        return self._opened().info
+
+    def status(self) -> EngineStatus:
+        """Counters and residency, as the server's dashboard shows them."""
+        return self._opened().core.status()
 
     def close(self) -> None:
         """Free the model, the cache and the adapters. Closing twice is no error; generating afterwards is."""

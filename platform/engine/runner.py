@@ -19,10 +19,11 @@ from .sampler import Sampled, Sampler
 class AdapterSlots(Protocol):
     """What the runner needs of the adapter pool."""
 
-    table: PageTable
+    @property
+    def table(self) -> PageTable: ...
 
-    def slot(self, digest: str) -> int:
-        """Slot of a resident adapter."""
+    def slot_of(self, digest: str) -> int:
+        """Slot of an adapter that a scheduled sequence holds."""
 
 
 class ModelRunner:
@@ -72,7 +73,7 @@ class ModelRunner:
         adapters = [item.sequence.request.adapter for item in scheduled]
         if not any(adapters):
             return None
-        slots = np.array([-1 if ref is None else self._adapters.slot(ref.digest) for ref in adapters], np.int32)
+        slots = np.array([-1 if ref is None else self._adapters.slot_of(ref.digest) for ref in adapters], np.int32)
         scales = np.array([1.0 if ref is None else ref.scale for ref in adapters], np.float32)
         return LoraBatch.build(self._adapters.table, torch.from_numpy(slots[owners]), torch.from_numpy(scales[owners]))
 

@@ -39,7 +39,7 @@ class Slots:
         empty = torch.empty(0)
         self.table = PageTable(empty, empty, empty, empty, {})
 
-    def slot(self, digest: str) -> int:
+    def slot_of(self, digest: str) -> int:
         return {"first": 0, "second": 3}[digest]
 
 

@@ -1,0 +1,164 @@
+"""build_engine: from an EngineConfig to an engine that is warm and ready, told stage by stage."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loraplex.lora.manifest import BaseSignature
+from loraplex.lora.pool import AdapterPool
+
+from .admission import Limits
+from .attention.cpu import CpuAttention
+from .block_pool import BlockPool
+from .config import EngineConfig
+from .core import EngineCore
+from .device import Device, choose_device, free_memory
+from .kv_cache import KvCachePlan, plan_kv_cache
+from .model.config import ModelConfig, base_signature
+from .model.decoder import Decoder, DecoderLoader
+from .model.loader import Checkpoint
+from .protocol import AdapterStatus, EngineInfo
+from .runner import ModelRunner
+from .sampler import Sampler
+from .scheduler import Scheduler
+from .warmup import warm_up
+
+Report = Callable[[str, float], None]
+"""Called with each stage that has ended, in words, and its seconds."""
+
+
+@dataclass(slots=True)
+class Engine:
+    core: EngineCore
+    adapters: AdapterPool
+    info: EngineInfo
+
+    def close(self) -> None:
+        """End the loader threads. The memory goes with the last reference."""
+        self.adapters.close()
+
+
+def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
+    """Read the model at `config.model` and make everything that serves it. ValueError says what cannot be, and why.
+
+    `threads.prepare_environment()` must have run before torch was imported for its settings to count.
+    """
+    stages = Stages(report or (lambda stage, seconds: None))
+    with stages.timed("configuration read"):
+        folder = Path(config.model)
+        model, base = ModelConfig.from_folder(folder), base_signature(folder)
+        max_model_len = choose_max_model_len(config, model)
+        device = choose_device(config, model)
+    with stages.timed("weights loaded"):
+        checkpoint = Checkpoint(folder)
+        decoder = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype).load(max_model_len)
+    with stages.timed("memory reserved"):
+        adapters = _reserve_adapters(config, device, base)
+        free = free_memory() - config.adapter_memory
+        plan = plan_kv_cache(config, model, max_model_len, device.stored_dtype.itemsize, free)
+        cache = _reserve_cache(config, model, device, plan)
+    with stages.timed("kernels compiled"):
+        sampler = Sampler()
+        warm_up(decoder, cache, adapters.table, sampler)
+    limits = _limits(config, model, max_model_len, f"{base.fingerprint} {device.stored_dtype}")
+    scheduler = Scheduler(limits, BlockPool(plan.num_blocks, config.block_size), adapters)
+    runner = ModelRunner(decoder, cache, adapters, sampler, config.block_size)
+    core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters))
+    return Engine(core, adapters, _info(config, model, device, plan, decoder, max_model_len, stages.seconds))
+
+
+def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+    """Tokens of prompt plus output. ValueError beyond the positions the model was made for."""
+    longest = model.max_position_embeddings
+    if config.max_model_len is None:
+        return longest
+    if not 2 <= config.max_model_len <= longest:
+        raise ValueError(f"max_model_len must be between 2 and {longest}, the model's own, got {config.max_model_len}")
+    return config.max_model_len
+
+
+def describe_adapters(pool: AdapterPool) -> list[AdapterStatus]:
+    """The pool's own view of each registered adapter, for the heartbeat."""
+    return [AdapterStatus(**dataclasses.asdict(residency)) for residency in pool.statuses()]
+
+
+class Stages:
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.seconds = 0.0
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - started
+        self.seconds += seconds
+        self._report(stage, seconds)
+
+
+def _reserve_adapters(config: EngineConfig, device: Device, base: BaseSignature) -> AdapterPool:
+    return AdapterPool(
+        base,
+        memory=config.adapter_memory,
+        slots=config.max_loaded_adapters,
+        dtype=device.stored_dtype,
+        device=device.device,
+    )
+
+
+def _reserve_cache(config: EngineConfig, model: ModelConfig, device: Device, plan: KvCachePlan) -> CpuAttention:
+    return CpuAttention(
+        num_layers=model.num_layers,
+        num_blocks=plan.num_blocks,
+        block_size=config.block_size,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        cache_dtype=device.stored_dtype,
+        scale=model.head_dim**-0.5,
+        sliding_window=list(model.sliding_windows),
+    )
+
+
+def _limits(config: EngineConfig, model: ModelConfig, max_model_len: int, fingerprint: str) -> Limits:
+    return Limits(
+        vocab_size=model.vocab_size,
+        max_model_len=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_queue=config.max_queue,
+        eos_token_ids=frozenset(model.eos_token_ids),
+        fingerprint=fingerprint,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+
+
+def _info(
+    config: EngineConfig,
+    model: ModelConfig,
+    device: Device,
+    plan: KvCachePlan,
+    decoder: Decoder,
+    max_model_len: int,
+    load_seconds: float,
+) -> EngineInfo:
+    return EngineInfo(
+        model=config.served_name or Path(config.model).name,
+        architecture=model.architecture,
+        device=str(device.device),
+        compute=device.compute,
+        dtype=str(device.stored_dtype).removeprefix("torch."),
+        vocab_size=model.vocab_size,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        num_blocks=plan.num_blocks,
+        kv_cache_bytes=plan.bytes,
+        weight_bytes=decoder.weight_bytes(),
+        adapter_memory=config.adapter_memory,
+        max_loaded_adapters=config.max_loaded_adapters,
+        num_threads=device.num_threads,
+        load_seconds=load_seconds,
+    )
