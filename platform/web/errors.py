@@ -1,6 +1,5 @@
 """ApiError: everything a client may be told, as the error body OpenAI's clients read."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +13,6 @@ from loraplex.engine.client import EngineUnavailable, RequestRejected
 INVALID = "invalid_request_error"
 RETRY_AFTER_SECONDS = 2
 LOGIN_PATH = "/login"
-
-logger = logging.getLogger(__name__)
-
 
 class ApiError(Exception):
     """`message` says what, why and what to do; `param` names the field it is about."""
@@ -112,11 +108,10 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     return ApiError(error.status_code, message, code="unknown_url", headers=error.headers).response()
 
 
-async def answer_crash(request: Request, error: Exception) -> Response:
-    """A fault of ours: the client gets the request id to report, the log gets the trace."""
-    request_id = request.scope.get("state", {}).get("request_id", "")
+def crashed(request_id: str) -> ApiError:
+    """A fault of ours: the client gets the request id to report, the log has the trace."""
     message = f"The server failed on this request. Report it with the request id {request_id}."
-    return ApiError(500, message, type="server_error", code="internal_error").response()
+    return ApiError(500, message, type="server_error", code="internal_error")
 
 
-HANDLERS: dict[Any, Any] = {ApiError: answer_api_error, HTTPException: answer_http_exception, Exception: answer_crash}
+HANDLERS: dict[Any, Any] = {ApiError: answer_api_error, HTTPException: answer_http_exception}

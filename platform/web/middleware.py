@@ -8,6 +8,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .errors import crashed
+
 REQUEST_ID: Final = re.compile(rb"[\w.:/+=-]{1,128}", re.ASCII)
 POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; "
@@ -30,7 +32,8 @@ class RequestContext:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         started, status = time.perf_counter(), 0
@@ -43,7 +46,12 @@ class RequestContext:
             await send(message)
 
         try:
-            return await self._app(scope, receive, send_with_headers)
+            await self._app(scope, receive, send_with_headers)
+        except Exception:
+            access.exception("a fault of ours, id=%s", request_id)
+            if status:
+                raise
+            await crashed(request_id).response()(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - started
             access.info("%s %s %s %.3fs id=%s", scope["method"], ascii(scope["path"]), status, seconds, request_id)

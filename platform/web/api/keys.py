@@ -18,7 +18,7 @@ router = APIRouter(tags=["Keys"])
 
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     name: str
-    scopes: list[str] = [INFERENCE]
+    scopes: tuple[str, ...] = (INFERENCE,)
 
 
 @router.get("/api/v1/keys")

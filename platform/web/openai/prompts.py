@@ -6,12 +6,12 @@ from ..chat_template import ChatTemplate, TemplateFailure
 from ..errors import invalid
 from ..serving import check_chars, off_loop
 from ..state import State
-from .schemas import ChatFields, ChatMessage, CompletionRequest
+from .schemas import ChatMessage, ChatRequest, CompletionRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-async def chat_prompt(state: State, chat: ChatFields) -> list[int]:
+async def chat_prompt(state: State, chat: ChatRequest) -> list[int]:
     """Token ids of the rendered chat. Raises ApiError that names the message at fault."""
     if state.template is None:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "no_chat_template")
@@ -91,7 +91,7 @@ def _text(message: ChatMessage, path: str) -> str:
     return "\n".join(part.text or "" for part in message.content)
 
 
-def _check_continuation(chat: ChatFields, messages: list[dict[str, Any]]) -> bool:
+def _check_continuation(chat: ChatRequest, messages: list[dict[str, Any]]) -> bool:
     if chat.continue_final_message and chat.add_generation_prompt:
         raise invalid(
             "continue_final_message and add_generation_prompt exclude each other; leave the latter out.",

@@ -16,7 +16,7 @@ TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_N)]
 Tops = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Limit = Annotated[int, Meta(ge=0, lt=2**31)]
-Int64 = Annotated[int, Meta(ge=-(2**63), lt=2**63)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 
 
@@ -101,17 +101,12 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
     function_call: Any = None
 
 
-class ChatFields(msgspec.Struct, kw_only=True):
-    """What becomes a prompt through the chat template."""
-
+class ChatRequest(GenerationFields, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     add_special_tokens: bool = False
     chat_template_kwargs: dict[str, Any] = {}
-
-
-class ChatRequest(GenerationFields, ChatFields, kw_only=True):
     max_completion_tokens: Limit | None = None
     logprobs: bool = False
     top_logprobs: Tops | None = None
@@ -124,8 +119,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     add_special_tokens: bool = True
 
 
-class TokenizeChat(ChatFields, kw_only=True):
-    model: Name | None = None
+class TokenizeChat(ChatRequest, kw_only=True):
     return_token_strs: bool = False
 
 

@@ -20,7 +20,7 @@ async def tokenize(request: Request, state: StateOf) -> dict[str, Any]:
     body = await read_json(request, state.settings.body_timeout)
     fields: TokenizeText | TokenizeChat
     if "messages" in body:
-        fields = convert(body, TokenizeChat)
+        fields = convert({"model": state.base.name, **body}, TokenizeChat)
         tokens = await chat_prompt(state, fields)
     else:
         fields = convert(body, TokenizeText)

@@ -1,0 +1,219 @@
+"""FakeEngine: keeps the engine's contract without a model. It says one sentence for the base and one for each adapter."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from loraplex.engine.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
+from loraplex.engine.protocol import (
+    AdapterSpec,
+    AdapterStatus,
+    EngineInfo,
+    EngineStatus,
+    FinishReason,
+    GenerateRequest,
+    TokenLogprob,
+    Tokens,
+)
+from loraplex.engine.tokenizer import Tokenizer
+
+BASE_SENTENCE = "The quick brown fox jumps over the lazy dog. Zürich 😀 again"
+BLOCKS = 64
+MAX_MODEL_LEN = 256
+
+
+class FakeEngine:
+    """`delay`: seconds before each token. `crash_after`: tokens of a request after which the engine is lost."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.state = EngineState.STOPPED
+        self.info: EngineInfo | None = None
+        self.restarts = 0
+        self.delay = 0.0
+        self.crash_after: int | None = None
+        self.max_queue = 1000
+        self.registered: dict[str, AdapterSpec] = {}
+        self.resident: set[str] = set()
+        self.refused: set[str] = set()
+        """Digests whose registration fails."""
+        self.running: set[str] = set()
+        self.requests: list[GenerateRequest] = []
+        self.aborted: list[str] = []
+
+    @property
+    def status(self) -> EngineStatus | None:
+        if self.state is not EngineState.READY:
+            return None
+        adapters = [self._adapter_status(spec) for spec in self.registered.values()]
+        return EngineStatus(
+            sequence=1,
+            running=len(self.running),
+            waiting=0,
+            free_blocks=BLOCKS // 2,
+            cached_blocks=0,
+            block_map=bytes(BLOCKS),
+            adapters=adapters,
+            adapter_bytes_used=len(self.resident) * 1000,
+            steps=10,
+            prompt_tokens=20,
+            generation_tokens=30,
+            prefix_queries=40,
+            prefix_hits=8,
+            preemptions=0,
+            integrity_errors=0,
+            step_seconds=1.5,
+            host_seconds=0.5,
+        )
+
+    def _adapter_status(self, spec: AdapterSpec) -> AdapterStatus:
+        state = "resident" if spec.digest in self.resident else "registered"
+        return AdapterStatus(digest=spec.digest, state=state, rank=8, pinned=spec.pinned, loads=1, load_seconds=0.01)
+
+    def ready(self) -> bool:
+        return self.state is EngineState.READY
+
+    def heartbeat_age(self) -> float:
+        return 0.1 if self.ready() else float("inf")
+
+    async def start(self) -> None:
+        self.info = EngineInfo(
+            model="fake",
+            architecture="LlamaForCausalLM",
+            device="cpu",
+            compute="none",
+            dtype="float32",
+            vocab_size=320,
+            max_model_len=MAX_MODEL_LEN,
+            block_size=16,
+            num_blocks=BLOCKS,
+            kv_cache_bytes=1 << 20,
+            weight_bytes=1 << 20,
+            adapter_memory=1 << 20,
+            max_loaded_adapters=8,
+            num_threads=1,
+            load_seconds=0.1,
+        )
+        self.state = EngineState.READY
+
+    async def stop(self, grace: float = 5.0) -> None:
+        self.state = EngineState.STOPPED
+
+    def crash(self) -> None:
+        """Running requests end with EngineUnavailable at their next token."""
+        self.state = EngineState.RESTARTING
+        self.restarts += 1
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Tokens, None]:
+        self._admit(request)
+        self.requests.append(request)
+        self.running.add(request.request_id)
+        ended = False
+        try:
+            outputs = [self._output(request) for _ in range(request.params.n)]
+            for step in range(max(map(len, outputs))):
+                await asyncio.sleep(self.delay)
+                self._maybe_crash(step)
+                for index, output in enumerate(outputs):
+                    if step < len(output):
+                        yield self._tokens(request, index, output, step)
+            ended = True
+        finally:
+            self.running.discard(request.request_id)
+            if not ended:
+                self.aborted.append(request.request_id)
+
+    def _admit(self, request: GenerateRequest) -> None:
+        if not self.ready():
+            raise EngineUnavailable(f"the engine is {self.state}")
+        assert request.request_id not in self.running
+        if len(self.running) >= self.max_queue:
+            raise RequestRejected("overloaded", "the queue is full")
+        if request.adapter is not None and request.adapter.digest not in self.registered:
+            raise RequestRejected("invalid", f"adapter {request.adapter.digest[:12]} is not registered")
+
+    def _maybe_crash(self, step: int) -> None:
+        if self.crash_after is not None and step >= self.crash_after:
+            self.crash()
+        if not self.ready():
+            raise EngineUnavailable("the engine stopped while this request ran")
+
+    def _output(self, request: GenerateRequest) -> list[int]:
+        """The sentence and the end-of-sequence token, or the sentence again and again, cut at max_tokens."""
+        digest = request.adapter.digest if request.adapter else None
+        sentence = self._tokenizer.encode(sentence_of(digest), add_special_tokens=False)
+        limit = request.params.max_tokens
+        room = MAX_MODEL_LEN - len(request.prompt_token_ids) if limit is None else limit
+        if request.params.ignore_eos:
+            return (sentence * (room // len(sentence) + 1))[:room] or [-1]
+        eos = self._tokenizer.eos_token_id
+        assert eos is not None
+        return [*sentence, eos][:room] or [-1]
+
+    def _tokens(self, request: GenerateRequest, index: int, output: list[int], step: int) -> Tokens:
+        token, params = output[step], request.params
+        token_ids = [token] if token >= 0 else []
+        stopped = token == self._tokenizer.eos_token_id and not params.ignore_eos
+        last = step == len(output) - 1
+        first_choice = step == 0 and index == 0
+        return Tokens(
+            request_id=request.request_id,
+            index=index,
+            token_ids=token_ids,
+            logprobs=None if params.logprobs is None else [logprob_of(t, params.logprobs) for t in token_ids],
+            prompt_logprobs=self._prompt_logprobs(request) if first_choice else None,
+            finish_reason=(FinishReason.STOP if stopped else FinishReason.LENGTH) if last else None,
+            cached_tokens=4 if step == 0 else 0,
+            queue_seconds=0.001 if step == 0 else None,
+        )
+
+    def _prompt_logprobs(self, request: GenerateRequest) -> list[TokenLogprob | None] | None:
+        count = request.params.prompt_logprobs
+        if count is None:
+            return None
+        return [None, *(logprob_of(token, count) for token in request.prompt_token_ids[1:])]
+
+    async def register_adapter(self, spec: AdapterSpec) -> None:
+        self._require_ready()
+        if spec.digest in self.refused:
+            raise AdapterError("its weights do not fit into the adapter memory")
+        self.registered[spec.digest] = spec
+        if spec.pinned:
+            self.resident.add(spec.digest)
+
+    async def unregister_adapter(self, digest: str) -> None:
+        self._require_ready()
+        self.registered.pop(digest, None)
+        self.resident.discard(digest)
+
+    async def load_adapter(self, digest: str) -> None:
+        self._require_known(digest)
+        self.resident.add(digest)
+
+    async def evict_adapter(self, digest: str) -> None:
+        self._require_known(digest)
+        self.resident.discard(digest)
+
+    async def pin_adapter(self, digest: str, pinned: bool) -> None:
+        self._require_known(digest)
+        self.registered[digest] = AdapterSpec(digest=digest, path=self.registered[digest].path, pinned=pinned)
+
+    def _require_known(self, digest: str) -> None:
+        self._require_ready()
+        if digest not in self.registered:
+            raise AdapterError("unknown adapter")
+
+    def _require_ready(self) -> None:
+        if not self.ready():
+            raise EngineUnavailable(f"the engine is {self.state}")
+
+
+def sentence_of(digest: str | None) -> str:
+    """What the fake says with this adapter."""
+    return BASE_SENTENCE if digest is None else f"adapter {digest[:8]} speaks"
+
+
+def logprob_of(token_id: int, count: int) -> TokenLogprob:
+    """The token itself is the most likely one; the alternatives follow by id."""
+    value = -0.125 * (token_id % 8)
+    top = [(token_id, value), *((3 + (token_id + step) % 300, value - step) for step in range(1, count))]
+    return TokenLogprob(token_id, value, 1, top[:count])
