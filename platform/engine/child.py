@@ -12,10 +12,10 @@ import zmq
 import zmq.asyncio
 
 from .config import EngineConfig
-from .protocol import EngineFatal, FromEngine, Shutdown, ToEngine
+from .protocol import EngineFatal, EngineInfo, FromEngine, Shutdown, ToEngine
 
 HUNG_SECONDS = 60.0
-"""Silence, beyond ten times the longest silence seen, after which the process is killed."""
+"""Silence, beyond ten times the longest seen, after which a serving process is killed. Loading may take longer."""
 WATCH_SECONDS = 1.0
 
 
@@ -34,6 +34,7 @@ class EngineChild:
         self._last_words: str | None = None
         self._last_heard: float | None = None
         self._longest_silence = 0.0
+        self._serving = False
 
     async def live(self) -> str:
         """Spawn, pass messages on until the process ends, and return why it ended."""
@@ -102,20 +103,21 @@ class EngineChild:
 
     def _receive(self, frame: bytes) -> None:
         now = time.monotonic()
-        if self._last_heard is not None:
+        if self._last_heard is not None and self._serving:
             self._longest_silence = max(self._longest_silence, now - self._last_heard)
         self._last_heard = now
         for message in self._decoder.decode(frame):
             if isinstance(message, EngineFatal):
                 self._last_words = message.message
             else:
+                self._serving = self._serving or isinstance(message, EngineInfo)
                 self._on_message(message)
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             limit = HUNG_SECONDS + 10 * self._longest_silence
-            if self._last_heard is not None and self.silence() > limit:
+            if self._serving and self.silence() > limit:
                 self.kill(f"the engine gave no sign of life for {limit:.0f} s")
 
 
