@@ -1,14 +1,15 @@
 """One database: SQLite in a file by default, PostgreSQL by URL. Sessions for reading and for writing."""
 
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.orm import Session
+
+from .turn import WriteTurn
 
 SUPPORTED = "sqlite:///path/to/file or postgresql://user:password@host/name"
 _BEGIN = "loraplex_begin"
@@ -58,8 +59,7 @@ class Database:
         self.engine = open_engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         self._writer = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
-        # SQLite lets one writer in and makes the others poll, unfairly; within this process they queue here instead.
-        self._turn: AbstractContextManager[Any] = threading.Lock() if self.is_sqlite else nullcontext()
+        self._turn = WriteTurn(Path(f"{self.engine.url.database}-turn")) if self.is_sqlite else None
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -72,8 +72,10 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A session in a write transaction: committed when the block ends, rolled back when it raises."""
-        with self._turn, Session(self._writer, expire_on_commit=False) as session, session.begin():
+        with self._turn or nullcontext(), Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
         self.engine.dispose()
+        if self._turn:
+            self._turn.close()

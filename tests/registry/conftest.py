@@ -1,6 +1,6 @@
 """Every test of the registry that takes `database_url` or `registry` runs on SQLite and on PostgreSQL.
 
-PostgreSQL is the server of LORAPLEX_TEST_POSTGRES_URL (its user must be allowed to create databases), else a private one.
+PostgreSQL is the server of LORAPLEX_TEST_POSTGRES_URL (its user may create databases), or a private one.
 """
 
 import os

@@ -21,7 +21,7 @@ TEMPLATE = "loraplex_template"
 
 
 class Postgres:
-    """Hands out databases that are migrated to the head; `url` names any database of a server where we may create some."""
+    """Hands out databases at the head; `url` names any database of a server where we may create some."""
 
     def __init__(self, url: str) -> None:
         self._url, self._numbers = url, count()

@@ -1,8 +1,11 @@
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy import text
 
-from loraplex.registry.errors import InvalidName, PreflightRefused, RegistryError, UnknownAdapter, UploadMissing
+from loraplex.registry.adapters import Adapters
 from loraplex.registry.artifacts import Blob
+from loraplex.registry.errors import InvalidName, PreflightRefused, RegistryError, UnknownAdapter, UploadMissing
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
 
@@ -182,19 +185,22 @@ def test_tenants_do_not_see_each_other(registry: Registry) -> None:
         add(registry, "sql", b"one", tenant="nobody")
 
 
-@pytest.mark.parametrize("hostile", HOSTILE_STRINGS, ids=range(len(HOSTILE_STRINGS)))
-def test_hostile_references_are_refused_by_every_operation(registry: Registry, hostile: str) -> None:
-    adapters = registry.adapters
+@pytest.mark.parametrize(
+    "operate",
+    [
+        lambda adapters, hostile: adapters.get(hostile),
+        lambda adapters, hostile: adapters.report(hostile),
+        lambda adapters, hostile: adapters.remove(hostile, actor=ACTOR),
+        lambda adapters, hostile: adapters.set_enabled(hostile, False, actor=ACTOR),
+        lambda adapters, hostile: adapters.set_alias("sql", hostile, 1, actor=ACTOR),
+        lambda adapters, hostile: adapters.set_alias("sql", "stable", hostile, actor=ACTOR),
+        lambda adapters, hostile: adapters.check_name(hostile),
+    ],
+    ids=["get", "report", "remove", "set_enabled", "set_alias", "set_alias to", "check_name"],
+)
+def test_hostile_references_are_refused(registry: Registry, operate: Callable[[Adapters, str], object]) -> None:
     add(registry, "sql", b"one")
-    for attempt in (
-        lambda: adapters.get(hostile),
-        lambda: adapters.report(hostile),
-        lambda: adapters.remove(hostile, actor=ACTOR),
-        lambda: adapters.set_enabled(hostile, False, actor=ACTOR),
-        lambda: adapters.set_alias("sql", hostile, 1, actor=ACTOR),
-        lambda: adapters.set_alias("sql", "stable", hostile, actor=ACTOR),
-        lambda: adapters.check_name(hostile),
-    ):
+    for hostile in HOSTILE_STRINGS:
         with pytest.raises(RegistryError):
-            attempt()
-    assert [adapter.name for adapter in adapters.list()] == ["sql"]
+            operate(registry.adapters, hostile)
+    assert [adapter.name for adapter in registry.adapters.list()] == ["sql"]

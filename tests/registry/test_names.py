@@ -35,7 +35,7 @@ def test_what_parses_is_safe_to_show_and_to_store(text: str) -> None:
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE_STRINGS if ":" not in text])
 def test_hostile_names_are_refused_in_words(text: str) -> None:
-    with pytest.raises(InvalidName, match="use 1 to 63 characters|digits alone"):
+    with pytest.raises(InvalidName, match=r"use 1 to 63 characters|digits alone"):
         parse_reference(text)
 
 

@@ -1,0 +1,29 @@
+"""Writers of one SQLite file take turns."""
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+
+class WriteTurn:
+    """A lock over threads and processes, as a context manager.
+
+    SQLite lets one writer in and makes the others poll for it, so that an unlucky one is told `database is locked`;
+    here they queue. A process that dies gives its turn back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._threads = threading.Lock()
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_error: object) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._threads.release()
+
+    def close(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,76 @@
+"""kill -9 at random moments of upload, registration, removal and sweeping: what was acknowledged is still there."""
+
+import multiprocessing
+import random
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import select
+
+from loraplex.registry import tables
+from loraplex.registry.registry import Registry
+from loraplex.registry.sweep import SweepReport, sweep
+
+from . import workers
+from .helpers import sha256
+
+KILLS = 40
+
+
+def test_nothing_acknowledged_is_lost(registry: Registry, database_url: str, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.registry.workers"])
+    log, chance = tmp_path / "acknowledged", random.Random(7)
+    for number in range(KILLS):
+        arguments = (database_url, str(registry.store.root), str(log), number)
+        worker = context.Process(target=workers.upload_until_killed, args=arguments)
+        worker.start()
+        wait_for_growth(log, chance.randrange(4))
+        time.sleep(chance.uniform(0, 0.05))
+        worker.kill()
+        worker.join()
+        assert worker.exitcode == -9
+        check_rows(registry)
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert len(lines) > KILLS
+    check_acknowledged(registry, lines)
+    check_sweep(registry)
+    check_acknowledged(registry, lines)
+
+
+def wait_for_growth(log: Path, lines: int) -> None:
+    """Until the worker has acknowledged this many uploads, so that the kills hit its work and not only its start."""
+    deadline, start = time.monotonic() + 60, count_lines(log)
+    while count_lines(log) < start + lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def count_lines(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def check_rows(registry: Registry) -> None:
+    """No version that is not removed without its bytes."""
+    with registry.database.read() as session:
+        query = select(tables.Artifact).join(tables.AdapterVersion).where(tables.AdapterVersion.removed_at.is_(None))
+        for artifact in session.scalars(query):
+            assert artifact.broken is None
+            assert registry.store.problem(artifact.digest, artifact.config_size, artifact.weights_size) is None
+
+
+def check_acknowledged(registry: Registry, lines: list[list[str]]) -> None:
+    adapters = {adapter.name: adapter for adapter in registry.adapters.list()}
+    for name, number, digest in lines:
+        version = adapters[name].select(int(number))
+        assert version is not None
+        assert version.digest == digest
+        assert sha256((registry.store.folder(digest) / "adapter_model.safetensors").read_bytes()) == digest
+
+
+def check_sweep(registry: Registry) -> None:
+    report = sweep(registry.database, registry.store, timedelta(0))
+    assert (report.broken, report.healed) == ((), ())
+    assert sweep(registry.database, registry.store, timedelta(0)) == SweepReport(0, 0, (), ())
+    assert list(registry.store.incoming.iterdir()) == []
