@@ -109,7 +109,7 @@ def test_a_seed_makes_the_whole_program_repeatable(base: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompts", "params", "adapter", "words"),
+    ("prompts", "params", "names", "words"),
     [
         ([1.5], None, None, "prompt 0 must be a text or a non-empty list of token ids, got float"),
         (["a", []], None, None, "prompt 1 must be a text or a non-empty list of token ids"),
@@ -122,11 +122,11 @@ def test_a_seed_makes_the_whole_program_repeatable(base: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(
-    llm: LLM, prompts: object, params: object, adapter: object, words: str
+    llm: LLM, prompts: object, params: object, names: object, words: str
 ) -> None:
     steps = llm.status().steps
     with pytest.raises(ValueError, match=words):
-        llm.generate(prompts, params, adapter, use_tqdm=False)  # type: ignore[arg-type]
+        llm.generate(prompts, params, names, use_tqdm=False)  # type: ignore[arg-type]
     assert llm.status().steps == steps
     assert (llm.status().running, llm.status().waiting) == (0, 0)
 
