@@ -180,16 +180,20 @@ class Loader:
                     self.withdraw(other, winner=entry.digest)
 
     def _hopeless(self, entry: Entry) -> bool:
-        """Whether nothing that can leave or is on its way stands in its way."""
+        """Whether it would not fit beside the pinned adapters even if all others left."""
+        pinned = [other for other in self._residents.values() if other.pinned]
+        space = self._store.capacity - sum(other.bytes for other in pinned)
+        if entry.bytes > space or len(pinned) == self._store.slots:
+            return True
         filling = any(other.room is not None for other in self._queue.values())
-        return not filling and all(other.pinned for other in self._residents.values())
+        return not filling and len(pinned) == len(self._residents)
 
     def _refusal(self, entry: Entry) -> str:
-        pinned = sum(other.bytes for other in self._residents.values())
+        pinned = [other.bytes for other in self._residents.values() if other.pinned]
         return (
             f"adapter {entry.digest[:12]} does not fit: it needs {_megabytes(entry.bytes)} and a slot; of "
             f"{_megabytes(self._store.capacity)} adapter memory and {self._store.slots} slots, "
-            f"pinned adapters hold {_megabytes(pinned)} and {len(self._residents)}. "
+            f"pinned adapters hold {_megabytes(sum(pinned))} and {len(pinned)}. "
             f"Raise adapter_memory or max_loaded_adapters, or unpin some"
         )
 

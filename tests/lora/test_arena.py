@@ -1,5 +1,7 @@
 """Arena: extents never overlap, nothing is lost, and what is freed can be had again."""
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +39,7 @@ def _allocate(arena: Arena, taken: dict[int, int], size: int) -> None:
     assert (offset is None) == (not fitting)
     if offset is not None:
         assert offset % arena.alignment == 0
-        assert min(fitting)[0] == dict((start, gap) for gap, start in gaps)[offset], "not the tightest gap"
+        assert min(fitting)[0] == {start: gap for gap, start in gaps}[offset], "not the tightest gap"
         taken[offset] = size
 
 
@@ -61,7 +63,7 @@ def test_allocate_all_takes_all_or_nothing(sizes: list[int]) -> None:
     else:
         assert arena.used == sum(sizes)
         ends = sorted((offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
-        assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
     assert arena.check_integrity() == []
 
 

@@ -15,6 +15,7 @@ from loraplex.lora.pages import PageStore
 from loraplex.lora.weights import convert, load_pages, read_modules
 
 from .adapters import BASE, make_adapter, make_config, make_tensors, read_manifest, tensor_name, write_adapter
+from .page_reading import read_back
 
 LLAMA = LlamaConfig(
     vocab_size=32, hidden_size=16, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, head_dim=6,
@@ -27,7 +28,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"r": 1, "lora_alpha": 3, "target_modules": "all-linear", "task_type": "CAUSAL_LM"},
     {"r": 19, "lora_alpha": 32, "use_rslora": True, "target_modules": ["gate_proj", "up_proj", "down_proj"]},
     {"r": 4, "target_modules": ["o_proj", "q_proj"], "layers_to_transform": [1]},
-    {"r": 16, "target_modules": ["self_attn.k_proj", "model.layers.0.mlp.down_proj"], "exclude_modules": ["1.mlp.up_proj"]},
+    {"r": 16, "target_modules": ["self_attn.k_proj", "model.layers.0.mlp.down_proj"], "exclude_modules": ["up_proj"]},
     {
         "r": 8,
         "target_modules": ["q_proj", "down_proj"],
@@ -47,21 +48,6 @@ def resident(folder: Path, digest: str, dtype: torch.dtype = torch.float32, base
     store.fill(room, lambda pages: load_pages(folder, modules, digest, store.dtype_name, RANKS_PER_PAGE, pages))
     store.publish(room, modules)
     return store.table
-
-
-def read_back(table: PageTable, layer: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """A [rank, in] and B [out, rank] of slot 0, by the layout that PageTable promises; padding must be zero."""
-    (inputs, outputs), index = table.shapes[kind], KINDS.index(kind)
-    rank, size = int(table.rank[0, index, layer]), RANKS_PER_PAGE * (inputs + outputs)
-    a_rows, b_rows = [], []
-    for page in range(-(-int(table.rank[0, index].max()) // RANKS_PER_PAGE)):
-        start = int(table.offset[0, index, page]) + layer * size
-        a, b = table.arena[start : start + size].split([RANKS_PER_PAGE * inputs, RANKS_PER_PAGE * outputs])
-        a_rows.append(a.view(RANKS_PER_PAGE, inputs))
-        b_rows.append(b.view(RANKS_PER_PAGE, outputs))
-    a, b = torch.cat(a_rows), torch.cat(b_rows)
-    assert not a[rank:].any() and not b[rank:].any()
-    return a[:rank], b[:rank].T
 
 
 def write_with_peft(folder: Path, settings: dict[str, Any], dtype: torch.dtype) -> PeftModel:

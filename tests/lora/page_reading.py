@@ -1,0 +1,20 @@
+"""The rank pages as PageTable promises them, read without any of the code that writes them."""
+
+import torch
+
+from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, PageTable
+
+
+def read_back(table: PageTable, layer: int, kind: str, slot: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [rank, in] and B [out, rank] of the slot, by the layout that PageTable promises; padding must be zero."""
+    (inputs, outputs), index = table.shapes[kind], KINDS.index(kind)
+    rank, size = int(table.rank[slot, index, layer]), RANKS_PER_PAGE * (inputs + outputs)
+    a_rows, b_rows = [], []
+    for page in range(-(-int(table.rank[slot, index].max()) // RANKS_PER_PAGE)):
+        start = int(table.offset[slot, index, page]) + layer * size
+        a, b = table.arena[start : start + size].split([RANKS_PER_PAGE * inputs, RANKS_PER_PAGE * outputs])
+        a_rows.append(a.view(RANKS_PER_PAGE, inputs))
+        b_rows.append(b.view(RANKS_PER_PAGE, outputs))
+    a, b = torch.cat(a_rows), torch.cat(b_rows)
+    assert not a[rank:].any() and not b[rank:].any()
+    return a[:rank], b[:rank].T
