@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from .load import Server
+from loraplex.web.load import Server
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from loraplex.web.load import Round, run_round
+
 from .checkpoints import HALF_BILLION, SMALL, adapter, base_checkpoint
-from .load import Round, run_round
 from .peers import Transformers, faster_dtype
 from .report import Row, publish
 from .server import serving

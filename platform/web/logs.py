@@ -26,3 +26,6 @@ def configure_logs(level: str, as_json: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if level != "debug":
+        for chatty in ("alembic", "uvicorn.error", "asyncio"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)

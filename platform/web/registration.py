@@ -1,11 +1,16 @@
-"""Making a version of two uploaded files; shared by the admin API and the dashboard."""
+"""Making a version of two files; shared by the admin API, the dashboard and the command line."""
 
 import asyncio
+import hashlib
+from pathlib import Path
 
 from loraplex.registry.adapters import AddedVersion
-from loraplex.registry.artifacts import Blob
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
+from loraplex.registry.base import ServedBase
 from loraplex.registry.errors import UploadMissing
+from loraplex.registry.registry import Registry
 from loraplex.registry.report import Report
+from loraplex.registry.tables import DEFAULT_TENANT
 
 from .auth import Caller
 from .state import State
@@ -20,24 +25,52 @@ async def register_version(
     return added
 
 
+def add_from_folder(
+    registry: Registry, base: ServedBase, name: str, folder: Path, actor: str
+) -> tuple[AddedVersion, Report]:
+    """Copy an adapter's two files from a folder into the store and register them. Raises RegistryError, ValueError."""
+    registry.adapters.check_name(name)
+    config, weights = (_copied(registry, folder / file) for file in (CONFIG_FILE, WEIGHTS_FILE))
+    return _checked(registry, base, name, config, weights, actor)
+
+
 def _add(
     state: State, caller: Caller, name: str, config_sha256: str, weights_sha256: str
 ) -> tuple[AddedVersion, Report]:
-    registry = state.registry
-    assert registry.preflight is not None
-    registry.adapters.check_name(name)
+    state.registry.adapters.check_name(name)
     config, weights = _blob(state, config_sha256), _blob(state, weights_sha256)
+    return _checked(state.registry, state.base, name, config, weights, caller.actor, caller.tenant)
+
+
+def _checked(
+    registry: Registry,
+    base: ServedBase,
+    name: str,
+    config: Blob,
+    weights: Blob,
+    actor: str,
+    tenant: str = DEFAULT_TENANT,
+) -> tuple[AddedVersion, Report]:
+    assert registry.preflight is not None
     report = registry.preflight.check(config, weights)
+    fingerprint = base.signature.fingerprint
     added = registry.adapters.add_version(
-        name,
-        config,
-        weights,
-        report,
-        base_fingerprint=state.base.signature.fingerprint,
-        actor=caller.actor,
-        tenant=caller.tenant,
+        name, config, weights, report, base_fingerprint=fingerprint, actor=actor, tenant=tenant
     )
     return added, report
+
+
+def _copied(registry: Registry, path: Path) -> Blob:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing. An adapter's folder has {CONFIG_FILE} and {WEIGHTS_FILE}.")
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.seek(0, 2)
+        file.seek(0)
+        with registry.store.receive(size, sha256, limit=size) as incoming:
+            while chunk := file.read(1 << 20):
+                incoming.write(chunk)
+            return incoming.finish()
 
 
 def _blob(state: State, sha256: str) -> Blob:

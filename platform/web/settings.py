@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         values = self.model_dump(mode="json")
         for name in ("admin_password", "api_key"):
             values[name] = MASK if values[name] else None
-        return values | {"database_url": _mask_url(self.database), "served_name": self.base_name}
+        return values | {"database_url": mask_url(self.database), "served_name": self.base_name}
 
 
 def config_file(flags: dict[str, Any]) -> Path:
@@ -188,7 +188,8 @@ def _refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str
         )
 
 
-def _mask_url(url: str) -> str:
+def mask_url(url: str) -> str:
+    """The URL without its password."""
     scheme, separator, rest = url.partition("://")
     credentials, at, location = rest.rpartition("@")
     user, colon, _ = credentials.partition(":")

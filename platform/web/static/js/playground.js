@@ -32,7 +32,7 @@ async function stream(model, pane, signal) {
   const footer = pane.querySelector("footer");
   const started = performance.now();
   let first = null;
-  const answer = await fetch(url("/playground/stream"), {
+  const answer = await fetch(url("/v1/chat/completions"), {
     method: "POST",
     signal,
     headers: { "content-type": "application/json", "x-csrf-token": csrfToken() },

@@ -1,0 +1,10 @@
+"""All pages of the dashboard."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import APIRouter
+
+from . import adapters, live, login, playground
+
+routers: Final[Sequence[APIRouter]] = (login.router, live.router, adapters.router, playground.router)

@@ -1,0 +1,128 @@
+"""`loraplex adapters`: add, list, show and remove, with or without a running server."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from loraplex.registry.errors import PreflightRefused
+from loraplex.registry.report import Finding
+from loraplex.registry.views import Adapter, Version
+
+from ..admin.words import age_words, size_words
+from ..registration import add_from_folder
+from ..settings import Settings
+from .opened import opened_registry
+
+ACTOR = "cli"
+MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+
+app = typer.Typer(help="Add, list, show and remove adapters. A running server follows within a second.")
+console = Console(highlight=False)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(epilog="Example: loraplex adapters add support ./runs/support-r16")
+def add(name: str, folder: Path) -> None:
+    """Check the adapter in FOLDER (PEFT layout) and register it as NAME."""
+    with opened_registry(Settings()) as (registry, base):
+        try:
+            added, report = add_from_folder(registry, base, name, folder, actor=ACTOR)
+        except PreflightRefused as error:
+            _print_findings(error.report.findings)
+            console.print(f"[red]{name} was not registered.[/]")
+            raise typer.Exit(1) from None
+    _print_findings(report.findings)
+    word = "registered as" if added.created else "already is"
+    console.print(f"[green]✓[/] {name} {word} version {added.version.number}, digest {added.version.digest[:12]}")
+
+
+@app.command("list")
+def list_all(as_json: Json = False) -> None:
+    """List the adapters."""
+    with opened_registry(Settings()) as (registry, _):
+        adapters = registry.adapters.list()
+    if as_json:
+        print(json.dumps([_as_json(adapter) for adapter in adapters], indent=2))
+        return
+    if not adapters:
+        console.print("No adapters yet. Add one with: loraplex adapters add NAME FOLDER")
+        return
+    table = Table("name", "version", "state", "rank", "size", "targets", "added")
+    for adapter in adapters:
+        version = adapter.latest() or adapter.versions[-1]
+        table.add_row(
+            adapter.name,
+            str(version.number),
+            _state(adapter, version),
+            str(version.rank),
+            size_words(version.size),
+            ", ".join(version.target_modules),
+            age_words(version.created_at),
+        )
+    console.print(table)
+
+
+@app.command()
+def show(name: str, as_json: Json = False) -> None:
+    """Show one adapter: its versions and what the checks said."""
+    with opened_registry(Settings()) as (registry, _):
+        adapter = registry.adapters.get(name)
+        version = adapter.latest() or adapter.versions[-1]
+        report = registry.adapters.report(f"{name}@{version.number}")
+    if as_json:
+        print(json.dumps(_as_json(adapter), indent=2))
+        return
+    console.print(f"[bold]{name}[/] version {version.number}, {_state(adapter, version)}")
+    console.print(f"digest   {version.digest}")
+    console.print(f"rank     {version.rank}, alpha {version.alpha:g}, {version.parameters:,} parameters")
+    console.print(f"targets  {', '.join(version.target_modules)}")
+    _print_findings(report.findings)
+
+
+@app.command()
+def remove(name: str, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
+    """Remove an adapter. Requests that run with it finish."""
+    if not yes:
+        typer.confirm(f"Remove {name} and its versions?", abort=True)
+    with opened_registry(Settings()) as (registry, _):
+        registry.adapters.remove(name, actor=ACTOR)
+    console.print(f"[green]✓[/] {name} removed")
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    for finding in findings:
+        console.print(f"  {MARKS[finding.level]}  {finding.message}", soft_wrap=True)
+        if finding.remedy:
+            console.print(f"        [dim]{finding.remedy}[/]", soft_wrap=True)
+
+
+def _state(adapter: Adapter, version: Version) -> str:
+    if version.broken:
+        return f"broken: {version.broken}"
+    return "enabled" if adapter.enabled and version.enabled else "disabled"
+
+
+def _as_json(adapter: Adapter) -> dict[str, Any]:
+    return {
+        "name": adapter.name,
+        "enabled": adapter.enabled,
+        "pinned": adapter.pinned,
+        "aliases": dict(adapter.aliases),
+        "versions": [
+            {
+                "version": version.number,
+                "digest": version.digest,
+                "rank": version.rank,
+                "alpha": version.alpha,
+                "target_modules": list(version.target_modules),
+                "size": version.size,
+                "enabled": version.enabled,
+                "created_at": version.created_at.isoformat(),
+            }
+            for version in adapter.versions
+        ],
+    }

@@ -1,0 +1,50 @@
+"""The commands of `loraplex`, assembled. Each lives in a file of its own and imports what it needs when it runs."""
+
+import sys
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+import loraplex
+
+from . import adapters, bench, config, database, doctor, serve
+
+app = typer.Typer(
+    help="Serve one base model and many LoRA adapters, with an OpenAI API and a dashboard.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command(epilog="Example: loraplex serve --model ./my-model --port 9000")(serve.serve)
+app.add_typer(adapters.app, name="adapters")
+app.add_typer(database.app, name="db")
+app.command()(doctor.doctor)
+app.command()(config.config)
+app.command()(bench.bench)
+
+
+@app.callback(invoke_without_command=True)
+def version(version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True)) -> None:
+    if version:
+        print(loraplex.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command; what a user did wrong is said in words on standard error, with exit code 2."""
+    try:
+        app()
+    except ValidationError as error:
+        for problem in error.errors():
+            field = ".".join(str(part) for part in problem["loc"])
+            words = problem["msg"].removeprefix("Value error, ")
+            _complain(f"{field}: {words}" if field else words)
+        sys.exit(2)
+    except ValueError as error:
+        _complain(str(error))
+        sys.exit(2)
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True, highlight=False, markup=False).print(f"loraplex: {text}", soft_wrap=True)

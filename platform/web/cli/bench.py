@@ -1,0 +1,75 @@
+"""`loraplex bench`: load on a running server, base and adapters, in tokens/s, TTFT and TPOT."""
+
+import asyncio
+import json
+import random
+import urllib.request
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from loraplex.registry.credentials import read_credentials
+
+from ..load import Round, Server, run_round
+from ..settings import Settings
+
+MAX_CONCURRENT = 256
+
+
+def bench(
+    concurrent: Annotated[int, typer.Option(min=1, max=MAX_CONCURRENT, help="Streams at once.")] = 16,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of base and adapters in turn.")] = 3,
+) -> None:
+    """Measure the server that runs with these settings: all streams on the base, then spread over the adapters."""
+    settings = Settings()
+    key = read_credentials(settings.data_dir / "credentials.json").api_key
+    if key is None:
+        raise ValueError("no inference key is known: credentials.json in the data folder has none")
+    server = Server(settings.host, settings.port, key)
+    base, adapters = _models(server)
+    randomness = random.Random(0)
+    prompts = [[randomness.randrange(10, 250) for _ in range(prompt_tokens)] for _ in range(concurrent)]
+    traffic = {f"base {base}": [base] * concurrent}
+    if adapters:
+        spread = [adapters[index % len(adapters)] for index in range(concurrent)]
+        traffic[f"{min(concurrent, len(adapters))} adapters"] = spread
+    results: dict[str, list[Round]] = {name: [] for name in traffic}
+    for models in traffic.values():
+        asyncio.run(run_round(server, models, prompts, 2))
+    for _ in range(rounds):
+        for name, models in traffic.items():
+            results[name].append(asyncio.run(run_round(server, models, prompts, output_tokens)))
+    _print(results)
+
+
+def _models(server: Server) -> tuple[str, list[str]]:
+    """The base and its adapters, as the server lists them."""
+    request = urllib.request.Request(
+        f"http://{server.host}:{server.port}/v1/models", headers={"authorization": f"Bearer {server.key}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            models = json.load(answer)["data"]
+    except OSError as error:
+        raise ValueError(
+            f"no server answers on {server.host}:{server.port} ({error}). Start one: loraplex serve"
+        ) from None
+    base = next(model["id"] for model in models if model["parent"] is None)
+    return base, [model["id"] for model in models if model["parent"] is not None]
+
+
+def _print(results: dict[str, list[Round]]) -> None:
+    table = Table("traffic", "tokens/s", "TTFT ms", "TPOT ms")
+    for name, rounds in results.items():
+        best = sorted(rounds, key=lambda one: one.tokens_per_second)[len(rounds) // 2]
+        table.add_row(
+            name,
+            f"{best.tokens_per_second:.1f}",
+            f"{1000 * best.first_token:.0f}",
+            f"{1000 * best.per_token:.1f}",
+        )
+    Console().print(table)

@@ -1,0 +1,23 @@
+"""`loraplex db`: the database's schema."""
+
+import typer
+
+from loraplex.registry.migrate import head, upgrade
+
+from ..settings import Settings, mask_url
+
+app = typer.Typer(help="The database.", no_args_is_help=True)
+
+
+@app.callback()
+def database() -> None:
+    """Keeps `upgrade` a word of its own."""
+
+
+@app.command("upgrade")
+def upgrade_command() -> None:
+    """Migrate the database to the newest schema. `serve` does this by itself."""
+    settings = Settings()
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    upgrade(settings.database)
+    print(f"{mask_url(settings.database)} is at {head()}")

@@ -1,0 +1,49 @@
+"""Every setting as a flag: the options are made from the fields of `Settings`, so that none can be forgotten."""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from loraplex.engine.config import EngineConfig
+
+from ..settings import Settings
+
+
+def settings_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command(settings, **own)` an option for each setting; what is not given comes from environment and file."""
+    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "settings"]
+
+    def run(**values: Any) -> None:
+        given = {name: values.pop(name) for name in list(values) if name in Settings.model_fields}
+        command(Settings(**{name: value for name, value in given.items() if value is not None}), **values)
+
+    options = [_option(name) for name in Settings.model_fields]
+    run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    run.__doc__ = command.__doc__
+    run.__name__ = command.__name__
+    return run
+
+
+def _option(name: str) -> inspect.Parameter:
+    field = Settings.model_fields[name]
+    is_switch = field.annotation is bool
+    flag = name.replace("_", "-")
+    declaration = f"--{flag}/--no-{flag}" if is_switch else f"--{flag}"
+    plain = isinstance(field.default, str | int | float) and field.default != "" and name != "model"
+    default = f" ({field.default})" if plain and not is_switch else ""
+    option = typer.Option(
+        declaration, help=f"{field.description}{default}", show_default=False, rich_help_panel=_panel(name)
+    )
+    kind = bool if is_switch else str
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _panel(name: str) -> str:
+    if name in EngineConfig.__struct_fields__ and name != "model":
+        return "Engine"
+    limits = name.startswith(("max_", "min_")) or name.endswith(("_timeout", "_seconds", "_hours"))
+    return "Limits" if limits else "Server"

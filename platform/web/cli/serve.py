@@ -1,0 +1,98 @@
+"""`loraplex serve`: start-up in steps with their times, then a box with everything a person needs."""
+
+import asyncio
+import socket
+import sys
+
+import uvicorn
+from rich.console import Console
+from rich.panel import Panel
+
+from loraplex.engine.client import EngineClient
+
+from ..app import create_app
+from ..logs import configure_logs
+from ..settings import Settings
+from ..state import State, open_state
+from .demo import add_demo_adapters, demo_wanted
+from .flags import settings_flags
+from .model import model_folder
+from .port import listen
+from .steps import step, tell_progress
+
+console = Console(highlight=False)
+
+
+@settings_flags
+def serve(settings: Settings) -> None:
+    """Serve the base model and its adapters."""
+    configure_logs(settings.log_level, settings.log_json)
+    listener = listen(settings.host, settings.port)
+    with step("model found"):
+        folder = model_folder(settings.model)
+    first_start = demo_wanted(settings)
+    with step("database migrated, registry open"):
+        engine = EngineClient(settings.engine_config(folder), on_progress=tell_progress)
+        state = open_state(settings, folder, engine)
+    if first_start:
+        with step("demo adapters registered"):
+            add_demo_adapters(state)
+    sys.exit(asyncio.run(_run(state, listener)))
+
+
+async def _run(state: State, listener: socket.socket) -> int:
+    """Serve until a signal; returns the exit code."""
+    config = uvicorn.Config(
+        create_app(state),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=round(state.settings.drain_seconds) + 2,
+    )
+    server = uvicorn.Server(config)
+    announcement = asyncio.create_task(_announce(state, server))
+    await server.serve(sockets=[listener])
+    announcement.cancel()
+    return 1 if state.start_error else 0
+
+
+async def _announce(state: State, server: uvicorn.Server) -> None:
+    """Print the box when the engine is ready; end the server when it cannot start."""
+    await state.started.wait()
+    if state.start_error:
+        console.print(f"[bold red]The engine could not start:[/] {state.start_error}", markup=True)
+        server.should_exit = True
+        return
+    console.print(Panel.fit(_box(state), title="loraplex is ready", title_align="left", padding=(0, 2)))
+
+
+def _box(state: State) -> str:
+    settings, credentials = state.settings, state.credentials
+    host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host
+    origin = f"http://{host}:{settings.port}"
+    adapters = [adapter.name for adapter, _ in state.registry.snapshots.current.servable()]
+    model = adapters[0] if adapters else state.base.name
+    file = settings.data_dir / "credentials.json"
+    key = credentials.api_key or "YOUR_KEY"
+    lines = [
+        f"Dashboard   {origin}/",
+        f"API         {origin}/v1",
+        f"Login       {credentials.admin_user} / {credentials.admin_password or '(set earlier)'}",
+        f"Key         {key}",
+        f"Kept in     {file} (0600)",
+        f"Models      {', '.join([state.base.name, *adapters[:8]])}{' …' if len(adapters) > 8 else ''}",
+        "",
+        f"curl {origin}/v1/chat/completions -H 'Authorization: Bearer {key}' \\",
+        "  -H 'Content-Type: application/json' \\",
+        f"""  -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "{_question(model)}"}}]}}'""",
+        "",
+        "Ctrl-C stops it.",
+    ]
+    return "\n".join(line.replace("[", r"\[") for line in lines)
+
+
+def _question(model: str) -> str:
+    from .demo import example_question
+
+    return example_question(model)
