@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from typing import Final
 
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
@@ -14,6 +15,8 @@ from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, Te
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
 from .values import LARGEST_WEIGHT, scan_tensor
+
+READ_WHEN_REFUSED: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,10 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
 
 
 def _reading_order(structure: Structure, failed: bool) -> Iterable[tuple[bytes, TensorInfo]]:
-    """A refused adapter has no identity; its values are judged all the same."""
-    return ((b"", tensor) for tensor in structure.tensors) if failed else canonical_tensors(structure.modules)
+    """A refused adapter has no identity; its values are judged all the same, as far as that costs little."""
+    if not failed:
+        return canonical_tensors(structure.modules)
+    return ((b"", tensor) for tensor in structure.tensors if tensor.end <= READ_WHEN_REFUSED)
 
 
 def _report_values(unusable: list[str], report: Report) -> None:

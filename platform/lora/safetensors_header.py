@@ -9,7 +9,7 @@ from io import FileIO
 from typing import Any, Final
 
 from .manifest import TensorInfo
-from .report import Report, quote
+from .report import Report, enumerate_some, quote
 from .strict_json import parse_json
 
 MAX_HEADER: Final = 1 << 20
@@ -85,9 +85,9 @@ def _check_metadata(metadata: object) -> None:
 
 def _read_tensors(entries: dict[str, Any], data_start: int, report: Report) -> tuple[TensorInfo, ...]:
     bad_names = [quote(name) for name in entries if not _NAME.fullmatch(name)]
-    report.fail_all(
-        "header", bad_names, "tensor names hold letters, digits, '_', '-' and '.' only, as PEFT writes them"
-    )
+    if bad_names:
+        message = f"tensor names hold letters, digits, '_', '-' and '.' only, unlike {enumerate_some(bad_names)}"
+        report.fail("header", message, SAVE_REMEDY)
     tensors, problems = [], []
     for name, entry in entries.items():
         try:

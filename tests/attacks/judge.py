@@ -1,0 +1,56 @@
+"""Inspects adapters one after another under an audit hook, and prints what each did as one line of JSON.
+
+Runs as a process of its own: an audit hook cannot be taken off again, and memory is measured for the process.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.manifest import BaseSignature
+
+WATCHED = ("import", "open", "exec", "compile", "socket", "subprocess", "os.", "pickle", "marshal", "ctypes", "shutil")
+
+
+class Watch:
+    """Audit events since it was last asked, while it is on."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.events: list[str] = []
+        sys.addaudithook(self)
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.on and event.startswith(WATCHED):
+            self.events.append(f"{event} {arguments[0]}" if event == "open" else event)
+
+
+def judge(folder: Path, base: BaseSignature, watch: Watch) -> dict[str, Any]:
+    config = (folder / "adapter_config.json").read_bytes()
+    started = time.process_time()
+    watch.on = True
+    inspection = inspect_adapter(config, folder / "adapter_model.safetensors", base)
+    watch.on = False
+    seconds, events, watch.events = time.process_time() - started, watch.events, []
+    failures = [finding.message for finding in inspection.failures()]
+    return {"failures": failures, "served": inspection.manifest is not None, "seconds": seconds, "events": events,
+            "memory": peak_memory()}  # fmt: skip
+
+
+def peak_memory() -> int:
+    """Bytes; getrusage would count what the process that started this one had used."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+
+def main() -> None:
+    base, watch = BaseSignature(**json.loads(sys.argv[1])), Watch()
+    for line in sys.stdin:
+        print(json.dumps(judge(Path(line.rstrip("\n")), base, watch)))
+
+
+if __name__ == "__main__":
+    main()
