@@ -18,7 +18,7 @@ import loraplex
 from loraplex.engine.client import EngineStartError, EngineUnavailable
 
 from .api.routes import routers as api_routers
-from .auth import guard
+from .auth import access_table, guard
 from .engine_metrics import EngineCollector
 from .errors import HANDLERS
 from .limits import BodyLimit
@@ -50,6 +50,7 @@ def create_app(state: State) -> FastAPI:
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     for router in (*openai_routers, *api_routers, *_dashboard()):
         app.include_router(router)
+    app.state.access = access_table(app)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs
 
-from fastapi import Request
+from fastapi import FastAPI, Request
+from fastapi.routing import iter_route_contexts
 
 from loraplex.registry.errors import InvalidKey
 from loraplex.registry.keys import ADAPTERS, ADMIN, INFERENCE
@@ -44,7 +45,7 @@ class Caller:
 
 
 def access_of(path: str) -> str:
-    """What a route demands, by its path template: `public`, `monitoring` or a scope."""
+    """What a route demands, by its whole path template: `public`, `monitoring` or a scope."""
     if path in PUBLIC_ROUTES:
         return PUBLIC
     if path == "/metrics":
@@ -54,10 +55,19 @@ def access_of(path: str) -> str:
     return ADAPTERS if path == ADAPTER_PREFIX or path.startswith(ADAPTER_PREFIX + "/") else ADMIN
 
 
+def access_table(app: FastAPI) -> dict[int, str]:
+    """id of a route -> what it demands. A route that is reached by two paths with different demands is for admins."""
+    table: dict[int, str] = {}
+    for context in iter_route_contexts(app.routes):
+        route, needed = id(context.original_route), access_of(context.path or "")
+        table[route] = needed if table.get(route, needed) == needed else ADMIN
+    return table
+
+
 async def guard(request: Request) -> None:
     """Dependency of the whole app: lets the request through with `request.state.caller` set, or raises ApiError."""
     state: State = request.app.state.loraplex
-    needed = access_of(request.scope["route"].path)
+    needed = request.app.state.access.get(id(request.scope["route"]), ADMIN)
     if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
         return
     caller = await _identify(request, state)

@@ -54,14 +54,14 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     return {name: member for name, member in value.items() if member is not None}
 
 
-def convert(value: object, target: type[T], prefix: str = "") -> T:
+def convert(value: object, target: type[T]) -> T:
     """`value` as a `target` struct; a mismatch is a 400 whose `param` is the path of the field."""
     try:
         return msgspec.convert(value, target)
     except msgspec.ValidationError as error:
         message, path = _split_path(str(error))
-        param = prefix + path if path else _quoted_name(message)
-        raise invalid(f"{param}: {message}" if param else message, param=param) from None
+        param = ".".join(part for part in (path, _missing_field(message)) if part)
+        raise invalid(f"{param}: {message}." if param else f"{message}.", param or None) from None
 
 
 def _check_content_type(content_type: str | None) -> None:
@@ -127,7 +127,7 @@ def _split_path(message: str) -> tuple[str, str]:
     return words, path.removesuffix("`").removeprefix("$").removeprefix(".") if separator else ""
 
 
-def _quoted_name(message: str) -> str | None:
+def _missing_field(message: str) -> str | None:
     """The field in "Object missing required field `model`"."""
     found = re.search(r"field `([^`]+)`", message)
     return found.group(1) if found else None

@@ -41,7 +41,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def adapter_folders(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("adapters")
-    return [make_adapter(root / str(seed), checkpoint, rank=4, seed=seed, kinds=("q_proj", "v_proj")) for seed in (1, 2)]
+    return [
+        make_adapter(root / str(seed), checkpoint, rank=4, seed=seed, kinds=("q_proj", "v_proj")) for seed in (1, 2)
+    ]
 
 
 def make_settings(data_dir: Path, checkpoint: Path) -> Settings:

@@ -1,0 +1,233 @@
+"""Who may call what: every route of the app with every kind of credential. A route without a row here fails."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import iter_route_contexts
+
+from loraplex.web.app import create_app
+from loraplex.web.auth import access_table
+from loraplex.web.sessions import COOKIE, MAX_FAILURES
+from loraplex.web.state import State
+
+from .conftest import ADMIN_PASSWORD, KEY
+
+PUBLIC, INFERENCE, ADAPTERS, ADMIN = "public", "inference", "adapters", "admin"
+API = {
+    "GET /health": PUBLIC,
+    "GET /ready": PUBLIC,
+    "GET /version": PUBLIC,
+    "GET /metrics": ADMIN,
+    "POST /v1/chat/completions": INFERENCE,
+    "POST /v1/completions": INFERENCE,
+    "GET /v1/models": INFERENCE,
+    "GET /v1/models/{name:path}": INFERENCE,
+    "POST /tokenize": INFERENCE,
+    "POST /detokenize": INFERENCE,
+    "GET /api/v1/adapters": ADAPTERS,
+    "GET /api/v1/adapters/{name}": ADAPTERS,
+    "GET /api/v1/adapters/{reference}/report": ADAPTERS,
+    "POST /api/v1/adapters/{name}/versions": ADAPTERS,
+    "PATCH /api/v1/adapters/{reference}": ADAPTERS,
+    "DELETE /api/v1/adapters/{reference}": ADAPTERS,
+    "PUT /api/v1/adapters/{name}/aliases/{alias}": ADAPTERS,
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}": ADAPTERS,
+    "POST /api/v1/adapters/{reference}/load": ADAPTERS,
+    "POST /api/v1/adapters/{reference}/evict": ADAPTERS,
+    "PUT /api/v1/adapters/{name}/files/{filename}": ADAPTERS,
+    "GET /api/v1/engine": ADMIN,
+    "GET /api/v1/keys": ADMIN,
+    "POST /api/v1/keys": ADMIN,
+    "DELETE /api/v1/keys/{prefix}": ADMIN,
+}
+PAGES = {
+    "GET /login": PUBLIC,
+    "POST /login": PUBLIC,
+    "POST /logout": ADMIN,
+    "GET /": ADMIN,
+    "GET /dashboard/live": ADMIN,
+    "GET /dashboard/state": ADMIN,
+    "GET /adapters": ADMIN,
+    "GET /adapters/new": ADMIN,
+    "GET /adapters/{name}": ADMIN,
+    "POST /adapters/{name}/versions": ADMIN,
+    "POST /adapters/{name}/delete": ADMIN,
+    "POST /adapters/{name}/{action}": ADMIN,
+    "GET /playground": ADMIN,
+}
+MATRIX = API | PAGES
+ENDLESS = {"GET /dashboard/live"}
+ORIGIN = {"origin": "http://test"}
+
+
+@pytest.fixture
+def app(state: State) -> FastAPI:
+    return create_app(state)
+
+
+@pytest_asyncio.fixture
+async def anonymous(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Talks from another machine, without a credential."""
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("192.0.2.1", 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            yield client
+
+
+def test_a_prefix_does_not_make_a_path_public(state: State) -> None:
+    app, router = create_app(state), APIRouter()
+
+    @router.get("/login")
+    def secret() -> str:
+        return "secret"
+
+    app.include_router(router, prefix="/hidden")
+    tables = access_table(app)
+    route = next(context for context in iter_route_contexts(app.routes) if context.path == "/hidden/login")
+    assert tables[id(route.original_route)] == ADMIN
+
+
+def routes_of(app: FastAPI) -> set[str]:
+    contexts = [context for context in iter_route_contexts(app.routes) if getattr(context, "methods", None)]
+    return {f"{method} {context.path}" for context in contexts for method in context.methods or ()}
+
+
+def key(state: State, *scopes: str) -> dict[str, str]:
+    token = state.registry.keys.create("test", scopes, actor="system").token
+    state.registry.snapshots.refresh()
+    return {"authorization": f"Bearer {token}"}
+
+
+async def log_in(state: State) -> tuple[dict[str, str], str]:
+    """Headers with a session cookie, and its CSRF token."""
+    cookie = await asyncio.to_thread(state.sessions.log_in, "admin", ADMIN_PASSWORD)
+    assert cookie is not None
+    session = await asyncio.to_thread(state.sessions.read, cookie)
+    assert session is not None
+    return {"cookie": f"{COOKIE}={cookie}"}, session.csrf_token
+
+
+async def status_of(client: httpx.AsyncClient, route: str, headers: dict[str, str]) -> int:
+    method, path = route.split(" ")
+    for name in ("name", "reference", "alias", "filename", "prefix", "action"):
+        path = path.replace(f"{{{name}}}", "x").replace(f"{{{name}:path}}", "x")
+    return (await client.request(method, path, headers=headers)).status_code
+
+
+def test_every_route_has_a_row(app: FastAPI) -> None:
+    assert routes_of(app) - set(MATRIX) == set()
+    assert set(API) - routes_of(app) == set()
+
+
+async def test_matrix(app: FastAPI, anonymous: httpx.AsyncClient, state: State) -> None:
+    session, csrf_token = await log_in(state)
+    expired = {"cookie": f"{COOKIE}=forged.{csrf_token}"}
+    credentials: dict[str, tuple[dict[str, str], set[str]]] = {
+        "none": ({}, set()),
+        "wrong key": ({"authorization": "Bearer lp-000000000000_wrong"}, set()),
+        "not bearer": ({"authorization": f"Basic {KEY}"}, set()),
+        "key in a cookie": ({"cookie": f"{COOKIE}={KEY}"}, set()),
+        "forged session": (expired, set()),
+        "inference key": (key(state, "inference"), {INFERENCE}),
+        "adapters key": (key(state, "adapters"), {ADAPTERS}),
+        "admin key": (key(state, "admin"), {INFERENCE, ADAPTERS, ADMIN}),
+        "session": ({**session, **ORIGIN, "x-csrf-token": csrf_token}, {INFERENCE, ADAPTERS, ADMIN}),
+    }
+    for route in sorted(routes_of(app) - ENDLESS):
+        for name, (headers, allowed) in credentials.items():
+            status = await status_of(anonymous, route, headers)
+            if MATRIX[route] == PUBLIC or MATRIX[route] in allowed:
+                assert status not in (401, 403), (route, name, status)
+            else:
+                assert status == (403 if allowed else 401), (route, name, status)
+
+
+async def test_refusals_are_in_openai_form(anonymous: httpx.AsyncClient, state: State) -> None:
+    response = await anonymous.get("/v1/models")
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    error = response.json()["error"]
+    assert (error["code"], error["type"], error["param"]) == ("invalid_api_key", "authentication_error", None)
+    refused = await anonymous.get("/api/v1/keys", headers=key(state, "inference"))
+    assert refused.json()["error"]["code"] == "insufficient_permissions"
+
+
+async def test_browsers_are_sent_to_the_login_page(anonymous: httpx.AsyncClient) -> None:
+    response = await anonymous.get("/api/v1/engine", headers={"accept": "text/html"})
+    assert (response.status_code, response.headers["location"]) == (303, "/login")
+
+
+async def test_sessions_change_nothing_without_origin_and_token(anonymous: httpx.AsyncClient, state: State) -> None:
+    session, token = await log_in(state)
+    wrong: list[dict[str, str]] = [
+        {},
+        ORIGIN,
+        {"x-csrf-token": token},
+        {**ORIGIN, "x-csrf-token": "no"},
+        {"origin": "http://evil.example", "x-csrf-token": token},
+        {"origin": "null", "x-csrf-token": token},
+        {"origin": "http://test.evil.example", "x-csrf-token": token},
+    ]
+    for headers in wrong:
+        response = await anonymous.post("/api/v1/keys", json={"name": "a"}, headers={**session, **headers})
+        assert response.status_code == 403, headers
+    good = {**session, **ORIGIN, "x-csrf-token": token}
+    assert (await anonymous.post("/api/v1/keys", json={"name": "a"}, headers=good)).status_code == 201
+
+
+async def test_a_changed_password_ends_sessions(anonymous: httpx.AsyncClient, state: State) -> None:
+    session, _ = await log_in(state)
+    assert (await anonymous.get("/api/v1/engine", headers=session)).status_code == 200
+    await asyncio.to_thread(state.registry.users.set_password, "admin", "another good password", actor="cli")
+    assert (await anonymous.get("/api/v1/engine", headers=session)).status_code == 401
+
+
+def test_guessing_is_slowed_down(state: State) -> None:
+    for _ in range(MAX_FAILURES):
+        assert state.sessions.log_in("admin", "wrong") is None
+    with pytest.raises(Exception, match="Too many wrong passwords"):
+        state.sessions.log_in("admin", ADMIN_PASSWORD)
+
+
+async def test_a_revoked_key_stops_working(anonymous: httpx.AsyncClient, state: State) -> None:
+    admin = key(state, "admin")
+    made = (await anonymous.post("/api/v1/keys", json={"name": "temporary"}, headers=admin)).json()
+    headers = {"authorization": f"Bearer {made['token']}"}
+    assert (await anonymous.get("/v1/models", headers=headers)).status_code == 200
+    listed = (await anonymous.get("/api/v1/keys", headers=admin)).text
+    assert made["prefix"] in listed
+    assert made["token"] not in listed
+    assert (await anonymous.delete(f"/api/v1/keys/{made['prefix']}", headers=admin)).status_code == 204
+    assert (await anonymous.get("/v1/models", headers=headers)).status_code == 401
+
+
+async def test_keys_are_not_believed_for_ever_without_a_database(
+    anonymous: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loraplex.web.auth.MAX_SNAPSHOT_AGE", -1.0)
+    response = await anonymous.get("/v1/models", headers={"authorization": f"Bearer {KEY}"})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+
+
+async def test_metrics_without_a_key_only_for_this_machine(client: httpx.AsyncClient) -> None:
+    del client.headers["authorization"]
+    assert (await client.get("/metrics")).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["test/health?", "test/health#", "a@b", "test:99999", "", "x" * 5000])
+async def test_the_host_header_opens_nothing(anonymous: httpx.AsyncClient, host: str) -> None:
+    for path in ("/v1/models", "/api/v1/keys", "/metrics"):
+        assert (await anonymous.get(path, headers={"host": host})).status_code == 401
+
+
+async def test_security_headers_are_everywhere(anonymous: httpx.AsyncClient) -> None:
+    for path in ("/health", "/v1/models", "/nowhere"):
+        headers: Any = (await anonymous.get(path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert "default-src 'self'" in headers["content-security-policy"]

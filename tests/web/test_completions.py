@@ -1,0 +1,101 @@
+from typing import Any
+
+import httpx
+
+from .fake_engine import BASE_SENTENCE, FakeEngine, logprob_of
+from .test_chat import chunks
+
+
+async def complete(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    response = await client.post("/v1/completions", json={"model": "tiny", "prompt": "The dog", **fields})
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+async def test_whole_answer(client: httpx.AsyncClient, engine: FakeEngine, state: Any) -> None:
+    body = await complete(client)
+    assert body["object"] == "text_completion"
+    assert body["id"].startswith("cmpl-")
+    assert engine.requests[-1].prompt_token_ids == state.tokenizer.encode("The dog")
+    assert engine.requests[-1].params.max_tokens == 16
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert BASE_SENTENCE.startswith(body["choices"][0]["text"])
+
+
+async def test_every_form_of_prompt(client: httpx.AsyncClient, engine: FakeEngine, state: Any) -> None:
+    forms = ["a b", ["a b", "c"], [5, 6, 7], [[5, 6], [7]]]
+    texts = [state.tokenizer.encode(text) for text in ("a b", "c")]
+    expected = [texts[:1], texts, [[5, 6, 7]], [[5, 6], [7]]]
+    for form, prompts in zip(forms, expected, strict=True):
+        engine.requests.clear()
+        body = await complete(client, prompt=form, n=2)
+        assert sorted(request.prompt_token_ids for request in engine.requests) == sorted(prompts)
+        assert [choice["index"] for choice in body["choices"]] == list(range(2 * len(prompts)))
+        assert body["usage"]["prompt_tokens"] == sum(map(len, prompts))
+
+
+async def test_stream_of_several_prompts(client: httpx.AsyncClient) -> None:
+    events = await chunks(
+        client, "/v1/completions", prompt=["a", "b"], n=2, max_tokens=99, stream_options={"include_usage": True}
+    )
+    texts: dict[int, str] = {}
+    for event in events[:-2]:
+        [choice] = event["choices"]
+        texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+    assert texts == dict.fromkeys(range(4), BASE_SENTENCE)
+    whole = await complete(client, prompt=["a", "b"], n=2, max_tokens=99)
+    assert events[-2]["usage"] == whole["usage"]
+
+
+async def test_echo_without_logprobs(client: httpx.AsyncClient) -> None:
+    whole = await complete(client, echo=True, max_tokens=3)
+    assert whole["choices"][0]["text"].startswith("The dogThe")
+    events = await chunks(client, "/v1/completions", prompt="The dog", echo=True, max_tokens=3)
+    assert "".join(event["choices"][0]["text"] for event in events[:-1]) == whole["choices"][0]["text"]
+
+
+async def test_loglikelihoods_as_lm_eval_reads_them(client: httpx.AsyncClient, state: Any) -> None:
+    """Batched token ids, echo, one generated token that stays in the lists even though it may end the text."""
+    prompts = [state.tokenizer.encode("The quick brown"), state.tokenizer.encode("fox jumps")]
+    body = await complete(client, prompt=prompts, max_tokens=1, temperature=0, logprobs=1, echo=True, seed=1234)
+    for prompt, choice in zip(prompts, sorted(body["choices"], key=lambda c: c["index"]), strict=True):
+        logprobs = choice["logprobs"]
+        assert all(len(entries) == len(prompt) + 1 for entries in logprobs.values())
+        assert logprobs["token_logprobs"][0] is None
+        assert logprobs["top_logprobs"][0] is None
+        for token_id, logprob, top in zip(prompt[1:], logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:]):
+            assert logprob == logprob_of(token_id, 1).logprob
+            assert logprob == max(top.values())
+        assert "".join(logprobs["tokens"][1:-1]) == choice["text"][: -len(logprobs["tokens"][-1])]
+        starts = [sum(map(len, logprobs["tokens"][:end])) for end in range(len(prompt) + 1)]
+        assert logprobs["text_offset"] == starts
+
+
+async def test_the_end_token_keeps_its_place_in_the_lists(client: httpx.AsyncClient) -> None:
+    body = await complete(client, max_tokens=200, logprobs=2)
+    choice = body["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["logprobs"]["tokens"][-1] == "</s>"
+    assert len(choice["logprobs"]["tokens"]) == body["usage"]["completion_tokens"]
+
+
+async def test_echo_of_nothing_but_the_prompt(client: httpx.AsyncClient) -> None:
+    body = await complete(client, echo=True, max_tokens=0, logprobs=1)
+    choice = body["choices"][0]
+    assert choice["text"] == "The dog"
+    assert choice["finish_reason"] == "length"
+    assert len(choice["logprobs"]["tokens"]) == body["usage"]["prompt_tokens"]
+    assert body["usage"]["completion_tokens"] == 0
+
+
+async def test_tokenize_and_back(client: httpx.AsyncClient, state: Any) -> None:
+    text = "Zürich 😀"
+    tokens = (await client.post("/tokenize", json={"prompt": text, "return_token_strs": True})).json()
+    assert tokens["tokens"] == state.tokenizer.encode(text)
+    assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
+    assert tokens["max_model_len"] == 256
+    back = (await client.post("/detokenize", json={"tokens": tokens["tokens"][1:]})).json()
+    assert back == {"prompt": text}
+    chat = (await client.post("/tokenize", json={"messages": [{"role": "user", "content": "hi"}]})).json()
+    assert state.tokenizer.decode(chat["tokens"], skip_special_tokens=False) == "<|user|>hi</s><|assistant|>"
