@@ -66,12 +66,13 @@ class CpuAttention:
         self._caches = [Cache(as_array(self._key[i]), as_array(self._value[i])) for i in range(num_layers)]
         self._scale = np.float32(scale)
         self._windows = [NO_WINDOW if window is None else window for window in sliding_window]
-        group = num_heads // num_kv_heads
+        self._group = group = num_heads // num_kv_heads
         self._decode_rows = (0,) * max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
         self._prefill_rows = (0,) * max(PREFILL_REGISTER_ROWS, len(self._decode_rows))
         vectors = self._size // TILE
         self._columns = (0,) * max(columns for columns in range(1, 5) if vectors % columns == 0)
         self._chunk = max(1, QUERY_ROWS // group)
+        self._most_rows = -(-self._chunk * group // len(self._prefill_rows)) * len(self._prefill_rows)
         self._workers = torch.get_num_threads()
         self._counter = np.zeros(1, dtype=np.int64)
         self._plan: StepPlan | None = None
@@ -103,10 +104,13 @@ class CpuAttention:
         plan, query = self._planned(batch), self._padded(query)
         output = torch.empty_like(query)
         step = Step(as_array(query), plan.block_tables, as_array(output), plan.partial_sums, plan.partial_states)
-        for items, rows in ((plan.decode_items, self._decode_rows), (plan.prefill_items, self._prefill_rows)):
+        for items, rows, most in (
+            (plan.decode_items, self._decode_rows, self._group),
+            (plan.prefill_items, self._prefill_rows, self._most_rows),
+        ):
             if len(items):
-                cache, window = self._caches[layer], self._windows[layer]
-                attend(step, cache, items, self._counter, self._scale, window, self._workers, rows, self._columns)
+                cache, window, workers = self._caches[layer], self._windows[layer], self._workers
+                attend(step, cache, items, self._counter, self._scale, window, most, workers, rows, self._columns)
         if len(plan.merges):
             merge(step, plan.merges)
         return output[..., : self._head_dim]

@@ -96,19 +96,19 @@ def _claim(typing: Any, counter: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
-def attend(step, cache, items, counter, scale, window, workers, rows, columns):  # type: ignore[no-untyped-def]
-    """Work off `items` for every KV head. Workers take the next item when they are free: a slow core delays nobody."""
-    kv_heads = cache.key.shape[1]
+def attend(step, cache, items, counter, scale, window, most, workers, rows, columns):  # type: ignore[no-untyped-def]
+    """Work off `items`, none of more than `most` rows, for every KV head.
+
+    Workers take the next item when they are free: a slow core delays nobody.
+    """
     counter[0] = 0
     for _ in prange(workers):
-        _work(step, cache, items, counter, scale, window, kv_heads, rows, columns)
+        _work(step, cache, items, counter, scale, window, most, rows, columns)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _work(step, cache, items, counter, scale, window, kv_heads, rows, columns):  # type: ignore[no-untyped-def]
-    group = step.query.shape[1] // kv_heads
-    most = (items[:, TOKENS].max() * group + len(rows) - 1) // len(rows) * len(rows)
-    size = step.query.shape[2]
+def _work(step, cache, items, counter, scale, window, most, rows, columns):  # type: ignore[no-untyped-def]
+    kv_heads, size = cache.key.shape[1], step.query.shape[2]
     scratch = Scratch(
         np.empty((most, size), np.float32),
         np.empty((most, size), np.float32),
@@ -123,7 +123,7 @@ def _work(step, cache, items, counter, scale, window, kv_heads, rows, columns): 
         claimed = _claim(counter)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def _attend_item(step, cache, scratch, item, head, scale, window, rows, columns):  # type: ignore[no-untyped-def]
     group = step.query.shape[1] // cache.key.shape[1]
     padded = (item[TOKENS] * group + len(rows) - 1) // len(rows) * len(rows)
@@ -137,18 +137,17 @@ def _attend_item(step, cache, scratch, item, head, scale, window, rows, columns)
     if item[PARTIAL] < 0:
         _finish(step.output, scratch, item, head, group)
     else:
-        first = head * group
-        step.partial_sums[item[PARTIAL], first : first + group] = scratch.sums[:group]
-        step.partial_states[item[PARTIAL], first : first + group] = scratch.state[:group]
+        _keep(step, scratch, item[PARTIAL], head, group)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _gather_query(query, scratch, item, head, group, padded, scale):  # type: ignore[no-untyped-def]
-    scratch.sums[:padded] = 0
-    scratch.query[:padded] = 0
-    scratch.state[:padded, 0] = LOWEST
-    scratch.state[:padded, 1] = 0
     size = query.shape[2]
+    for at in range(0, padded * size, TILE):
+        store(scratch.query, at, splat(np.float32(0)))
+        store(scratch.sums, at, splat(np.float32(0)))
+    for row in range(padded):
+        scratch.state[row, 0], scratch.state[row, 1] = LOWEST, 0
     for row in range(item[TOKENS] * group):
         token = item[FIRST_TOKEN] + row // group
         source = (token * query.shape[1] + head * group + row % group) * size
@@ -164,7 +163,7 @@ def _find_tiles(blocks, shape, head, start, end, tiles):  # type: ignore[no-unty
         tiles[index] = (np.int64(blocks[tile // per_block]) * shape[1] + head) * per_block + tile % per_block
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def _attend_span(cache, scratch, start, end, position, group, window, row, rows, columns):  # type: ignore[no-untyped-def]
     """One register tile of rows, from `row`, against the keys [start, end) of one span; hidden keys get the weight 0."""
     end = min(end, position + (row + len(rows) - 1) // group + 1)
@@ -175,13 +174,15 @@ def _attend_span(cache, scratch, start, end, position, group, window, row, rows,
     for index in range(len(rows)):
         here = position + (row + index) // group
         filled = _round_up(count)
-        scratch.scores[index, min(here + 1, end) - start : filled] = -np.inf
-        scratch.scores[index, : max(0, min(filled, here + 1 - window - start))] = -np.inf
+        for hidden in range(min(here + 1, end) - start, filled):
+            scratch.scores[index, hidden] = -np.inf
+        for hidden in range(min(filled, here + 1 - window - start)):
+            scratch.scores[index, hidden] = -np.inf
         _weigh(scratch, row + index, index, filled)
     _blend(cache.value, scratch, row, count, rows, columns)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def _round_up(count):  # type: ignore[no-untyped-def]
     """Keys are scored two tiles at a time."""
     return (count + 2 * TILE - 1) // (2 * TILE) * (2 * TILE)
@@ -252,6 +253,17 @@ def _finish(output, scratch, item, head, group):  # type: ignore[no-untyped-def]
         share = splat(np.float32(1) / scratch.state[row, 1])
         for d in range(0, size, TILE):
             store(output, target + d, multiply(load(scratch.sums, row * size + d), share))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _keep(step, scratch, partial, head, group):  # type: ignore[no-untyped-def]
+    heads, size = step.output.shape[1:]
+    for row in range(group):
+        target = partial * heads + head * group + row
+        for d in range(0, size, TILE):
+            store(step.partial_sums, target * size + d, load(scratch.sums, row * size + d))
+        for field in range(2):
+            step.partial_states[partial, head * group + row, field] = scratch.state[row, field]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -12,9 +12,19 @@ SPLIT: Final = 512
 ITEM_FIELDS: Final = 7
 
 
+def plan(query_starts: Any, context_lengths: Any, chunk: int) -> tuple[Any, Any, Any]:
+    """Decode items, prefill items of at most `chunk` queries, both [n, 7] with the longest first, and merges [n, 3]."""
+    decodes, prefills, merges = _plan(query_starts, context_lengths, chunk)
+    return _longest_first(decodes), _longest_first(prefills), merges
+
+
+def _longest_first(items: Any) -> Any:
+    work = items[:, TOKENS] * (items[:, KEY_END] - items[:, KEY_BEGIN])
+    return items[np.argsort(-work, kind="stable")]
+
+
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def plan(query_starts, context_lengths, chunk):  # type: ignore[no-untyped-def]
-    """-> decode items, prefill items of at most `chunk` queries, both [n, 7] with the longest first, and merges [n, 3]."""
+def _plan(query_starts, context_lengths, chunk):  # type: ignore[no-untyped-def]
     decodes, prefills, merges = _count(query_starts, context_lengths, chunk)
     decode_items = np.empty((decodes, ITEM_FIELDS), np.int64)
     prefill_items = np.empty((prefills, ITEM_FIELDS), np.int64)
@@ -40,7 +50,7 @@ def plan(query_starts, context_lengths, chunk):  # type: ignore[no-untyped-def]
                 position = length - tokens + begin
                 _fill(prefill_items[prefills], sequence, first + begin, count, position, 0, position + count, -1)
                 prefills += 1
-    return _longest_first(decode_items), _longest_first(prefill_items), merge_rows
+    return decode_items, prefill_items, merge_rows
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -62,8 +72,3 @@ def _fill(item: Any, sequence: int, first: int, tokens: int, position: int, begi
     item[SEQUENCE], item[FIRST_TOKEN], item[TOKENS], item[POSITION] = sequence, first, tokens, position
     item[KEY_BEGIN], item[KEY_END], item[PARTIAL] = begin, end, partial
 
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _longest_first(items):  # type: ignore[no-untyped-def]
-    work = items[:, TOKENS] * (items[:, KEY_END] - items[:, KEY_BEGIN])
-    return items[np.argsort(-work, kind="mergesort")]
