@@ -86,7 +86,8 @@ def _report_values(unusable: list[str], report: Report) -> None:
     if unusable:
         message = f"values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {enumerate_some(unusable)}"
         report.fail("values", message, "the training diverged: take an earlier checkpoint")
-    report.settle("values", "all values are finite")
+    elif not report.failed:
+        report.settle("values", "all values are finite")
 
 
 def _report_effect(modules: tuple[ModuleLora, ...], zero: set[int], report: Report) -> None:
@@ -96,7 +97,8 @@ def _report_effect(modules: tuple[ModuleLora, ...], zero: set[int], report: Repo
         report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
     elif idle:
         report.warn("effect", f"modules without effect, as A or B is zero: {enumerate_some(idle)}")
-    report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
+    if not report.failed:
+        report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
 
 
 def _compare_base(settings: LoraSettings, base: BaseSignature, report: Report) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 
 from .arena import Arena
@@ -104,18 +105,14 @@ class PageStore:
 
     def publish(self, room: Room, modules: Sequence[ModuleLora]) -> None:
         """Point the table at a filled room: from now on kernels may use its slot."""
-        shape = self.table.rank.shape[1:]
-        rank = torch.zeros(shape, dtype=torch.int32)
-        scaling = torch.zeros(shape, dtype=torch.float32)
-        offset = torch.zeros(self.table.offset.shape[1:], dtype=torch.int64)
+        offset, rank, scaling = (np.zeros(part.shape[1:], dtype) for part, dtype in self._table_parts())
         for kind, offsets in room.offsets.items():
-            offset[KINDS.index(kind), : len(offsets)] = torch.tensor(offsets)
+            offset[KINDS.index(kind), : len(offsets)] = offsets
         for module in modules:
             place = KINDS.index(module.kind), module.layer
             rank[place], scaling[place] = module.rank, module.scaling
-        self.table.offset[room.slot] = offset.to(self.table.offset.device)
-        self.table.scaling[room.slot] = scaling.to(self.table.scaling.device)
-        self.table.rank[room.slot] = rank.to(self.table.rank.device)
+        for (part, _), row in zip(self._table_parts(), (offset, rank, scaling), strict=True):
+            part[room.slot] = torch.from_numpy(row)
 
     def free(self, room: Room) -> None:
         """Take the room back; its slot then does nothing to whoever still names it."""
@@ -132,6 +129,9 @@ class PageStore:
         if taken != self.capacity - self.bytes_free:
             errors.append(f"adapter pages: {taken} bytes have an owner, {self.capacity - self.bytes_free} are taken")
         return errors
+
+    def _table_parts(self) -> list[tuple[torch.Tensor, type[np.generic]]]:
+        return [(self.table.offset, np.int64), (self.table.rank, np.int32), (self.table.scaling, np.float32)]
 
     def _page_size(self, kind: str) -> int:
         return self._base.num_layers * RANKS_PER_PAGE * sum(self._base.kinds[kind])

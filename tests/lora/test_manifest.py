@@ -124,6 +124,11 @@ def test_all_failures_are_told_at_once(tmp_path: Path) -> None:
     assert "q_proj of layer 1 has lora_A but no lora_B" in words
 
 
+def test_what_was_not_judged_is_not_praised(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path, make_config(peft_type="IA3"), make_tensors())
+    assert not {finding.check for finding in findings(folder)} & {"values", "effect", "targets", "base"}
+
+
 def test_warnings_do_not_refuse(tmp_path: Path) -> None:
     tensors = make_tensors()
     tensors[tensor_name(0, "q_proj", "B")][:] = 0
