@@ -1,0 +1,162 @@
+"""The engine process through its client: serving, aborting, dying, coming back."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from loraplex.engine.client import (
+    AdapterError,
+    EngineClient,
+    EngineStartError,
+    EngineState,
+    EngineUnavailable,
+    RequestRejected,
+)
+from loraplex.engine.config import EngineConfig
+from loraplex.engine.model.config import base_signature
+from loraplex.engine.protocol import AdapterRef, AdapterSpec, FinishReason, GenerateRequest, Tokens
+from loraplex.engine.sampling import SamplingParams
+from loraplex.lora.inspection import inspect_adapter
+from tests.checkpoints import make_adapter, make_checkpoint
+
+PROMPT = [5, 17, 33, 60, 7]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
+
+
+@pytest.fixture(scope="module")
+def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AdapterSpec:
+    folder = make_adapter(tmp_path_factory.mktemp("adapter"), model, rank=4)
+    inspection = inspect_adapter(
+        (folder / "adapter_config.json").read_bytes(), folder / "adapter_model.safetensors", base_signature(model)
+    )
+    assert inspection.manifest is not None, inspection.findings
+    return AdapterSpec(digest=inspection.manifest.digest, path=str(folder))
+
+
+@pytest.fixture
+async def client(model: Path) -> AsyncIterator[EngineClient]:
+    client = EngineClient(EngineConfig(model=str(model), num_kv_blocks=200, adapter_memory=16 << 20, num_threads=1))
+    await client.start()
+    yield client
+    await client.stop()
+
+
+def request(name: str, max_tokens: int = 8, adapter: str | None = None, **settings: object) -> GenerateRequest:
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **settings)  # type: ignore[arg-type]
+    ref = None if adapter is None else AdapterRef(adapter)
+    return GenerateRequest(request_id=name, prompt_token_ids=PROMPT, params=params, adapter=ref)
+
+
+async def collect(client: EngineClient, request: GenerateRequest) -> list[int]:
+    return [token async for message in client.generate(request) for token in message.token_ids]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        await asyncio.sleep(0.02)
+
+
+async def outcome(work: Awaitable[list[int]]) -> object:
+    try:
+        return await work
+    except (EngineUnavailable, RequestRejected) as error:
+        return error
+
+
+async def test_serves_base_and_adapter_together(client: EngineClient, adapter: AdapterSpec) -> None:
+    await client.register_adapter(adapter)
+    base, tuned, again = await asyncio.gather(
+        collect(client, request("base")),
+        collect(client, request("tuned", adapter=adapter.digest)),
+        collect(client, request("again")),
+    )
+    assert len(base) == len(tuned) == 8
+    assert base == again != tuned
+
+
+async def test_every_choice_ends_once(client: EngineClient) -> None:
+    endings = [
+        message.index async for message in client.generate(request("three", n=3)) if message.finish_reason is not None
+    ]
+    assert sorted(endings) == [0, 1, 2]
+
+
+async def test_closing_the_stream_frees_everything(client: EngineClient) -> None:
+    async with aclosing(client.generate(request("long", max_tokens=500))) as stream:
+        async for _ in stream:
+            break
+    await until(lambda: client.status is not None and client.status.running == 0 and client.status.steps > 0)
+    assert client.status is not None and client.info is not None
+    assert client.status.integrity_errors == 0
+    await collect(client, request("after"))
+
+
+async def test_refusals_come_in_words(client: EngineClient) -> None:
+    with pytest.raises(RequestRejected, match="vocabulary"):
+        await collect(client, GenerateRequest(request_id="bad", prompt_token_ids=[10**6], params=SamplingParams()))
+    with pytest.raises(RequestRejected) as refused:
+        await collect(client, request("unknown", adapter="0" * 64))
+    assert refused.value.kind == "unavailable"
+    with pytest.raises(AdapterError, match="not registered"):
+        await client.load_adapter("0" * 64)
+    assert len(await collect(client, request("fine"))) == 8
+
+
+async def test_a_killed_engine_ends_each_stream_once_and_comes_back(client: EngineClient, adapter: AdapterSpec) -> None:
+    await client.register_adapter(adapter)
+    expected = await collect(client, request("before", adapter=adapter.digest))
+    streams = [asyncio.create_task(outcome(collect(client, request(f"r{i}", max_tokens=2000)))) for i in range(8)]
+    await until(lambda: client.status is not None and client.status.running == 8)
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGKILL)
+    results = await asyncio.wait_for(asyncio.gather(*streams), 10)
+    assert all(isinstance(result, EngineUnavailable) for result in results)
+    with pytest.raises(EngineUnavailable):
+        await collect(client, request("too soon"))
+    await until(client.ready)
+    assert client.restarts == 1
+    assert await collect(client, request("after", adapter=adapter.digest)) == expected
+
+
+async def test_a_stopped_engine_is_not_ready(client: EngineClient) -> None:
+    await until(lambda: client.status is not None)
+    assert client.ready() and client.pid is not None
+    os.kill(client.pid, signal.SIGSTOP)
+    try:
+        await until(lambda: not client.ready(), seconds=30)
+    finally:
+        os.kill(client.pid, signal.SIGCONT)
+    await until(client.ready)
+
+
+async def test_stopping_ends_running_requests(client: EngineClient) -> None:
+    messages: list[Tokens] = []
+
+    async def listen() -> None:
+        async for message in client.generate(request("cut", max_tokens=2000)):
+            messages.append(message)
+
+    task = asyncio.create_task(listen())
+    await until(lambda: len(messages) > 2)
+    await client.stop()
+    await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 5)
+    assert client.state is EngineState.STOPPED
+    assert messages[-1].finish_reason is FinishReason.ABORT
+
+
+async def test_a_model_that_cannot_be_served_says_why(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"], "model_type": "mamba"}')
+    with pytest.raises(EngineStartError, match="Mamba"):
+        await EngineClient(EngineConfig(model=str(tmp_path))).start()
