@@ -1,4 +1,4 @@
-"""y += scaling * (x A^T) B for every token's own adapter: the one entry for the engine, and the formula in plain torch."""
+"""y += scaling * (x A^T) B for each token's own adapter: the one entry for the engine, and the formula in torch."""
 
 from functools import cache
 from typing import Any, Final
@@ -9,7 +9,7 @@ import torch
 from .batch import KINDS, RANKS_PER_PAGE, LoraBatch
 from .kernels import cpu
 
-BITS: Final = {torch.bfloat16: torch.uint16, torch.float16: torch.int16, torch.float32: torch.float32}
+BITS: Final = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 """How the CPU kernel tells the dtypes apart."""
 
 
@@ -27,13 +27,19 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kin
 
 def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
     assert y.is_contiguous()
+    if batch.arrays is None:
+        batch.arrays = _arrays(batch)
+    members, firsts = _members(kinds, tuple([batch.table.shapes[kind][1] for kind in kinds]))
+    cpu.add_lora(_bits(y), _bits(x.contiguous()), layer, members, firsts, *batch.arrays)
+
+
+def _arrays(batch: LoraBatch) -> tuple[Any, ...]:
     table = batch.table
-    members, firsts = _members(kinds, tuple(table.shapes[kind][1] for kind in kinds))
-    cpu.add_lora(
-        _bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy(), layer, members, firsts,
-        _bits(x.contiguous()), _bits(y), batch.token_scale.numpy(), batch.sorted_tokens.numpy(),
-        batch.segment_starts.numpy(), batch.segment_slots.numpy(),
-    )  # fmt: skip
+    return (
+        *(_bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy()),
+        *(batch.token_scale.numpy(), batch.sorted_tokens.numpy()),
+        *(batch.segment_starts.numpy(), batch.segment_slots.numpy()),
+    )
 
 
 @cache
@@ -43,7 +49,7 @@ def _members(kinds: tuple[str, ...], widths: tuple[int, ...]) -> tuple[Any, Any]
 
 
 def _bits(tensor: torch.Tensor) -> Any:
-    return tensor.view(BITS[tensor.dtype]).numpy()
+    return tensor.numpy() if tensor.dtype == torch.float32 else tensor.view(BITS[tensor.dtype]).numpy()
 
 
 def lora_reference(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ Shapes: T tokens of the step, N adapter slots, K module kinds, L layers, P rank 
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ class LoraBatch:
     """[G + 1] int32, segment g owns sorted_tokens[segment_starts[g] : segment_starts[g + 1]]."""
     segment_slots: torch.Tensor
     """[G] int32, the slot of each segment."""
+    arrays: Any = None
+    """The tensors as the CPU kernel takes them, made on first use."""
 
     @staticmethod
     def build(table: PageTable, token_slot: torch.Tensor, token_scale: torch.Tensor) -> "LoraBatch | None":

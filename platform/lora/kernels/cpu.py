@@ -29,6 +29,11 @@ COLUMNS: Final = 2 * VECTORS * LANES
 TOKENS: Final = 48
 """Most tokens of one work item; a multiple of every tile."""
 
+LINE: Final = 64
+"""Bytes of a cache line."""
+AHEAD: Final = 4 * VECTORS * LANES
+"""How many columns ahead expand prefetches."""
+
 _FLOAT, _INT, _INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _FLOATS, _WORDS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT32, LANES)
 _SHORTS, _HALVES = ir.VectorType(ir.IntType(16), LANES), ir.VectorType(ir.HalfType(), LANES)
@@ -102,6 +107,10 @@ class _Code:
         kept = self.builder.select(self.builder.fcmp_unordered("uno", value, value), quiet, rounded)
         return self.builder.trunc(self.builder.lshr(kept, _words(16)), _SHORTS)
 
+    def prefetch(self, address: Any) -> None:
+        pointer = self.builder.inttoptr(address, ir.IntType(8).as_pointer())
+        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, _INT32(0), _INT32(2), _INT32(1))
+
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         return self.call(f"llvm.fma.v{LANES}f32", _FLOATS, a, b, c)
 
@@ -140,14 +149,22 @@ def _data(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
 
 
 @intrinsic
-def _shrink_tile(typing: Any, arena: Any, start: Any, inputs: Any, x: Any, tokens: Any, scales: Any, h: Any) -> Any:
-    """h[token] [PAGE] = scale * (A page [PAGE, inputs] at `start`) x[token]; h are addresses."""
+def _shrink_tile(
+    typing: Any, arena: Any, start: Any, following: Any, inputs: Any, x: Any, tokens: Any, scales: Any, h: Any
+) -> Any:
+    """h[token] [PAGE] = scale * (A page [PAGE, inputs] at `start`) x[token]; h are addresses.
+
+    Prefetches the page at `following` on the way.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code = _Code(builder)
-        page = code.at(_data(context, builder, arena, arguments[0]), arguments[1], arena.dtype)
-        inputs, data = arguments[2], _data(context, builder, x, arguments[3])
-        unpacked = [cgutils.unpack_tuple(builder, value, len(tokens)) for value in arguments[4:]]
+        page, ahead = (
+            code.at(_data(context, builder, arena, arguments[0]), start, arena.dtype) for start in arguments[1:3]
+        )
+        inputs, data = arguments[3], _data(context, builder, x, arguments[4])
+        unpacked = [cgutils.unpack_tuple(builder, value, len(tokens)) for value in arguments[5:]]
+        lines = PAGE * LANES * arena.dtype.bitwidth // 8 // LINE
         rows = [code.at(data, builder.mul(token, inputs), x.dtype) for token in unpacked[0]]
         ranks = [code.at(page, builder.mul(inputs, _INT(rank)), arena.dtype) for rank in range(PAGE)]
 
@@ -162,7 +179,17 @@ def _shrink_tile(typing: Any, arena: Any, start: Any, inputs: Any, x: Any, token
 
         zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * (PAGE * len(rows))
         full = builder.sdiv(inputs, _INT(LANES))
-        sums = code.loop(full, zeros, lambda index, sums: body(builder.mul(index, _INT(LANES)), sums))
+
+        def full_body(index: Any, sums: list[Any]) -> list[Any]:
+            for line in range(lines):
+                code.prefetch(
+                    builder.add(
+                        ahead, builder.mul(builder.add(builder.mul(index, _INT(lines)), _INT(line)), _INT(LINE))
+                    )
+                )
+            return body(builder.mul(index, _INT(LANES)), sums)
+
+        sums = code.loop(full, zeros, full_body)
         rest = builder.mul(full, _INT(LANES))
         sums = body(rest, sums, code.mask(builder.sub(inputs, rest)))
         for index, value in enumerate(sums):
@@ -171,7 +198,7 @@ def _shrink_tile(typing: Any, arena: Any, start: Any, inputs: Any, x: Any, token
             builder.store(builder.fmul(code.total(value), unpacked[1][row]), pointer)
         return context.get_dummy_value()
 
-    return types.void(arena, types.int64, types.int64, x, tokens, scales, h), generate
+    return types.void(arena, types.int64, types.int64, types.int64, x, tokens, scales, h), generate
 
 
 @intrinsic
@@ -202,6 +229,8 @@ def _expand_tile(
             vectors = [
                 code.load(code.at(weights, _INT(v * LANES), arena.dtype), arena.dtype, masks[v]) for v in range(VECTORS)
             ]
+            for line in range(VECTORS * LANES * arena.dtype.bitwidth // 8 // LINE):
+                code.prefetch(code.at(builder.add(weights, _INT(line * LINE)), _INT(AHEAD), arena.dtype))
             factors = [code.splat(code.scalar(code.at(s, rank, types.float32), _FLOAT), _FLOATS) for s in sources]
             return [
                 code.fma(vectors[v], factor, sums[index * VECTORS + v])
@@ -224,17 +253,9 @@ def _expand_tile(
 
 @njit
 def _shrink_tokens(
-    arena: Any,
-    start: int,
-    factor: float,
-    token_scale: Any,
-    x: Any,
-    tokens: Any,
-    h: Any,
-    row: int,
-    end: int,
-    column: int,
-) -> None:
+    arena: Any, start: int, following: int, factor: float, token_scale: Any, x: Any, tokens: Any, h: Any, row: int,
+    end: int, column: int,
+) -> None:  # fmt: skip
     """h[row:end, column : column + PAGE] from one page, for the sorted tokens row to end."""
     inputs, stride = x.shape[1], h.shape[1] * 4
     place = h.ctypes.data + row * stride + column * 4
@@ -244,19 +265,19 @@ def _shrink_tokens(
         scale_a, scale_b, scale_c = factor * token_scale[a], factor * token_scale[b], factor * token_scale[c]
         if left == 3:
             places = (place, place + stride, place + 2 * stride)
-            _shrink_tile(arena, start, inputs, x, (a, b, c), (scale_a, scale_b, scale_c), places)
+            _shrink_tile(arena, start, following, inputs, x, (a, b, c), (scale_a, scale_b, scale_c), places)
         elif left == 2:
-            _shrink_tile(arena, start, inputs, x, (a, b), (scale_a, scale_b), (place, place + stride))
+            _shrink_tile(arena, start, following, inputs, x, (a, b), (scale_a, scale_b), (place, place + stride))
         else:
-            _shrink_tile(arena, start, inputs, x, (a,), (scale_a,), (place,))
+            _shrink_tile(arena, start, following, inputs, x, (a,), (scale_a,), (place,))
         row += left
         place += left * stride
 
 
 @njit
 def _expand_tokens(
-    arena: Any, pages: int, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int, h_column: int,
-    y: Any, y_column: int, columns: int,
+    arena: Any, pages: int, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int,
+    h_column: int, y: Any, y_column: int, columns: int,
 ) -> None:  # fmt: skip
     """Add to y[tokens, y_column : y_column + columns] for the sorted tokens row to end."""
     stride, width = h.shape[1] * 4, y.shape[1]
@@ -292,9 +313,17 @@ def _work(starts: Any, widths: Any, step: int) -> Any:
     return items[:count]
 
 
+@njit
+def _layer_of_page(offset: Any, slots: Any, kinds: Any, firsts: Any, inputs: int, layer: int, item: Any) -> int:
+    """Where the A rows of a shrink item begin in the arena."""
+    segment, member, position, _ = item
+    outputs = firsts[member + 1] - firsts[member]
+    return int(offset[slots[segment], kinds[member], position // PAGE] + layer * PAGE * (inputs + outputs))
+
+
 @njit(parallel=True, cache=True)
 def add_lora(
-    arena: Any, offset: Any, rank: Any, scaling: Any, layer: int, kinds: Any, firsts: Any, x: Any, y: Any,
+    y: Any, x: Any, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, rank: Any, scaling: Any,
     token_scale: Any, sorted_tokens: Any, starts: Any, slots: Any,
 ) -> None:  # fmt: skip
     """Arrays as in PageTable and LoraBatch, all contiguous. kinds [members]: index of each linear of the group;
@@ -311,12 +340,15 @@ def add_lora(
     shrinks = _work(starts, ranks, PAGE)
     for index in prange(len(shrinks)):
         segment, member, position, row = shrinks[index]
-        slot, kind = slots[segment], kinds[member]
-        page_size = PAGE * (inputs + firsts[member + 1] - firsts[member])
-        start = offset[slot, kind, position // PAGE] + layer * page_size
+        start = _layer_of_page(offset, slots, kinds, firsts, inputs, layer, shrinks[index])
+        following = _layer_of_page(
+            offset, slots, kinds, firsts, inputs, layer, shrinks[min(index + 1, len(shrinks) - 1)]
+        )
         end = min(row + TOKENS, starts[segment + 1])
-        factor = scaling[slot, kind, layer]
-        _shrink_tokens(arena, start, factor, token_scale, x, tokens, h, row, end, member * room + position)
+        factor = scaling[slots[segment], kinds[member], layer]
+        _shrink_tokens(
+            arena, start, following, factor, token_scale, x, tokens, h, row, end, member * room + position
+        )  # fmt: skip
 
     expands = _work(starts, widths, COLUMNS)
     for index in prange(len(expands)):
