@@ -108,8 +108,8 @@ class _Fields:
         return 1
 
     def alpha(self, value: object, where: str) -> float:
-        if type(value) in (int, float) and 0 < abs(value) <= MAX_ALPHA:  # type: ignore[arg-type]
-            return float(value)  # type: ignore[arg-type]
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < abs(value) <= MAX_ALPHA:
+            return float(value)
         self.report.fail("config", f"{where} is {quote(value)}; it must be a number other than 0, up to {MAX_ALPHA}")
         return 1.0
 

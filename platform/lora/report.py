@@ -7,6 +7,8 @@ from .manifest import Finding
 
 SHOWN: Final = 3
 """Examples named of a problem that many tensors share."""
+MOST_FINDINGS: Final = 64
+"""A file with thousands of faults gets no report of thousands of lines."""
 LONGEST_TEXT: Final = 120
 
 
@@ -19,7 +21,8 @@ class Report:
         return any(finding.level == "fail" for finding in self.findings)
 
     def fail(self, check: str, message: str, remedy: str | None = None) -> None:
-        self.findings.append(Finding(check, "fail", message, remedy))
+        if len(self.findings) < MOST_FINDINGS:
+            self.findings.append(Finding(check, "fail", message, remedy))
 
     def warn(self, check: str, message: str, remedy: str | None = None) -> None:
         self.findings.append(Finding(check, "warn", message, remedy))

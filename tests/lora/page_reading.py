@@ -12,9 +12,9 @@ def read_back(table: PageTable, layer: int, kind: str, slot: int = 0) -> tuple[t
     a_rows, b_rows = [], []
     for page in range(-(-int(table.rank[slot, index].max()) // RANKS_PER_PAGE)):
         start = int(table.offset[slot, index, page]) + layer * size
-        a, b = table.arena[start : start + size].split([RANKS_PER_PAGE * inputs, RANKS_PER_PAGE * outputs])
-        a_rows.append(a.view(RANKS_PER_PAGE, inputs))
-        b_rows.append(b.view(RANKS_PER_PAGE, outputs))
+        page_of_layer = table.arena[start : start + size]
+        a_rows.append(page_of_layer[: RANKS_PER_PAGE * inputs].view(RANKS_PER_PAGE, inputs))
+        b_rows.append(page_of_layer[RANKS_PER_PAGE * inputs :].view(RANKS_PER_PAGE, outputs))
     a, b = torch.cat(a_rows), torch.cat(b_rows)
     assert not a[rank:].any() and not b[rank:].any()
     return a[:rank], b[:rank].T

@@ -129,6 +129,12 @@ def test_what_was_not_judged_is_not_praised(tmp_path: Path) -> None:
     assert not {finding.check for finding in findings(folder)} & {"values", "effect", "targets", "base"}
 
 
+def test_the_report_stays_readable(tmp_path: Path) -> None:
+    pattern = {f"layers.{index}.mlp.up_proj": 0 for index in range(1500)}
+    folder = write_adapter(tmp_path, make_config(rank_pattern=pattern), make_tensors())
+    assert len(findings(folder)) < 80
+
+
 def test_warnings_do_not_refuse(tmp_path: Path) -> None:
     tensors = make_tensors()
     tensors[tensor_name(0, "q_proj", "B")][:] = 0
