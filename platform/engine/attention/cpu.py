@@ -113,7 +113,7 @@ class CpuAttention:
                 attend(step, cache, items, self._counter, self._scale, window, most, workers, rows, self._columns)
         if len(plan.merges):
             merge(step, plan.merges)
-        return output[..., : self._head_dim]
+        return output if self._size == self._head_dim else output[..., : self._head_dim]
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:

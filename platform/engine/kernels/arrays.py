@@ -10,5 +10,6 @@ STORAGE = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 
 def as_array(tensor: torch.Tensor) -> Any:
     """A view of a contiguous CPU tensor: float32 as it is, bfloat16 as uint16, float16 as int16."""
-    bits = STORAGE.get(tensor.dtype)
-    return tensor.numpy() if bits is None else tensor.view(bits).numpy()
+    if tensor.dtype is torch.float32:
+        return tensor.numpy()
+    return tensor.view(STORAGE[tensor.dtype]).numpy()

@@ -103,6 +103,14 @@ def multiply(typing: Any, left: Any, right: Any) -> Generated:
 
 
 @intrinsic
+def divide(typing: Any, left: Any, right: Any) -> Generated:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return builder.fdiv(*arguments)
+
+    return vector(vector, vector), generate
+
+
+@intrinsic
 def multiply_add(typing: Any, left: Any, right: Any, addend: Any) -> Generated:
     """left * right + addend"""
 
@@ -114,7 +122,7 @@ def multiply_add(typing: Any, left: Any, right: Any, addend: Any) -> Generated:
 
 @intrinsic
 def maximum(typing: Any, left: Any, right: Any) -> Generated:
-    """The larger of each lane; `right` where `left` is NaN"""
+    """The larger of each lane; `right` where either is NaN"""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
         return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
