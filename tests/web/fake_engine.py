@@ -1,4 +1,4 @@
-"""FakeEngine: keeps the engine's contract without a model. It says one sentence for the base and one for each adapter."""
+"""FakeEngine: keeps the engine's contract without a model. One sentence for the base, one for each adapter."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -38,7 +38,9 @@ async def test_whole_answer(client: httpx.AsyncClient) -> None:
     assert usage["prompt_tokens_details"] == {"cached_tokens": 4}
 
 
-async def test_template_and_tokenizer_make_the_prompt(client: httpx.AsyncClient, engine: FakeEngine, state: Any) -> None:
+async def test_template_and_tokenizer_make_the_prompt(
+    client: httpx.AsyncClient, engine: FakeEngine, state: Any
+) -> None:
     messages = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
@@ -117,7 +119,9 @@ async def test_stream_without_usage_has_no_such_member(client: httpx.AsyncClient
     assert all("usage" not in event for event in (await chunks(client, messages=HELLO))[:-1])
 
 
-async def test_stop_string_never_leaks_and_ends_the_engine_request(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+async def test_stop_string_never_leaks_and_ends_the_engine_request(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
     events = await chunks(client, messages=HELLO, stop=["fox"], max_tokens=200, ignore_eos=True)
     text = "".join(event["choices"][0]["delta"].get("content", "") for event in events[:-1])
     assert text == "The quick brown "

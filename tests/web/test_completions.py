@@ -64,7 +64,8 @@ async def test_loglikelihoods_as_lm_eval_reads_them(client: httpx.AsyncClient, s
         assert all(len(entries) == len(prompt) + 1 for entries in logprobs.values())
         assert logprobs["token_logprobs"][0] is None
         assert logprobs["top_logprobs"][0] is None
-        for token_id, logprob, top in zip(prompt[1:], logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:]):
+        rows = list(zip(prompt, logprobs["token_logprobs"][:-1], logprobs["top_logprobs"][:-1], strict=True))
+        for token_id, logprob, top in rows[1:]:
             assert logprob == logprob_of(token_id, 1).logprob
             assert logprob == max(top.values())
         assert "".join(logprobs["tokens"][1:-1]) == choice["text"][: -len(logprobs["tokens"][-1])]

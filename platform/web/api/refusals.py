@@ -11,7 +11,7 @@ from loraplex.registry.errors import PreflightRefused, RegistryError
 
 from ..errors import ApiError, from_engine
 
-STATUS: Final = {"adapter_not_found": 404, "upload_too_large": 413, "storage_full": 507}
+STATUS: Final = {"adapter_not_found": 404, "invalid_api_key": 404, "upload_too_large": 413, "storage_full": 507}
 PARAM: Final = {
     "invalid_name": "name",
     "adapter_not_found": "name",
