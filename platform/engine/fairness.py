@@ -6,6 +6,7 @@ that comes back from idling starts at the least counter of those who wait: idlin
 
 from bisect import insort
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from .sequence import Sequence
@@ -27,9 +28,11 @@ class FairQueue:
         return sum(map(len, self._queues.values()))
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Fairest first. Start anew after push, remove or charge."""
-        for tenant in sorted(self._queues, key=self._service.__getitem__):
-            yield from self._queues[tenant]
+        return chain.from_iterable(self.lines())
+
+    def lines(self) -> Iterator[list[Sequence]]:
+        """Each tenant's waiting sequences, fairest tenant first. Ask anew after push, remove or charge."""
+        return map(self._queues.__getitem__, sorted(self._queues, key=self._service.__getitem__))
 
     def push(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant

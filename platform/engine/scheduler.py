@@ -8,7 +8,7 @@ short ones. When blocks run out, the most junior sequence gives its own back and
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .admission import Limits, Overloaded, bound_length
 from .block_pool import BlockPool
@@ -130,26 +130,28 @@ class Scheduler:
         return True
 
     def _admit(self, draft: Draft, shorter_than: float = math.inf) -> None:
-        """Start waiting sequences in their order, until one is not shorter than this."""
+        """Start waiting sequences in their order, leaving out those with as many tokens to compute, or more."""
         while draft.budget and len(self.roster.running) < self.limits.max_num_seqs:
-            placement = self._next_placement(draft)
-            if placement is None or placement.remaining >= shorter_than:
+            placement = self._next_placement(draft, shorter_than)
+            if placement is None or not self.roster.fits(placement):
+                # Nobody overtakes one that lacks blocks, so they gather for it.
                 return
             self._start(placement, draft)
 
-    def _next_placement(self, draft: Draft) -> Placement | None:
-        """Of the first one in line, or None while it does not fit: nobody overtakes it, so blocks gather for it."""
-        sequence = self._next_in_line(draft)
-        if sequence is None:
-            return None
-        placement = self._place(sequence)
-        return placement if self.roster.fits(placement) else None
+    def _next_placement(self, draft: Draft, shorter_than: float) -> Placement | None:
+        placements = (self._place(sequence) for sequence in self._heads(draft))
+        return next((placement for placement in placements if placement.remaining < shorter_than), None)
 
-    def _next_in_line(self, draft: Draft) -> Sequence | None:
-        """Preempted ones by seniority, then the fairest waiting one; who waits for an adapter waits alone."""
+    def _heads(self, draft: Draft) -> Iterator[Sequence]:
+        """Who is next: the most senior preempted one, else the first of each tenant's line, fairest tenant first.
+
+        Who waits for an adapter waits alone.
+        """
         if self.roster.preempted:
-            return self.roster.preempted[0]
-        return next((sequence for sequence in self.roster.queue if self._has_adapter(sequence.request, draft)), None)
+            yield self.roster.preempted[0]
+            return
+        for line in self.roster.queue.lines():
+            yield from itertools.islice((s for s in line if self._has_adapter(s.request, draft)), 1)
 
     def _has_adapter(self, request: Request, draft: Draft) -> bool:
         digest = request.missing_adapter

@@ -1,12 +1,11 @@
 """A deterministic engine without a model: the real scheduler and block pool, a runner whose cache can be checked.
 
-The fake model chains a hash over (salt, adapter, scale, every token so far). The cache holds, for each slot, the hash up
-to its token; the next token is read from the slot of the last one. So any mistake in scheduling, caching, sharing or
-copying reads a wrong hash: the runner notices it at once, and the tokens differ from those of the solo run.
+The fake model chains a hash over (salt, adapter, scale, every token so far). The cache holds, for each slot, the hash
+up to its token; the next token is read from the slot of the last one. So any mistake in scheduling, caching, sharing
+or copying reads a wrong hash: the runner notices it at once, and the tokens differ from those of the solo run.
 """
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from loraplex.engine.block_pool import BlockPool
@@ -268,12 +267,12 @@ class Harness:
         return stream
 
     def abort(self, request_id: str) -> None:
-        self._receive(self.core.abort(request_id))
+        self.receive(self.core.abort(request_id))
 
     def step(self) -> list[FromEngine]:
         messages = self.core.step()
         self.now += 1.0
-        self._receive(messages)
+        self.receive(messages)
         return messages
 
     def drain(self, most_steps: int = 10_000) -> int:
@@ -285,14 +284,7 @@ class Harness:
             assert self.core.progressed or messages, "a step without progress"
         raise AssertionError(f"work left after {most_steps} steps")
 
-    def assert_released(self) -> None:
-        """Nothing is held any more."""
-        assert not self.core.has_work() and self.roster.check_integrity() == []
-        assert self.pool.num_free == self.pool.num_usable
-        assert not any(self.adapters.held.values())
-        assert all(stream.ended for stream in self.streams.values())
-
-    def _receive(self, messages: list[FromEngine] | list[Tokens]) -> None:
+    def receive(self, messages: list[FromEngine] | list[Tokens]) -> None:
         for message in messages:
             assert isinstance(message, Tokens | RequestFailed)
             stream = self.streams[message.request_id]
@@ -300,7 +292,19 @@ class Harness:
             if isinstance(message, Tokens):
                 self._take(stream, message)
             else:
+                assert "AssertionError" not in message.message, message.message
                 stream.failure = message
+
+    def drain_some(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def assert_released(self) -> None:
+        """Nothing is held any more."""
+        assert not self.core.has_work() and self.roster.check_integrity() == []
+        assert self.pool.num_free == self.pool.num_usable
+        assert not any(self.adapters.held.values())
+        assert all(stream.ended for stream in self.streams.values())
 
     def _take(self, stream: Stream, message: Tokens) -> None:
         assert stream.reasons[message.index] is None, "a token after the choice's end"
@@ -349,8 +353,3 @@ def make_request(
         cache_salt=tenant,
         priority=priority,
     )
-
-
-def names(prefix: str) -> Iterator[str]:
-    """prefix0, prefix1, ..."""
-    return (f"{prefix}{number}" for number in range(1 << 30))
