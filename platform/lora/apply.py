@@ -72,6 +72,6 @@ def _delta(x: torch.Tensor, batch: LoraBatch, slot: int, layer: int, kind: str) 
     for page in range(-(-int(table.rank[slot, index, layer]) // RANKS_PER_PAGE)):
         start = int(table.offset[slot, index, page]) + layer * size
         weights = table.arena[start : start + size].float()
-        a, b = weights.split([RANKS_PER_PAGE * inputs, RANKS_PER_PAGE * outputs])
+        a, b = weights[: RANKS_PER_PAGE * inputs], weights[RANKS_PER_PAGE * inputs :]
         delta += x @ a.view(RANKS_PER_PAGE, inputs).T @ b.view(RANKS_PER_PAGE, outputs)
     return delta * table.scaling[slot, index, layer]

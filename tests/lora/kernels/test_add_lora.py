@@ -44,21 +44,30 @@ def random_step(
 
 
 def expected(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> torch.Tensor:
-    """The definition, token by token in float64."""
-    result, table = y.double(), batch.table
+    """The definition in float64: A and B put together rank by rank, then one token after the other."""
+    result, weights = y.double(), {}
     for token, slot in enumerate(batch.token_slot.tolist()):
         first = 0
-        for kind in kinds:
-            index, (inputs, outputs) = KINDS.index(kind), table.shapes[kind]
-            for rank in range(int(table.rank[slot, index, layer]) if slot >= 0 else 0):
-                page, row = divmod(rank, RANKS_PER_PAGE)
-                start = int(table.offset[slot, index, page]) + layer * RANKS_PER_PAGE * (inputs + outputs)
-                a = table.arena[start + row * inputs :][:inputs].double()
-                b = table.arena[start + RANKS_PER_PAGE * inputs + row * outputs :][:outputs].double()
-                factor = table.scaling[slot, index, layer].double() * batch.token_scale[token].double()
-                result[token, first : first + outputs] += factor * (x[token].double() @ a) * b
-            first += outputs
+        for kind in kinds if slot >= 0 else ():
+            if (slot, kind) not in weights:
+                weights[slot, kind] = unpaged(batch.table, slot, layer, kind)
+            a, b = weights[slot, kind]
+            factor = batch.table.scaling[slot, KINDS.index(kind), layer].double() * batch.token_scale[token].double()
+            result[token, first : first + b.shape[1]] += factor * (a @ x[token].double()) @ b
+            first += b.shape[1]
     return result
+
+
+def unpaged(table: PageTable, slot: int, layer: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [rank, in] and B [rank, out] of one module."""
+    index, (inputs, outputs) = KINDS.index(kind), table.shapes[kind]
+    a, b = [torch.empty(0, inputs)], [torch.empty(0, outputs)]
+    for rank in range(int(table.rank[slot, index, layer])):
+        page, row = divmod(rank, RANKS_PER_PAGE)
+        start = int(table.offset[slot, index, page]) + layer * RANKS_PER_PAGE * (inputs + outputs)
+        a.append(table.arena[start + row * inputs :][None, :inputs])
+        b.append(table.arena[start + RANKS_PER_PAGE * inputs + row * outputs :][None, :outputs])
+    return torch.cat(a).double(), torch.cat(b).double()
 
 
 @pytest.mark.parametrize("popularity", POPULARITY)

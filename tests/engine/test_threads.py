@@ -1,0 +1,62 @@
+"""Threads are set once: one OpenMP pool for torch and numba, as many threads as the process may use."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loraplex.engine import threads
+
+ONE_POOL = """
+from pathlib import Path
+from loraplex.engine import threads
+threads.prepare_environment()
+count, sharing = threads.set_threads(1)
+import numba, numpy, torch
+
+@numba.njit(parallel=True)
+def fill(values):
+    for index in numba.prange(len(values)):
+        values[index] = index
+
+values = numpy.zeros(100)
+fill(values)
+assert (values == numpy.arange(100)).all()
+assert (count, torch.get_num_threads(), numba.get_num_threads()) == (1, 1, 1)
+assert sharing == "numba shares torch's OpenMP pool", sharing
+assert threads.set_threads(1)[1] == sharing
+pools = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "gomp" in line}
+assert len(pools) == 1 and numba.threading_layer() == "omp", pools
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch and numba share a pool on Linux")
+def test_torch_and_numba_run_on_one_pool(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    subprocess.run([sys.executable, "-c", ONE_POOL], env=environment, check=True, timeout=120)
+    assert (tmp_path / "loraplex" / "kernels").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("count", [0, -1, 100_000])
+def test_a_count_the_machine_does_not_have_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=f"num_threads is {count}, but this process may use"):
+        threads.set_threads(count)
+
+
+@pytest.mark.parametrize("text,cores", [("max 100000", 1 << 16), ("150000 100000", 1), ("400000 100000", 4)])
+def test_a_containers_quota_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, cores: int) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    monkeypatch.setattr(threads, "CGROUP_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    assert threads.available_cores() == min(64, cores)
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/elsewhere")
+    threads.prepare_environment()
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+    assert os.environ["NUMBA_CACHE_DIR"] == "/elsewhere"
