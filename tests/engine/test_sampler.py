@@ -90,7 +90,7 @@ def test_a_nearly_flat_row_that_keeps_more_than_the_candidates_is_exact(fields: 
     logits = random_logits(1, spread=0.3)
     kept = reference_logits(logits, SamplingParams(**fields)).softmax(-1)[0]
     assert int((kept > 0).sum()) > 1024
-    tokens = draws(logits, 6000, **fields)
+    tokens = draws(logits, 2500, **fields)
     assert kept[tokens].min() > 0
     assert_distributed(tokens % 50, torch.zeros(50, dtype=torch.float64).index_add_(0, torch.arange(3000) % 50, kept))
 
@@ -119,7 +119,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 def test_uniform_numbers_are_uniform_and_keyed_by_seed_and_position() -> None:
     numbers = np.array([make_row(seed=s, position=p).uniform() for s in (-1, 0, 1, 2**63 - 1) for p in range(5000)])
-    assert len(set(numbers.tolist())) == len(numbers) and 0 <= numbers.min() and numbers.max() < 1
+    assert len(set(numbers.tolist())) == len(numbers) and numbers.min() >= 0 and numbers.max() < 1
     assert_distributed((numbers * 100).astype(int), torch.full((100,), 0.01))
     by_seed = numbers.reshape(4, -1)
     assert np.abs(np.corrcoef(np.vstack([by_seed, np.roll(by_seed, 1, axis=1)])) - np.eye(8)).max() < 0.06

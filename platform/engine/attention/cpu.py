@@ -129,7 +129,9 @@ class CpuAttention:
             batch = _first_block_batch(tokens)
             table = torch.ones(TILE, self._head_dim // 2)
             width = (self._num_heads + 2 * self._num_kv_heads) * self._head_dim
-            query = self.rotate_and_write(0, torch.zeros(tokens, width, dtype=compute_dtype), Rotary(table, table), batch)
+            query = self.rotate_and_write(
+                0, torch.zeros(tokens, width, dtype=compute_dtype), Rotary(table, table), batch
+            )
             key = torch.zeros(tokens, self._num_kv_heads, self._head_dim, dtype=compute_dtype)
             self.write(0, key, key, batch)
             self.attend(0, query, batch)
@@ -156,8 +158,9 @@ class CpuAttention:
         """Views of a layer's tables, made once; the key is safe while the entry holds its Rotary."""
         if id(rotary) not in self._heads:
             none = np.empty(0, dtype=np.float32)
-            norms = [none if norm is None else norm.numpy() for norm in (rotary.query_norm, rotary.key_norm)]
-            heads = Heads(rotary.cos.numpy(), rotary.sin.numpy(), *norms, np.float32(rotary.eps))
+            query_norm, key_norm = (n if n is None else n.numpy() for n in (rotary.query_norm, rotary.key_norm))
+            norms = (none, none) if query_norm is None else (query_norm, key_norm)
+            heads = Heads(rotary.cos.numpy(), rotary.sin.numpy(), norms[0], norms[1], np.float32(rotary.eps))
             self._heads[id(rotary)] = (rotary, heads)
         return self._heads[id(rotary)][1]
 

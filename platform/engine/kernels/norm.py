@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numba import njit, prange
 
 from .arrays import as_array
-from .vector import add, load, multiply, multiply_add, splat, store, total
+from .vector import Array, add, load, multiply, multiply_add, splat, store, total
 
 LANES = 16
 SERIAL_ELEMENTS = 1 << 15
@@ -42,40 +42,40 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, 
     return output
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _norm_rows(x, weight, eps, output):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _norm_rows(x: Array, weight: Array, eps: float, output: Array) -> None:
     for token in range(x.shape[0]):
         _norm(x, token, weight, eps, output)
 
 
-@njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
-def _norm_rows_parallel(x, weight, eps, output):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, parallel=True)
+def _norm_rows_parallel(x: Array, weight: Array, eps: float, output: Array) -> None:
     for token in prange(x.shape[0]):
         _norm(x, token, weight, eps, output)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _add_rows(x, residual, weight, eps, output):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _add_rows(x: Array, residual: Array, weight: Array, eps: float, output: Array) -> None:
     for token in range(x.shape[0]):
         _add(x, token, residual)
         _norm(residual, token, weight, eps, output)
 
 
-@njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
-def _add_rows_parallel(x, residual, weight, eps, output):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, parallel=True)
+def _add_rows_parallel(x: Array, residual: Array, weight: Array, eps: float, output: Array) -> None:
     for token in prange(x.shape[0]):
         _add(x, token, residual)
         _norm(residual, token, weight, eps, output)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _add(x, token, residual):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _add(x: Array, token: int, residual: Array) -> None:
     for at in range(token * x.shape[1], (token + 1) * x.shape[1], LANES):
         store(residual, at, add(load(residual, at), load(x, at)))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _norm(x, token, weight, eps, output):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _norm(x: Array, token: int, weight: Array, eps: float, output: Array) -> None:
     size = x.shape[1]
     first = token * size
     squares = splat(np.float32(0))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from numba import njit, prange
 
 from .arrays import as_array
-from .vector import add, divide, exp, load, maximum, multiply, splat, store
+from .vector import Array, add, divide, exp, load, maximum, multiply, splat, store
 
 LANES = 16
 SERIAL_ELEMENTS = 1 << 14
@@ -32,20 +32,20 @@ def silu_multiply(gate_up: torch.Tensor) -> torch.Tensor:
     return output
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _rows(gate_up, output):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _rows(gate_up: Array, output: Array) -> None:
     for token in range(output.shape[0]):
         _row(gate_up, token, output)
 
 
-@njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
-def _rows_parallel(gate_up, output):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, parallel=True)
+def _rows_parallel(gate_up: Array, output: Array) -> None:
     for token in prange(output.shape[0]):
         _row(gate_up, token, output)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _row(gate_up, token, output):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _row(gate_up: Array, token: int, output: Array) -> None:
     size = output.shape[1]
     for at in range(0, size, LANES):
         gate, up = load(gate_up, 2 * token * size + at), load(gate_up, (2 * token + 1) * size + at)

@@ -19,16 +19,21 @@ INTEGERS: Final = ir.VectorType(ir.IntType(32), LANES)
 SHORTS: Final = ir.VectorType(ir.IntType(16), LANES)
 HALVES: Final = ir.VectorType(ir.HalfType(), LANES)
 
+Array = Any
+"""A C-contiguous numpy array, inside a kernel."""
+Shape = tuple[int, ...]
+"""Its length is a number known when compiling; what it holds means nothing."""
+
 Generated = tuple[Any, Callable[..., Any]]
 """What an intrinsic answers: its signature and the function that writes its code."""
 
 
-class VectorType(types.Type):  # type: ignore[misc]
+class VectorType(types.Type):
     def __init__(self) -> None:
         super().__init__(name="float32x16")
 
 
-@register_model(VectorType)  # type: ignore[untyped-decorator]
+@register_model(VectorType)
 class VectorModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, vector_type: VectorType) -> None:
         super().__init__(manager, vector_type, VECTOR)
@@ -163,8 +168,8 @@ def exp(typing: Any, value: Any) -> Generated:
 
 @intrinsic
 def zeros(typing: Any, rows: Any, columns: Any) -> Generated:
-    """A tile of len(rows) x len(columns) zero vectors. Shapes are tuples, because their length is known when compiling."""
-    tile = types.UniTuple(vector, len(rows) * len(columns))
+    """A tile of len(rows) x len(columns) zero vectors: a tuple's length is known when compiling"""
+    tile = _tile_type(len(rows) * len(columns))
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
         return ir.Constant(context.get_value_type(tile), None)
@@ -175,13 +180,13 @@ def zeros(typing: Any, rows: Any, columns: Any) -> Generated:
 @intrinsic
 def load_tile(typing: Any, array: Any, index: Any, stride: Any, rows: Any, columns: Any) -> Generated:
     """Tile of rows x columns vectors; a row starts `stride` elements after the one before"""
-    shape = (len(rows), len(columns))
-    tile = types.UniTuple(vector, shape[0] * shape[1])
+    shape = len(rows), len(columns)
+    tile = _tile_type(shape[0] * shape[1])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
         values = [
             _load(context, builder, signature.args[0], arguments[0], at)
-            for at in _tile_indices(builder, *arguments[1:3], *shape)
+            for at in _tile_indices(builder, arguments[1], arguments[2], *shape)
         ]
         return context.make_tuple(builder, tile, values)
 
@@ -190,11 +195,11 @@ def load_tile(typing: Any, array: Any, index: Any, stride: Any, rows: Any, colum
 
 @intrinsic
 def store_tile(typing: Any, array: Any, index: Any, stride: Any, rows: Any, columns: Any, tile: Any) -> Generated:
-    shape = (len(rows), len(columns))
+    shape = len(rows), len(columns)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
         values = cgutils.unpack_tuple(builder, arguments[5])
-        for at, value in zip(_tile_indices(builder, *arguments[1:3], *shape), values, strict=True):
+        for at, value in zip(_tile_indices(builder, arguments[1], arguments[2], *shape), values, strict=True):
             _store(context, builder, signature.args[0], arguments[0], at, value)
         return context.get_dummy_value()
 
@@ -221,9 +226,14 @@ def add_products(typing: Any, tile: Any, scalars: Any, index: Any, stride: Any, 
     return tile(tile, scalars, types.intp, types.intp, vectors), generate
 
 
+def _tile_type(count: int) -> Any:
+    return types.UniTuple(vector, count)  # type: ignore[attr-defined]
+
+
 def _tile_indices(builder: Any, index: Any, stride: Any, rows: int, columns: int) -> list[Any]:
     starts = [builder.add(index, builder.mul(stride, ir.Constant(stride.type, row))) for row in range(rows)]
-    return [builder.add(start, ir.Constant(start.type, LANES * column)) for start in starts for column in range(columns)]
+    offsets = [ir.Constant(index.type, LANES * column) for column in range(columns)]
+    return [builder.add(start, offset) for start in starts for offset in offsets]
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, pointee: Any) -> Any:

@@ -8,6 +8,7 @@ import torch
 
 from loraplex.engine.attention.backend import AttentionBackend, Rotary
 from loraplex.engine.attention.cpu import CpuAttention
+from loraplex.engine.attention.kernels import paged, plan, write
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 
@@ -32,7 +33,9 @@ def make_batch(sequences: list[tuple[int, int]], block_size: int = 16, seed: int
     widest = max(-(-length // block_size) for length in lengths)
     tables = [[shuffled.pop() for _ in range(-(-length // block_size))] for length in lengths]
     positions = [torch.arange(cached, cached + new) for cached, new in sequences]
-    slots = [torch.tensor(t)[p // block_size] * block_size + p % block_size for t, p in zip(tables, positions, strict=True)]
+    slots = [
+        torch.tensor(t)[p // block_size] * block_size + p % block_size for t, p in zip(tables, positions, strict=True)
+    ]
     starts = [0, *itertools.accumulate(new for _, new in sequences)]
     return Batch(
         token_ids=torch.zeros(starts[-1], dtype=torch.int64),
@@ -72,11 +75,11 @@ def test_mixed_batch_equals_the_reference(heads: tuple[int, int], window: int | 
     torch.testing.assert_close(actual, expected, atol=3e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("head_dim", [6, 16, 24, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [6, 16, 80, 96, 128, 256])
 def test_head_sizes(head_dim: int) -> None:
-    backends = make_backends((6, 2), head_dim)
+    backends = make_backends((14, 2), head_dim)
     batch = fill(backends, MIXED[:9], kv_heads=2, head_dim=head_dim)
-    query = random(len(batch.positions), 6, head_dim)
+    query = random(len(batch.positions), 14, head_dim)
     actual, expected = (backend.attend(0, query, batch) for backend in backends)
     torch.testing.assert_close(actual, expected, atol=3e-6, rtol=1e-5)
 
@@ -85,10 +88,10 @@ def test_head_sizes(head_dim: int) -> None:
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("cache", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_dtypes(cache: torch.dtype, compute: torch.dtype, block_size: int) -> None:
-    backends = make_backends((4, 2), cache_dtype=cache, block_size=block_size)
+    backends = make_backends((14, 2), cache_dtype=cache, block_size=block_size)
     sequences = MIXED[3:8]
     batch = fill(backends, sequences, kv_heads=2, head_dim=64, dtype=compute, block_size=block_size)
-    query = random(len(batch.positions), 4, 64, dtype=compute)
+    query = random(len(batch.positions), 14, 64, dtype=compute)
     actual, expected = (backend.attend(0, query, batch) for backend in backends)
     assert actual.dtype == compute
     torch.testing.assert_close(actual, expected, atol=TOLERANCE[compute], rtol=TOLERANCE[compute])
@@ -156,16 +159,16 @@ def test_huge_scores_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("with_norm", [False, True], ids=["plain", "normed"])
-@pytest.mark.parametrize("head_dim", [24, 64, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 128])
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16], ids=str)
 def test_rotate_and_write_equals_its_steps(compute: torch.dtype, head_dim: int, with_norm: bool) -> None:
-    backends = make_backends((4, 2), head_dim)
+    backends = make_backends((14, 2), head_dim)
     angles = random(800, head_dim // 2)
     norms = (random(head_dim, seed=5), random(head_dim, seed=6)) if with_norm else (None, None)
     rotary = Rotary(angles.cos(), angles.sin(), *norms)
     for sequences in ([(700, 1), (3, 1)], [(0, 40), (9, 1)]):
         batch = make_batch(sequences)
-        qkv = random(len(batch.positions), 8 * head_dim, dtype=compute)
+        qkv = random(len(batch.positions), 18 * head_dim, dtype=compute)
         actual, expected = (backend.rotate_and_write(1, qkv, rotary, batch) for backend in backends)
         torch.testing.assert_close(actual, expected, atol=TOLERANCE[compute], rtol=TOLERANCE[compute])
         fresh = make_batch([(0, new) for _, new in sequences])
@@ -175,9 +178,9 @@ def test_rotate_and_write_equals_its_steps(compute: torch.dtype, head_dim: int, 
 
 
 def test_layers_do_not_share_their_cache_and_blocks_copy_whole() -> None:
-    backends = make_backends((4, 2))
+    backends = make_backends((14, 2))
     batch = fill(backends, [(20, 1)], kv_heads=2, head_dim=64)
-    query = random(1, 4, 64)
+    query = random(1, 14, 64)
     before = [backend.attend(0, query, batch) for backend in backends]
     sources = batch.block_tables[0].tolist()
     targets = [block for block in range(BLOCKS) if block not in sources][:2]
@@ -191,17 +194,16 @@ def test_layers_do_not_share_their_cache_and_blocks_copy_whole() -> None:
 
 
 def test_warm_up_leaves_nothing_to_compile() -> None:
-    from loraplex.engine.attention.kernels import paged, plan, write
-
-    cpu, _ = make_backends((10, 2), 32, cache_dtype=torch.bfloat16)
+    cpu, _ = make_backends((14, 2), 32, cache_dtype=torch.bfloat16)
     cpu.warm_up(torch.float32)
-    kernels = [paged.attend, paged.merge, plan.plan, write.write, write.rotate_and_write, write.rotate_and_write_parallel]
+    kernels = [paged.attend, paged.merge, plan._plan, write.write, write.rotate_and_write]
+    kernels.append(write.rotate_and_write_parallel)
     compiled = [len(kernel.signatures) for kernel in kernels]
     batch = fill((cpu,), [(600, 1), (0, 70), (3, 1)], kv_heads=2, head_dim=32)
     angles = random(700, 16)
     rotary = Rotary(angles.cos(), angles.sin(), random(32), random(32))
     for tokens in (batch, make_batch([(3, 1)])):
-        cpu.attend(0, cpu.rotate_and_write(0, random(len(tokens.positions), 14 * 32), rotary, tokens), tokens)
+        cpu.attend(0, cpu.rotate_and_write(0, random(len(tokens.positions), 18 * 32), rotary, tokens), tokens)
     assert [len(kernel.signatures) for kernel in kernels] == compiled
 
 

@@ -3,8 +3,8 @@
 Shapes: T tokens, H query heads, G KV heads, D head size (a multiple of 16), N blocks, B tiles of 16 keys in a block.
 The key cache [N, G, B, D, 16] has sixteen keys side by side, the value cache [N, G, B, 16, D] sixteen values one below
 the other, so that both products run over whole vectors. The query heads of one KV head are rows of one matrix: a tile
-of `rows` of them stays in registers while keys and values stream by. Keys come in spans that start at multiples of SPAN,
-with a running maximum and sum; a row's operations and their order depend on its own position only.
+of `rows` of them stays in registers while keys and values stream by. Keys come in spans that start at multiples of
+SPAN, with a running maximum and sum; a row's operations and their order depend on its own position only.
 """
 
 import math
@@ -17,6 +17,8 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from ...kernels.vector import (
+    Array,
+    Shape,
     add,
     add_products,
     exp,
@@ -43,7 +45,7 @@ LOWEST: Final = np.float32(-1e30)
 """Stands for no score yet; finite, so that differences stay numbers."""
 
 SEQUENCE, FIRST_TOKEN, TOKENS, POSITION, KEY_BEGIN, KEY_END, PARTIAL = range(7)
-"""Columns of a work item: TOKENS queries from FIRST_TOKEN, the first at POSITION, against the keys [KEY_BEGIN, KEY_END).
+"""Columns of a work item: TOKENS queries from FIRST_TOKEN, the first at POSITION, against keys [KEY_BEGIN, KEY_END).
 Its sums go to slot PARTIAL when other items see the rest of its keys; -1: to the output."""
 
 
@@ -95,8 +97,19 @@ def _claim(typing: Any, counter: Any) -> Any:
     return types.int64(counter), generate
 
 
-@njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
-def attend(step, cache, items, counter, scale, window, most, workers, rows, columns):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, parallel=True)
+def attend(
+    step: Step,
+    cache: Cache,
+    items: Array,
+    counter: Array,
+    scale: float,
+    window: int,
+    most: int,
+    workers: int,
+    rows: Shape,
+    columns: Shape,
+) -> None:
     """Work off `items`, none of more than `most` rows, for every KV head.
 
     Workers take the next item when they are free: a slow core delays nobody.
@@ -106,8 +119,18 @@ def attend(step, cache, items, counter, scale, window, most, workers, rows, colu
         _work(step, cache, items, counter, scale, window, most, rows, columns)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _work(step, cache, items, counter, scale, window, most, rows, columns):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _work(
+    step: Step,
+    cache: Cache,
+    items: Array,
+    counter: Array,
+    scale: float,
+    window: int,
+    most: int,
+    rows: Shape,
+    columns: Shape,
+) -> None:
     kv_heads, size = cache.key.shape[1], step.query.shape[2]
     scratch = Scratch(
         np.empty((most, size), np.float32),
@@ -123,8 +146,18 @@ def _work(step, cache, items, counter, scale, window, most, rows, columns):  # t
         claimed = _claim(counter)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _attend_item(step, cache, scratch, item, head, scale, window, rows, columns):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def _attend_item(
+    step: Step,
+    cache: Cache,
+    scratch: Scratch,
+    item: Array,
+    head: int,
+    scale: float,
+    window: int,
+    rows: Shape,
+    columns: Shape,
+) -> None:
     group = step.query.shape[1] // cache.key.shape[1]
     padded = (item[TOKENS] * group + len(rows) - 1) // len(rows) * len(rows)
     _gather_query(step.query, scratch, item, head, group, padded, scale)
@@ -140,8 +173,10 @@ def _attend_item(step, cache, scratch, item, head, scale, window, rows, columns)
         _keep(step, scratch, item[PARTIAL], head, group)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _gather_query(query, scratch, item, head, group, padded, scale):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _gather_query(
+    query: Array, scratch: Scratch, item: Array, head: int, group: int, padded: int, scale: float
+) -> None:
     size = query.shape[2]
     for at in range(0, padded * size, TILE):
         store(scratch.query, at, splat(np.float32(0)))
@@ -155,17 +190,28 @@ def _gather_query(query, scratch, item, head, group, padded, scale):  # type: ig
             store(scratch.query, row * size + d, multiply(load(query, source + d), splat(scale)))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _find_tiles(blocks, shape, head, start, end, tiles):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _find_tiles(blocks: Array, shape: Array, head: int, start: int, end: int, tiles: Array) -> None:
     per_block = shape[2]
     for index in range((end - start + TILE - 1) // TILE):
         tile = start // TILE + index
         tiles[index] = (np.int64(blocks[tile // per_block]) * shape[1] + head) * per_block + tile % per_block
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _attend_span(cache, scratch, start, end, position, group, window, row, rows, columns):  # type: ignore[no-untyped-def]
-    """One register tile of rows, from `row`, against the keys [start, end) of one span; hidden keys get the weight 0."""
+@njit(inline="always")
+def _attend_span(
+    cache: Cache,
+    scratch: Scratch,
+    start: int,
+    end: int,
+    position: int,
+    group: int,
+    window: int,
+    row: int,
+    rows: Shape,
+    columns: Shape,
+) -> None:
+    """One register tile of rows, from `row`, against the keys [start, end) of a span; hidden keys get the weight 0."""
     end = min(end, position + (row + len(rows) - 1) // group + 1)
     if end <= max(start, position + row // group - window + 1):
         return
@@ -182,14 +228,14 @@ def _attend_span(cache, scratch, start, end, position, group, window, row, rows,
     _blend(cache.value, scratch, row, count, rows, columns)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _round_up(count):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def _round_up(count: int) -> int:
     """Keys are scored two tiles at a time."""
     return (count + 2 * TILE - 1) // (2 * TILE) * (2 * TILE)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _score(key, scratch, row, count, rows):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _score(key: Array, scratch: Scratch, row: int, count: int, rows: Shape) -> None:
     size = scratch.query.shape[1]
     last = (count - 1) // TILE
     for first in range(0, count, 2 * TILE):
@@ -202,8 +248,8 @@ def _score(key, scratch, row, count, rows):  # type: ignore[no-untyped-def]
         store_tile(scratch.scores, first, SPAN, rows, PAIR, tile)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _weigh(scratch, row, index, count):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _weigh(scratch: Scratch, row: int, index: int, count: int) -> None:
     """Turn a row's scores into exp(score - running maximum), and bring its older sums to that maximum."""
     scores, state, begin = scratch.scores, scratch.state, index * SPAN
     top = splat(LOWEST)
@@ -221,16 +267,16 @@ def _weigh(scratch, row, index, count):  # type: ignore[no-untyped-def]
     state[row, 1] += total(weight_sum)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _shrink(scratch, row, factor):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _shrink(scratch: Scratch, row: int, factor: float) -> None:
     size = scratch.sums.shape[1]
     scratch.state[row, 1] *= factor
     for d in range(row * size, (row + 1) * size, TILE):
         store(scratch.sums, d, multiply(load(scratch.sums, d), splat(factor)))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _blend(value, scratch, row, count, rows, columns):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _blend(value: Array, scratch: Scratch, row: int, count: int, rows: Shape, columns: Shape) -> None:
     """Add the weighted values. Only the first `count`: what lies behind may be another request's leavings."""
     size = scratch.sums.shape[1]
     for column in range(0, size, TILE * len(columns)):
@@ -244,8 +290,8 @@ def _blend(value, scratch, row, count, rows, columns):  # type: ignore[no-untype
         store_tile(scratch.sums, at, size, rows, columns, tile)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _finish(output, scratch, item, head, group):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _finish(output: Array, scratch: Scratch, item: Array, head: int, group: int) -> None:
     size = output.shape[2]
     for row in range(item[TOKENS] * group):
         token = item[FIRST_TOKEN] + row // group
@@ -255,8 +301,8 @@ def _finish(output, scratch, item, head, group):  # type: ignore[no-untyped-def]
             store(output, target + d, multiply(load(scratch.sums, row * size + d), share))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _keep(step, scratch, partial, head, group):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _keep(step: Step, scratch: Scratch, partial: int, head: int, group: int) -> None:
     heads, size = step.output.shape[1:]
     for row in range(group):
         target = partial * heads + head * group + row
@@ -266,8 +312,8 @@ def _keep(step, scratch, partial, head, group):  # type: ignore[no-untyped-def]
             step.partial_states[partial, head * group + row, field] = scratch.state[row, field]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def merge(step, merges):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def merge(step: Step, merges: Array) -> None:
     """merges [n, 3]: token, its first partial, how many. Sums them, each brought to the largest maximum."""
     heads, size = step.output.shape[1:]
     for index in range(len(merges)):

@@ -5,6 +5,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
+from ...kernels.vector import Array
 from .paged import FIRST_TOKEN, KEY_BEGIN, KEY_END, PARTIAL, POSITION, SEQUENCE, TOKENS
 
 SPLIT: Final = 512
@@ -23,8 +24,8 @@ def _longest_first(items: Any) -> Any:
     return items[np.argsort(-work, kind="stable")]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _plan(query_starts, context_lengths, chunk):  # type: ignore[no-untyped-def]
+@njit(cache=True)
+def _plan(query_starts: Array, context_lengths: Array, chunk: int) -> tuple[Any, Any, Any]:
     decodes, prefills, merges = _count(query_starts, context_lengths, chunk)
     decode_items = np.empty((decodes, ITEM_FIELDS), np.int64)
     prefill_items = np.empty((prefills, ITEM_FIELDS), np.int64)
@@ -53,8 +54,8 @@ def _plan(query_starts, context_lengths, chunk):  # type: ignore[no-untyped-def]
     return decode_items, prefill_items, merge_rows
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _count(query_starts, context_lengths, chunk):  # type: ignore[no-untyped-def]
+@njit(cache=True)
+def _count(query_starts: Array, context_lengths: Array, chunk: int) -> tuple[int, int, int]:
     decodes = prefills = merges = 0
     for sequence in range(len(context_lengths)):
         tokens = query_starts[sequence + 1] - query_starts[sequence]
@@ -67,8 +68,7 @@ def _count(query_starts, context_lengths, chunk):  # type: ignore[no-untyped-def
     return decodes, prefills, merges
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _fill(item: Any, sequence: int, first: int, tokens: int, position: int, begin: int, end: int, partial: int) -> None:
     item[SEQUENCE], item[FIRST_TOKEN], item[TOKENS], item[POSITION] = sequence, first, tokens, position
     item[KEY_BEGIN], item[KEY_END], item[PARTIAL] = begin, end, partial
-

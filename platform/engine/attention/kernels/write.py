@@ -4,14 +4,13 @@ Shapes: T tokens, H query heads, G KV heads, D head size, the cache of paged.py.
 """
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, prange
 
-from ...kernels.vector import load, multiply, multiply_add, scatter, splat, store, total
-
-TILE: Final = 16
+from ...kernels.vector import Array, load, multiply, multiply_add, scatter, splat, store, total
+from .paged import TILE, Cache
 
 
 class Heads(NamedTuple):
@@ -28,8 +27,8 @@ class Heads(NamedTuple):
     eps: Any
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def write(key, value, slots, cache):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def write(key: Array, value: Array, slots: Array, cache: Cache) -> None:
     """key and value [T, G, D] -> the cache at slots [T]."""
     heads, size = key.shape[1:]
     for token in range(len(slots)):
@@ -39,23 +38,27 @@ def write(key, value, slots, cache):  # type: ignore[no-untyped-def]
             _write_value(value, source, cache.value, slots[token], head)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def rotate_and_write(qkv, positions, slots, heads, cache, query):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def rotate_and_write(qkv: Array, positions: Array, slots: Array, heads: Heads, cache: Cache, query: Array) -> None:
     """qkv [T, (H + 2 G) D] -> query [T, H, D]; key and value to the cache."""
     buffer = np.empty(query.shape[2], np.float32)
     for token in range(len(slots)):
         _token(qkv, token, positions[token], slots[token], heads, cache, query, buffer)
 
 
-@njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
-def rotate_and_write_parallel(qkv, positions, slots, heads, cache, query, workers):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, parallel=True)
+def rotate_and_write_parallel(
+    qkv: Array, positions: Array, slots: Array, heads: Heads, cache: Cache, query: Array, workers: int
+) -> None:
     for worker in prange(workers):
         first, last = len(slots) * worker // workers, len(slots) * (worker + 1) // workers
         rotate_and_write(qkv[first:last], positions[first:last], slots[first:last], heads, cache, query[first:last])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _token(qkv, token, position, slot, heads, cache, query, buffer):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _token(
+    qkv: Array, token: int, position: int, slot: int, heads: Heads, cache: Cache, query: Array, buffer: Array
+) -> None:
     query_heads, size = query.shape[1:]
     kv_heads = cache.key.shape[1]
     start = token * qkv.shape[1]
@@ -69,8 +72,8 @@ def _token(qkv, token, position, slot, heads, cache, query, buffer):  # type: ig
         _write_value(qkv, start + (kv_heads + head) * size, cache.value, slot, head)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _rotate(source, at, norm, heads, position, target, to):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _rotate(source: Array, at: int, norm: Array, heads: Heads, position: int, target: Array, to: int) -> None:
     """The two halves of one head turned by the position's angles, after its norm where it has one."""
     half = heads.cos.shape[1]
     factor = splat(np.float32(1))
@@ -86,8 +89,8 @@ def _rotate(source, at, norm, heads, position, target, to):  # type: ignore[no-u
         store(target, to + half + d, multiply_add(second, cos, multiply(first, sin)))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _inverse_rms(source, at, size, eps):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _inverse_rms(source: Array, at: int, size: int, eps: float) -> np.float32:
     squares = splat(np.float32(0))
     for d in range(at, at + size, TILE):
         values = load(source, d)
@@ -95,8 +98,8 @@ def _inverse_rms(source, at, size, eps):  # type: ignore[no-untyped-def]
     return np.float32(1) / np.float32(math.sqrt(total(squares) / np.float32(size) + eps))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _write_key(source, at, key, slot, head):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _write_key(source: Array, at: int, key: Array, slot: int, head: int) -> None:
     heads, tiles, size = key.shape[1:4]
     tile = (slot // (tiles * TILE) * heads + head) * tiles + slot % (tiles * TILE) // TILE
     target = tile * size * TILE + slot % TILE
@@ -104,8 +107,8 @@ def _write_key(source, at, key, slot, head):  # type: ignore[no-untyped-def]
         scatter(key, target + d * TILE, TILE, load(source, at + d))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _write_value(source, at, value, slot, head):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _write_value(source: Array, at: int, value: Array, slot: int, head: int) -> None:
     heads, tiles = value.shape[1:3]
     size = value.shape[4]
     tile = (slot // (tiles * TILE) * heads + head) * tiles + slot % (tiles * TILE) // TILE
