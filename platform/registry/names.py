@@ -4,9 +4,11 @@ Names are lower case, so no two differ by case alone; versions are numbers, so a
 """
 
 import difflib
+import heapq
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .errors import InvalidName
 
@@ -74,8 +76,21 @@ def parse_reference(text: str) -> Reference:
 
 
 def nearest_names(wanted: str, names: Iterable[str]) -> list[str]:
-    """At most three existing names that look like `wanted`, best first. Slow above some thousand names."""
-    return difflib.get_close_matches(wanted[:63].lower(), names, n=3, cutoff=0.5)
+    """At most three existing names that look like `wanted`, best first."""
+    wanted = wanted[:63].lower()
+    # difflib alone takes 0.2 ms a name, and requests that fail must stay cheap.
+    likely = heapq.nlargest(20, names, key=lambda name: _likeness(_pairs(wanted), _pairs(name)))
+    return difflib.get_close_matches(wanted, likely, n=3, cutoff=0.5)
+
+
+def _likeness(ours: frozenset[str], theirs: frozenset[str]) -> float:
+    return len(ours & theirs) / (len(ours) + len(theirs))
+
+
+@lru_cache(maxsize=8192)
+def _pairs(name: str) -> frozenset[str]:
+    padded = f" {name} "
+    return frozenset(padded[start : start + 2] for start in range(len(padded) - 1))
 
 
 def _shown(name: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-import loraplex
 from loraplex.lora.manifest import BaseSignature
 
 from .artifacts import ArtifactStore, Blob
@@ -100,5 +99,5 @@ def _unreadable(message: str) -> Report:
 
 def _environment() -> dict[str, str]:
     """No secrets of ours, one thread, and the same loraplex that runs here."""
-    source = str(Path(loraplex.__file__).parents[1])
+    source = str(Path(__file__).parents[2])
     return {"PATH": os.defpath, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

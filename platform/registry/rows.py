@@ -74,7 +74,7 @@ def _adapter(session: Session, name: str, tenant: str) -> tables.Adapter | None:
 
 def _unknown(session: Session, name: str, tenant: str) -> UnknownAdapter:
     query = select(tables.Adapter.name).join(tables.Tenant)
-    names = session.scalars(query.where(tables.Tenant.name == tenant, tables.Adapter.removed_at.is_(None)).limit(2000))
+    names = session.scalars(query.where(tables.Tenant.name == tenant, tables.Adapter.removed_at.is_(None)))
     nearest = nearest_names(name, names.all())
     hint = f" Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
     return UnknownAdapter(f"There is no adapter '{name}'.{hint}", nearest)

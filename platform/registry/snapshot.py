@@ -19,8 +19,6 @@ from .names import Reference, nearest_names, parse_reference
 from .tables import DEFAULT_TENANT
 from .views import Adapter, Version, load_adapters
 
-MAX_NAMES_COMPARED = 2000
-
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAdapter:
@@ -118,7 +116,7 @@ class Snapshot:
         return None
 
     def _unknown(self, model: str, name: str, tenant: str) -> UnknownAdapter:
-        names = list(self.adapters.get(tenant, {}))[:MAX_NAMES_COMPARED]
+        names = list(self.adapters.get(tenant, {}))
         nearest = nearest_names(name, [self.base.name, *names] if self.base else names)
         hint = f" Did you mean {' or '.join(f'`{near}`' for near in nearest)}?" if nearest else ""
         return UnknownAdapter(f"The model `{_printable(model)}` does not exist.{hint}", nearest)

@@ -15,15 +15,15 @@ class WriteTurn:
 
     def __init__(self, path: Path) -> None:
         self._threads = threading.Lock()
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
 
     def __enter__(self) -> None:
         self._threads.acquire()
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def __exit__(self, *_error: object) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        fcntl.flock(self._file, fcntl.LOCK_UN)
         self._threads.release()
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._file.close()

@@ -60,7 +60,15 @@ def private_server(binaries: Path) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="loraplex-postgres-"))
     user = _unprivileged_user(folder)
     data, port = folder / "data", _free_port()
-    initdb = [binaries / "initdb", "-D", data, "-U", "loraplex", "-A", "trust", "-E", "UTF8", "--no-sync"]
+    initdb: list[str | Path] = [
+        binaries / "initdb",
+        f"--pgdata={data}",
+        "--username=loraplex",
+        "--auth=trust",
+        "-E",
+        "UTF8",
+        "--no-sync",
+    ]
     subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **user)
     options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", "-cunix_socket_directories=", "-cfsync=off"]
     log = (folder / "log").open("wb")

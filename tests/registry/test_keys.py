@@ -51,9 +51,14 @@ def test_a_token_must_match_to_the_last_character(registry: Registry) -> None:
 
 def test_comparison_is_constant_time(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known prefix, unknown prefix: one compare_digest over 64 digits each."""
-    token, compared = create(registry).token, []
-    original = hmac.compare_digest
-    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((len(a), len(b))) or original(a, b))
+    token, original = create(registry).token, hmac.compare_digest
+    compared: list[tuple[int, int]] = []
+
+    def compare(a: str, b: str) -> bool:
+        compared.append((len(a), len(b)))
+        return original(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     view = snapshot(registry)
     view.authenticate(token)
     with pytest.raises(InvalidKey):

@@ -53,3 +53,10 @@ def test_aliases_that_mean_something_else_are_refused(alias: str, reason: str) -
 def test_nearest_names_come_best_first() -> None:
     assert nearest_names("SQL-bto", ["json", "sql-bot", "sql", "sql-bot2"])[0] == "sql-bot"
     assert nearest_names("zzz", ["json", "sql"]) == []
+    assert nearest_names("s", ["sql", "s1", "x"]) == ["s1", "sql"]
+
+
+def test_the_nearest_of_thousands_is_found() -> None:
+    names = [f"customer-{number}-support" for number in range(5000)]
+    assert nearest_names("custmer-1234-suport", names)[0] == "customer-1234-support"
+    assert len(nearest_names("a" * 100_000, [*names, "aaaa" * 15])) == 1
