@@ -98,6 +98,8 @@ def test_identity_changes_with_the_result(tmp_path: Path) -> None:
     first, second = tensor_name(0, "q_proj", "A"), tensor_name(1, "q_proj", "A")
     swapped[first], swapped[second] = swapped[second], swapped[first]
     half = {name: tensor.astype(np.float16) for name, tensor in make_tensors().items()}
+    keys = make_tensors(kinds=["k_proj"])
+    values = {name.replace("k_proj", "v_proj"): tensor for name, tensor in keys.items()}
     variants = [
         (make_config(), make_tensors()),
         (make_config(lora_alpha=9), make_tensors()),
@@ -105,6 +107,8 @@ def test_identity_changes_with_the_result(tmp_path: Path) -> None:
         (make_config(), bits),
         (make_config(), swapped),
         (make_config(), half),
+        (make_config(target_modules=["k_proj"]), keys),
+        (make_config(target_modules=["v_proj"]), values),
     ]
     digests = {read_manifest(write_adapter(tmp_path / str(i), *variant)).digest for i, variant in enumerate(variants)}
     assert len(digests) == len(variants)
