@@ -22,7 +22,9 @@ check: .venv/.test ## ruff, mypy strict, import rules, migrations in step with t
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m migrations.check
+	@rm -rf build/check.db && mkdir -p build
+	$(BIN)/alembic -q -x url=sqlite:///build/check.db upgrade head
+	$(BIN)/alembic -q -x url=sqlite:///build/check.db check
 
 fix: .venv/.test ## format and repair what ruff can repair
 	$(BIN)/ruff check --fix .
