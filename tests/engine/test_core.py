@@ -2,12 +2,14 @@ import time
 
 import pytest
 
+from loraplex.engine.block_pool import BlockPool
+from loraplex.engine.core import EngineCore
 from loraplex.engine.plan import StepPlan, StepResult
 from loraplex.engine.protocol import AdapterStatus, FinishReason
 from loraplex.engine.sampling_state import Sampled
 from loraplex.engine.scheduler import Scheduler
 
-from .fakes import BlockPool, EngineCore, FakeAdapters, Harness, make_limits, make_request
+from .fakes import FakeAdapters, Harness, make_limits, make_request
 from .test_scheduler import tokens
 
 

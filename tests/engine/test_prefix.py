@@ -35,8 +35,8 @@ def test_rows_of_fields_encode_alike_only_if_they_are_alike(left: list[Field], r
 
 def test_borders_and_types_of_fields_are_part_of_the_encoding() -> None:
     rows: list[tuple[Field, ...]] = [
-        (), ("",), (None,), ("", ""), ("ab",), ("a", "b"), (b"ab",), (1,), (1.0,), ("1",), (b"1",), (0,), (0.0,), (-0.0,),
-        ("n", "\0" * 8), ("a\0", "b"), ("a", "\0b"), ("\ud800",), ("\ud801",),
+        (), ("",), (None,), ("", ""), ("ab",), ("a", "b"), (b"ab",), (1,), (1.0,), ("1",), (b"1",), (0,), (0.0,),
+        (-0.0,), ("n", "\0" * 8), ("a\0", "b"), ("a", "\0b"), ("\ud800",), ("\ud801",),
     ]  # fmt: skip
     assert len({encode(*row) for row in rows}) == len(rows)
 

@@ -130,7 +130,7 @@ def test_short_requests_are_served_at_once_beside_a_flood_of_long_prompts() -> N
 def test_adjacent_requests_of_one_shape_are_served_in_order() -> None:
     harness = Harness(num_blocks=400, max_model_len=100, max_num_batched_tokens=32)
     streams = [harness.add(make_request(f"r{number}", tokens(64, number), max_tokens=1)) for number in range(6)]
-    first = {}
+    first: dict[int, float] = {}
     while harness.core.has_work():
         harness.step()
         for number, stream in enumerate(streams):
@@ -150,12 +150,12 @@ def test_max_tokens_and_the_models_length_end_with_length(harness: Harness) -> N
     assert (len(full.outputs[0]), full.reasons[0]) == (4, FinishReason.LENGTH)
 
 
-def find_prompt(harness: Harness, wanted: int, position: int, **params: object) -> list[int]:
+def find_prompt(harness: Harness, wanted: int, position: int) -> list[int]:
     """A prompt whose solo run says `wanted` at `position` first."""
     for seed in range(10_000):
         prompt = tokens(5, seed)
-        output, _ = harness.solo(make_request("x", prompt, ignore_eos=True, max_tokens=20, **params), 0)
-        if output.index(wanted) == position if wanted in output else False:
+        output, _ = harness.solo(make_request("x", prompt, ignore_eos=True, max_tokens=20), 0)
+        if wanted in output and output.index(wanted) == position:
             return prompt
     raise AssertionError
 
@@ -177,8 +177,7 @@ def test_a_stop_token_stops_and_is_named(harness: Harness) -> None:
 
 def test_min_tokens_blocks_every_end_until_it_is_reached(harness: Harness) -> None:
     prompt = find_prompt(harness, 7, 0)
-    params = {"max_tokens": 9, "stop_token_ids": [7]}
-    stream = harness.add(make_request("r", prompt, min_tokens=4, **params))
+    stream = harness.add(make_request("r", prompt, min_tokens=4, max_tokens=9, stop_token_ids=[7]))
     rows = []
     while harness.core.has_work():
         plan = harness.scheduler.schedule()

@@ -25,7 +25,7 @@ SEEDS = st.integers(0, 2**20)
 
 
 class Walk(RuleBasedStateMachine):
-    rules = preemptions = prefix_hits = failures = 0
+    rules_run = preemptions = prefix_hits = failures = 0
     """Over all walks."""
 
     @initialize(seed=SEEDS)
@@ -99,7 +99,7 @@ class Walk(RuleBasedStateMachine):
     @invariant()
     def books_are_true(self) -> None:
         if hasattr(self, "harness"):
-            Walk.rules += 1
+            Walk.rules_run += 1
             assert self.harness.roster.check_integrity() == []
             self._check_adapters()
 
@@ -147,7 +147,7 @@ class Walk(RuleBasedStateMachine):
 
 def test_a_hundred_thousand_rules_without_a_leak(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "loraplex.engine.core")
-    Walk.rules = Walk.preemptions = Walk.prefix_hits = Walk.failures = 0
+    Walk.rules_run = Walk.preemptions = Walk.prefix_hits = Walk.failures = 0
     run_state_machine_as_test(
         Walk,
         settings=settings(
@@ -159,5 +159,5 @@ def test_a_hundred_thousand_rules_without_a_leak(caplog: pytest.LogCaptureFixtur
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert Walk.rules >= 100_000
+    assert Walk.rules_run >= 100_000
     assert min(Walk.preemptions, Walk.prefix_hits, Walk.failures) > 500, "the walks are too tame to show anything"
