@@ -1,7 +1,7 @@
 """The shapes in which `LLM.generate` takes prompts, parameters and adapters, read into one request each."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from .tokenizer import Tokenizer
 
@@ -13,9 +13,8 @@ Value = TypeVar("Value")
 
 def read_prompts(prompts: Prompt | Sequence[Prompt], tokenizer: Tokenizer) -> list[tuple[str | None, list[int]]]:
     """(text or None, token ids) of each prompt. ValueError names the prompt that has another shape."""
-    if isinstance(prompts, str | Mapping) or _are_token_ids(prompts):
-        prompts = [prompts]
-    return [_read_prompt(index, prompt, tokenizer) for index, prompt in enumerate(prompts)]
+    single = isinstance(prompts, str | Mapping) or _are_token_ids(prompts)
+    return [_read_prompt(index, prompt, tokenizer) for index, prompt in enumerate([prompts] if single else prompts)]
 
 
 def one_each(what: str, given: object, count: int, kind: type[Value], default: Value) -> list[Value]:
@@ -38,5 +37,5 @@ def _read_prompt(index: int, prompt: object, tokenizer: Tokenizer) -> tuple[str 
     raise ValueError(f"prompt {index} must be a text or a non-empty list of token ids, got {type(prompt).__name__}")
 
 
-def _are_token_ids(value: object) -> bool:
+def _are_token_ids(value: object) -> TypeGuard[Sequence[int]]:
     return isinstance(value, Sequence) and len(value) > 0 and all(type(item) is int for item in value)

@@ -8,45 +8,64 @@ from loraplex.lora.batch import LoraBatch, PageTable
 
 from .attention.backend import AttentionBackend
 from .batch import Batch
+from .kernels import norm, silu
 from .model.decoder import Decoder
 from .sampler import Sampler
 from .sampling import SamplingParams
 from .sampling_state import SampleRow
 
-CHUNK: Final = 5
-"""Tokens of the prompt in the dummy step; odd and more than one, beside a decode of one."""
+LONG_CONTEXT: Final = 2048
+"""More than attention gives to one work item, so that pieces are merged."""
+CHUNK: Final = 17
+"""Tokens of a prompt: more than are left to one thread."""
 EVERYTHING: Final = SamplingParams(
     temperature=0.7, top_p=0.9, top_k=5, min_p=0.01, presence_penalty=0.1, logit_bias={0: 1.0}, logprobs=1
 )
 
 
 @torch.inference_mode()
-def warm_up(decoder: Decoder, cache: AttentionBackend, table: PageTable, sampler: Sampler) -> None:
-    """Runs a decode and a prompt, without and with LoRA. All of it goes to the padding block, which nobody reads."""
-    for lora in (None, _every_token(table)):
-        for counts in ([1], [1, CHUNK]):
-            logits = decoder.forward(_dummy_batch(counts, lora if len(counts) > 1 else None), cache)
+def warm_up(
+    decoder: Decoder, cache: AttentionBackend, table: PageTable, sampler: Sampler, block_size: int, max_model_len: int
+) -> None:
+    """A long decode, and a step of a prompt with decodes, without and with LoRA. All keys and values go to the padding
+    block, which nobody reads."""
+    longest = min(LONG_CONTEXT, max_model_len)
+    chunk = min(CHUNK, max_model_len)
+    decodes = [1] * max(1, _parallel_tokens(decoder) - chunk)
+    steps = [([1], [longest]), ([chunk, *decodes], [chunk, *decodes])]
+    for counts, lengths in steps:
+        for with_lora in (False, True):
+            batch = _dummy_batch(counts, lengths, block_size)
+            batch.lora = _no_adapter(table, sum(counts)) if with_lora else None
+            logits = decoder.forward(batch, cache)
     for params in (SamplingParams(temperature=0.0), EVERYTHING):
         sampler.sample(logits[:1], [SampleRow(params, 0, 0, [0], [], logprobs=params.logprobs)])
     cache.copy_blocks([(0, 0)])
 
 
-def _dummy_batch(counts: list[int], lora: LoraBatch | None) -> Batch:
-    total = sum(counts)
+def _parallel_tokens(decoder: Decoder) -> int:
+    """Tokens from which on the norm and the activation use all threads: other code than for few tokens."""
+    layer = decoder.layers[0]
+    hidden, intermediate = decoder.embedding.shape[1], layer.mlp.down.method.in_features
+    return max(norm.SERIAL_ELEMENTS // hidden, silu.SERIAL_ELEMENTS // intermediate) + 1
+
+
+def _dummy_batch(counts: list[int], lengths: list[int], block_size: int) -> Batch:
+    """Sequences of token 0 whose last `counts` tokens are new; every block is the padding block."""
+    spans = [torch.arange(length - count, length) for count, length in zip(counts, lengths, strict=True)]
+    positions = torch.cat(spans)
     starts = torch.tensor([0, *counts]).cumsum(0)
     return Batch(
-        token_ids=torch.zeros(total, dtype=torch.int64),
-        positions=torch.cat([torch.arange(count) for count in counts]),
-        slot_mapping=torch.cat([torch.arange(count) for count in counts]),
+        token_ids=torch.zeros_like(positions),
+        positions=positions,
+        slot_mapping=positions % block_size,
         query_starts=starts.to(torch.int32),
-        context_lengths=torch.tensor(counts, dtype=torch.int32),
-        block_tables=torch.zeros(len(counts), 1, dtype=torch.int32),
-        sample_rows=starts[1:] - 1,
-        lora=lora,
+        context_lengths=torch.tensor(lengths, dtype=torch.int32),
+        block_tables=torch.zeros(len(counts), -(-max(lengths) // block_size), dtype=torch.int32),
+        sample_rows=starts[1:2] - 1,
     )
 
 
-def _every_token(table: PageTable) -> LoraBatch | None:
-    """Slot 0 holds no adapter yet: its ranks are 0, so nothing is added and nothing is read."""
-    tokens = 1 + CHUNK
+def _no_adapter(table: PageTable, tokens: int) -> LoraBatch | None:
+    """Every token on slot 0, which holds no adapter yet: its ranks are 0, so nothing is read and nothing added."""
     return LoraBatch.build(table, torch.zeros(tokens, dtype=torch.int32), torch.ones(tokens))

@@ -27,12 +27,14 @@ class Decoder:
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
-        hidden = F.embedding(batch.token_ids, self.embedding).to(self.norm.weight.dtype)
+        x = F.embedding(batch.token_ids, self.embedding).to(self.norm.weight.dtype)
+        residual = torch.zeros_like(x)
         for layer in self.layers:
-            hidden = layer.apply(hidden, batch, cache)
-        if not len(batch.sample_rows):
+            x = layer.apply(x, residual, batch, cache)
+        rows = batch.sample_rows
+        if not len(rows):
             return torch.empty(0, self.embedding.shape[0])
-        return self.head.apply(self.norm.apply(hidden[batch.sample_rows])).float()
+        return self.head.apply(self.norm.apply_to_sum(x[rows], residual[rows])).float()
 
     def weight_bytes(self) -> int:
         linears = [

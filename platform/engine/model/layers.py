@@ -6,22 +6,22 @@ Shapes: T new tokens, C hidden size.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch
+from ..kernels.norm import add_rms_norm
+from ..kernels.silu import silu_multiply
 from .linear import LoraLinear
 
 
 @dataclass(slots=True)
 class Norm:
-    """x / rms(x) * weight over the last dimension, the mean in float32."""
-
     weight: torch.Tensor
     eps: float
 
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def apply_to_sum(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """residual += x, in place; then the RMS norm of the residual [T, C]."""
+        return add_rms_norm(x, residual, self.weight, self.eps)
 
 
 @dataclass(slots=True)
@@ -43,8 +43,7 @@ class Mlp:
     down: LoraLinear
 
     def apply(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        gate, up = self.gate_up.apply(x, batch).chunk(2, dim=-1)
-        return self.down.apply(F.silu(gate) * up, batch)
+        return self.down.apply(silu_multiply(self.gate_up.apply(x, batch)), batch)
 
 
 @dataclass(slots=True)
@@ -54,7 +53,7 @@ class DecoderLayer:
     mlp_norm: Norm
     mlp: Mlp
 
-    def apply(self, hidden: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
-        """hidden [T, C] -> [T, C], the residual stream."""
-        hidden = hidden + self.attention.apply(self.input_norm.apply(hidden), batch, cache)
-        return hidden + self.mlp.apply(self.mlp_norm.apply(hidden), batch)
+    def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
+        """x [T, C] is what was computed last and not yet added to the residual stream; so is what is returned."""
+        x = self.attention.apply(self.input_norm.apply_to_sum(x, residual), batch, cache)
+        return self.mlp.apply(self.mlp_norm.apply_to_sum(x, residual), batch)

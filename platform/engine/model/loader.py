@@ -1,7 +1,7 @@
 """Checkpoint: the tensors of a model folder, read from safetensors one at a time. Nothing is ever unpickled."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,10 @@ class Checkpoint:
             handle = _open(folder / name)
             self._files |= dict.fromkeys(handle.keys(), handle)
 
+    def __iter__(self) -> Iterator[str]:
+        """Names of all tensors."""
+        return iter(self._files)
+
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
@@ -41,7 +45,7 @@ class Checkpoint:
         """ValueError naming every tensor that is missing, unexpected or of another shape than `config` says."""
         expected = expected_tensors(config)
         optional = {"lm_head.weight"} if config.tie_word_embeddings else set()
-        present = {name for name in self._files if not name.endswith(DERIVED)}
+        present = {name for name in self if not name.endswith(DERIVED)}
         problems = [
             _listed("missing", expected.keys() - present - optional),
             _listed("unexpected", present - expected.keys()),

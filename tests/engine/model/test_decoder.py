@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from loraplex.engine.attention.reference import ReferenceAttention
+from loraplex.engine.batch import Batch
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.model.loader import Checkpoint
+from loraplex.quant.choose import Choice
+from loraplex.quant.torch_linear import TorchLinear
+from tests.checkpoints import make_checkpoint, reference_model
+
+LENGTH = 50
+IDS = torch.arange(3, 3 + LENGTH)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("base"), "qwen3")
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> torch.Tensor:
+    with torch.inference_mode():
+        logits: torch.Tensor = reference_model(folder)(input_ids=IDS[None]).logits[0]
+    return logits
+
+
+def load(folder: Path, stored: torch.dtype, compute: torch.dtype) -> Decoder:
+    scheme = Choice(lambda inputs, outputs: TorchLinear(inputs, outputs, compute), compute, "for a test")
+    return DecoderLoader(ModelConfig.from_folder(folder), Checkpoint(folder), scheme, stored).load(64)
+
+
+def attention(folder: Path) -> ReferenceAttention:
+    config = ModelConfig.from_folder(folder)
+    return ReferenceAttention(
+        num_layers=config.num_layers,
+        num_blocks=4,
+        block_size=16,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        cache_dtype=torch.float32,
+        scale=config.head_dim**-0.5,
+        sliding_window=list(config.sliding_windows),
+    )
+
+
+def batch(rows: list[int]) -> Batch:
+    index = torch.arange(LENGTH)
+    starts, length = torch.tensor([0, LENGTH], dtype=torch.int32), torch.tensor([LENGTH], dtype=torch.int32)
+    blocks = torch.arange(4, dtype=torch.int32)[None]
+    return Batch(IDS, index, index, starts, length, blocks, torch.tensor(rows, dtype=torch.int64))
+
+
+def run(folder: Path, rows: list[int], stored: torch.dtype, compute: torch.dtype) -> torch.Tensor:
+    with torch.inference_mode():
+        return load(folder, stored, compute).forward(batch(rows), attention(folder))
+
+
+def test_logits_are_those_of_the_rows_asked_for(folder: Path, expected: torch.Tensor) -> None:
+    logits = run(folder, [7, 49, 0], torch.float32, torch.float32)
+    assert (logits - expected[[7, 49, 0]]).abs().max() < 1e-4
+    assert run(folder, [], torch.float32, torch.float32).shape == (0, expected.shape[1])
+
+
+def test_rounding_the_weights_is_all_that_a_short_stored_dtype_does(folder: Path) -> None:
+    model = reference_model(folder).to(torch.bfloat16).to(torch.float32)
+    model.model.rotary_emb = reference_model(folder).model.rotary_emb
+    with torch.inference_mode():
+        rounded = model(input_ids=IDS[None]).logits[0]
+    assert (run(folder, list(range(LENGTH)), torch.bfloat16, torch.float32) - rounded).abs().max() < 1e-4
+
+
+def test_short_arithmetic_is_close_and_logits_are_float32(folder: Path, expected: torch.Tensor) -> None:
+    logits = run(folder, list(range(LENGTH)), torch.bfloat16, torch.bfloat16)
+    assert logits.dtype == torch.float32
+    error = (logits - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt()
+    assert 1e-4 < error < 0.03
+
+
+def test_the_bytes_are_those_of_the_weights(folder: Path) -> None:
+    checkpoint = Checkpoint(folder)
+    names = [name for name in checkpoint if "norm" not in name]
+    assert load(folder, torch.float32, torch.float32).weight_bytes() == sum(checkpoint.tensor(n).nbytes for n in names)
