@@ -159,14 +159,18 @@ async def test_an_engine_that_refuses_one_adapter_serves_the_others(
     assert (await client.get("/ready")).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["..", "../x", "..%2fx", "%2e%2e", "UPPER", "a b", "a@1", "-a", "x" * 64, "tiny", "a%00"])
+@pytest.mark.parametrize(
+    "name", ["..", "../x", "..%2fx", "%2e%2e", "UPPER", "a b", "a@1", "-a", "x" * 64, "tiny", "a%00"]
+)
 async def test_hostile_names(client: httpx.AsyncClient, name: str) -> None:
     response = await put(client, name, CONFIG_FILE, b"{}")
     assert response.status_code in (400, 404, 405), response.text
     assert response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("file", ["adapter_model.bin", "..", "x.safetensors", "adapter_config.json/", "%2e%2e%2fpasswd"])
+@pytest.mark.parametrize(
+    "file", ["adapter_model.bin", "..", "x.safetensors", "adapter_config.json/", "%2e%2e%2fpasswd"]
+)
 async def test_hostile_file_names(client: httpx.AsyncClient, file: str) -> None:
     assert (await put(client, "sql", file, b"{}")).status_code in (404, 405)
 

@@ -1,0 +1,100 @@
+import asyncio
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from loraplex.web.state import State
+
+from .fake_engine import FakeEngine
+from .test_adapters_api import add, say
+
+HISTOGRAMS = [
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "request_time_per_output_token_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+    "request_inference_time_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+    "request_params_n",
+]
+COUNTERS = ["prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries", "prefix_cache_hits"]
+GAUGES = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
+
+
+async def scrape(client: httpx.AsyncClient) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """sample name -> labels -> value."""
+    text = (await client.get("/metrics")).text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for sample in samples:
+        found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+async def test_vllm_names_and_labels(client: httpx.AsyncClient) -> None:
+    assert (await say(client, "tiny")).status_code == 200
+    found = await scrape(client)
+    base = (("engine", "0"), ("model_name", "tiny"))
+    for name in HISTOGRAMS:
+        assert found[f"vllm:{name}_count"][base] >= 1, name
+    for name in COUNTERS:
+        assert base in found[f"vllm:{name}_total"], name
+    for name in GAUGES:
+        assert base in found[f"vllm:{name}"], name
+    assert found["vllm:kv_cache_usage_perc"][base] == 0.5
+    assert (
+        found["vllm:request_success_total"][(("engine", "0"), ("finished_reason", "stop"), ("model_name", "tiny"))] == 1
+    )
+    [labels] = found["vllm:cache_config_info"]
+    assert dict(labels)["block_size"] == "16"
+
+
+async def test_adapter_series_come_and_go(
+    client: httpx.AsyncClient, engine: FakeEngine, admin: dict[str, str], adapter_folders: list[Path]
+) -> None:
+    client.headers.update(admin)
+    await add(client, "sql", adapter_folders[0])
+    await say(client, "tiny:sql")
+    await client.post("/api/v1/adapters/sql/load")
+    found = await scrape(client)
+    [labels] = found["vllm:lora_requests_info"]
+    expected = {"max_lora": "8", "running_lora_adapters": "sql", "waiting_lora_adapters": ""}
+    assert dict(labels) == expected
+    loaded = (("adapter_name", "sql"), ("level", "cpu"), ("pinned", "false"), ("rank", "8"))
+    assert found["vllm:lora_adapter_loaded"] == {loaded: 1}
+    assert found["loraplex_adapter_resident"] == {(("adapter", "sql"), ("tier", "cpu")): 1}
+    assert found["loraplex_adapter_requests_total"] == {(("adapter", "sql"), ("status", "stop")): 1}
+    await client.delete("/api/v1/adapters/sql")
+    found = await scrape(client)
+    assert not any("sql" in str(labels) for series in found.values() for labels in series)
+
+
+async def test_outcomes_are_booked_once(client: httpx.AsyncClient, engine: FakeEngine, state: State) -> None:
+    await say(client, "tiny")
+    engine.crash_after = 2
+    await say(client, "tiny")
+    first, second = state.metrics.recent
+    assert (first.status, second.status) == ("stop", "error")
+    assert first.request_id.startswith("req-")
+    assert first.completion_tokens > second.completion_tokens == 2
+    assert first.first_token is not None
+    assert 0 < first.first_token <= first.duration
+
+
+async def test_key_use_is_noted(client: httpx.AsyncClient, state: State) -> None:
+    await client.get("/v1/models")
+    used = state.used_keys.take()
+    await asyncio.to_thread(state.registry.keys.record_use, used)
+    assert [key.last_used_at is not None for key in state.registry.keys.list()] == [True]
+
+
+async def test_metrics_of_a_lost_engine(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.crash()
+    found = await scrape(client)
+    assert found["loraplex_engine_up"][()] == 0
+    assert found["loraplex_engine_restarts_total"][()] == 1

@@ -1,0 +1,91 @@
+"""The whole way through HTTP with the engine process: upload, use, survive its death."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest_asyncio
+
+from loraplex.engine.client import EngineClient
+from loraplex.web.server import Server
+from loraplex.web.settings import Settings
+from loraplex.web.state import State, open_state
+
+from .conftest import KEY
+from .test_adapters_api import add
+from .test_streams import free_port
+
+
+@pytest_asyncio.fixture
+async def real(settings: Settings, checkpoint: Path) -> AsyncIterator[State]:
+    small = {"port": free_port(), "num_threads": 1, "num_kv_blocks": 128, "adapter_memory": 8 << 20}
+    state = open_state(settings.model_copy(update=small), checkpoint)
+    server = Server(state)
+    task = asyncio.create_task(server.serve())
+    await asyncio.wait_for(state.started.wait(), 60)
+    assert state.start_error is None
+    yield state
+    server.should_exit = True
+    await asyncio.wait_for(task, 30)
+
+
+@pytest_asyncio.fixture
+async def http(real: State) -> AsyncIterator[httpx.AsyncClient]:
+    token = real.registry.keys.create("admin", ["admin"], actor="system").token
+    real.registry.snapshots.refresh()
+    headers = {"authorization": f"Bearer {token}"}
+    address = f"http://127.0.0.1:{real.settings.port}"
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=60) as client:
+        yield client
+
+
+async def complete(client: httpx.AsyncClient, model: str, **fields: Any) -> dict[str, Any]:
+    body = {"model": model, "prompt": "The quick brown", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    response = await client.post("/v1/completions", json=body | fields)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def test_upload_use_and_a_killed_engine(
+    real: State, http: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    base = await complete(http, "tiny")
+    for name, folder in zip(("one", "two"), adapter_folders, strict=True):
+        assert (await add(http, name, folder)).status_code == 201
+    texts = {name: (await complete(http, name))["choices"][0]["text"] for name in ("one", "two")}
+    assert len({base["choices"][0]["text"], *texts.values()}) == 3
+    together = await asyncio.gather(*(complete(http, name, n=2) for name in ("tiny", "one", "two")))
+    for answer, text in zip(together, (base["choices"][0]["text"], *texts.values()), strict=True):
+        assert {choice["text"] for choice in answer["choices"]} == {text}
+
+    streams = [asyncio.create_task(_stream(http, name)) for name in ("tiny", "one", "two")]
+    async with asyncio.timeout(30):
+        while real.requests.taken < 3:
+            await asyncio.sleep(0.005)
+    assert isinstance(real.engine, EngineClient)
+    assert real.engine.pid is not None
+    os.kill(real.engine.pid, signal.SIGKILL)
+    for events in await asyncio.gather(*streams):
+        assert events[-1] == "[DONE]"
+        assert "error" in json.loads(events[-2])
+        assert not any("error" in json.loads(event) for event in events[:-2])
+    async with asyncio.timeout(60):
+        while (await http.get("/ready")).status_code != 200:
+            await asyncio.sleep(0.05)
+    assert (await complete(http, "one"))["choices"][0]["text"] == texts["one"]
+    assert (await http.get("/health", headers={"authorization": f"Bearer {KEY}"})).status_code == 200
+
+
+async def _stream(client: httpx.AsyncClient, model: str) -> list[str]:
+    """The data of all events; a refusal before the first is one error and [DONE], too."""
+    body = {"model": model, "prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": True}
+    response = await client.post("/v1/completions", json=body)
+    if response.status_code == 503:
+        return [response.text, "[DONE]"]
+    return [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]

@@ -1,0 +1,111 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from pydantic import ValidationError
+
+from loraplex.engine.config import EngineConfig
+from loraplex.web.settings import MASK, Settings
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("LORAPLEX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LORAPLEX_DATA_DIR", str(tmp_path))
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().port == 8000
+    (tmp_path / "loraplex.toml").write_text('port = 1\nhost = "0.0.0.0"\nadapter_memory = "2MiB"\n')
+    assert (Settings().port, Settings().host, Settings().adapter_memory) == (1, "0.0.0.0", 2 << 20)
+    monkeypatch.setenv("LORAPLEX_PORT", "2")
+    assert Settings().port == 2
+    assert Settings(port=3).port == 3
+
+
+def test_a_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "other.toml"
+    monkeypatch.setenv("LORAPLEX_CONFIG", str(file))
+    with pytest.raises(ValueError, match="not a file"):
+        Settings()
+    file.write_text("port = 9")
+    assert Settings().port == 9
+
+
+def test_a_file_in_a_data_folder_given_by_flag(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "loraplex.toml").write_text("port = 7")
+    assert Settings(data_dir=other).port == 7
+
+
+def test_unknown_settings_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "loraplex.toml").write_text("prot = 1")
+    with pytest.raises(ValidationError, match="prot"):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("port", 0),
+        ("port", 70000),
+        ("max_num_seqs", 0),
+        ("adapter_memory", 1.5),
+        ("ping_seconds", 0),
+        ("device", "tpu"),
+    ],
+)
+def test_bounds(field: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=field):
+        Settings(**{field: value})
+
+
+def test_everything_of_the_engine_can_be_set() -> None:
+    defaults = EngineConfig(model="m", served_name="n")
+    config = Settings(served_name="n").engine_config(Path("m"))
+    assert msgspec.structs.asdict(config) == msgspec.structs.asdict(defaults)
+    assert Settings(kv_cache_memory="1GiB", num_threads=3).engine_config(Path("m")).kv_cache_memory == 1 << 30
+
+
+def test_every_setting_is_described() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("password", ["short", "password", "Password1234", "changeme123", "loraplex!", "aaaaaaaaaa"])
+def test_weak_passwords_are_refused_with_a_hint(password: str) -> None:
+    with pytest.raises(ValidationError, match=r"longer|openssl rand"):
+        Settings(admin_password=password)
+
+
+@pytest.mark.parametrize("key", ["sk-1234", "sk-1234567890123", "has a space inside it", "changeme-changeme"])
+def test_weak_keys_are_refused_with_a_hint(key: str) -> None:
+    with pytest.raises(ValidationError, match=r"longer|openssl rand"):
+        Settings(api_key=key)
+
+
+def test_secrets_from_files_and_never_on_a_screen(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("correct horse battery\n")
+    settings = Settings(
+        admin_password_file=tmp_path / "secret",
+        api_key="lp-some-inference-key",
+        database_url="postgresql://me:hunter2@db/loraplex",
+    )
+    assert settings.admin_password_text == "correct horse battery"
+    shown = repr(settings.masked()) + repr(settings)
+    assert "horse" not in shown
+    assert "some-inference" not in shown
+    masked = settings.masked()
+    assert masked["admin_password"] == MASK
+    assert masked["database_url"] == f"postgresql://me:{MASK}@db/loraplex"
+    with pytest.raises(ValidationError, match="both set"):
+        Settings(admin_password_file=tmp_path / "secret", admin_password="correct horse battery")
+
+
+def test_the_api_process_never_imports_torch() -> None:
+    code = "import sys; import loraplex.web.server; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
