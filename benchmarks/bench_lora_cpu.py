@@ -23,7 +23,8 @@ SHAPES = {
     "gate_proj": (896, 4864), "up_proj": (896, 4864), "down_proj": (4864, 896),
 }  # fmt: skip
 GROUPS = {
-    "qkv": ("q_proj", "k_proj", "v_proj"), "o": ("o_proj",), "gate_up": ("gate_proj", "up_proj"), "down": ("down_proj",),
+    "qkv": ("q_proj", "k_proj", "v_proj"), "o": ("o_proj",),
+    "gate_up": ("gate_proj", "up_proj"), "down": ("down_proj",),
 }  # fmt: skip
 
 
@@ -54,9 +55,8 @@ def measure(tokens: int, adapters: int, rank: int, layers: int, rounds: int) -> 
         seconds = best_of_each(functions, rounds)
         print(group, *(f"{name} {value * 1e6:.0f} us" for name, value in seconds.items()), sep="   ", flush=True)
         totals = {name: totals[name] + seconds[name] for name in totals}
-    print(
-        f"LoRA adds {totals['lora'] / totals['base']:.1%} to the base linears; gather and bmm {totals['gather'] / totals['base']:.1%}"
-    )
+    lora, gathered = (totals[name] / totals["base"] for name in ("lora", "gather"))
+    print(f"LoRA adds {lora:.1%} to the base linears; gather and bmm {gathered:.1%}")
 
 
 def gather(

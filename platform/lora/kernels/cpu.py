@@ -299,18 +299,26 @@ def _expand_tokens(
 
 
 @njit
-def _work(starts: Any, widths: Any, step: int) -> Any:
-    """Items (segment, member, position, row): each `step` of widths[segment, member], each TOKENS rows."""
-    longest = (int(widths.max()) + step - 1) // step
-    items = np.empty(((len(starts) + starts[-1] // TOKENS) * widths.shape[1] * longest, 4), np.int64)
+def _fill_work(items: Any, starts: Any, widths: Any, step: int) -> int:
+    """Fill items as far as they reach; returns how many there are."""
     count = 0
     for segment in range(len(widths)):
         for member in range(widths.shape[1]):
             for position in range(0, widths[segment, member], step):
                 for row in range(starts[segment], starts[segment + 1], TOKENS):
-                    items[count] = (segment, member, position, row)
+                    if count < len(items):
+                        items[count, 0], items[count, 1] = segment, member
+                        items[count, 2], items[count, 3] = position, row
                     count += 1
-    return items[:count]
+    return count
+
+
+@njit
+def _work(starts: Any, widths: Any, step: int) -> Any:
+    """Items (segment, member, position, row): each `step` of widths[segment, member], each TOKENS rows."""
+    items = np.empty((_fill_work(np.empty((0, 4), np.int64), starts, widths, step), 4), np.int64)
+    _fill_work(items, starts, widths, step)
+    return items
 
 
 @njit
@@ -339,7 +347,8 @@ def add_lora(
 
     shrinks = _work(starts, ranks, PAGE)
     for index in prange(len(shrinks)):
-        segment, member, position, row = shrinks[index]
+        segment, member = shrinks[index, 0], shrinks[index, 1]
+        position, row = shrinks[index, 2], shrinks[index, 3]
         start = _layer_of_page(offset, slots, kinds, firsts, inputs, layer, shrinks[index])
         following = _layer_of_page(
             offset, slots, kinds, firsts, inputs, layer, shrinks[min(index + 1, len(shrinks) - 1)]
@@ -352,7 +361,8 @@ def add_lora(
 
     expands = _work(starts, widths, COLUMNS)
     for index in prange(len(expands)):
-        segment, member, position, row = expands[index]
+        segment, member = expands[index, 0], expands[index, 1]
+        position, row = expands[index, 2], expands[index, 3]
         width, first = widths[segment, member], firsts[member]
         pages = offset[slots[segment], kinds[member]].ctypes.data
         start = PAGE * (layer * (inputs + width) + inputs)
