@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from .adapters import make_adapter
-from .test_pool import House
+from .house import House
 
 RANKS = (1, 8, 9, 16, 24, 40)
 """The pool has three pages: the last adapter never fits, the one before only alone."""
