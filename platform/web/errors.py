@@ -14,6 +14,7 @@ INVALID = "invalid_request_error"
 RETRY_AFTER_SECONDS = 2
 LOGIN_PATH = "/login"
 
+
 class ApiError(Exception):
     """`message` says what, why and what to do; `param` names the field it is about."""
 
@@ -64,11 +65,6 @@ def forbidden(message: str) -> ApiError:
 
 def not_found(message: str, param: str | None = None, code: str = "not_found") -> ApiError:
     return ApiError(404, message, param=param, code=code)
-
-
-def conflict(message: str, param: str | None = None) -> ApiError:
-    """409 that clients must not repeat by themselves: the state will not change on its own."""
-    return ApiError(409, message, param=param, code="conflict", headers={"x-should-retry": "false"})
 
 
 def overloaded(message: str, retry_after: float = RETRY_AFTER_SECONDS) -> ApiError:

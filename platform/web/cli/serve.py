@@ -4,14 +4,13 @@ import asyncio
 import socket
 import sys
 
-import uvicorn
 from rich.console import Console
 from rich.panel import Panel
 
 from loraplex.engine.client import EngineClient
 
-from ..app import create_app
 from ..logs import configure_logs
+from ..server import Server
 from ..settings import Settings
 from ..state import State, open_state
 from .demo import add_demo_adapters, demo_wanted
@@ -42,22 +41,14 @@ def serve(settings: Settings) -> None:
 
 async def _run(state: State, listener: socket.socket) -> int:
     """Serve until a signal; returns the exit code."""
-    config = uvicorn.Config(
-        create_app(state),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=round(state.settings.drain_seconds) + 2,
-    )
-    server = uvicorn.Server(config)
+    server = Server(state)
     announcement = asyncio.create_task(_announce(state, server))
     await server.serve(sockets=[listener])
     announcement.cancel()
     return 1 if state.start_error else 0
 
 
-async def _announce(state: State, server: uvicorn.Server) -> None:
+async def _announce(state: State, server: Server) -> None:
     """Print the box when the engine is ready; end the server when it cannot start."""
     await state.started.wait()
     if state.start_error:
