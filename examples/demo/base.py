@@ -1,15 +1,13 @@
 """Trains the base model and its tokenizer and saves them."""
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import torch
 from rich.progress import Progress
-from torch import Tensor
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from .batches import documents, packed_rows
+from .batches import documents, lessons
 from .files import amend_json
 from .optimize import optimize
 from .recipe import CONTEXT, Recipe, llama_config
@@ -22,14 +20,9 @@ def train_base(recipe: Recipe, folder: Path, progress: Progress) -> None:
     """Leaves `folder` with config, bf16 weights, tokenizer and generation config."""
     torch.manual_seed(recipe.seed)
     tokenizer = train_tokenizer(islice(documents(recipe.seed), TOKENIZER_DOCUMENTS), recipe.vocabulary, CONTEXT)
-    model = LlamaForCausalLM(llama_config(len(tokenizer)))
-    rows = _labelled(packed_rows(tokenizer, recipe.row_length, recipe.base_batch, recipe.seed))
-    optimize(model, rows, recipe.base_steps, recipe.base_learning_rate, progress, "base")
+    model = LlamaForCausalLM(llama_config(recipe, len(tokenizer)))
+    optimize(model, lessons(tokenizer, recipe), recipe.base_steps, recipe.base_learning_rate, progress, "base")
     _save(model, tokenizer, folder)
-
-
-def _labelled(rows: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    return ((row, row) for row in rows)
 
 
 def _save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -1,15 +1,17 @@
 """Text -> rows of token ids for training."""
 
 from collections.abc import Iterator
+from itertools import count
 from random import Random
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from .chat import exchange, render
+from .chat import SPECIAL_TOKENS, exchange, render
 from .conversations import conversation, system_message
 from .jobs import Example
+from .recipe import Recipe
 from .stories import notes, story
 
 IGNORED = -100
@@ -25,6 +27,29 @@ def documents(seed: int) -> Iterator[str]:
             yield render(conversation(rng))
         else:
             yield render([]) + (story(rng) if kind < 0.85 else notes(rng))
+
+
+def lessons(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Iterator[tuple[Tensor, Tensor]]:
+    """The base's endless training: copy drills first, then rows of documents with a drill now and then."""
+    drills = copy_drills(len(tokenizer), recipe.drill_batch, recipe.seed)
+    rows = packed_rows(tokenizer, recipe.row_length, recipe.base_batch, recipe.seed)
+    for step in count():
+        drill = step < recipe.drill_steps or step % recipe.drill_every == 0
+        yield next(drills) if drill else (row := next(rows), row)
+
+
+def copy_drills(vocabulary: int, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Random tokens that the assistant repeats, with loss on the repetition: teaches a model to copy in minutes."""
+    generator = torch.Generator().manual_seed(seed)
+    _, begin, end, _, user, assistant = range(len(SPECIAL_TOKENS))
+    while True:
+        length = int(torch.randint(3, 25, (), generator=generator))
+        said = torch.randint(len(SPECIAL_TOKENS), vocabulary, (batch, length), generator=generator)
+        frame = [torch.full((batch, 1), token) for token in (begin, user, end, assistant)]
+        tokens = torch.cat([*frame[:2], said, *frame[2:], said, frame[2]], dim=1)
+        labels = tokens.clone()
+        labels[:, : length + 4] = IGNORED
+        yield tokens, labels
 
 
 def packed_rows(tokenizer: PreTrainedTokenizerFast, length: int, batch: int, seed: int) -> Iterator[Tensor]:

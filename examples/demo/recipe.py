@@ -18,10 +18,17 @@ class Recipe:
 
     seed: int = 20
     vocabulary: int = 1536
+    hidden: int = 256
+    intermediate: int = 640
+    layers: int = 5
     base_steps: int = 1200
     base_batch: int = 16
     row_length: int = 128
     """Tokens in one row of packed documents."""
+    drill_steps: int = 200
+    """Copy drills before the first document."""
+    drill_every: int = 10
+    drill_batch: int = 64
     base_learning_rate: float = 3e-3
     adapter_batch: int = 32
     adapter_share: float = 1.0
@@ -30,15 +37,15 @@ class Recipe:
     threads: int = 2
 
 
-def llama_config(vocabulary: int) -> LlamaConfig:
+def llama_config(recipe: Recipe, vocabulary: int) -> LlamaConfig:
     pad, begin, end = (SPECIAL_TOKENS.index(token) for token in SPECIAL_TOKENS[:3])
     return LlamaConfig(
         vocab_size=vocabulary,
-        hidden_size=256,
-        intermediate_size=640,
-        num_hidden_layers=5,
-        num_attention_heads=8,
-        num_key_value_heads=4,
+        hidden_size=recipe.hidden,
+        intermediate_size=recipe.intermediate,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.hidden // 32,
+        num_key_value_heads=recipe.hidden // 64,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         pad_token_id=pad,
