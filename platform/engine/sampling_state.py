@@ -64,7 +64,7 @@ class SampleRow:
     blocked_token_ids: tuple[int, ...] = ()
     """End-of-sequence and stop tokens while min_tokens is not reached."""
     logprobs: int | None = None
-    _counts: TokenCounts | None = field(default=None, repr=False)
+    _counts: TokenCounts | None = field(default=None, init=False, repr=False)
 
     @property
     def penalized(self) -> bool:
