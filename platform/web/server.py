@@ -21,9 +21,13 @@ class Server(uvicorn.Server):
         self._state = state
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal stops taking requests and drains; uvicorn makes a second one end at once."""
+        """The first signal stops taking requests and drains, a second one ends at once; the process then exits as told.
+
+        Uvicorn's own handler would raise the signal again afterwards, so that an orderly end looked like a crash.
+        """
+        self.force_exit = self.should_exit
+        self.should_exit = True
         self._state.stopping.set()
-        super().handle_exit(sig, frame)
 
 
 def _config(state: State, settings: Settings) -> uvicorn.Config:

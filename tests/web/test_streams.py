@@ -188,6 +188,14 @@ async def test_stopping_drains_and_then_says_so(http: httpx.AsyncClient, engine:
     assert last[-2] == "data: [DONE]"
 
 
+async def test_signals(state: State) -> None:
+    server = Server(state)
+    server.handle_exit(15, None)
+    assert (server.should_exit, server.force_exit, state.stopping.is_set()) == (True, False, True)
+    server.handle_exit(15, None)
+    assert server.force_exit
+
+
 async def test_readiness_follows_the_engine(http: httpx.AsyncClient, engine: FakeEngine) -> None:
     assert (await http.get("/ready")).json() == {"ready": True, "reasons": []}
     engine.state = EngineState.RESTARTING
