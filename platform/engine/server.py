@@ -37,7 +37,7 @@ class Link:
     """The engine's end of the socket."""
 
     def __init__(self, endpoint: str) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.PAIR)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
         self._socket.set_hwm(0)
         self._socket.connect(endpoint)
         self._encoder = msgspec.msgpack.Encoder()

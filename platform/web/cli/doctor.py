@@ -12,8 +12,9 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from loraplex.engine.model.folder import resolve_model_folder
+
 from ..settings import Settings, mask_url
-from .model import model_folder
 from .port import listen
 
 MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
@@ -49,7 +50,7 @@ def _checks(settings: Settings) -> Iterator[Check]:
     yield _triton()
     yield _disk(settings.data_dir)
     yield from _attempt(lambda: _database(settings))
-    yield from _attempt(lambda: Check("ok", f"model at {model_folder(settings.model)}"))
+    yield from _attempt(lambda: Check("ok", f"model at {resolve_model_folder(settings.model)}"))
     yield from _attempt(lambda: _port(settings))
 
 
@@ -72,7 +73,7 @@ def _compute(settings: Settings) -> Check:
     from loraplex.engine.device import choose_device
     from loraplex.engine.model.config import ModelConfig
 
-    folder = model_folder(settings.model)
+    folder = resolve_model_folder(settings.model)
     device = choose_device(settings.engine_config(folder), ModelConfig.from_folder(folder))
     return Check("ok", f"compute: {device.compute}")
 

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from loraplex.engine.model.config import base_signature
+from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.registry.base import ServedBase
 from loraplex.registry.migrate import upgrade
 from loraplex.registry.registry import Registry
 
 from ..settings import Settings
-from .model import model_folder
 
 
 @contextmanager
 def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]:
     """The registry of the data folder, migrated, with the base model known. A running server sees changes at once."""
-    base = ServedBase(settings.base_name, base_signature(model_folder(settings.model)))
+    base = ServedBase(settings.base_name, base_signature(resolve_model_folder(settings.model)))
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     upgrade(settings.database)
     registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))

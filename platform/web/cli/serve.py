@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.panel import Panel
 
 from loraplex.engine.client import EngineClient
+from loraplex.engine.model.folder import resolve_model_folder
 
 from ..logs import configure_logs
 from ..server import Server
@@ -15,7 +16,6 @@ from ..settings import Settings
 from ..state import State, open_state
 from .demo import add_demo_adapters, demo_wanted
 from .flags import settings_flags
-from .model import model_folder
 from .port import listen
 from .steps import step, tell_progress
 
@@ -28,7 +28,7 @@ def serve(settings: Settings) -> None:
     configure_logs(settings.log_level, settings.log_json)
     listener = listen(settings.host, settings.port)
     with step("model found"):
-        folder = model_folder(settings.model)
+        folder = resolve_model_folder(settings.model)
     first_start = demo_wanted(settings)
     with step("database migrated, registry open"):
         engine = EngineClient(settings.engine_config(folder), on_progress=tell_progress)
