@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..kernels.arrays import as_array
 from .backend import Rotary
 from .kernels.paged import TILE, Cache, Step, attend, merge
-from .kernels.plan import plan
+from .kernels.plan import SPLIT, plan
 from .kernels.write import Heads, rotate_and_write, rotate_and_write_parallel, write
 from .reference import normed, rotate
 
@@ -125,8 +125,8 @@ class CpuAttention:
 
     def warm_up(self, compute_dtype: torch.dtype) -> None:
         """Compile (or fetch from numba's cache) every kernel for activations of this dtype. Overwrites block 0."""
-        for tokens in (1, 2, SERIAL_TOKENS):
-            batch = _first_block_batch(tokens)
+        for tokens, length in ((1, SPLIT + 1), (2, 2), (SERIAL_TOKENS, SERIAL_TOKENS)):
+            batch = _first_block_batch(tokens, length)
             table = torch.ones(TILE, self._head_dim // 2)
             width = (self._num_heads + 2 * self._num_kv_heads) * self._head_dim
             query = self.rotate_and_write(
@@ -169,8 +169,8 @@ class CpuAttention:
         return F.pad(heads, (0, missing)) if missing else heads.contiguous()
 
 
-def _first_block_batch(tokens: int) -> Batch:
-    count = torch.tensor([tokens], dtype=torch.int32)
-    index = torch.arange(tokens)
-    starts = torch.tensor([0, tokens], dtype=torch.int32)
-    return Batch(index, index, index, starts, count, torch.zeros(1, 1, dtype=torch.int32), index[-1:])
+def _first_block_batch(tokens: int, length: int) -> Batch:
+    """The last `tokens` of a sequence of `length` whose blocks are all block 0."""
+    new = torch.arange(tokens)
+    starts, lengths = torch.tensor([0, tokens], dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
+    return Batch(new, new, new, starts, lengths, torch.zeros(1, length, dtype=torch.int32), new[-1:])

@@ -5,11 +5,9 @@ import pytest
 import torch
 from numba import njit
 
-from loraplex.engine.kernels import norm, silu
 from loraplex.engine.kernels.norm import add_rms_norm, rms_norm, rms_norm_reference
 from loraplex.engine.kernels.silu import silu_multiply, silu_multiply_reference
 from loraplex.engine.kernels.vector import exp, load, store
-from loraplex.engine.kernels.warm_up import warm_up
 
 SHAPES = [(1, 64), (3, 896), (80, 512), (5, 24)]
 """One token, few, enough for all threads, and a size that is no multiple of 16."""
@@ -20,15 +18,6 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, atol=TOLERANCE[expected.dtype], rtol=TOLERANCE[expected.dtype])
-
-
-@every_dtype
-def test_warm_up_compiles_every_loop(dtype: torch.dtype) -> None:
-    warm_up(dtype)
-    loops = [norm._norm_rows, norm._norm_rows_parallel, norm._add_rows, norm._add_rows_parallel]
-    name = "float32" if dtype is torch.float32 else "uint16"
-    for loop in [*loops, silu._rows, silu._rows_parallel]:
-        assert any(str(signature[0].dtype) == name for signature in loop.signatures)
 
 
 @every_dtype
