@@ -1,5 +1,6 @@
 """Threads of the engine process, set once: how many, one pool for torch and numba, and how they wait for work."""
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -51,10 +52,23 @@ def _quota_cores() -> int:
 
 
 def _kernel_cache() -> Path:
-    """Compiled kernels are code: they go to a folder only this user can write."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loraplex" / "kernels"
+    """Compiled kernels are code: they go to a folder only this user can write, one for each state of the sources.
+
+    Numba looks for changes only in the file a kernel is in, not in those it takes functions from.
+    """
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = caches / "loraplex" / f"kernels-{_sources_digest()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         return Path(tempfile.mkdtemp(prefix="loraplex-kernels-"))
     return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="loraplex-kernels-"))
+
+
+def _sources_digest() -> str:
+    digest = hashlib.sha256()
+    packages = Path(__file__).resolve().parent.parent
+    for package in ("engine", "lora", "quant"):
+        for file in sorted((packages / package).rglob("kernels/*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]

@@ -5,7 +5,6 @@ import socket
 import sys
 
 from rich.console import Console
-from rich.panel import Panel
 
 from loraplex.engine.client import EngineClient
 from loraplex.engine.model.folder import resolve_model_folder
@@ -14,6 +13,7 @@ from ..logs import configure_logs
 from ..server import Server
 from ..settings import Settings
 from ..state import State, open_state
+from .banner import print_banner
 from .demo import add_demo_adapters, demo_wanted
 from .flags import settings_flags
 from .port import listen
@@ -52,38 +52,9 @@ async def _announce(state: State, server: Server) -> None:
     """Print the box when the engine is ready; end the server when it cannot start."""
     await state.started.wait()
     if state.start_error:
-        console.print(f"[bold red]The engine could not start:[/] {state.start_error}", markup=True)
+        console.print(
+            f"The engine could not start: {state.start_error}", style="bold red", markup=False, soft_wrap=True
+        )
         server.should_exit = True
         return
-    console.print(Panel.fit(_box(state), title="loraplex is ready", title_align="left", padding=(0, 2)))
-
-
-def _box(state: State) -> str:
-    settings, credentials = state.settings, state.credentials
-    host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host
-    origin = f"http://{host}:{settings.port}"
-    adapters = [adapter.name for adapter, _ in state.registry.snapshots.current.servable()]
-    model = adapters[0] if adapters else state.base.name
-    file = settings.data_dir / "credentials.json"
-    key = credentials.api_key or "YOUR_KEY"
-    lines = [
-        f"Dashboard   {origin}/",
-        f"API         {origin}/v1",
-        f"Login       {credentials.admin_user} / {credentials.admin_password or '(set earlier)'}",
-        f"Key         {key}",
-        f"Kept in     {file} (0600)",
-        f"Models      {', '.join([state.base.name, *adapters[:8]])}{' …' if len(adapters) > 8 else ''}",
-        "",
-        f"curl {origin}/v1/chat/completions -H 'Authorization: Bearer {key}' \\",
-        "  -H 'Content-Type: application/json' \\",
-        f"""  -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "{_question(model)}"}}]}}'""",
-        "",
-        "Ctrl-C stops it.",
-    ]
-    return "\n".join(line.replace("[", r"\[") for line in lines)
-
-
-def _question(model: str) -> str:
-    from .demo import example_question
-
-    return example_question(model)
+    print_banner(console, state)

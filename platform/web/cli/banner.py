@@ -1,0 +1,62 @@
+"""What `serve` says when it is ready: where everything is, how to log in, and one curl that works as pasted."""
+
+import json
+import shlex
+
+from rich.console import Console
+
+from ..state import State
+from .demo import example_question
+
+SHOWN_ADAPTERS = 8
+
+
+def print_banner(console: Console, state: State) -> None:
+    """Lines are never wrapped: a wrapped command cannot be pasted."""
+    lines = _lines(state)
+    width = max(map(len, lines)) + 2
+    box = [
+        f"┌─ loraplex is ready {'─' * (width - 20)}┐",
+        *(f"│ {line:<{width - 1}}│" for line in lines),
+        f"└{'─' * width}┘",
+    ]
+    for line in [*box, _curl(state), "", "Ctrl-C stops it."]:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _lines(state: State) -> list[str]:
+    settings, credentials = state.settings, state.credentials
+    adapters = _adapters(state)
+    more = " …" if len(adapters) > SHOWN_ADAPTERS else ""
+    return [
+        f"Dashboard   {_origin(state)}/",
+        f"API         {_origin(state)}/v1",
+        f"Login       {credentials.admin_user} / {credentials.admin_password or '(set earlier)'}",
+        f"Key         {credentials.api_key or '(made earlier)'}",
+        f"Kept in     {settings.data_dir / 'credentials.json'}",
+        f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
+        f"KV cache    {_cache_words(state)}",
+    ]
+
+
+def _curl(state: State) -> str:
+    model = next(iter(_adapters(state)), state.base.name)
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": example_question(model)}]})
+    return (
+        f"curl {_origin(state)}/v1/chat/completions -H 'Content-Type: application/json' "
+        f"-H 'Authorization: Bearer {state.credentials.api_key or 'YOUR_KEY'}' -d {shlex.quote(body)}"
+    )
+
+
+def _origin(state: State) -> str:
+    host = state.settings.host
+    return f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{state.settings.port}"
+
+
+def _adapters(state: State) -> list[str]:
+    return [adapter.name for adapter, _ in state.registry.snapshots.current.servable()]
+
+
+def _cache_words(state: State) -> str:
+    info = state.engine.info
+    return "" if info is None else f"{info.num_blocks * info.block_size:,} tokens, {info.dtype} on {info.device}"
