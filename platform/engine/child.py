@@ -60,11 +60,14 @@ class EngineChild:
         return self._last_words or f"the engine process ended with {_exit_words(code)}"
 
     async def send(self, message: ToEngine) -> None:
-        if not self._socket.closed:
-            await self._socket.send(self._encoder.encode([message]))
+        """Without waiting: what cannot be sent now is for a process that has gone, and its end tells everyone."""
+        with contextlib.suppress(zmq.ZMQError):
+            await self._socket.send(self._encoder.encode([message]), zmq.NOBLOCK)
 
     async def stop(self, grace: float) -> None:
-        """Ask it to end; `live` returns when it has, by force after `grace` seconds."""
+        """Ask it to end; `live` returns when it has, by force after `grace` seconds or while it still starts."""
+        if not self._serving:
+            self.kill("it was stopped while it started")
         await self.send(Shutdown())
         if self._process is None or self._process.returncode is not None:
             return

@@ -106,9 +106,12 @@ class EngineClient:
     async def stop(self, grace: float = 5.0) -> None:
         """End the engine, by force after `grace` seconds. What runs ends with EngineUnavailable."""
         self.state = EngineState.STOPPED
+        tasks = list(self._tasks)
         if self._child is not None:
             await self._child.stop(grace)
-        tasks = list(self._tasks)
+        else:
+            for task in tasks:
+                task.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), grace)
 

@@ -30,7 +30,7 @@ PROMPT = [5, 17, 33, 60, 7]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
+    return make_checkpoint(tmp_path_factory.mktemp("model"), "llama", max_position_embeddings=4096)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AdapterSpe
 
 @pytest.fixture
 async def client(model: Path) -> AsyncIterator[EngineClient]:
-    client = EngineClient(EngineConfig(model=str(model), num_kv_blocks=200, adapter_memory=16 << 20, num_threads=1))
+    client = EngineClient(EngineConfig(model=str(model), num_kv_blocks=2100, adapter_memory=16 << 20, num_threads=1))
     await client.start()
     yield client
     await client.stop()
@@ -94,7 +94,7 @@ async def test_every_choice_ends_once(client: EngineClient) -> None:
 
 
 async def test_closing_the_stream_frees_everything(client: EngineClient) -> None:
-    async with aclosing(client.generate(request("long", max_tokens=500))) as stream:
+    async with aclosing(client.generate(request("long", max_tokens=4000))) as stream:
         async for _ in stream:
             break
     await until(lambda: client.status is not None and client.status.running == 0 and client.status.steps > 0)
@@ -117,7 +117,7 @@ async def test_refusals_come_in_words(client: EngineClient) -> None:
 async def test_a_killed_engine_ends_each_stream_once_and_comes_back(client: EngineClient, adapter: AdapterSpec) -> None:
     await client.register_adapter(adapter)
     expected = await collect(client, request("before", adapter=adapter.digest))
-    streams = [asyncio.create_task(outcome(collect(client, request(f"r{i}", max_tokens=2000)))) for i in range(8)]
+    streams = [asyncio.create_task(outcome(collect(client, request(f"r{i}", max_tokens=4000)))) for i in range(8)]
     await until(lambda: client.status is not None and client.status.running == 8)
     assert client.pid is not None
     os.kill(client.pid, signal.SIGKILL)
@@ -145,7 +145,7 @@ async def test_stopping_ends_running_requests(client: EngineClient) -> None:
     messages: list[Tokens] = []
 
     async def listen() -> None:
-        async for message in client.generate(request("cut", max_tokens=2000)):
+        async for message in client.generate(request("cut", max_tokens=4000)):
             messages.append(message)
 
     task = asyncio.create_task(listen())
