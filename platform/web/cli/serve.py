@@ -56,5 +56,5 @@ async def _announce(state: State, server: Server) -> None:
             f"The engine could not start: {state.start_error}", style="bold red", markup=False, soft_wrap=True
         )
         server.should_exit = True
-        return
-    print_banner(console, state)
+    elif not state.stopping.is_set():
+        print_banner(console, state)
