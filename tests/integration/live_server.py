@@ -1,0 +1,157 @@
+"""LiveServer: `loraplex serve` as a process of its own, as an operator runs it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_SECONDS = 240.0
+"""The first start on a machine compiles the kernels."""
+ADMIN_PASSWORD = "correct horse battery"
+BASE = "tiny"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment(settings: dict[str, object]) -> dict[str, str]:
+    """This process's, with exactly these settings of ours."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LORAPLEX_")}
+    return inherited | {f"LORAPLEX_{name.upper()}": str(value) for name, value in settings.items()}
+
+
+class LiveServer:
+    """`settings` are fields of Settings; `folder` keeps the data and the log over several lives."""
+
+    def __init__(self, folder: Path, model: Path, **settings: object) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.data_dir = folder / "data"
+        self.settings: dict[str, object] = {
+            "port": self.port,
+            "data_dir": self.data_dir,
+            "model": model,
+            "served_name": BASE,
+            "admin_password": ADMIN_PASSWORD,
+            "num_threads": 1,
+            "adapter_memory": "8MiB",
+            "min_free_bytes": 0,
+            **settings,
+        }
+        self._log = folder / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._admin_key: str | None = None
+
+    def start(self) -> float:
+        """Return when it is ready; the seconds that took."""
+        started = time.monotonic()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "loraplex", "serve"], stdout=log, stderr=log, env=environment(self.settings)
+            )
+        while time.monotonic() < started + START_SECONDS:
+            if self._is_ready():
+                return time.monotonic() - started
+            time.sleep(0.05)
+        raise AssertionError(f"not ready after {START_SECONDS:.0f} s\n{self.log()}")
+
+    def signal_stop(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait_stopped(self, seconds: float) -> int:
+        """Its exit code."""
+        assert self._process is not None
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise AssertionError(f"still there {seconds:.0f} s after the signal\n{self.log()}") from None
+
+    def end(self) -> None:
+        """However it fares, it is gone afterwards."""
+        if self._process is not None and self._process.poll() is None:
+            self.signal_stop()
+            self.wait_stopped(60)
+
+    def check_alive(self) -> None:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the server ended with {self._process.returncode}\n{self.log()}"
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    @property
+    def admin_key(self) -> str:
+        """An administrator's key, made the way a person makes one: log in, take a new key."""
+        if self._admin_key is None:
+            self._admin_key = self._make_key()
+        return self._admin_key
+
+    def client(self, key: str | None = None) -> httpx.Client:
+        return httpx.Client(**self._client_options(key))
+
+    def async_client(self, key: str | None = None) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(**self._client_options(key), limits=limits)
+
+    def engine_pid(self) -> int:
+        """The engine, found among the server's children."""
+        assert self._process is not None
+        found = [child for child in _children(self._process.pid) if b"loraplex.engine.process" in _command(child)]
+        assert len(found) == 1, found
+        return found[0]
+
+    def _is_ready(self) -> bool:
+        self.check_alive()
+        try:
+            return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _client_options(self, key: str | None) -> dict[str, Any]:
+        headers = {"authorization": f"Bearer {key or self.admin_key}"}
+        return {"base_url": self.url, "headers": headers, "timeout": 120}
+
+    def _make_key(self) -> str:
+        origin = {"origin": self.url}
+        with httpx.Client(base_url=self.url, headers=origin, timeout=60) as person:
+            assert person.post("/login", data={"user": "admin", "password": ADMIN_PASSWORD}).status_code == 303
+            page = person.get("/").text
+            found = re.search(r'name="csrf-token" content="([^"]+)"', page)
+            assert found, page
+            body = {"name": "tests", "scopes": ["admin"]}
+            made = person.post("/api/v1/keys", json=body, headers={"x-csrf-token": found[1]})
+            assert made.status_code == 201, made.text
+            return str(made.json()["token"])
+
+
+def _children(pid: int) -> list[int]:
+    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [child for child in processes if _parent(child) == pid]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
