@@ -19,13 +19,13 @@ class Recipe:
     seed: int = 20
     vocabulary: int = 1536
     hidden: int = 256
-    intermediate: int = 640
+    intermediate: int = 512
     layers: int = 5
-    base_steps: int = 1200
+    base_steps: int = 800
     base_batch: int = 16
     row_length: int = 128
     """Tokens in one row of packed documents."""
-    drill_steps: int = 200
+    drill_steps: int = 150
     """Copy drills before the first document."""
     drill_every: int = 10
     drill_batch: int = 64
@@ -47,6 +47,7 @@ def llama_config(recipe: Recipe, vocabulary: int) -> LlamaConfig:
         num_attention_heads=recipe.hidden // 32,
         num_key_value_heads=recipe.hidden // 64,
         max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
         tie_word_embeddings=True,
         pad_token_id=pad,
         bos_token_id=begin,
