@@ -12,6 +12,8 @@ from .sampling_state import SampleRow
 
 CANDIDATES: Final = 1024
 """Most filters keep fewer tokens than this; a row that may keep more is sorted whole."""
+LEAST_TEMPERATURE: Final = torch.finfo(torch.float32).tiny
+"""Smaller ones would be rounded to 0; at this one only equals of the most likely token have a weight."""
 
 
 def draw(logits: torch.Tensor, rows: list[SampleRow]) -> list[int]:
@@ -45,7 +47,7 @@ def _pick(logits: torch.Tensor, indices: list[int]) -> torch.Tensor:
 def _draw_whole(logits: torch.Tensor, rows: list[SampleRow]) -> list[int]:
     if not rows:
         return []
-    weights = _weights(logits, _column([row.params.temperature for row in rows], logits))
+    weights = _weights(logits, _temperatures(rows, logits))
     return _invert(weights.cumsum(dim=-1, dtype=torch.float64), rows)
 
 
@@ -68,7 +70,7 @@ def _filter(values: torch.Tensor, logits: torch.Tensor, rows: list[SampleRow]) -
 
     Every filter keeps a run of the most likely tokens, so its answer is a length.
     """
-    temperature = _column([row.params.temperature for row in rows], logits)
+    temperature = _temperatures(rows, logits)
     weights = _weights(values, temperature)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
     kept = _within_top_k(values, rows) & (weights >= _column([row.params.min_p for row in rows], weights))
@@ -103,6 +105,10 @@ def _invert(sums: torch.Tensor, rows: list[SampleRow]) -> list[int]:
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
     indices: list[int] = torch.searchsorted(sums, target, right=True)[:, 0].tolist()
     return indices
+
+
+def _temperatures(rows: list[SampleRow], like: torch.Tensor) -> torch.Tensor:
+    return _column([max(row.params.temperature, LEAST_TEMPERATURE) for row in rows], like)
 
 
 def _column(values: list[float], like: torch.Tensor) -> torch.Tensor:

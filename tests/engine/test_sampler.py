@@ -197,6 +197,12 @@ def test_extreme_logits_and_temperatures(logits: list[float], fields: dict[str, 
         assert set(draws(torch.tensor([logits]), 50, temperature=temperature, **fields).tolist()) == {1}
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-38])
+@pytest.mark.parametrize("fields", [{}, {"top_p": 5e-324}, {"min_p": 1.0}, {"top_k": 3}])
+def test_the_smallest_temperatures_take_the_most_likely(temperature: float, fields: dict[str, Any]) -> None:
+    assert set(draws(torch.tensor([1.0, 3.0, 2.999999, -5.0]), 20, temperature=temperature, **fields)) == {1}
+
+
 def test_logprobs_are_of_the_unmodified_distribution() -> None:
     logits = random_logits(2)
     rows = [make_row(seed=3, logprobs=5, logit_bias={11: 90.0}), make_row(seed=3, temperature=0, logprobs=0)]
