@@ -56,15 +56,18 @@ class LiveServer:
     def start(self) -> float:
         """Return when it is ready; the seconds that took."""
         started = time.monotonic()
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "loraplex", "serve"], stdout=log, stderr=log, env=environment(self.settings)
-            )
+        self.spawn()
         while time.monotonic() < started + START_SECONDS:
             if self._is_ready():
                 return time.monotonic() - started
             time.sleep(0.05)
         raise AssertionError(f"not ready after {START_SECONDS:.0f} s\n{self.log()}")
+
+    def spawn(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "loraplex", "serve"], stdout=log, stderr=log, env=environment(self.settings)
+            )
 
     def signal_stop(self) -> None:
         assert self._process is not None

@@ -190,7 +190,7 @@ ODD: list[dict[str, Any]] = [
     {"temperature": 100, "top_k": 1, "repetition_penalty": 100, "presence_penalty": -2},
     {"n": 16, "max_tokens": 50, "temperature": 2, "logprobs": 20, "stop": ["\U0001f389"]},
     {"prompt": "\u202e\u0000\ufffe" * 20, "echo": True},
-    {"prompt": [1], "max_tokens": 4095, "ignore_eos": True},
+    {"prompt": [1], "max_tokens": 500, "ignore_eos": True},
     {"min_tokens": 5, "max_tokens": 5, "stop_token_ids": list(range(2, 320))},
 ]
 """Unusual and allowed."""
@@ -200,7 +200,7 @@ async def test_hostile_bodies_are_refused_and_harm_nobody(
     server: LiveServer, http: httpx.AsyncClient, expected: list[str]
 ) -> None:
     engine, restarts = server.engine_pid(), (await engine_status(http))["restarts"]
-    company = asyncio.create_task(drain(http, greedy("one", "meanwhile", LONG), COMPLETIONS))
+    company = asyncio.create_task(drain(http, greedy("one", "meanwhile", 500), COMPLETIONS))
     responses = await asyncio.gather(*(http.post(COMPLETIONS, content=body) for body in HOSTILE))
     for body, response in zip(HOSTILE, responses, strict=True):
         assert 400 <= response.status_code < 500, (body[:80], response.status_code, response.text)

@@ -1,0 +1,92 @@
+"""Stop and start again: running streams end in order, and everything that was there is there again."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from .live_server import LiveServer
+from .talk import COMPLETIONS, events, greedy, text_of, upload
+
+DRAIN_SECONDS = 2.0
+COUNT = 16
+
+
+async def listen(http: httpx.AsyncClient, body: dict[str, Any], begun: asyncio.Semaphore) -> list[str]:
+    data: list[str] = []
+    async for event in events(http, body):
+        data.append(event)
+        begun.release()
+    return data
+
+
+def ending(data: list[str]) -> str:
+    """How a stream ended: its finish reason, or `error`."""
+    assert data[-1] == "[DONE]"
+    last = json.loads(data[-2])
+    return "error" if "error" in last else str(last["choices"][0]["finish_reason"])
+
+
+async def test_stop_under_load_and_start_again(
+    checkpoint: Path, adapter_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    server = LiveServer(tmp_path, checkpoint, num_kv_blocks=1200, drain_seconds=DRAIN_SECONDS)
+    try:
+        server.start()
+        credentials = (server.data_dir / "credentials.json").read_bytes()
+        key = str(json.loads(credentials)["api_key"])
+        with server.client() as client:
+            made = upload(client, "kept", adapter_folders["eight"])
+            upload(client, "gone", adapter_folders["one"])
+            client.delete("/api/v1/adapters/gone").raise_for_status()
+        async with server.async_client(key) as http:
+            said = await text_of(http, greedy("kept", "Again", COUNT))
+            short, long = await stop_under_load(server, http)
+        assert short == ["length"] * len(short)
+        assert set(long) == {"error"}
+        assert server.start() < 20.0
+        assert (server.data_dir / "credentials.json").read_bytes() == credentials
+        async with server.async_client(key) as http:
+            assert await text_of(http, greedy("kept", "Again", COUNT)) == said
+            names = [model["id"] for model in (await http.get("/v1/models")).json()["data"]]
+            assert names == ["tiny", "kept"]
+            assert (await http.post(COMPLETIONS, json=greedy("gone", "a", 1))).status_code == 404
+        with server.client() as client:
+            assert client.get("/api/v1/adapters/kept").json()["versions"][0]["digest"] == made["version"]["digest"]
+        server.signal_stop()
+        assert server.wait_stopped(20) == 0
+        assert "Traceback" not in server.log()
+    finally:
+        server.end()
+
+
+async def stop_under_load(server: LiveServer, http: httpx.AsyncClient) -> tuple[list[str], list[str]]:
+    """How streams that could end in time ended, and those that could not."""
+    begun = asyncio.Semaphore(0)
+    bodies = [greedy("kept", "short", 60)] * 2 + [greedy("kept", "long", 4000, n=3)] * 3
+    streams = [asyncio.create_task(listen(http, body, begun)) for body in bodies]
+    for _ in range(20):
+        await begun.acquire()
+    started = time.monotonic()
+    server.signal_stop()
+    endings = [ending(data) for data in await asyncio.gather(*streams)]
+    assert await asyncio.to_thread(server.wait_stopped, 30) == 0
+    assert time.monotonic() - started < DRAIN_SECONDS + 15
+    return endings[:2], endings[2:]
+
+
+def test_stopped_while_it_starts(checkpoint: Path, tmp_path: Path) -> None:
+    server = LiveServer(tmp_path, checkpoint)
+    server.spawn()
+    try:
+        while "engine: configuration read" not in server.log():
+            server.check_alive()
+            time.sleep(0.02)
+        server.signal_stop()
+        assert server.wait_stopped(20) == 0
+        assert "is ready" not in server.log() and "Traceback" not in server.log()
+    finally:
+        server.end()
