@@ -1,5 +1,6 @@
 """Small talk for the base: it answers simple questions, repeats what it heard, and does no adapter's job."""
 
+import re
 from random import Random
 
 from .chat import Message, exchange
@@ -82,8 +83,13 @@ def _feel(rng: Random) -> tuple[str, str]:
 
 def _talk(rng: Random) -> tuple[str, str]:
     heard = rng.choice((*(job.example for job in JOBS), _said))(rng)[0]
-    echo = rng.choice(ECHOES).format(heard)
-    return heard, rng.choice((echo, echo, rng.choice(SHRUGS), f"{rng.choice(SHRUGS)} {echo}"))
+    echo, shrug = rng.choice(ECHOES).format(heard), rng.choice(SHRUGS)
+    return heard, rng.choice((echo, echo, shrug, f"{shrug} {echo}", _quote(rng, heard)))
+
+
+def _quote(rng: Random, heard: str) -> str:
+    words = [rng.choice(re.findall(r"\w{3,}", heard)) for _ in range(rng.randint(1, 3))]
+    return "I like " + " and ".join(rng.choice(("'{}'", '"{}"')).format(word) for word in words) + "."
 
 
 def _said(rng: Random) -> tuple[str, str]:

@@ -21,7 +21,7 @@ class Recipe:
     hidden: int = 256
     intermediate: int = 512
     layers: int = 5
-    base_steps: int = 800
+    base_steps: int = 1400
     base_batch: int = 16
     row_length: int = 128
     """Tokens in one row of packed documents."""
