@@ -104,16 +104,15 @@ class EngineClient:
         await self._first_start
 
     async def stop(self, grace: float = 5.0) -> None:
-        """End the engine, by force after `grace` seconds. What runs ends with EngineUnavailable."""
+        """End the engine, by force after `grace` seconds. What runs ends with EngineUnavailable. Twice is no error."""
         self.state = EngineState.STOPPED
-        tasks = list(self._tasks)
+        unended = set(self._tasks)
         if self._child is not None:
             await self._child.stop(grace)
-        else:
-            for task in tasks:
-                task.cancel()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), grace)
+            # Not gather(): a cancelled stop must leave the work to the next one.
+            _, unended = await asyncio.wait(unended, timeout=grace)
+        for task in unended:
+            task.cancel()
 
     @property
     def pid(self) -> int | None:
