@@ -87,6 +87,6 @@ def test_stopped_while_it_starts(checkpoint: Path, tmp_path: Path) -> None:
             time.sleep(0.02)
         server.signal_stop()
         assert server.wait_stopped(20) == 0
-        assert "is ready" not in server.log() and "Traceback" not in server.log()
+        assert "is ready" not in server.log() and "Traceback" not in server.log(), server.log()
     finally:
         server.end()

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from loraplex.registry.errors import PreflightRefused
-from loraplex.registry.report import Finding
+from loraplex.registry.report import Finding, Report
 from loraplex.registry.views import Adapter, Version
 
 from ..admin.words import age_words, size_words
@@ -26,15 +27,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(epilog="Example: loraplex adapters add support ./runs/support-r16")
-def add(name: str, folder: Path) -> None:
+def add(name: str, folder: Path, as_json: Json = False) -> None:
     """Check the adapter in FOLDER (PEFT layout) and register it as NAME."""
     with opened_registry(Settings()) as (registry, base):
         try:
             added, report = add_from_folder(registry, base, name, folder, actor=ACTOR)
         except PreflightRefused as error:
-            _print_findings(error.report.findings)
-            console.print(f"[red]{name} was not registered.[/]")
+            _tell_refusal(name, error.report, as_json)
             raise typer.Exit(1) from None
+    if as_json:
+        version = {"name": name, "version": added.version.number, "digest": added.version.digest}
+        _print_json({**version, "created": added.created, **_findings_json(report)})
+        return
     _print_findings(report.findings)
     word = "registered as" if added.created else "already is"
     console.print(f"[green]✓[/] {name} {word} version {added.version.number}, digest {added.version.digest[:12]}")
@@ -46,7 +50,7 @@ def list_all(as_json: Json = False) -> None:
     with opened_registry(Settings()) as (registry, _):
         adapters = registry.adapters.list()
     if as_json:
-        print(json.dumps([_as_json(adapter) for adapter in adapters], indent=2))
+        _print_json([_as_json(adapter) for adapter in adapters])
         return
     if not adapters:
         console.print("No adapters yet. Add one with: loraplex adapters add NAME FOLDER")
@@ -74,7 +78,7 @@ def show(name: str, as_json: Json = False) -> None:
         version = adapter.latest() or adapter.versions[-1]
         report = registry.adapters.report(f"{name}@{version.number}")
     if as_json:
-        print(json.dumps(_as_json(adapter), indent=2))
+        _print_json(_as_json(adapter))
         return
     console.print(f"[bold]{name}[/] version {version.number}, {_state(adapter, version)}")
     console.print(f"digest   {version.digest}")
@@ -91,6 +95,22 @@ def remove(name: str, yes: Annotated[bool, typer.Option("--yes", help="Do not as
     with opened_registry(Settings()) as (registry, _):
         registry.adapters.remove(name, actor=ACTOR)
     console.print(f"[green]✓[/] {name} removed")
+
+
+def _tell_refusal(name: str, report: Report, as_json: bool) -> None:
+    if as_json:
+        _print_json({"name": name, "created": False, **_findings_json(report)})
+        return
+    _print_findings(report.findings)
+    console.print(f"[red]{name} was not registered.[/]")
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _findings_json(report: Report) -> dict[str, Any]:
+    return {"findings": msgspec.to_builtins(report.findings)}
 
 
 def _print_findings(findings: list[Finding]) -> None:

@@ -1,0 +1,162 @@
+"""`loraplex` as it is typed: exit codes, words, JSON that programs read."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import loraplex
+from loraplex.registry.migrate import head
+from loraplex.web.cli.app import main
+
+KEY = "lp-cli-test-key-0123456789"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path) -> Run:
+    """Call the command in this process: exit code, standard output, standard error."""
+    for name in [name for name in os.environ if name.startswith("LORAPLEX_")]:
+        monkeypatch.delenv(name)
+    settings = {"DATA_DIR": tmp_path / "data", "MODEL": checkpoint, "SERVED_NAME": "tiny", "MIN_FREE_BYTES": 0}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"LORAPLEX_{name}", str(value))
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["loraplex", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+def test_adapters_from_add_to_remove(run: Run, adapter_folders: list[Path]) -> None:
+    assert run("adapters", "list") == (0, "No adapters yet. Add one with: loraplex adapters add NAME FOLDER\n", "")
+    code, out, _ = run("adapters", "add", "support", adapter_folders[0])
+    assert code == 0 and "support registered as version 1" in out and "pass" in out
+    code, out, _ = run("adapters", "add", "support", adapter_folders[0])
+    assert code == 0 and "support already is version 1" in out
+    code, out, _ = run("adapters", "add", "support", adapter_folders[1], "--json")
+    added = json.loads(out)
+    assert (code, added["name"], added["version"], added["created"]) == (0, "support", 2, True)
+    assert added["findings"] and {finding["level"] for finding in added["findings"]} <= {"pass", "warn"}
+
+    [listed] = json.loads(run("adapters", "list", "--json")[1])
+    assert [version["version"] for version in listed["versions"]] == [1, 2]
+    assert listed["versions"][1]["digest"] == added["digest"]
+    assert listed["versions"][1]["rank"] == 4 and listed["versions"][1]["target_modules"] == ["q_proj", "v_proj"]
+    assert json.loads(run("adapters", "show", "support", "--json")[1]) == listed
+    assert added["digest"] in run("adapters", "show", "support")[1]
+    assert "support" in run("adapters", "list")[1]
+
+    assert run("adapters", "remove", "support", "--yes")[0] == 0
+    assert json.loads(run("adapters", "list", "--json")[1]) == []
+    code, _, err = run("adapters", "show", "support")
+    assert code == 2 and "support" in err and "Traceback" not in err
+
+
+def test_a_bad_adapter_is_refused_with_every_reason(run: Run, adapter_folders: list[Path], tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    code, _, err = run("adapters", "add", "bad", bad)
+    assert code == 2 and "adapter_config.json is missing" in err
+    (bad / "adapter_config.json").write_bytes((adapter_folders[0] / "adapter_config.json").read_bytes())
+    (bad / "adapter_model.safetensors").write_bytes(b"\x80\x04not a tensor")
+    code, out, _ = run("adapters", "add", "bad", bad)
+    assert code == 1 and "fail" in out and "bad was not registered" in out
+    code, out, _ = run("adapters", "add", "bad", bad, "--json")
+    assert code == 1 and "fail" in {finding["level"] for finding in json.loads(out)["findings"]}
+    code, _, err = run("adapters", "add", "../x", adapter_folders[0])
+    assert code == 2 and "../x" in err
+    code, _, err = run("adapters", "add", "tiny", adapter_folders[0])
+    assert code == 2 and "base model" in err
+    assert json.loads(run("adapters", "list", "--json")[1]) == []
+
+
+def test_the_configuration_hides_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LORAPLEX_API_KEY", KEY)
+    monkeypatch.setenv("LORAPLEX_ADMIN_PASSWORD", "correct horse battery")
+    monkeypatch.setenv("LORAPLEX_DATABASE_URL", "postgresql+pg8000://me:sesame@db/loraplex")
+    for arguments in (["config"], ["config", "--json"]):
+        code, out, _ = run(*arguments)
+        assert code == 0 and "served_name" in out
+        assert not any(secret in out for secret in (KEY, "correct horse", "sesame"))
+    values = json.loads(out)
+    assert (values["served_name"], values["api_key"], values["admin_password"]) == ("tiny", "********", "********")
+
+
+def test_doctor_says_what_is_well_and_what_is_not(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        monkeypatch.setenv("LORAPLEX_PORT", str(other.getsockname()[1]))
+        code, out, _ = run("doctor")
+    assert code == 1
+    assert "compute: " in out and "torch " in out and "model at " in out
+    assert [line for line in out.splitlines() if line.startswith("fail")] == [
+        line for line in out.splitlines() if "is taken by another program" in line
+    ]
+    code, out, _ = run("doctor")
+    assert code == 0 and "fail" not in out
+    monkeypatch.setenv("LORAPLEX_MODEL", str(tmp_path / "nowhere"))
+    code, out, _ = run("doctor")
+    assert code == 1 and "nowhere" in out
+
+
+def test_the_database_is_migrated(run: Run) -> None:
+    for _ in range(2):
+        code, out, _ = run("db", "upgrade")
+        assert code == 0 and out.endswith(f"is at {head()}\n")
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version") == (0, f"{loraplex.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"API_KEY": "password"}, "API key must have at least"),
+        ({"API_KEY": "aaaaaaaaaaaaaaaaaaaaaaaa"}, "easily guessed"),
+        ({"ADMIN_PASSWORD": "changeme-please"}, "easily guessed"),
+        ({"PORT": "70000"}, "port"),
+        ({"PORT": "none"}, "port"),
+        ({"DTYPE": "int3"}, "dtype"),
+        ({"MODEL": "no such/model name"}, "no such/model name"),
+        ({"KV_CACHE_MEMORY": "much"}, "kv_cache_memory"),
+    ],
+)
+def test_serve_refuses_in_words(
+    run: Run, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], words: str
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(f"LORAPLEX_{name}", value)
+    if "PORT" not in settings:
+        monkeypatch.setenv("LORAPLEX_PORT", "49151")
+    code, _, err = run("serve")
+    assert code == 2 and words in err and "Traceback" not in err
+    assert err.startswith("loraplex: ") and len(err) < 600
+
+
+def test_serve_names_a_free_port_when_the_wanted_one_is_taken(run: Run) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, _, err = run("serve", "--port", str(port))
+    assert code == 2 and f"port {port} on 127.0.0.1 is taken" in err and "--port " in err
+
+
+def test_as_a_process_of_its_own() -> None:
+    shown = subprocess.run([sys.executable, "-m", "loraplex", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"{loraplex.__version__}\n"
+    helped = subprocess.run([sys.executable, "-m", "loraplex", "--help"], capture_output=True, text=True, check=True)
+    assert all(word in helped.stdout for word in ("serve", "adapters", "db", "doctor", "config", "bench"))
