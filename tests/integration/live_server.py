@@ -69,6 +69,12 @@ class LiveServer:
                 [sys.executable, "-m", "loraplex", "serve"], stdout=log, stderr=log, env=environment(self.settings)
             )
 
+    def command(self, *arguments: str) -> None:
+        """Run `loraplex ...` beside the server, with its settings."""
+        command = [sys.executable, "-m", "loraplex", *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(self.settings))
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+
     def signal_stop(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ from loraplex.engine.tokenizer import Tokenizer
 
 from .live_server import LiveServer
 from .reference import Reference
-from .talk import COMPLETIONS, complete, engine_status, events, greedy, put_files, text_of, upload
+from .talk import COMPLETIONS, complete, engine_status, events, greedy, put_files, text_of, until, upload
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 3
 VERSIONS, SWAPS, STREAMS, COUNT = 12, 200, 4, 32
@@ -133,3 +133,20 @@ async def test_removal_breaks_no_running_request(
         upload(client, "twenty", adapter_folders["twenty"])
     again = await text_of(http, greedy("twenty", PROMPT, count))
     assert again == expected
+
+
+async def test_the_server_follows_the_command_line(
+    server: LiveServer, http: httpx.AsyncClient, adapter_folders: dict[str, Path]
+) -> None:
+    async def known() -> bool:
+        return (await http.post(COMPLETIONS, json=greedy("typed", PROMPT, 1))).status_code == 200
+
+    async def gone() -> bool:
+        return (await http.post(COMPLETIONS, json=greedy("typed", PROMPT, 1))).status_code == 404
+
+    assert await gone()
+    await asyncio.to_thread(server.command, "adapters", "add", "typed", str(adapter_folders["one"]))
+    assert await until(known, 10, "the added adapter is served") < 5.0
+    assert await text_of(http, greedy("typed", PROMPT, 16)) == await text_of(http, greedy("one", PROMPT, 16))
+    await asyncio.to_thread(server.command, "adapters", "remove", "typed", "--yes")
+    assert await until(gone, 10, "the removed adapter is gone") < 5.0
