@@ -53,11 +53,11 @@ PAGES = {
     "GET /dashboard/live": ADMIN,
     "GET /dashboard/state": ADMIN,
     "GET /adapters": ADMIN,
-    "GET /adapters/new": ADMIN,
+    "GET /upload": ADMIN,
     "GET /adapters/{name}": ADMIN,
     "POST /adapters/{name}/versions": ADMIN,
     "POST /adapters/{name}/delete": ADMIN,
-    "POST /adapters/{name}/{action}": ADMIN,
+    "POST /adapters/{reference}/{action}": ADMIN,
     "GET /playground": ADMIN,
 }
 MATRIX = API | PAGES

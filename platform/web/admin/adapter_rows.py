@@ -1,25 +1,31 @@
 """Adapters and versions as the templates show them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.registry.views import Adapter, Version
 
+from ..api.views import residency
 from ..state import State
-from .words import TONES, age_words, residency_words, size_words
+from .words import ON_DISK, TONES, age_words, residency_words, size_words, targets_words
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterRow:
+    """`live` is the digest whose residency the page follows, empty while the adapter is not served."""
+
     name: str
     version: int
     digest: str
+    live: str
     state: str
     tone: str
     pinned: bool
     rank: int
     size: str
     targets: str
+    target_modules: str
     added: str
     added_iso: str
 
@@ -33,31 +39,35 @@ class VersionRow:
     uploader: str
     added: str
     added_iso: str
+    enabled: bool
+    current: bool
+    aliases: tuple[str, ...]
 
 
-def adapter_rows(state: State, tenant: str) -> list[AdapterRow]:
+def matching(state: State, tenant: str, search: str) -> list[Adapter]:
+    """Adapters whose name contains `search`, or whose digest begins with it."""
+    wanted = search.strip().lower()
     adapters = state.registry.snapshots.current.of_tenant(tenant)
-    return [adapter_row(state, one, one.latest() or one.versions[-1]) for one in adapters if one.versions]
+    return [one for one in adapters if wanted in one.name or shown_version(one).digest.startswith(wanted)]
 
 
-def adapter_row(state: State, adapter: Adapter, version: Version) -> AdapterRow:
-    words, tone = _state_words(state, adapter, version)
-    return AdapterRow(
-        name=adapter.name,
-        version=version.number,
-        digest=version.digest,
-        state=words,
-        tone=tone,
-        pinned=adapter.pinned,
-        rank=version.rank,
-        size=size_words(version.size),
-        targets=", ".join(version.target_modules),
-        added=age_words(version.created_at),
-        added_iso=version.created_at.isoformat(timespec="seconds"),
-    )
+def adapter_rows(state: State, adapters: list[Adapter]) -> list[AdapterRow]:
+    statuses = residency(state)
+    return [_row(state, adapter, statuses) for adapter in adapters]
+
+
+def adapter_row(state: State, adapter: Adapter) -> AdapterRow:
+    return _row(state, adapter, residency(state))
+
+
+def shown_version(adapter: Adapter) -> Version:
+    """What the bare name means, or the newest when every version is disabled."""
+    return adapter.latest() or adapter.versions[-1]
 
 
 def version_rows(adapter: Adapter) -> list[VersionRow]:
+    """Newest first."""
+    latest = adapter.latest()
     return [
         VersionRow(
             number=version.number,
@@ -67,6 +77,9 @@ def version_rows(adapter: Adapter) -> list[VersionRow]:
             uploader=version.uploaded_by,
             added=age_words(version.created_at),
             added_iso=version.created_at.isoformat(timespec="seconds"),
+            enabled=version.enabled,
+            current=version is latest,
+            aliases=tuple(sorted(alias for alias, number in adapter.aliases.items() if number == version.number)),
         )
         for version in reversed(adapter.versions)
     ]
@@ -84,18 +97,34 @@ def facts_of(version: Version) -> list[tuple[str, str]]:
     ]
 
 
-def _state_words(state: State, adapter: Adapter, version: Version) -> tuple[str, str]:
+def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) -> AdapterRow:
+    version = shown_version(adapter)
+    obstacle = _obstacle(state, adapter, version)
+    words, tone = obstacle or _residency_words(statuses.get(version.digest))
+    return AdapterRow(
+        name=adapter.name,
+        version=version.number,
+        digest=version.digest,
+        live="" if obstacle else version.digest,
+        state=words,
+        tone=tone,
+        pinned=adapter.pinned,
+        rank=version.rank,
+        size=size_words(version.size),
+        targets=targets_words(version.target_modules),
+        target_modules=", ".join(version.target_modules),
+        added=age_words(version.created_at),
+        added_iso=version.created_at.isoformat(timespec="seconds"),
+    )
+
+
+def _obstacle(state: State, adapter: Adapter, version: Version) -> tuple[str, str] | None:
+    """Why it is not served, in words with a tone."""
     if not adapter.enabled or not version.enabled:
         return "Disabled", "warn"
-    if version.broken:
-        return f"Broken: {version.broken}", "bad"
-    refused = state.reconciler.failures.get(version.digest)
-    if refused is not None:
-        return f"Failed: {refused}", "bad"
-    status = _residency(state, version.digest)
-    return (residency_words(status), TONES[status.state]) if status else ("Ready · on disk", "")
+    reason = version.broken or state.reconciler.failures.get(version.digest)
+    return (f"Failed: {reason}", "bad") if reason else None
 
 
-def _residency(state: State, digest: str) -> AdapterStatus | None:
-    status = state.engine.status
-    return next((one for one in status.adapters if one.digest == digest), None) if status else None
+def _residency_words(status: AdapterStatus | None) -> tuple[str, str]:
+    return (residency_words(status), TONES[status.state]) if status else (ON_DISK, "")

@@ -1,90 +1,80 @@
-"""The adapters: list with search, upload, one adapter's page, and what can be done to it."""
+"""The adapters: list with search, one adapter's page, and what can be done to it."""
 
 import asyncio
+import re
+import time
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
-from loraplex.registry.names import NAME_PATTERN, NAME_RULE
-from loraplex.registry.report import Report
 from loraplex.registry.views import Adapter
 
 from ..api.refusals import in_words
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
-from ..registration import register_version
 from ..state import State
-from .adapter_rows import adapter_row, adapter_rows, facts_of, version_rows
-from .page import is_fragment, page
+from .adapter_rows import adapter_row, adapter_rows, facts_of, matching, shown_version, version_rows
+from .page import PageRoute, go_to, is_fragment, page
 from .snippets import snippets
+from .words import count_words
 
 SECTION: Final = "/adapters"
-SEE_OTHER: Final = 303
+PAGE_ROWS: Final = 100
+HOUR: Final = 3600
+START: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
 NOTICES: Final = {
-    "enabled": "Enabled: requests are served.",
-    "disabled": "Disabled: requests for it are refused; running ones finish.",
-    "pinned": "Pinned: it stays in memory.",
-    "unpinned": "No longer pinned.",
+    "enable": "Enabled: requests are served.",
+    "disable": "Disabled: new requests for it are refused, running ones finish.",
+    "pin": "Pinned: it stays in memory.",
+    "unpin": "No longer pinned: it may leave memory when others need the room.",
     "load": "Loaded into memory.",
-    "evict": "Evicted from memory; the next request loads it again.",
+    "evict": "Evicted from memory. The next request loads it again.",
+    "delete": "Deleted. Running requests finish.",
 }
 
-router = APIRouter(prefix="/adapters", include_in_schema=False)
+router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("")
-async def index(request: Request, state: StateOf, caller: CallerOf, search: str = "") -> Response:
-    rows = adapter_rows(state, caller.tenant)
-    wanted = search.strip().lower()
-    found = [row for row in rows if wanted in row.name or row.digest.startswith(wanted)]
-    template = "adapters/_rows.html" if is_fragment(request) else "adapters/list.html"
-    return page(request, template, SECTION, rows=found, total=len(rows), search=search)
-
-
-@router.get("/new")
-async def upload(request: Request, state: StateOf) -> Response:
-    limit = int(state.settings.max_adapter_bytes)
-    return page(request, "adapters/new.html", SECTION, max_bytes=limit, name_pattern=NAME_PATTERN, name_rule=NAME_RULE)
-
-
-@router.post("/{name}/versions")
-async def register(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
-    """The report on two uploaded files as a fragment; when it has no failure, the version is served from now on."""
-    fields = await form_fields(request)
-    try:
-        with in_words():
-            added, report = await register_version(
-                state, caller, name, fields.get("config_sha256", ""), fields.get("weights_sha256", "")
-            )
-    except ApiError as error:
-        refused = msgspec.convert(error.extra.get("report", {"findings": []}), Report)
-        return _report(
-            request, name, refused, "Nothing was stored under this name." if refused.findings else error.message
-        )
-    return _report(request, name, report, version=added.version.number)
+async def index(
+    request: Request, state: StateOf, caller: CallerOf, search: str = "", start: str = "", done: str = ""
+) -> Response:
+    found = matching(state, caller.tenant, search)
+    first = int(start) if START.fullmatch(start) else 0
+    after = first + PAGE_ROWS
+    return page(
+        request,
+        _list_template(is_fragment(request), first),
+        SECTION,
+        rows=adapter_rows(state, found[first:after]),
+        any=bool(state.registry.snapshots.current.of_tenant(caller.tenant)),
+        found=count_words(len(found), "adapter"),
+        after=after if len(found) > after else None,
+        search=search,
+        done=_notice(done),
+    )
 
 
 @router.get("/{name}")
 async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, done: str = "") -> Response:
     adapter = await asyncio.to_thread(_get, state, name, caller.tenant)
-    version = adapter.latest() or adapter.versions[-1]
+    version = shown_version(adapter)
     report = await asyncio.to_thread(state.registry.adapters.report, f"{name}@{version.number}", caller.tenant)
-    origin = str(request.base_url).rstrip("/")
     return page(
         request,
         "adapters/detail.html",
         SECTION,
-        adapter=adapter_row(state, adapter, version),
+        adapter=adapter_row(state, adapter),
+        enabled=adapter.enabled,
         facts=facts_of(version),
         findings=report.findings,
         versions=version_rows(adapter),
-        snippets=snippets(origin, name),
-        actions=_actions(adapter),
-        notice={"tone": "good", "text": NOTICES[done]} if done in NOTICES else None,
+        snippets=snippets(str(request.base_url).rstrip("/"), name, chat=state.template is not None),
+        use=_use_words(state, adapter),
+        done=_notice(done),
     )
 
 
@@ -92,35 +82,35 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
 async def delete(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     fields = await form_fields(request)
     if fields.get("confirm", "").strip() != name:
-        return page(
-            request,
-            "error.html",
-            SECTION,
-            status=400,
-            heading="Not deleted",
-            message=f"To delete the adapter, type its name, {name}, into the field beside the button.",
-        )
+        raise ApiError(400, f"Nothing was deleted. To delete the adapter, type its name, {name}, beside the button.")
     await _change(state, lambda: state.registry.adapters.remove(name, actor=caller.actor, tenant=caller.tenant))
-    return _back(request, "")
+    state.metrics.forget(name)
+    return go_to(request, f"{SECTION}?done=delete")
 
 
-@router.post("/{name}/{action}")
-async def act(request: Request, name: str, action: str, state: StateOf, caller: CallerOf) -> Response:
+@router.post("/{reference}/{action}")
+async def act(request: Request, reference: str, action: str, state: StateOf, caller: CallerOf) -> Response:
+    """`reference` is a name, or name@number for one version."""
     adapters, tenant, actor = state.registry.adapters, caller.tenant, caller.actor
     match action:
         case "enable" | "disable":
             enabled = action == "enable"
-            await _change(state, lambda: adapters.set_enabled(name, enabled, actor=actor, tenant=tenant))
+            await _change(state, lambda: adapters.set_enabled(reference, enabled, actor=actor, tenant=tenant))
         case "pin" | "unpin":
             pinned = action == "pin"
-            await _change(state, lambda: adapters.set_pinned(name, pinned, actor=actor, tenant=tenant))
+            await _change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
         case "load" | "evict":
-            adapter = await asyncio.to_thread(_get, state, name, tenant)
-            await _move(state, adapter, action)
+            await _move(state, await asyncio.to_thread(_get, state, reference, tenant), action)
         case _:
             raise ApiError(404, f"There is no action '{action}' on an adapter.")
-    done = {"enable": "enabled", "disable": "disabled", "pin": "pinned", "unpin": "unpinned"}.get(action, action)
-    return _back(request, f"/{name}?done={done}")
+    return go_to(request, f"{SECTION}/{reference.partition('@')[0]}?done={action}")
+
+
+def _list_template(fragment: bool, first: int) -> str:
+    """The page, the table alone when a search changes it, or the rows alone when more are asked for."""
+    if not fragment:
+        return "adapters/list.html"
+    return "adapters/_rows.html" if first else "adapters/_table.html"
 
 
 def _get(state: State, name: str, tenant: str) -> Adapter:
@@ -137,34 +127,21 @@ async def _change(state: State, change: Callable[[], object]) -> None:
 
 async def _move(state: State, adapter: Adapter, action: str) -> None:
     version = adapter.latest()
-    if version is None:
-        raise ApiError(400, f"Adapter '{adapter.name}' has no enabled version to {action}.")
+    if version is None or not adapter.enabled:
+        raise ApiError(400, f"Adapter '{adapter.name}' is disabled, so there is nothing to {action}. Enable it first.")
     move = state.engine.load_adapter if action == "load" else state.engine.evict_adapter
     with in_words():
         await move(version.digest)
 
 
-def _actions(adapter: Adapter) -> list[tuple[str, str]]:
-    return [
-        ("load", "Load now"),
-        ("evict", "Evict"),
-        ("unpin", "Unpin") if adapter.pinned else ("pin", "Pin"),
-        ("disable", "Disable") if adapter.enabled else ("enable", "Enable"),
-    ]
+def _use_words(state: State, adapter: Adapter) -> str:
+    """Who would notice if it were gone."""
+    since = time.time() - HOUR
+    count = sum(request.model == adapter.name and request.at > since for request in list(state.metrics.recent))
+    requests = f"{count_words(count, 'request')} in the last hour" if count else "No requests in the last hour"
+    aliases = ", ".join(sorted(adapter.aliases))
+    return f"{requests}; aliases: {aliases}." if aliases else f"{requests}, no aliases."
 
 
-def _report(request: Request, name: str, report: Report, reason: str = "", version: int | None = None) -> Response:
-    return page(
-        request,
-        "adapters/_report.html",
-        SECTION,
-        name=name,
-        accepted=version is not None,
-        version=version,
-        reason=reason,
-        findings=report.findings,
-    )
-
-
-def _back(request: Request, path: str) -> Response:
-    return RedirectResponse(f"{request.scope.get('root_path', '')}{SECTION}{path}", SEE_OTHER)
+def _notice(done: str) -> str | None:
+    return NOTICES.get(done)

@@ -1,58 +1,94 @@
 """The overview, and the stream of live state behind every page."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
 from ..dependencies import StateOf
 from ..state import State
-from .live_state import engine_tone, live_state
-from .page import page
+from .live_state import live_state
+from .page import PageRoute, page
+from .traffic import Traffic
 from .words import size_words
 
 LIVE_SECONDS: Final = 1.0
 HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
-router = APIRouter(include_in_schema=False)
+
+class Live:
+    """The live document, made at most once a second however many pages watch."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._traffic = Traffic()
+        self._document = b""
+        self._made = float("-inf")
+
+    async def watch(self) -> None:
+        """Note the traffic once a second, for ever."""
+        while True:
+            status = self._state.engine.status
+            generated = None if status is None else status.generation_tokens
+            self._traffic.tick(reversed(self._state.metrics.recent), generated)
+            await asyncio.sleep(LIVE_SECONDS)
+
+    def document(self) -> bytes:
+        now = time.monotonic()
+        if now - self._made > LIVE_SECONDS / 2:
+            self._document, self._made = msgspec.json.encode(live_state(self._state, self._traffic)), now
+        return self._document
+
+
+@contextlib.asynccontextmanager
+async def watching(app: FastAPI) -> AsyncIterator[None]:
+    """Lifespan of the dashboard: `app.state.live` watches the traffic, also while nobody looks."""
+    app.state.live = Live(app.state.loraplex)
+    task = asyncio.create_task(app.state.live.watch())
+    yield
+    task.cancel()
+
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watching)
 
 
 @router.get("/")
 async def overview(request: Request, state: StateOf) -> Response:
-    engine = {"state": state.engine.state.value, "tone": engine_tone(state), "facts": _facts(state)}
-    return page(request, "overview.html", "/", engine=engine)
+    return page(request, "overview.html", "/", facts=_facts(state), problem=state.start_error)
 
 
 @router.get("/dashboard/state")
-async def current(state: StateOf) -> Response:
-    return Response(msgspec.json.encode(live_state(state)), media_type="application/json")
+async def current(request: Request) -> Response:
+    return Response(request.app.state.live.document(), media_type="application/json")
 
 
 @router.get("/dashboard/live")
-async def live(state: StateOf) -> StreamingResponse:
-    return StreamingResponse(_states(state), media_type="text/event-stream", headers=HEADERS)
+async def live(request: Request, state: StateOf) -> StreamingResponse:
+    return StreamingResponse(_documents(state, request.app.state.live), media_type="text/event-stream", headers=HEADERS)
 
 
-async def _states(state: State) -> AsyncIterator[bytes]:
+async def _documents(state: State, live: Live) -> AsyncIterator[bytes]:
     while not state.stopping.is_set():
-        yield b"data: " + msgspec.json.encode(live_state(state)) + b"\n\n"
+        yield b"data: " + live.document() + b"\n\n"
         await asyncio.sleep(LIVE_SECONDS)
 
 
 def _facts(state: State) -> list[tuple[str, str]]:
     info = state.engine.info
     if info is None:
-        return [("Base", state.settings.base_name), ("State", state.engine.state.value)]
+        return [("Base", state.settings.base_name)]
     tokens = info.num_blocks * info.block_size
     return [
         ("Base", f"{state.settings.base_name} ({info.architecture})"),
-        ("Device", f"{info.device}, {info.num_threads} threads"),
-        ("Weights", f"{info.dtype}, {size_words(info.weight_bytes)}"),
-        ("Compute", info.compute),
-        ("KV cache", f"{tokens:,} tokens, {size_words(info.kv_cache_bytes)}"),
         ("Context", f"{info.max_model_len:,} tokens"),
+        ("Weights", f"{info.dtype}, {size_words(info.weight_bytes)}"),
+        ("KV cache", f"{tokens:,} tokens, {size_words(info.kv_cache_bytes)}"),
+        ("Adapter memory", size_words(info.adapter_memory)),
+        ("Compute", info.compute),
     ]

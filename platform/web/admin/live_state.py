@@ -1,125 +1,131 @@
-"""The live state of the dashboard as one JSON document: engine, traffic, KV blocks, residency. Made once a second."""
+"""The live state of the dashboard as one JSON document: engine, traffic, KV blocks, residency."""
 
 import base64
-import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
 
-from ..metrics import FinishedRequest
 from ..state import State
-from .words import TONES, residency_words, size_words, span_words, tile_words
+from .traffic import NONE, Traffic
+from .words import ON_DISK, TONES, count_words, engine_words, residency_words, size_words, span_words, tile_words
 
-RATE_SECONDS = 60.0
-LATENCY_SECONDS = 300.0
+WAITING: Final = "Waiting for the engine."
+FIRST_ADAPTER: Final = 3
+KINDS: Final = 250
+"""The block map says `FIRST_ADAPTER + place % KINDS` of the adapter at `place`."""
 
 
-def live_state(state: State) -> dict[str, Any]:
+def live_state(state: State, traffic: Traffic) -> dict[str, Any]:
     status, info = state.engine.status, state.engine.info
     names = _names_by_digest(state)
     return {
         "engine": _engine(state, status),
-        "traffic": _traffic(list(state.metrics.recent)),
+        "traffic": traffic.figures(),
         "blocks": _blocks(status, info, names),
         "residency": _residency(status, info, names),
     }
 
 
 def _names_by_digest(state: State) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for adapter in state.registry.snapshots.current.of_tenant():
-        for version in adapter.versions:
-            names[version.digest] = adapter.name
-    return names
-
-
-def engine_tone(state: State) -> str:
-    return "good" if state.engine.ready() else "bad"
+    adapters = state.registry.snapshots.current.of_tenant()
+    return {version.digest: adapter.name for adapter in adapters for version in adapter.versions}
 
 
 def _engine(state: State, status: EngineStatus | None) -> dict[str, Any]:
-    facts: dict[str, Any] = {"state": state.engine.state.value, "tone": engine_tone(state)}
-    if status is not None:
-        share = status.host_seconds / status.step_seconds if status.step_seconds else 0.0
-        facts |= {
-            "running": status.running,
-            "waiting": status.waiting,
-            "preemptions": status.preemptions,
-            "host_share": f"{share:.1%}" if status.steps else "–",
-        }
-    return facts
-
-
-def _traffic(recent: list[FinishedRequest]) -> dict[str, Any]:
-    now = time.time()
-    minute = [request for request in recent if now - request.at < RATE_SECONDS]
-    firsts = sorted(
-        request.first_token
-        for request in recent
-        if request.first_token is not None and now - request.at < LATENCY_SECONDS
-    )
-    return {
-        "requests_per_minute": len(minute),
-        "errors_per_minute": sum(request.status == "error" for request in minute),
-        "tokens_per_second": round(sum(request.completion_tokens for request in minute) / RATE_SECONDS, 1),
-        "first_token_ms": round(1000 * firsts[int(0.95 * (len(firsts) - 1))]) if firsts else "–",
+    words, tone = engine_words(state)
+    facts: dict[str, Any] = {"words": words, "tone": tone, "restarts": state.engine.restarts}
+    if status is None:
+        return facts | dict.fromkeys(("running", "waiting", "preemptions", "host_share"), NONE)
+    share = status.host_seconds / status.step_seconds if status.step_seconds else None
+    return facts | {
+        "running": status.running,
+        "waiting": status.waiting,
+        "preemptions": status.preemptions,
+        "host_share": NONE if share is None else f"{share:.1%}",
     }
 
 
 def _blocks(status: EngineStatus | None, info: EngineInfo | None, names: Mapping[str, str]) -> dict[str, Any]:
     if status is None or info is None:
-        return {"map": "", "names": [], "sentence": "Waiting for the engine."}
+        return {"map": "", "legend": {}, "sentence": WAITING, "used": NONE, "hits": NONE}
     used = info.num_blocks - status.free_blocks
-    hits = f"{status.prefix_hits / status.prefix_queries:.0%}" if status.prefix_queries else "none yet"
-    sentence = (
-        f"{used} of {info.num_blocks} blocks in use, {status.cached_blocks} more hold reusable prefixes; "
-        f"a block is {info.block_size} tokens. Prompt tokens found in the cache: {hits}."
-    )
+    cached = f" {status.cached_blocks:,} more hold prefixes that can be used again." if status.cached_blocks else ""
     return {
         "map": base64.b64encode(status.block_map).decode(),
-        "names": [_label(adapter, names) for adapter in status.adapters],
-        "sentence": sentence,
+        "block_size": info.block_size,
+        "legend": _legend(status, names),
+        "used": f"{used / info.num_blocks:.1%}",
+        "hits": f"{status.prefix_hits / status.prefix_queries:.0%}" if status.prefix_queries else NONE,
+        "sentence": f"{used:,} of {info.num_blocks:,} blocks in use.{cached}",
     }
 
 
+def _legend(status: EngineStatus, names: Mapping[str, str]) -> dict[int, str]:
+    """Byte of the block map -> the adapter it stands for. Running ones come first where two share a byte."""
+    legend: dict[int, str] = {}
+    present = set(status.block_map)
+    places = sorted(range(len(status.adapters)), key=lambda place: not status.adapters[place].running)
+    for place in places:
+        kind = _kind(place)
+        if kind in present:
+            legend.setdefault(kind, _label(status.adapters[place], names))
+    return legend
+
+
+def _kind(place: int) -> int:
+    return FIRST_ADAPTER + place % KINDS
+
+
 def _residency(status: EngineStatus | None, info: EngineInfo | None, names: Mapping[str, str]) -> dict[str, Any]:
+    on_disk = {"words": ON_DISK, "tone": ""}
     if status is None or info is None:
-        return {"sentence": "Waiting for the engine.", "share": 0, "states": {}, "tiles": []}
-    resident = [adapter for adapter in status.adapters if adapter.state == "resident"]
-    index = {adapter.digest: place for place, adapter in enumerate(status.adapters)}
-    sentence = (
-        f"{len(resident)} of {len(status.adapters)} adapters in memory, {size_words(status.adapter_bytes_used)} of "
-        f"{size_words(info.adapter_memory)}.{_next_out(resident, names)}"
-    )
+        return {"sentence": WAITING, "share": 0, "states": None, "on_disk": on_disk, "tiles": []}
+    resident = [(place, adapter) for place, adapter in enumerate(status.adapters) if adapter.state == "resident"]
     return {
-        "sentence": sentence,
+        "sentence": _memory_sentence([adapter for _, adapter in resident], status, info, names),
         "share": round(status.adapter_bytes_used / info.adapter_memory, 4) if info.adapter_memory else 0,
         "states": {
             adapter.digest: {"words": residency_words(adapter), "tone": TONES[adapter.state]}
             for adapter in status.adapters
+            if adapter.state != "registered"
         },
-        "tiles": [
-            {
-                "label": _label(adapter, names),
-                "name": names.get(adapter.digest),
-                "words": tile_words(adapter),
-                "index": index[adapter.digest],
-            }
-            for adapter in resident
-        ],
+        "on_disk": on_disk,
+        "tiles": [_tile(place, adapter, names) for place, adapter in resident],
     }
 
 
+def _tile(place: int, adapter: AdapterStatus, names: Mapping[str, str]) -> dict[str, Any]:
+    name = names.get(adapter.digest)
+    return {"label": _label(adapter, names), "name": name, "words": tile_words(adapter), "kind": _kind(place)}
+
+
+def _memory_sentence(
+    resident: list[AdapterStatus], status: EngineStatus, info: EngineInfo, names: Mapping[str, str]
+) -> str:
+    if not status.adapters:
+        return "No adapter is registered."
+    total = count_words(len(status.adapters), "adapter")
+    sizes = f"{size_words(status.adapter_bytes_used)} of {size_words(info.adapter_memory)}"
+    if not resident:
+        return f"None of {total} is in memory: each loads at its first request. {sizes} used."
+    return f"{len(resident)} of {total} in memory, {sizes}.{_next_out(resident, names)}"
+
+
 def _next_out(resident: list[AdapterStatus], names: Mapping[str, str]) -> str:
-    """What would be evicted next, and why."""
+    """What would be evicted next if memory ran out: the one not used for longest."""
     idle = [adapter for adapter in resident if not adapter.pinned and not adapter.running]
     if not idle:
         return ""
-    oldest = max(idle, key=lambda adapter: adapter.last_used_seconds_ago or 0.0)
+    oldest = max(idle, key=_idle_seconds)
     since = oldest.last_used_seconds_ago
     why = "never used" if since is None else f"idle {span_words(since)}"
-    return f" {_label(oldest, names)} would be evicted next ({why})."
+    return f" If memory runs out, {_label(oldest, names)} leaves first ({why})."
+
+
+def _idle_seconds(adapter: AdapterStatus) -> float:
+    since = adapter.last_used_seconds_ago
+    return float("inf") if since is None else since
 
 
 def _label(adapter: AdapterStatus, names: Mapping[str, str]) -> str:

@@ -1,20 +1,22 @@
 """Logging in and out."""
 
 import asyncio
+import re
 from typing import Final
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from ..auth import check_origin, form_fields
 from ..dependencies import StateOf
-from ..errors import ApiError
-from .page import TEMPLATES
+from ..errors import LOGIN_PATH, ApiError
+from .page import TEMPLATES, PageRoute, go_to, root_of
 
-SEE_OTHER: Final = 303
+WRONG: Final = "User or password is wrong."
+LOCAL_PATH: Final = re.compile(r"/(?!/)[!-\[\]-~]*")
+"""Printable ASCII without a backslash: browsers drop tabs and read a backslash as a slash."""
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("/login")
@@ -32,26 +34,24 @@ async def log_in(request: Request, state: StateOf) -> Response:
     except ApiError as error:
         return _form(request, target, user, error.message, error.status)
     if cookie is None:
-        return _form(request, target, user, "User or password is wrong.", 401)
-    response = RedirectResponse(request.scope.get("root_path", "") + target, SEE_OTHER)
+        return _form(request, target, user, WRONG, 401)
+    response = go_to(request, target)
     state.sessions.keep(response, cookie, secure=request.url.scheme == "https")
     return response
 
 
 @router.post("/logout")
 async def log_out(request: Request, state: StateOf) -> Response:
-    response = RedirectResponse(request.scope.get("root_path", "") + "/login", SEE_OTHER)
+    response = go_to(request, LOGIN_PATH)
     state.sessions.forget(response)
     return response
 
 
 def _form(request: Request, target: str, user: str = "", error: str | None = None, status: int = 200) -> Response:
-    context = {"root": request.scope.get("root_path", ""), "next": _local_path(target), "user": user, "error": error}
+    context = {"root": root_of(request), "next": _local_path(target), "user": user, "error": error}
     return TEMPLATES.TemplateResponse(request, "login.html", context, status_code=status)
 
 
 def _local_path(target: str) -> str:
     """The path to go to after the login; anything that could leave this host becomes the overview."""
-    parts = urlsplit(target)
-    safe = not parts.scheme and not parts.netloc and target.startswith("/") and not target.startswith(("//", "/\\"))
-    return target if safe else "/"
+    return target if LOCAL_PATH.fullmatch(target) else "/"

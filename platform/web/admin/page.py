@@ -1,28 +1,85 @@
-"""Rendering: one Jinja environment, and the few values every page needs."""
+"""Rendering: one Jinja environment, the few values every page needs, and refusals as pages."""
 
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 from fastapi import Request
-from starlette.responses import Response
+from fastapi.routing import APIRoute
+from starlette.responses import RedirectResponse, Response
 from starlette.templating import Jinja2Templates
 
-from ..auth import caller_of
+from ..auth import Caller
+from ..dependencies import state_of
+from ..errors import LOGIN_PATH, ApiError
+from .words import engine_words
 
 TEMPLATES: Final = Jinja2Templates(Path(__file__).resolve().parent.parent / "templates")
+SEE_OTHER: Final = 303
+HEADINGS: Final = {400: "That did not work", 403: "Not allowed", 404: "Not found", 503: "Not available right now"}
+
+
+class PageRoute(APIRoute):
+    """A route for people: what it refuses becomes a page or a redirect to the login instead of JSON."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_for_people(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except ApiError as error:
+                refusal = _refusal(request, error)
+                if refusal is None:
+                    raise
+                return refusal
+
+        return handle_for_people
 
 
 def page(request: Request, template: str, section: str, status: int = 200, **context: object) -> Response:
     """A page or fragment for a logged-in user; `section` is the entry of the menu it belongs to."""
-    session = caller_of(request).session
+    caller: Caller | None = getattr(request.state, "caller", None)
+    session = caller and caller.session
+    words, tone = engine_words(state_of(request))
     frame = {
-        "root": request.scope.get("root_path", ""),
+        "root": root_of(request),
         "section": section,
-        "csrf_token": "" if session is None else session.csrf_token,
+        "csrf_token": session.csrf_token if session else "",
+        "engine": {"words": words, "tone": tone},
     }
     return TEMPLATES.TemplateResponse(request, template, frame | context, status_code=status)
+
+
+def root_of(request: Request) -> str:
+    """The sub-path under which a proxy serves this app, without a slash at its end."""
+    root: str = request.scope.get("root_path", "")
+    return root.rstrip("/")
+
+
+def go_to(request: Request, path: str) -> Response:
+    return RedirectResponse(root_of(request) + path, SEE_OTHER)
 
 
 def is_fragment(request: Request) -> bool:
     """Whether htmx asks for a part of a page."""
     return request.headers.get("hx-request") == "true"
+
+
+def _refusal(request: Request, error: ApiError) -> Response | None:
+    """None where a program asks: it reads JSON."""
+    if is_fragment(request) and error.status == 401:
+        return Response(status_code=401, headers={"hx-redirect": root_of(request) + LOGIN_PATH})
+    if is_fragment(request) or "text/html" not in request.headers.get("accept", ""):
+        return None
+    if error.status == 401:
+        return go_to(request, f"{LOGIN_PATH}?next={quote(_path(request))}" if request.method == "GET" else LOGIN_PATH)
+    heading = HEADINGS.get(error.status, "That did not work")
+    return page(request, "error.html", "", error.status, heading=heading, message=error.message)
+
+
+def _path(request: Request) -> str:
+    """What was asked for, seen from this app's root."""
+    path = request.url.path.removeprefix(root_of(request))
+    return f"{path}?{request.url.query}" if request.url.query else path

@@ -1,19 +1,38 @@
 """Numbers and states in words a person reads; the same ones on every page."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime
+from typing import Final
 
+from loraplex.engine.client import EngineState
 from loraplex.engine.protocol import AdapterStatus
 
-TONES = {"resident": "good", "registered": "", "loading": "warn", "failed": "bad"}
+from ..state import State
+
+TONES: Final = {"resident": "good", "registered": "", "loading": "warn", "failed": "bad"}
+ON_DISK: Final = "Ready · on disk"
+LINEARS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def engine_words(state: State) -> tuple[str, str]:
+    """The engine's state and its tone."""
+    if state.start_error is not None:
+        return "Failed to start", "bad"
+    if state.engine.state is not EngineState.READY:
+        return state.engine.state.value.capitalize(), "warn"
+    if not state.engine.ready():
+        return "Not responding", "bad"
+    info = state.engine.info
+    return f"Ready · {'CPU' if info is None or info.device == 'cpu' else 'GPU'}", "good"
 
 
 def size_words(count: float) -> str:
     """Bytes with a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "kB", "MB"):
         if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
         count /= 1000
-    return f"{count:.2f} TB"
+    return f"{count:.2f} GB"
 
 
 def age_words(moment: datetime) -> str:
@@ -27,6 +46,18 @@ def span_words(seconds: float) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
+def targets_words(modules: Collection[str]) -> str:
+    """Which linears of each layer an adapter changes, in the model's order."""
+    if set(modules) == set(LINEARS):
+        return "all linears"
+    known = [name.removesuffix("_proj") for name in LINEARS if name in modules]
+    return ", ".join([*known, *sorted(set(modules) - set(LINEARS))])
+
+
+def count_words(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def residency_words(status: AdapterStatus) -> str:
     match status.state:
         case "resident":
@@ -35,12 +66,12 @@ def residency_words(status: AdapterStatus) -> str:
             return "Loading"
         case "failed":
             return f"Failed: {status.error}"
-    return "Ready · on disk"
+    return ON_DISK
 
 
 def tile_words(status: AdapterStatus) -> str:
     """One line about a resident adapter."""
-    parts = [f"r={status.rank}", size_words(status.bytes)]
+    parts = [f"rank {status.rank}", size_words(status.bytes)]
     if status.pinned:
         parts.append("pinned")
     if status.running:

@@ -13,8 +13,7 @@ FRONTEND = Path(__file__).resolve().parent
 VENDOR = FRONTEND.parent / "static" / "vendor"
 FILES = {
     "htmx.org/dist/htmx.min.js": "htmx.min.js",
-    "uplot/dist/uPlot.iife.min.js": "uplot.min.js",
-    "uplot/dist/uPlot.min.css": "uplot.min.css",
+    **{f"@noble/hashes/{name}.js": f"hashes/{name}.js" for name in ("sha2", "utils", "_md", "_u64")},
 }
 
 
@@ -28,8 +27,8 @@ def npm_command() -> list[str]:
 
 def main() -> None:
     subprocess.run([*npm_command(), "ci", "--silent", "--ignore-scripts"], cwd=FRONTEND, check=True)
-    VENDOR.mkdir(parents=True, exist_ok=True)
     for source, name in FILES.items():
+        (VENDOR / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(FRONTEND / "node_modules" / source, VENDOR / name)
 
 

@@ -1,101 +1,66 @@
-// What every page has: theme switch, copy buttons, keyboard, and one live connection shared by all parts of a page.
+// What every page has: the live connection, theme switch, copy buttons and keyboard.
 
-const root = document.body.dataset.root;
-const listeners = [];
+import "./live.js";
+import { url } from "./server.js";
 
-export function onLive(listener) {
-  listeners.push(listener);
-}
-
-export function csrfToken() {
-  return document.querySelector('meta[name="csrf-token"]').content;
-}
-
-export function url(path) {
-  return root + path;
-}
+const DESTINATIONS = { "g o": "/", "g a": "/adapters", "g p": "/playground", "g u": "/upload" };
+const COPIED_MILLISECONDS = 1500;
 
 function isDark() {
   const theme = document.documentElement.dataset.theme;
   return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-document.getElementById("theme")?.addEventListener("click", () => {
+function switchTheme() {
   const theme = isDark() ? "light" : "dark";
   document.documentElement.dataset.theme = theme;
   localStorage.setItem("theme", theme);
   document.dispatchEvent(new Event("themechange"));
-});
+}
 
-document.addEventListener("click", async (event) => {
-  const button = event.target.closest("[data-copy]");
-  if (!button) return;
-  await navigator.clipboard.writeText(document.querySelector(button.dataset.copy).textContent);
+async function copy(button) {
+  const source = document.querySelector(button.dataset.copy);
+  getSelection().selectAllChildren(source);
+  // Browsers keep the clipboard API from plain-HTTP pages of other machines.
+  if (navigator.clipboard) await navigator.clipboard.writeText(source.textContent);
+  else document.execCommand("copy");
+  getSelection().removeAllRanges();
   const label = button.textContent;
   button.textContent = "Copied";
-  setTimeout(() => (button.textContent = label), 1200);
-});
+  button.disabled = true;
+  setTimeout(() => Object.assign(button, { textContent: label, disabled: false }), COPIED_MILLISECONDS);
+}
 
-let pendingKey = "";
-document.addEventListener("keydown", (event) => {
-  if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) {
+let before = "";
+
+function press(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input, textarea, select")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  const destinations = { go: "/", ga: "/adapters", gp: "/playground" };
-  const destination = destinations[pendingKey + event.key];
-  pendingKey = event.key === "g" ? "g" : "";
+  const destination = DESTINATIONS[`${before} ${event.key}`];
+  before = event.key;
   if (destination) location.href = url(destination);
-  if (event.key === "/") {
-    const field = document.querySelector('[data-shortcut="/"]');
-    if (field) {
-      event.preventDefault();
-      field.focus();
-    }
+  const field = event.key === "/" && document.querySelector('[data-shortcut="/"]');
+  if (field) {
+    event.preventDefault();
+    field.select();
   }
-});
-
-// Server-sent events, and a poll every 5 s while they do not get through.
-const dot = document.getElementById("live");
-let poll = null;
-
-function show(live, words) {
-  dot.dataset.live = live ? "yes" : "no";
-  dot.textContent = words;
 }
 
-function deliver(state) {
-  for (const listener of listeners) listener(state);
-}
-
-async function fetchOnce() {
-  const answer = await fetch(url("/dashboard/state"), { headers: { accept: "application/json" } });
-  if (answer.status === 401) location.href = url("/login");
-  if (answer.ok) deliver(await answer.json());
-}
-
-function connect() {
-  const source = new EventSource(url("/dashboard/live"));
-  source.onopen = () => {
-    clearInterval(poll);
-    poll = null;
-    show(true, "live");
-  };
-  source.onmessage = (event) => deliver(JSON.parse(event.data));
-  source.onerror = () => {
-    show(false, "reconnecting…");
-    poll ??= setInterval(() => fetchOnce().catch(() => {}), 5000);
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
-  };
-}
-
-if (dot) connect();
-
-onLive((state) => {
-  for (const tag of document.querySelectorAll("[data-residency]")) {
-    const residency = state.residency.states[tag.dataset.residency];
-    if (!residency) continue;
-    tag.textContent = residency.words;
-    tag.dataset.tone = residency.tone;
+function showMoments(root) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    time.title = `${moment.toLocaleString()} (${moment.toISOString().slice(0, 16).replace("T", " ")} UTC)`;
   }
+}
+
+document.getElementById("theme").addEventListener("click", switchTheme);
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (button) copy(button);
 });
+document.addEventListener("keydown", press);
+new MutationObserver(() => showMoments(document)).observe(document.getElementById("main"), { childList: true, subtree: true });
+showMoments(document);

@@ -1,3 +1,3 @@
 // Runs before the first paint: the chosen theme, or the system's where none was chosen.
-const chosen = localStorage.getItem("theme");
-if (chosen) document.documentElement.dataset.theme = chosen;
+const chosenTheme = localStorage.getItem("theme");
+if (chosenTheme) document.documentElement.dataset.theme = chosenTheme;

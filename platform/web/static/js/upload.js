@@ -1,137 +1,131 @@
-// Drop or choose the two files, check the configuration here, send both with progress, then show the server's report.
+// Take the two files, name them to the server by their SHA-256, send what it has not got, and show its report.
 
-import { csrfToken, url } from "./page.js";
+import { WANTED, adviceOn, droppedFiles, problemOf, sha256Of, size } from "./files.js";
+import { csrfHeader, reasonOf, url } from "./server.js";
 
-const WANTED = ["adapter_config.json", "adapter_model.safetensors"];
-const form = document.getElementById("upload");
-const drop = document.getElementById("drop");
+const CONFLICT = 409;
+const [form, drop, send, cancel, report] = ["upload", "drop", "send", "cancel", "report"].map((id) =>
+  document.getElementById(id),
+);
 const files = new Map();
-let running = null;
-
-function size(bytes) {
-  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
-}
-
-async function filesOf(entry) {
-  if (entry.isFile) return [await new Promise((resolve, reject) => entry.file(resolve, reject))];
-  const reader = entry.createReader();
-  const children = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
-  return (await Promise.all(children.map(filesOf))).flat();
-}
+let controller = null;
 
 async function take(list) {
+  const strange = [...list].filter((file) => !WANTED.includes(file.name));
   for (const file of list) if (WANTED.includes(file.name)) files.set(file.name, file);
   const lines = [];
-  for (const name of WANTED) lines.push(files.has(name) ? `✓ ${name}, ${size(files.get(name).size)}` : `… still missing: ${name}`);
-  const problem = await configProblem();
-  if (problem) lines.push(`✗ ${problem}`);
-  const tooLarge = [...files.values()].find((file) => file.size > Number(form.dataset.limit));
-  if (tooLarge) lines.push(`✗ ${tooLarge.name} is larger than the limit of ${size(Number(form.dataset.limit))}`);
-  document.getElementById("chosen").replaceChildren(
-    ...lines.map((line) => Object.assign(document.createElement("p"), { textContent: line })),
-  );
-  document.getElementById("send").disabled = files.size < WANTED.length || Boolean(problem) || Boolean(tooLarge);
+  for (const name of WANTED) lines.push(await lineOf(name));
+  const ready = lines.every((line) => line.tone === "good");
+  if (!ready) for (const file of strange.slice(0, 5)) lines.push(line("warn", `${file.name} is left out: ${adviceOn(file.name)}`));
+  document.getElementById("chosen").replaceChildren(...lines.map(shown));
+  send.disabled = !ready;
+  report.hidden = true;
 }
 
-async function configProblem() {
-  const file = files.get("adapter_config.json");
-  if (!file) return null;
-  let config;
-  try {
-    config = JSON.parse(await file.text());
-  } catch {
-    return "adapter_config.json is not valid JSON";
+async function lineOf(name) {
+  const file = files.get(name);
+  if (!file) return line("warn", `${name} is still missing`);
+  const problem = await problemOf(file, Number(form.dataset.limit));
+  return problem ? line("bad", `${name}: ${problem}`) : line("good", `${name}, ${size(file.size)}`);
+}
+
+function line(tone, words) {
+  return { tone, words };
+}
+
+function shown({ tone, words }) {
+  const sign = { good: "✓", warn: "…", bad: "✕" }[tone];
+  const item = Object.assign(document.createElement("li"), { textContent: `${sign} ${words}` });
+  item.dataset.tone = tone;
+  return item;
+}
+
+function showProgress(verb, done, total, started) {
+  const seconds = Math.max(0.001, (performance.now() - started) / 1000);
+  const percent = Math.round((100 * done) / Math.max(1, total));
+  const bar = document.querySelector("#progress .bar");
+  bar.setAttribute("aria-valuenow", percent);
+  bar.firstElementChild.style.width = `${percent}%`;
+  const left = Math.ceil(((total - done) * seconds) / Math.max(1, done));
+  document.getElementById("progress-text").textContent =
+    `${verb}: ${percent} %, ${size(done)} of ${size(total)}, ${size(done / seconds)}/s, ${left} s left`;
+}
+
+// Runs `work` on each file, with one progress over all of them.
+async function each(verb, names, work) {
+  const total = names.reduce((sum, name) => sum + files.get(name).size, 0);
+  const started = performance.now();
+  let before = 0;
+  for (const name of names) {
+    await work(name, (done) => showProgress(verb, before + done, total, started));
+    before += files.get(name).size;
+    showProgress(verb, before, total, started);
   }
-  if (config.peft_type !== "LORA") return `peft_type is ${JSON.stringify(config.peft_type)}; LORA is supported`;
-  return Number.isInteger(config.r) && config.r > 0 ? null : "adapter_config.json has no rank r";
 }
 
-async function digest(file) {
-  const bytes = new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()));
-  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
-function put(name, file, sha256, onProgress) {
+function put(adapter, file, digest, onProgress, signal) {
   return new Promise((resolve, reject) => {
-    const request = (running = new XMLHttpRequest());
-    request.open("PUT", url(`/api/v1/adapters/${encodeURIComponent(name)}/files/${file.name}`));
-    request.setRequestHeader("content-type", "application/octet-stream");
-    request.setRequestHeader("x-content-sha256", sha256);
-    request.setRequestHeader("x-csrf-token", csrfToken());
+    const request = new XMLHttpRequest();
+    signal.addEventListener("abort", () => request.abort());
+    request.open("PUT", url(`/api/v1/adapters/${encodeURIComponent(adapter)}/files/${file.name}`));
+    const headers = { "content-type": "application/octet-stream", "x-content-sha256": digest, ...csrfHeader() };
+    for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => onProgress(event.loaded);
-    request.onload = () => (request.status < 300 ? resolve() : reject(new Error(reason(request))));
-    request.onerror = () => reject(new Error("the connection broke; press Upload again, finished files are kept"));
-    request.onabort = () => reject(new Error("cancelled"));
+    request.onload = () => (request.status < 300 ? resolve() : reject(new Error(reasonOf(request.responseText, request.status))));
+    request.onerror = () => reject(new Error("The connection broke. Upload again: files that are here already are not sent twice."));
+    request.onabort = () => reject(signal.reason);
     request.send(file);
   });
 }
 
-function reason(request) {
-  try {
-    return JSON.parse(request.responseText).error.message;
-  } catch {
-    return `the server answered ${request.status}`;
+function register(adapter, digests, signal) {
+  const body = new URLSearchParams({ config_sha256: digests[WANTED[0]], weights_sha256: digests[WANTED[1]] });
+  const path = url(`/adapters/${encodeURIComponent(adapter)}/versions`);
+  return fetch(path, { method: "POST", headers: csrfHeader(), body, signal });
+}
+
+async function upload(adapter, signal) {
+  const digests = {};
+  await each("Reading", WANTED, async (name, onProgress) => {
+    digests[name] = await sha256Of(files.get(name), onProgress, signal);
+  });
+  let answer = await register(adapter, digests, signal);
+  if (answer.status === CONFLICT) {
+    const missing = answer.headers.get("x-missing-files").split(",");
+    await each("Sending", missing, (name, onProgress) => put(adapter, files.get(name), digests[name], onProgress, signal));
+    document.getElementById("progress-text").textContent = "Checking…";
+    answer = await register(adapter, digests, signal);
   }
+  const text = await answer.text();
+  if (!answer.ok) throw new Error(reasonOf(text, answer.status));
+  report.innerHTML = text;
 }
 
-function progress(sent, total, started) {
-  const seconds = Math.max(0.001, (performance.now() - started) / 1000);
-  const rate = sent / seconds;
-  const percent = Math.round((100 * sent) / total);
-  const bar = document.querySelector("#progress-card .bar");
-  bar.setAttribute("aria-valuenow", percent);
-  bar.firstElementChild.style.width = `${percent}%`;
-  const left = rate > 0 ? Math.ceil((total - sent) / rate) : 0;
-  document.getElementById("progress-text").textContent =
-    `${percent} %, ${size(sent)} of ${size(total)}, ${size(rate)}/s, ${left} s left`;
+function showFailure(words) {
+  const notice = Object.assign(document.createElement("p"), { className: "notice", textContent: words });
+  notice.dataset.tone = "bad";
+  report.replaceChildren(notice);
 }
 
-async function send(event) {
+function setBusy(busy) {
+  send.disabled = busy;
+  cancel.hidden = !busy;
+  document.getElementById("progress").hidden = !busy;
+}
+
+form.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const name = document.getElementById("name").value.trim();
-  const report = document.getElementById("report");
-  const button = document.getElementById("send");
-  button.disabled = true;
+  controller = new AbortController();
   report.hidden = true;
-  document.getElementById("progress-card").hidden = false;
-  const total = [...files.values()].reduce((sum, file) => sum + file.size, 0);
-  const started = performance.now();
-  let done = 0;
+  setBusy(true);
   try {
-    const digests = {};
-    for (const file of WANTED.map((wanted) => files.get(wanted))) {
-      document.getElementById("progress-text").textContent = `hashing ${file.name}`;
-      digests[file.name] = await digest(file);
-      await put(name, file, digests[file.name], (sent) => progress(done + sent, total, started));
-      done += file.size;
-    }
-    progress(total, total, started);
-    await check(name, digests, report);
+    await upload(document.getElementById("name").value.trim(), controller.signal);
   } catch (error) {
-    const notice = Object.assign(document.createElement("p"), { className: "notice", textContent: `Not uploaded: ${error.message}` });
-    notice.dataset.tone = "bad";
-    report.replaceChildren(notice);
-  } finally {
-    running = null;
-    report.hidden = false;
-    button.disabled = false;
-    document.getElementById("progress-card").hidden = true;
+    showFailure(error.name === "AbortError" ? "Cancelled. Nothing was registered." : `Not uploaded. ${error.message}`);
   }
-}
-
-async function check(name, digests, report) {
-  const body = new URLSearchParams({
-    config_sha256: digests["adapter_config.json"],
-    weights_sha256: digests["adapter_model.safetensors"],
-  });
-  const answer = await fetch(url(`/adapters/${encodeURIComponent(name)}/versions`), {
-    method: "POST",
-    headers: { "x-csrf-token": csrfToken() },
-    body,
-  });
-  report.innerHTML = await answer.text();
-}
-
+  setBusy(false);
+  report.hidden = false;
+});
 drop.addEventListener("dragover", (event) => {
   event.preventDefault();
   drop.dataset.over = "yes";
@@ -140,9 +134,7 @@ drop.addEventListener("dragleave", () => (drop.dataset.over = "no"));
 drop.addEventListener("drop", async (event) => {
   event.preventDefault();
   drop.dataset.over = "no";
-  const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-  await take(entries.length ? (await Promise.all(entries.map(filesOf))).flat() : event.dataTransfer.files);
+  await take(await droppedFiles(event.dataTransfer));
 });
 document.getElementById("files").addEventListener("change", (event) => take(event.target.files));
-document.getElementById("cancel").addEventListener("click", () => running?.abort());
-form.addEventListener("submit", send);
+cancel.addEventListener("click", () => controller.abort());

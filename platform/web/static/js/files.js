@@ -1,0 +1,67 @@
+// The two files of an adapter: out of what was dropped or chosen, checked before anything is sent.
+
+import { sha256 } from "../vendor/hashes/sha2.js";
+
+export const CONFIG = "adapter_config.json";
+export const WEIGHTS = "adapter_model.safetensors";
+export const WANTED = [CONFIG, WEIGHTS];
+const CONFIG_LIMIT = 1 << 20;
+
+export function size(bytes) {
+  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+// A dropped folder counts as the files that lie directly in it: training folders hold checkpoints of the same names.
+export async function droppedFiles(transfer) {
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.length) return [...transfer.files];
+  const lists = await Promise.all(entries.map((entry) => (entry.isFile ? [entry] : childrenOf(entry))));
+  const files = lists.flat().filter((entry) => entry.isFile);
+  return Promise.all(files.map((entry) => new Promise((resolve, reject) => entry.file(resolve, reject))));
+}
+
+async function childrenOf(folder) {
+  const reader = folder.createReader();
+  const all = [];
+  for (;;) {
+    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+    if (!some.length) return all;
+    all.push(...some);
+  }
+}
+
+export async function problemOf(file, limit) {
+  const most = file.name === CONFIG ? CONFIG_LIMIT : limit;
+  if (file.size > most) return `${size(file.size)} is more than the limit of ${size(most)}`;
+  return file.name === CONFIG ? configProblem(await file.text()) : null;
+}
+
+function configProblem(text) {
+  let config;
+  try {
+    config = JSON.parse(text);
+  } catch {
+    return "is not valid JSON";
+  }
+  if (config?.peft_type !== "LORA") return `its peft_type is ${JSON.stringify(config?.peft_type)}; only LORA is served`;
+  return Number.isInteger(config.r) && config.r > 0 ? null : "has no rank r";
+}
+
+export function adviceOn(name) {
+  if (/\.(bin|pt|pth|ckpt)$/.test(name)) return "pickle files are never read; save with safe_serialization=True";
+  return `an adapter's files are ${WANTED.join(" and ")}`;
+}
+
+// Read piece by piece: the weights need not fit into memory, and the browser's own SHA-256 takes only whole buffers.
+export async function sha256Of(file, onProgress, signal) {
+  const hash = sha256.create();
+  const reader = file.stream().getReader();
+  for (let read = 0; ; ) {
+    signal.throwIfAborted();
+    const { done, value } = await reader.read();
+    if (done) break;
+    hash.update(value);
+    onProgress((read += value.length));
+  }
+  return [...hash.digest()].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
