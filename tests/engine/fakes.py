@@ -20,6 +20,7 @@ from loraplex.engine.protocol import (
     TokenLogprob,
     Tokens,
 )
+from loraplex.engine.roster import AdapterResidency
 from loraplex.engine.sampling import SamplingParams
 from loraplex.engine.sampling_state import Sampled, SampleRow
 from loraplex.engine.scheduler import Limits, Scheduler
@@ -255,13 +256,15 @@ class Harness:
         num_blocks: int = 64,
         block_size: int = 4,
         adapters: FakeAdapters | None = None,
+        residency: AdapterResidency | None = None,
         **limits: object,
     ) -> None:
+        """`residency` takes the place of the fake adapters."""
         self.now = 0.0
         self.limits = make_limits(**limits)
         self.pool = BlockPool(num_blocks, block_size)
         self.adapters = adapters or FakeAdapters()
-        self.scheduler = Scheduler(self.limits, self.pool, self.adapters, clock=lambda: self.now)
+        self.scheduler = Scheduler(self.limits, self.pool, residency or self.adapters, clock=lambda: self.now)
         self.roster = self.scheduler.roster
         self.runner = FakeRunner(self.pool, self.limits)
         self.core = EngineCore(self.scheduler, self.runner, strict=True)
