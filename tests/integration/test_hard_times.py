@@ -60,7 +60,7 @@ async def test_a_killed_engine_comes_back_by_itself(
     begun = asyncio.Semaphore(0)
 
     async def listen(model: str) -> list[str]:
-        data = []
+        data: list[str] = []
         async for event in events(http, greedy(model, "on and on", LONG)):
             if not data:
                 begun.release()
