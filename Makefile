@@ -15,7 +15,7 @@ serve: .venv/.runtime $(VENDOR) ## install what is missing and serve the demo mo
 	@$(BIN)/loraplex serve $(ARGS)
 
 test: .venv/.test $(VENDOR) ## install what tests need and run the whole suite
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 15 $(ARGS)
 
 check: .venv/.test ## ruff, mypy strict, import rules, migrations in step with the tables
 	$(BIN)/ruff check .
