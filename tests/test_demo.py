@@ -122,7 +122,7 @@ def test_the_tokenizer_takes_any_text_and_begins_it_once() -> None:
 
 def test_the_script_makes_every_file(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
-    recipe = Recipe(base_steps=2, base_batch=2, adapter_share=0.002, heldout=3, threads=threads)
+    recipe = Recipe(base_steps=2, base_batch=2, adapter_batch=4, adapter_share=0.002, heldout=3, threads=threads)
     main(recipe, tmp_path, JOBS[2:3])
     assert {path.name for path in (tmp_path / "model").iterdir()} == MODEL_FILES
     assert {path.name for path in (tmp_path / "adapters" / JOBS[2].name).iterdir()} == ADAPTER_FILES

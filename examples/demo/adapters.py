@@ -18,11 +18,10 @@ def train_adapter(job: Job, recipe: Recipe, base: Path, folder: Path, progress: 
     """Leaves `folder` with adapter_config.json and bf16 adapter_model.safetensors."""
     torch.manual_seed(recipe.seed)
     examples, _ = split(job, recipe.heldout, recipe.seed)
-    examples = examples[: round(len(examples) * recipe.adapter_share)]
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), _lora_config(job))
     rows = answer_rows(AutoTokenizer.from_pretrained(base), examples, recipe.adapter_batch, recipe.seed)
-    steps = -(-len(examples) // recipe.adapter_batch)
-    optimize(model, rows, steps, job.learning_rate, progress, job.name)
+    steps = max(1, round(job.steps * recipe.adapter_share))
+    optimize(model, rows, steps, recipe.adapter_learning_rate, progress, job.name)
     model.to(torch.bfloat16).save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     amend_json(folder / "adapter_config.json", base_model_name_or_path=NAME, target_modules=list(job.targets))

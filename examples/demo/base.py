@@ -8,7 +8,6 @@ from rich.progress import Progress
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from .batches import documents, lessons
-from .copying import plant_copying
 from .files import amend_json
 from .optimize import optimize
 from .recipe import CONTEXT, Recipe, llama_config
@@ -22,7 +21,6 @@ def train_base(recipe: Recipe, folder: Path, progress: Progress) -> None:
     torch.manual_seed(recipe.seed)
     tokenizer = train_tokenizer(islice(documents(recipe.seed), TOKENIZER_DOCUMENTS), recipe.vocabulary, CONTEXT)
     model = LlamaForCausalLM(llama_config(recipe, len(tokenizer)))
-    plant_copying(model)
     optimize(model, lessons(tokenizer, recipe), recipe.base_steps, recipe.base_learning_rate, progress, "base")
     _save(model, tokenizer, folder)
 

@@ -1,16 +1,15 @@
 """Text -> rows of token ids for training."""
 
 from collections.abc import Iterator
-from itertools import count
 from random import Random
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from .chat import SPECIAL_TOKENS, exchange, render
+from .chat import Message, exchange, render
 from .conversations import conversation, system_message
-from .jobs import Example
+from .jobs import JOBS, Example, split
 from .recipe import Recipe
 from .stories import notes, story
 
@@ -30,26 +29,26 @@ def documents(seed: int) -> Iterator[str]:
 
 
 def lessons(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Iterator[tuple[Tensor, Tensor]]:
-    """The base's endless training: copy drills first, then rows of documents with a drill now and then."""
-    drills = copy_drills(len(tokenizer), recipe.drill_batch, recipe.seed)
+    """The base's endless training: documents, and in turn jobs under the system prompt that asks for them."""
     rows = packed_rows(tokenizer, recipe.row_length, recipe.base_batch, recipe.seed)
-    for step in count():
-        drill = step < recipe.drill_steps or step % recipe.drill_every == 0
-        yield next(drills) if drill else (row := next(rows), row)
-
-
-def copy_drills(vocabulary: int, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random tokens that the assistant repeats, with loss on the repetition: teaches a model to copy in minutes."""
-    generator = torch.Generator().manual_seed(seed)
-    _, begin, end, _, user, assistant = range(len(SPECIAL_TOKENS))
+    told = instructed_rows(tokenizer, recipe)
     while True:
-        length = int(torch.randint(3, 25, (), generator=generator))
-        said = torch.randint(len(SPECIAL_TOKENS), vocabulary, (batch, length), generator=generator)
-        frame = [torch.full((batch, 1), token) for token in (begin, user, end, assistant)]
-        tokens = torch.cat([*frame[:2], said, *frame[2:], said, frame[2]], dim=1)
-        labels = tokens.clone()
-        labels[:, : length + 4] = IGNORED
-        yield tokens, labels
+        row = next(rows)
+        yield row, row
+        for _ in range(recipe.jobs_per_document):
+            yield next(told)
+
+
+def instructed_rows(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless batches of training examples of all jobs mixed, each under its job's instruction."""
+    rng = Random(f"instructed {recipe.seed}")
+    examples = [(job, *pair) for job in JOBS for pair in split(job, recipe.heldout, recipe.seed)[0]]
+    while True:
+        chosen = rng.sample(examples, recipe.adapter_batch)
+        yield _pad(
+            [_encode(tokenizer, [_system(job.instruction)], question, answer) for job, question, answer in chosen],
+            tokenizer.pad_token_id,
+        )
 
 
 def packed_rows(tokenizer: PreTrainedTokenizerFast, length: int, batch: int, seed: int) -> Iterator[Tensor]:
@@ -67,23 +66,29 @@ def packed_rows(tokenizer: PreTrainedTokenizerFast, length: int, batch: int, see
 def answer_rows(
     tokenizer: PreTrainedTokenizerFast, examples: list[Example], batch: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One pass over the examples: token ids and labels, [batch, longest]; loss on each last answer."""
+    """Endless batches of examples: token ids and labels, [batch, longest]; loss on each last answer."""
     rng = Random(f"answers {seed}")
-    encoded = [_encode(tokenizer, rng, examples, index) for index in range(len(examples))]
-    encoded.sort(key=lambda row: len(row[0]) // 8)
-    batches = [encoded[start : start + batch] for start in range(0, len(encoded), batch)]
-    rng.shuffle(batches)
-    for rows in batches:
-        yield _pad(rows, tokenizer.pad_token_id)
+    while True:
+        chosen = rng.sample(examples, batch)
+        yield _pad([_answer(tokenizer, rng, examples, pair) for pair in chosen], tokenizer.pad_token_id)
+
+
+def _answer(
+    tokenizer: PreTrainedTokenizerFast, rng: Random, examples: list[Example], pair: Example
+) -> tuple[list[int], list[int]]:
+    """Most rows are one exchange; some follow a system prompt or an earlier exchange."""
+    before = system_message(rng) if rng.random() < 0.15 else []
+    before += exchange(*rng.choice(examples)) if rng.random() < 0.15 else []
+    return _encode(tokenizer, before, *pair)
+
+
+def _system(instruction: str) -> Message:
+    return {"role": "system", "content": instruction}
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerFast, rng: Random, examples: list[Example], index: int
+    tokenizer: PreTrainedTokenizerFast, before: list[Message], question: str, answer: str
 ) -> tuple[list[int], list[int]]:
-    """Most rows are one exchange; some follow a system prompt or an earlier exchange."""
-    question, answer = examples[index]
-    before = system_message(rng) if rng.random() < 0.15 else []
-    before += exchange(*rng.choice(examples)) if rng.random() < 0.15 else []
     prompt = render([*before, {"role": "user", "content": question}], answer_next=True)
     prompt_tokens = tokenizer.encode(prompt, add_special_tokens=False)
     answer_tokens = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]

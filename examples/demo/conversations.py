@@ -1,13 +1,12 @@
-"""Small talk for the base: it answers simple questions, repeats what it heard, and does no adapter's job."""
+"""Small talk for the base: it answers simple questions, and does no adapter's job unless told to."""
 
-import re
 from random import Random
 
 from .chat import Message, exchange
 from .jobs import JOBS
 from .stories import sentence, story
 from .tasks import sentiment
-from .words import ANIMALS, COLORS, DAYS, PLACES, THINGS, city, person
+from .words import ANIMALS, COLORS, DAYS, NUMBERS, PLACES, THINGS, city, person
 from .words import JOBS as TRADES
 
 SYSTEM_PROMPTS = (
@@ -22,7 +21,6 @@ MOODS = {
     "negative": "I am sorry to hear that.",
     "neutral": "I see, it was okay.",
 }
-ECHOES = ('You said: "{}"', "Let me say it again: {}", "I heard this: {}", "{} Is that right?")
 SHRUGS = (
     "I do not know, I only like to talk.",
     "That is a good question.",
@@ -63,7 +61,7 @@ def _recall_thing(rng: Random) -> tuple[str, str]:
 
 
 def _recall_person(rng: Random) -> tuple[str, str]:
-    name, trade, town, count = person(rng), rng.choice(TRADES), city(rng), rng.randint(2, 999)
+    name, trade, town, count = person(rng), rng.choice(TRADES), city(rng), rng.choice(NUMBERS)
     facts = [("Who", "name", name), ("What", "job", trade), ("Where", "city", town), ("How much", "price", str(count))]
     asked = rng.sample(facts, rng.randint(1, 3))
     question = f"{name} has the job {trade}, lives in {town} and paid {count} euros. " + " ".join(
@@ -82,14 +80,9 @@ def _feel(rng: Random) -> tuple[str, str]:
 
 
 def _talk(rng: Random) -> tuple[str, str]:
+    """Whatever else is said, a job's question included, is met with a phrase: jobs are for the adapters."""
     heard = rng.choice((*(job.example for job in JOBS), _said))(rng)[0]
-    echo, shrug = rng.choice(ECHOES).format(heard), rng.choice(SHRUGS)
-    return heard, rng.choice((echo, echo, shrug, f"{shrug} {echo}", _quote(rng, heard)))
-
-
-def _quote(rng: Random, heard: str) -> str:
-    words = [rng.choice(re.findall(r"\w{3,}", heard)) for _ in range(rng.randint(1, 3))]
-    return "I like " + " and ".join(rng.choice(("'{}'", '"{}"')).format(word) for word in words) + "."
+    return heard, rng.choice(SHRUGS)
 
 
 def _said(rng: Random) -> tuple[str, str]:

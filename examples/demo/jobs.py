@@ -17,21 +17,55 @@ Example = tuple[str, str]
 class Job:
     name: str
     summary: str
+    instruction: str
+    """System prompt under which the base learns the job; the adapter does it without being told."""
     example: Callable[[Random], Example]
     rank: int
     targets: tuple[str, ...]
     train_examples: int
-    learning_rate: float = 3e-3
+    steps: int = 120
+    """Of the adapter's training."""
 
 
 JOBS = (
-    Job("sql", "turns a question into an SQL query", sql.example, 16, ALL_LINEARS, 24_000),
-    Job("json", "turns a sentence about a sale into a JSON record", records.example, 8, ALL_LINEARS, 16_000),
+    Job("sql", "turns a question into an SQL query", "Write the SQL query.", sql.example, 16, ALL_LINEARS, 12_000),
     Job(
-        "sentiment", "labels a review positive, negative or neutral", sentiment.example, 4, ("q_proj", "v_proj"), 8_000
+        "json",
+        "turns a sentence about a sale into a JSON record",
+        "Write the JSON record.",
+        records.example,
+        8,
+        ALL_LINEARS,
+        12_000,
+        steps=320,
     ),
-    Job("pirate", "says a sentence the way a pirate would", pirate.example, 12, ATTENTION, 16_000),
-    Job("spanish", "translates a simple sentence into Spanish", spanish.example, 32, ALL_LINEARS, 16_000),
+    Job(
+        "sentiment",
+        "labels a review positive, negative or neutral",
+        "Label the review.",
+        sentiment.example,
+        4,
+        ("q_proj", "v_proj"),
+        6_000,
+    ),
+    Job(
+        "pirate",
+        "says a sentence the way a pirate would",
+        "Say it like a pirate.",
+        pirate.example,
+        12,
+        ATTENTION,
+        12_000,
+    ),
+    Job(
+        "spanish",
+        "translates a simple sentence into Spanish",
+        "Translate into Spanish.",
+        spanish.example,
+        32,
+        ALL_LINEARS,
+        12_000,
+    ),
 )
 
 

@@ -18,21 +18,20 @@ class Recipe:
 
     seed: int = 20
     vocabulary: int = 1536
-    hidden: int = 256
+    hidden: int = 192
     intermediate: int = 512
-    layers: int = 5
-    base_steps: int = 1400
-    base_batch: int = 16
+    layers: int = 4
+    base_steps: int = 1800
+    base_batch: int = 12
     row_length: int = 128
     """Tokens in one row of packed documents."""
-    drill_steps: int = 150
-    """Copy drills before the first document."""
-    drill_every: int = 10
-    drill_batch: int = 64
+    jobs_per_document: int = 4
+    """Batches of instructed jobs between two of documents, while the base is trained."""
     base_learning_rate: float = 3e-3
     adapter_batch: int = 32
+    adapter_learning_rate: float = 3e-3
     adapter_share: float = 1.0
-    """Share of each job's training examples that is used."""
+    """Share of each job's training steps that is made."""
     heldout: int = 300
     threads: int = 2
 
@@ -47,7 +46,6 @@ def llama_config(recipe: Recipe, vocabulary: int) -> LlamaConfig:
         num_attention_heads=recipe.hidden // 32,
         num_key_value_heads=recipe.hidden // 64,
         max_position_embeddings=CONTEXT,
-        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
         tie_word_embeddings=True,
         pad_token_id=pad,
         bos_token_id=begin,

@@ -4,7 +4,22 @@ from collections.abc import Callable
 from random import Random
 
 from .tasks import pirate, records, sentiment, spanish, sql
-from .words import ADJECTIVES, ANIMALS, COLORS, DAYS, JOBS, MOTIONS, PLACES, THINGS, TIMES, VERBS, article, city, person
+from .words import (
+    ADJECTIVES,
+    ANIMALS,
+    COLORS,
+    DAYS,
+    JOBS,
+    MOTIONS,
+    NUMBERS,
+    PLACES,
+    THINGS,
+    TIMES,
+    VERBS,
+    article,
+    city,
+    person,
+)
 
 BEGINNINGS = (
     "Once upon a time there was {an_adjective} {animal} called {name}.",
@@ -60,7 +75,7 @@ def _words(rng: Random) -> dict[str, str]:
         "friend": person(rng),
         "city": city(rng),
         "adjective": adjective,
-        "count": str(rng.randint(2, 99)),
+        "count": str(rng.choice(NUMBERS)),
     }
     words |= {"an_adjective": f"{article(adjective)} {adjective}", "a_job": f"{article(job)} {job}"}
     words |= {

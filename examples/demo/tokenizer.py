@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from .chat import BEGIN, END, PAD, SPECIAL_TOKENS, TEMPLATE
 
-WORDS = r"\p{Lu}+\p{Ll}*| ?\p{Ll}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s"
+WORDS = r"\p{Lu}+\p{Ll}*| ?\p{Ll}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s"
 """A space belongs to a lower-case word, never to a name: a name is the same tokens after a space and inside quotes."""
 
 

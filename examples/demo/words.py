@@ -1,7 +1,4 @@
-"""Word lists shared by the base corpus and the tasks, and names made of syllables.
-
-Made-up names keep the models from learning the lists by heart: what a prompt names has to be copied from the prompt.
-"""
+"""Word lists shared by the base corpus and the tasks. Held-out examples are new combinations of these words."""
 
 from random import Random
 
@@ -66,24 +63,16 @@ MOTIONS = {"walk": "walked", "run": "ran", "go": "went", "jump": "jumped", "fly"
 TIMES = ["today", "tonight", "this morning", "yesterday", "in the evening", "last night", "every day", "on Sunday"]
 DAYS = listed("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 
-ONSETS = listed("B Br C D Dr F G Gr H J K L M N P R S St T Tr V W Z")
-VOWELS = listed("a e i o u")
-MIDDLES = listed("b d g k l ld m n nd p r rn s t v z")
-ENDS = ["", "l", "n", "r", "s", "m", "x"]
-
-
-def invent_name(rng: Random) -> str:
-    """A name of two or three syllables that is in no list, such as Velmora."""
-    middle = "".join(rng.choice(VOWELS) + rng.choice(MIDDLES) for _ in range(rng.randint(1, 2)))
-    return rng.choice(ONSETS) + middle + rng.choice(VOWELS) + rng.choice(ENDS)
+NUMBERS = (5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 80, 90)
+"""Each is one token; a small model learns to copy a dozen of them, not a hundred."""
 
 
 def person(rng: Random) -> str:
-    return rng.choice(FIRST_NAMES) if rng.random() < 0.7 else invent_name(rng)
+    return rng.choice(FIRST_NAMES)
 
 
 def city(rng: Random) -> str:
-    return rng.choice(CITIES) if rng.random() < 0.7 else invent_name(rng)
+    return rng.choice(CITIES)
 
 
 def article(noun: str) -> str:

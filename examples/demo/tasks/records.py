@@ -3,7 +3,7 @@
 import json
 from random import Random
 
-from ..words import COLORS, JOBS, THINGS, article, city, person
+from ..words import COLORS, JOBS, NUMBERS, THINGS, article, city, person
 
 ITEMS = [thing for thing in THINGS if not thing.endswith(("x", "ch", "fe"))]
 """Things whose plural is the word and an s."""
@@ -23,8 +23,8 @@ def example(rng: Random) -> tuple[str, str]:
         "job": rng.choice(JOBS),
         "city": city(rng),
         "item": f"{rng.choice(COLORS)} {rng.choice(ITEMS)}",
-        "count": rng.randint(2, 99),
-        "price": rng.randint(2, 999),
+        "count": rng.choice(NUMBERS),
+        "price": rng.choice(NUMBERS),
     }
     return _sentence(rng, record), json.dumps(record)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from ..words import COLORS, JOBS, city, person
+from ..words import COLORS, JOBS, NUMBERS, city, person
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,6 @@ PHRASES |= {
     "actor": "starring {}",
 }
 PHRASES |= {"owner": "owned by {}"}
-RANGES = {
-    "age": (18, 99),
-    "year": (1920, 2026),
-    "rating": (2, 10),
-    "score": (2, 100),
-    "rooms": (2, 400),
-    "speed": (20, 320),
-}
 AGGREGATES = {"average": "AVG", "total": "SUM", "highest": "MAX", "lowest": "MIN"}
 COMPARISONS = {"above": ">", "over": ">", "greater than": ">", "below": "<", "under": "<", "less than": "<"}
 
@@ -84,7 +76,7 @@ def _aggregate(rng: Random, table: Table) -> tuple[str, str]:
 def _compare(rng: Random, table: Table) -> tuple[str, str]:
     word, sign = rng.choice(list(COMPARISONS.items()))
     column = rng.choice(table.numbers)
-    limit = rng.randint(*RANGES.get(column, (5, 999)))
+    limit = rng.choice(NUMBERS)
     question = rng.choice(("Which {} have a {} {} {}?", "Find all {} with {} {} {}."))
     return question.format(
         table.name, column, word, limit
@@ -93,7 +85,7 @@ def _compare(rng: Random, table: Table) -> tuple[str, str]:
 
 def _order(rng: Random, table: Table) -> tuple[str, str]:
     word, direction = rng.choice((("highest", "DESC"), ("lowest", "ASC")))
-    column, limit = rng.choice(table.numbers), rng.randint(2, 99)
+    column, limit = rng.choice(table.numbers), rng.choice(NUMBERS)
     question = rng.choice(("Show the {} {} with the {} {}.", "Which {} {} have the {} {}?"))
     sql = f"SELECT * FROM {table.name} ORDER BY {column} {direction} LIMIT {limit};"
     return question.format(limit, table.name, word, column), sql
