@@ -1,4 +1,3 @@
-
 import pytest
 
 from loraplex.engine.collector import Collector

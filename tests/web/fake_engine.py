@@ -18,6 +18,8 @@ from loraplex.engine.tokenizer import Tokenizer
 
 BASE_SENTENCE = "The quick brown fox jumps over the lazy dog. Zürich 😀 again"
 BLOCKS = 64
+CACHED_BLOCKS = 8
+BLOCKS_A_REQUEST = 4
 MAX_MODEL_LEN = 256
 
 
@@ -39,6 +41,8 @@ class FakeEngine:
         self.running: set[str] = set()
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
+        self.made = 0
+        """Tokens of all requests."""
 
     @property
     def status(self) -> EngineStatus | None:
@@ -50,13 +54,13 @@ class FakeEngine:
             running=len(self.running),
             waiting=0,
             free_blocks=BLOCKS // 2,
-            cached_blocks=0,
-            block_map=bytes(BLOCKS),
+            cached_blocks=CACHED_BLOCKS,
+            block_map=self._block_map(),
             adapters=adapters,
             adapter_bytes_used=len(self.resident) * 1000,
             steps=10,
             prompt_tokens=20,
-            generation_tokens=30,
+            generation_tokens=30 + self.made,
             prefix_queries=40,
             prefix_hits=8,
             preemptions=0,
@@ -64,6 +68,14 @@ class FakeEngine:
             step_seconds=1.5,
             host_seconds=0.5,
         )
+
+    def _block_map(self) -> bytes:
+        """Each running request holds some blocks; a few more are cached, the rest is free."""
+        places = {digest: place for place, digest in enumerate(self.registered)}
+        running = [request for request in self.requests if request.request_id in self.running]
+        kinds = [3 + places[request.adapter.digest] if request.adapter else 2 for request in running]
+        used = [kind for kind in kinds for _ in range(BLOCKS_A_REQUEST)] + [1] * CACHED_BLOCKS
+        return bytes([*used, *([0] * BLOCKS)][:BLOCKS])
 
     def _adapter_status(self, spec: AdapterSpec) -> AdapterStatus:
         state = "resident" if spec.digest in self.resident else "registered"
@@ -115,6 +127,7 @@ class FakeEngine:
                 self._maybe_crash(step)
                 for index, output in enumerate(outputs):
                     if step < len(output):
+                        self.made += 1
                         yield self._tokens(request, index, output, step)
             ended = True
         finally:

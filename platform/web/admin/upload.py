@@ -21,7 +21,9 @@ from .page import PageRoute, page
 
 SECTION: Final = "/adapters"
 MISSING_FILES: Final = "x-missing-files"
-CONFLICT: Final = 409
+ACCEPTED: Final = 202
+# Browsers read a pattern with the flag v, where a hyphen in a class must be escaped.
+HTML_PATTERN: Final = NAME_PATTERN.replace("-]", r"\-]")
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -30,7 +32,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 async def upload(request: Request, state: StateOf, name: str = "") -> Response:
     limit = int(state.settings.max_adapter_bytes)
     return page(
-        request, "upload.html", SECTION, name=name, max_bytes=limit, name_pattern=NAME_PATTERN, name_rule=NAME_RULE
+        request, "upload.html", SECTION, name=name, max_bytes=limit, name_pattern=HTML_PATTERN, name_rule=NAME_RULE
     )
 
 
@@ -38,7 +40,7 @@ async def upload(request: Request, state: StateOf, name: str = "") -> Response:
 async def register(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """The report on two files as a fragment; when it has no failure, the version is served from now on.
 
-    409 names in the header x-missing-files what has to be sent first: bytes that are already here need not come again.
+    202 names in the header x-missing-files what has to be sent first: bytes that are already here need not come again.
     """
     fields = await form_fields(request)
     digests = {CONFIG_FILE: fields.get("config_sha256", ""), WEIGHTS_FILE: fields.get("weights_sha256", "")}
@@ -46,7 +48,7 @@ async def register(request: Request, name: str, state: StateOf, caller: CallerOf
         with in_words():
             missing = await asyncio.to_thread(_missing, state, name, digests)
             if missing:
-                return Response(status_code=CONFLICT, headers={MISSING_FILES: ",".join(missing)})
+                return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
             added, report = await register_version(state, caller, name, digests[CONFIG_FILE], digests[WEIGHTS_FILE])
     except ApiError as error:
         return _report(request, name, _report_of(error), error=error)

@@ -3,7 +3,7 @@
 import { WANTED, adviceOn, droppedFiles, problemOf, sha256Of, size } from "./files.js";
 import { csrfHeader, reasonOf, url } from "./server.js";
 
-const CONFLICT = 409;
+const FILES_WANTED = 202;
 const [form, drop, send, cancel, report] = ["upload", "drop", "send", "cancel", "report"].map((id) =>
   document.getElementById(id),
 );
@@ -90,7 +90,7 @@ async function upload(adapter, signal) {
     digests[name] = await sha256Of(files.get(name), onProgress, signal);
   });
   let answer = await register(adapter, digests, signal);
-  if (answer.status === CONFLICT) {
+  if (answer.status === FILES_WANTED) {
     const missing = answer.headers.get("x-missing-files").split(",");
     await each("Sending", missing, (name, onProgress) => put(adapter, files.get(name), digests[name], onProgress, signal));
     document.getElementById("progress-text").textContent = "Checking…";
