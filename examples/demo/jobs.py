@@ -65,6 +65,7 @@ JOBS = (
         32,
         ALL_LINEARS,
         12_000,
+        steps=400,
     ),
 )
 

@@ -44,4 +44,4 @@ def _scale(step: int, steps: int) -> float:
     rise = max(1, int(steps * WARMUP))
     if step < rise:
         return (step + 1) / rise
-    return 0.05 + 0.95 * (1 + math.cos(math.pi * (step - rise) / (steps - rise))) / 2
+    return 0.05 + 0.95 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise))) / 2
