@@ -68,7 +68,8 @@ def _limit_of(state: State) -> Callable[[Scope], int]:
     small, large = int(state.settings.max_body_bytes), int(state.settings.max_adapter_bytes)
 
     def limit_of(scope: Scope) -> int:
-        is_file = scope["method"] == "PUT" and scope["path"].startswith(FILES_PREFIX) and "/files/" in scope["path"]
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        is_file = scope["method"] == "PUT" and path.startswith(FILES_PREFIX) and "/files/" in path
         return large if is_file else small
 
     return limit_of

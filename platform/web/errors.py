@@ -89,7 +89,7 @@ async def answer_api_error(request: Request, error: Exception) -> Response:
     """A browser that is not logged in is sent to the login page; all others get the JSON body."""
     assert isinstance(error, ApiError)
     if error.status == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
-        return RedirectResponse(LOGIN_PATH, 303)
+        return RedirectResponse(request.scope.get("root_path", "") + LOGIN_PATH, 303)
     return error.response()
 
 

@@ -35,6 +35,7 @@ def _config(state: State, settings: Settings) -> uvicorn.Config:
         create_app(state),
         host=settings.host,
         port=settings.port,
+        root_path=settings.root_path,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -57,6 +57,11 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="Port to listen on")
+    root_path: str = Field(
+        "",
+        pattern=r"^(/[\w.~-]+)*$",
+        description="Path that a proxy in front cuts off before it passes requests on, such as /loraplex",
+    )
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="Folder of the database, the artifacts and the credentials")
     model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")
     served_name: str = Field("", description="Name of the base model in the API; empty: the last part of `model`")

@@ -17,7 +17,7 @@ from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..state import State
 from .adapter_rows import adapter_row, adapter_rows, facts_of, matching, shown_version, version_rows
-from .page import PageRoute, go_to, is_fragment, page
+from .page import PageRoute, address_of, go_to, is_fragment, page
 from .snippets import snippets
 from .words import count_words
 
@@ -72,7 +72,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         facts=facts_of(version),
         findings=report.findings,
         versions=version_rows(adapter),
-        snippets=snippets(str(request.base_url).rstrip("/"), name, chat=state.template is not None),
+        snippets=snippets(address_of(request), name, chat=state.template is not None),
         use=_use_words(state, adapter),
         done=_notice(done),
     )

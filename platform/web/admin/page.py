@@ -58,6 +58,11 @@ def root_of(request: Request) -> str:
     return root.rstrip("/")
 
 
+def address_of(request: Request) -> str:
+    """Scheme, host and sub-path as the browser reached this server."""
+    return f"{request.url.scheme}://{request.url.netloc}{root_of(request)}"
+
+
 def go_to(request: Request, path: str) -> Response:
     return RedirectResponse(root_of(request) + path, SEE_OTHER)
 

@@ -1,0 +1,108 @@
+"""What makes the dashboard pleasant everywhere: themes, small screens, keyboard, the live dot."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.web.test_adapters_api import add
+
+from .conftest import NewContext, Watch
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/playground", "/adapters/unknown")
+LONG_NAME = "a-name-as-long-as-names-may-be-0123456789-0123456789-0123456789"
+
+
+async def background(page: Page) -> str:
+    colour: str = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return colour
+
+
+@pytest.mark.parametrize("system", ["light", "dark"])
+async def test_the_theme_follows_the_system_until_one_is_chosen(new_context: NewContext, system: str) -> None:
+    page = await (await new_context(color_scheme=system)).new_page()
+    await page.goto("/")
+    own = await background(page)
+    assert own == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 28)"}[system]
+    await page.get_by_role("button", name="Theme").click()
+    other = await background(page)
+    assert other != own
+    await page.goto("/adapters")
+    assert await background(page) == other
+
+
+@pytest.mark.parametrize("width", [400, 800])
+async def test_nothing_scrolls_sideways(
+    new_context: NewContext, http: httpx.AsyncClient, adapter_folders: list[Path], watch: Watch, width: int
+) -> None:
+    watch.expected = ["404"]
+    await add(http, "sql", adapter_folders[0])
+    await add(http, LONG_NAME, adapter_folders[1])
+    await http.post(f"/api/v1/adapters/{LONG_NAME}/load")
+    page = await (await new_context(viewport={"width": width, "height": 800})).new_page()
+    for path in (*PAGES, f"/adapters/{LONG_NAME}"):
+        await page.goto(path)
+        await expect(page.locator("#live")).to_have_text("live")
+        assert await page.evaluate("document.documentElement.scrollWidth") == width, path
+
+
+async def test_keys_lead_everywhere(page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]) -> None:
+    await add(http, "sql", adapter_folders[0])
+    await page.goto("/")
+    for keys, path in (("ga", "/adapters"), ("gp", "/playground"), ("gu", "/upload"), ("go", "/"), ("ga", "/adapters")):
+        await page.keyboard.type(keys)
+        await expect(page).to_have_url(re.compile(f"[0-9]{path}$"))
+    await page.keyboard.press("/")
+    search = page.get_by_label("Search adapters")
+    await expect(search).to_be_focused()
+    await page.keyboard.type("ga/")
+    await expect(search).to_have_value("ga/")
+    await page.keyboard.press("Escape")
+    await expect(search).not_to_be_focused()
+    await page.keyboard.press("g")
+    await page.keyboard.press("o")
+    await expect(page).to_have_url(re.compile("[0-9]/$"))
+
+
+async def test_the_first_tab_skips_to_the_content(page: Page) -> None:
+    await page.goto("/")
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_text("Skip to content")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("main")).to_be_focused()
+
+
+async def test_the_dot_says_when_the_server_is_silent_and_when_it_is_back(
+    page: Page, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch.expected = ["ERR_", "Failed to load"]
+    await page.goto("/")
+    dot = page.locator("#live")
+    await expect(dot).to_have_text("live")
+    with monkeypatch.context() as patch:
+        patch.setattr("loraplex.web.admin.live.LIVE_SECONDS", 600.0)
+        await expect(dot).to_have_text("reconnecting…")
+        await page.context.set_offline(True)
+        await asyncio.sleep(0.5)
+        await expect(dot).to_have_text("reconnecting…")
+    await page.context.set_offline(False)
+    await expect(dot).to_have_text("live")
+
+
+async def test_pages_that_nobody_looks_at_hold_no_connection(page: Page) -> None:
+    closed: list[str] = []
+    page.on("requestfailed", lambda request: closed.append(request.url))
+    await page.goto("/")
+    await expect(page.locator("#live")).to_have_text("live")
+    await page.evaluate(
+        "Object.defineProperty(document, 'hidden', { value: true, configurable: true });"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    async with asyncio.timeout(10):
+        while not any(url.endswith("/dashboard/live") for url in closed):
+            await asyncio.sleep(0.05)

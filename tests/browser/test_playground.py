@@ -1,0 +1,98 @@
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.web.fake_engine import BASE_SENTENCE, FakeEngine, sentence_of
+from tests.web.test_adapters_api import add
+
+from .conftest import Watch
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+FIGURES = re.compile(r"TTFT \d+ ms · \d+ tokens · \d+ tokens/s")
+
+
+async def open_playground(page: Page, http: httpx.AsyncClient, folders: list[Path]) -> None:
+    for name, folder in zip(("sql", "json"), folders, strict=True):
+        assert (await add(http, name, folder)).status_code == 201
+    await page.goto("/playground")
+
+
+async def test_base_and_two_adapters_answer_side_by_side(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    await open_playground(page, http, adapter_folders)
+    digests = list(engine.registered)
+    engine.delay = 0.01
+    await page.get_by_label("Message").fill("What is the weather?")
+    await page.get_by_role("button", name="Run").click()
+    panes = page.locator(".pane")
+    await expect(panes).to_have_count(3)
+    await expect(panes.locator("h2")).to_have_text(["tiny", "json", "sql"])
+    said = [BASE_SENTENCE, sentence_of(digests[1]), sentence_of(digests[0])]
+    await expect(panes.locator("output")).to_have_text(said)
+    for place in range(3):
+        await expect(panes.nth(place).locator("footer")).to_have_text(FIGURES)
+    await expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+
+
+async def test_answers_appear_word_by_word_and_can_be_stopped(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    await open_playground(page, http, adapter_folders)
+    engine.delay = 0.15
+    await page.get_by_label("Message").press("Control+Enter")
+    base = page.locator(".pane", has_text="tiny")
+    await expect(base.locator("output")).to_have_text(re.compile("^The quick"))
+    assert len(await base.locator("output").inner_text()) < len(BASE_SENTENCE)
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.locator(".pane footer")).to_have_text(["stopped"] * 3)
+    await expect(page.locator('.side [data-bind="engine.words"]')).to_have_text("Ready · CPU")
+    async with httpx.AsyncClient(base_url=str(http.base_url)) as other:
+        assert (await other.get("/health")).status_code == 200
+    assert not engine.running
+
+
+async def test_a_link_chooses_its_adapter_and_at_most_four_are_chosen(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    for number in range(5):
+        await add(http, f"a{number}", adapter_folders[number % 2])
+    await page.goto("/playground?model=a4&prompt=Hello")
+    await expect(page.get_by_label("Message")).to_have_value("Hello")
+    chosen = page.locator('input[name="model"]:checked')
+    assert await chosen.evaluate_all("boxes => boxes.map(box => box.value)") == ["tiny", "a4"]
+    for name in ("a0", "a1"):
+        await page.get_by_role("checkbox", name=name).check()
+    await expect(page.get_by_role("checkbox", name="a2")).to_be_disabled()
+    for name in ("tiny", "a4", "a0", "a1"):
+        await page.get_by_role("checkbox", name=name).uncheck()
+    await expect(page.get_by_role("button", name="Run")).to_be_disabled()
+
+
+async def test_a_refused_request_says_why_in_its_pane(page: Page, http: httpx.AsyncClient, watch: Watch) -> None:
+    watch.expected = ["400"]
+    await page.goto("/playground")
+    await page.get_by_label("Message").fill("word " * 300)
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.locator(".pane footer")).to_contain_text("This model takes 256 tokens")
+
+
+async def test_an_engine_that_dies_ends_the_answer_with_words(page: Page, engine: FakeEngine) -> None:
+    await page.goto("/playground")
+    engine.crash_after = 3
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.locator(".pane footer")).to_contain_text("the engine stopped")
+    await expect(page.locator(".pane output")).not_to_be_empty()
+
+
+async def test_the_code_carries_the_current_prompt(page: Page, address: str) -> None:
+    await page.goto("/playground")
+    await page.get_by_label("Message").fill("It's me")
+    await page.get_by_text("View code").click()
+    code = page.locator("#code-text")
+    await expect(code).to_contain_text(f"curl {address}/v1/chat/completions")
+    await expect(code).to_contain_text("It'\\''s me")

@@ -1,0 +1,164 @@
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.async_api import Page, expect
+from safetensors.torch import load_file, save_file
+
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.web.state import State
+from tests.web.fake_engine import FakeEngine
+
+from .conftest import Watch
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+TRANSFER = """files => {
+  const transfer = new DataTransfer();
+  for (const [name, text] of files)
+    transfer.items.add(new File([Uint8Array.from(atob(text), letter => letter.charCodeAt(0))], name));
+  return transfer;
+}"""
+
+
+async def drop(page: Page, *files: Path) -> None:
+    encoded = [(file.name, base64.b64encode(file.read_bytes()).decode()) for file in files]
+    await page.wait_for_load_state()
+    transfer = await page.evaluate_handle(TRANSFER, encoded)
+    await page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
+
+
+async def drop_folder(page: Page, folder: Path) -> None:
+    await drop(page, folder / WEIGHTS_FILE, folder / CONFIG_FILE)
+
+
+async def send(page: Page, name: str) -> None:
+    await page.get_by_label("Name, which clients send").fill(name)
+    await page.get_by_role("button", name="Upload and check").click()
+
+
+def changed(folder: Path, target: Path, tensor_change: Any = None, **config: Any) -> Path:
+    """A copy of an adapter with other configuration fields, or its first tensor changed."""
+    shutil.copytree(folder, target)
+    fields = json.loads((target / CONFIG_FILE).read_text())
+    (target / CONFIG_FILE).write_text(json.dumps(fields | config))
+    if tensor_change is not None:
+        tensors = load_file(target / WEIGHTS_FILE)
+        first = min(tensors)
+        save_file(tensors | {first: tensor_change(tensors[first])}, target / WEIGHTS_FILE)
+    return target
+
+
+async def test_two_dropped_files_become_an_adapter(page: Page, engine: FakeEngine, adapter_folders: list[Path]) -> None:
+    await page.goto("/upload")
+    await drop_folder(page, adapter_folders[0])
+    await send(page, "sql")
+    await expect(page.get_by_text("sql version 1 is registered and served from now on.")).to_be_visible()
+    await expect(page.locator("#report .tag", has_text="pass").first).to_be_visible()
+    await expect(page.locator("#report .tag", has_text="fail")).to_have_count(0)
+    assert len(engine.registered) == 1
+    await page.get_by_role("link", name="Open its page").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("sql")
+    await expect(page.locator("#snippet-1")).to_contain_text('"model": "sql"')
+
+
+async def test_progress_is_shown_and_an_upload_can_be_cancelled(
+    page: Page, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    await page.route("**/files/*", lambda route: None)
+    await page.goto("/upload")
+    await drop_folder(page, adapter_folders[0])
+    await send(page, "sql")
+    await expect(page.get_by_role("progressbar")).to_be_visible()
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_text("Cancelled. Nothing was registered.")).to_be_visible()
+    await expect(page.get_by_role("progressbar")).to_be_hidden()
+    assert not engine.registered
+
+
+async def test_a_missing_file_is_named(page: Page, adapter_folders: list[Path]) -> None:
+    await page.goto("/upload")
+    await drop(page, adapter_folders[0] / CONFIG_FILE)
+    await expect(page.get_by_text(f"{WEIGHTS_FILE} is still missing")).to_be_visible()
+    await expect(page.get_by_role("button", name="Upload and check")).to_be_disabled()
+    await drop(page, adapter_folders[0] / WEIGHTS_FILE)
+    await expect(page.get_by_text("is still missing")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Upload and check")).to_be_enabled()
+
+
+async def test_files_that_cannot_be_meant_are_explained(
+    page: Page, adapter_folders: list[Path], tmp_path: Path
+) -> None:
+    pickle = tmp_path / "adapter_model.bin"
+    pickle.write_bytes(b"\x80\x04")
+    await page.goto("/upload")
+    await drop(page, adapter_folders[0] / CONFIG_FILE, pickle)
+    await expect(page.get_by_text("pickle files are never read; save with safe_serialization=True")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "is not valid JSON"), ('{"peft_type": "IA3"}', 'its peft_type is "IA3"'), ("null", "only LORA is served")],
+)
+async def test_a_wrong_configuration_is_seen_before_anything_is_sent(
+    page: Page, adapter_folders: list[Path], tmp_path: Path, text: str, words: str
+) -> None:
+    folder = changed(adapter_folders[0], tmp_path / "wrong")
+    (folder / CONFIG_FILE).write_text(text)
+    await page.goto("/upload")
+    await drop_folder(page, folder)
+    await expect(page.get_by_text(words)).to_be_visible()
+    await expect(page.get_by_role("button", name="Upload and check")).to_be_disabled()
+
+
+@pytest.mark.parametrize(
+    "tensor_change",
+    [lambda tensor: torch.full_like(tensor, torch.nan), lambda tensor: tensor[:, :-1].contiguous()],
+    ids=["NaN", "wrong shape"],
+)
+async def test_broken_weights_show_the_failing_checks_and_register_nothing(
+    page: Page, state: State, engine: FakeEngine, adapter_folders: list[Path], tmp_path: Path, tensor_change: Any
+) -> None:
+    await page.goto("/upload")
+    await drop_folder(page, changed(adapter_folders[0], tmp_path / "broken", tensor_change))
+    await send(page, "broken")
+    await expect(page.get_by_text("broken was not registered.")).to_be_visible()
+    await expect(page.locator("#report .findings li").first).to_contain_text("fail")
+    assert not engine.registered
+    assert not state.registry.snapshots.current.of_tenant()
+
+
+async def test_bytes_that_are_here_are_not_sent_again(page: Page, adapter_folders: list[Path], tmp_path: Path) -> None:
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(Path(request.url).name) if request.method == "PUT" else None)
+    await page.goto("/upload")
+    await drop_folder(page, changed(adapter_folders[0], tmp_path / "wrong", r=7))
+    await send(page, "sql")
+    await expect(page.get_by_text("sql was not registered.")).to_be_visible()
+    assert sent == [CONFIG_FILE, WEIGHTS_FILE]
+    await drop(page, adapter_folders[0] / CONFIG_FILE)
+    await send(page, "sql")
+    await expect(page.get_by_text("sql version 1 is registered")).to_be_visible()
+    assert sent == [CONFIG_FILE, WEIGHTS_FILE, CONFIG_FILE]
+
+
+async def test_a_name_that_cannot_be_is_refused_by_the_form(page: Page, adapter_folders: list[Path]) -> None:
+    await page.goto("/upload")
+    await drop_folder(page, adapter_folders[0])
+    await send(page, "Not A Name")
+    assert await page.evaluate("document.getElementById('name').validity.patternMismatch")
+    await expect(page.locator("#report")).to_be_hidden()
+
+
+async def test_a_broken_connection_is_said(page: Page, adapter_folders: list[Path], watch: Watch) -> None:
+    watch.expected = ["ERR_"]
+    await page.route("**/files/*", lambda route: route.abort())
+    await page.goto("/upload")
+    await drop_folder(page, adapter_folders[0])
+    await send(page, "sql")
+    await expect(page.get_by_text("Not uploaded. The connection broke.")).to_be_visible()
+    await expect(page.get_by_role("button", name="Upload and check")).to_be_enabled()
