@@ -22,6 +22,7 @@ class StoredFloatLinear:
         self._parts = Parts(in_features, out_features)
         self._panels = np.empty(0, np.float32)
         self._bias = np.zeros(self._rows, np.float32)
+        self._workers = torch.get_num_threads()
 
     def load(self, part: int, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._parts.add(part, weight, bias)
@@ -47,6 +48,7 @@ class StoredFloatLinear:
             len(x),
             self._rows,
             self.in_features,
+            self._workers,
         )
         return y
 

@@ -134,9 +134,9 @@ def test_choice_names_its_reason() -> None:
 
 NARROW = """
 import torch
-from loraplex.quant.kernels import panel_linear
+from loraplex.quant.kernels import vectors
 from loraplex.quant.stored_float import StoredFloatLinear
-assert panel_linear.LANES == 8, panel_linear.LANES
+assert vectors.LANES == 8, vectors.LANES
 for storage in (torch.bfloat16, torch.float16, torch.float32):
     method = StoredFloatLinear(131, (37,), storage)
     weight = torch.randn(37, 131).to(storage)

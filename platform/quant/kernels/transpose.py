@@ -1,0 +1,64 @@
+# mypy: allow-untyped-decorators
+"""Activations as the tiles read them: the inputs of a tile's rows side by side."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from .vectors import FLOATS, INT, LANES, NO_LANES, WORDS, Code
+
+
+@njit
+def pack_rows(x: int, packed: int, used: int, rows: int, inputs: int, first: int, count: int) -> None:
+    """packed [inputs, rows] = x [used, inputs] transposed, for the inputs first to first + count.
+
+    Rows from `used` on, and inputs from `inputs` on, are zeros.
+    """
+    for row in range(0, rows, LANES):
+        for k in range(first, first + count, LANES):
+            source, target = x + (row * inputs + k) * 4, packed + (k * rows + row) * 4
+            _transpose(source, inputs, used - row, inputs - k, target, rows, rows - row, first + count - k)
+
+
+@intrinsic
+def _transpose(
+    typing: Any, source: Any, stride: Any, rows: Any, inputs: Any, target: Any, target_stride: Any, targets: Any,
+    target_inputs: Any,
+) -> Any:  # fmt: skip
+    """target [target_inputs, targets] = source [rows, inputs] transposed, all cut at LANES; zeros past the source."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, stride, rows, inputs, target, target_stride, targets, target_inputs = arguments
+        code = Code(builder)
+
+        def line(start: Any, stride: Any, index: int) -> Any:
+            return code.pointer(builder.add(start, builder.mul(stride, INT(index * 4))), 0, FLOATS)
+
+        def mask(index: int, limit: Any, lanes: Any) -> Any:
+            return builder.select(builder.icmp_signed("<", INT(index), limit), lanes, NO_LANES)
+
+        readable, writable = code.lanes_below(inputs), code.lanes_below(targets)
+        square = [code.masked_load(line(source, stride, row), mask(row, rows, readable)) for row in range(LANES)]
+        for k, value in enumerate(_transposed(builder, square)):
+            code.masked_store(value, line(target, target_stride, k), mask(k, target_inputs, writable))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), generate
+
+
+def _transposed(builder: Any, square: list[Any]) -> list[Any]:
+    """Swap the off-diagonal quarters, then those of each quarter, down to single lanes."""
+    square = list(square)
+    step = LANES // 2
+    while step:
+        upper = [lane if not lane & step else LANES + lane - step for lane in range(LANES)]
+        lower = [lane + step if not lane & step else LANES + lane for lane in range(LANES)]
+        for row in range(LANES):
+            if not row & step:
+                pair = square[row], square[row + step]
+                for index, order in ((row, upper), (row + step, lower)):
+                    square[index] = builder.shuffle_vector(*pair, ir.Constant(WORDS, order))
+        step //= 2
+    return square

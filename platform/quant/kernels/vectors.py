@@ -1,0 +1,55 @@
+"""The fp32 vectors of the CPU this runs on, and the LLVM code of what numba has no words for."""
+
+from typing import Any, Final
+
+import llvmlite.binding
+from llvmlite import ir
+from numba.core import cgutils, config
+
+_features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
+LANES: Final = 16 if "+avx512f" in _features else 8 if "+avx2" in _features else 4
+
+FLOAT, INT, INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
+HALVES, MASK = ir.VectorType(ir.HalfType(), LANES), ir.VectorType(ir.IntType(1), LANES)
+NO_LANES: Final = ir.Constant(MASK, [0] * LANES)
+
+
+class Code:
+    """Writes LLVM code where the builder stands. Addresses are integers, offsets bytes."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def call(self, name: str, result: Any, *arguments: Any) -> Any:
+        function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, function_type, name), arguments)
+
+    def splat(self, scalar: Any, vector: Any) -> Any:
+        undefined = ir.Constant(vector, ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, INT32(0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(WORDS, [0] * LANES))
+
+    def pointer(self, address: Any, offset: int, kind: Any) -> Any:
+        return self.builder.inttoptr(self.builder.add(address, INT(offset)), kind.as_pointer())
+
+    def load(self, address: Any, offset: int, kind: Any) -> Any:
+        value = self.builder.load(self.pointer(address, offset, kind))
+        value.align = 2 if kind is HALVES else 4
+        return value
+
+    def lanes_below(self, limit: Any) -> Any:
+        """Mask of the lanes whose number is below `limit`."""
+        lanes = ir.Constant(WORDS, list(range(LANES)))
+        return self.builder.icmp_signed("<", lanes, self.splat(self.builder.trunc(limit, INT32), WORDS))
+
+    def masked_load(self, pointer: Any, mask: Any) -> Any:
+        zeros = ir.Constant(FLOATS, [0.0] * LANES)
+        return self.call(f"llvm.masked.load.v{LANES}f32.p0", FLOATS, pointer, INT32(4), mask, zeros)
+
+    def masked_store(self, value: Any, pointer: Any, mask: Any) -> None:
+        self.call(f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), value, pointer, INT32(4), mask)
+
+    def prefetch(self, address: Any) -> None:
+        pointer = self.pointer(address, 0, ir.IntType(8))
+        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, INT32(0), INT32(2), INT32(1))
