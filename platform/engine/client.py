@@ -149,9 +149,13 @@ class EngineClient:
             if unfinished and self.state is EngineState.READY:
                 self._spawn(self._abort(request.request_id))
 
-    async def _abort(self, request_id: str) -> None:
+    def end_choice(self, request_id: str, index: int) -> None:
+        """Have the engine end one choice of a running request; its last message then says ABORT."""
+        self._spawn(self._abort(request_id, index))
+
+    async def _abort(self, request_id: str, index: int | None = None) -> None:
         with contextlib.suppress(EngineUnavailable):
-            await self._send(AbortRequest(request_id=request_id))
+            await self._send(AbortRequest(request_id=request_id, index=index))
 
     async def register_adapter(self, spec: AdapterSpec) -> None:
         """Make the digest known; the engine reads the files when the first request needs them."""

@@ -22,10 +22,13 @@ class Choice:
     def finished(self) -> bool:
         return self._finish_reason is not None
 
-    def take(self, message: Tokens) -> None:
-        """Add the new tokens; those after a stop string are dropped, and so is all that follows the end."""
+    def take(self, message: Tokens) -> bool:
+        """Add the new tokens; those after a stop string are dropped, and so is all that follows the end.
+
+        True: a stop string has just ended it, of which the engine knows nothing.
+        """
         if self.finished:
-            return
+            return False
         self._token_ids += message.token_ids
         if self._logprobs is not None:
             self._logprobs += message.logprobs or []
@@ -35,6 +38,7 @@ class Choice:
         if stopped_by is not None:
             self._finish_reason, self._stop_reason = FinishReason.STOP, stopped_by
             del self._token_ids[self._detokenizer.num_tokens :]
+        return stopped_by is not None and message.finish_reason is None
 
     def output(self) -> CompletionOutput:
         logprobs = None if self._logprobs is None else self._logprobs[: len(self._token_ids)]
@@ -65,14 +69,16 @@ class Collector:
     def finished(self) -> bool:
         return all(choice.finished for choice in self._choices)
 
-    def take(self, message: Tokens) -> None:
-        self._choices[message.index].take(message)
+    def take(self, message: Tokens) -> bool:
+        """Whether a stop string has just ended the choice: the engine is to end it too."""
+        stopped = self._choices[message.index].take(message)
         self.num_tokens += len(message.token_ids)
         self._cached_tokens = max(self._cached_tokens, message.cached_tokens)
         if message.prompt_logprobs is not None:
             self._prompt_logprobs = [
                 None if entry is None else describe(entry, self._tokenizer) for entry in message.prompt_logprobs
             ]
+        return stopped
 
     def output(self) -> RequestOutput:
         return RequestOutput(

@@ -50,9 +50,9 @@ class EngineCore:
         """Raises ValueError for what is wrong with it or can never run, Overloaded when the queue is full."""
         self.scheduler.add(request)
 
-    def abort(self, request_id: str) -> list[Tokens]:
-        """Last messages of the request's unfinished choices; none if it has ended already."""
-        messages = self.scheduler.abort(request_id)
+    def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
+        """Last messages of the request's unfinished choices, or of its choice `index`; none if that has ended."""
+        messages = self.scheduler.abort(request_id, index)
         self._check_idle()
         return messages
 

@@ -156,9 +156,9 @@ class LLM:
                     raise RuntimeError(f"request {message.request_id} failed: {message.message}")
                 if isinstance(message, Tokens) and message.request_id in live:
                     collector = live[message.request_id]
-                    collector.take(message)
+                    if collector.take(message):
+                        engine.core.abort(message.request_id, message.index)
                     if collector.finished:
-                        engine.core.abort(message.request_id)
                         advance(live.pop(message.request_id))
             if not engine.core.progressed:
                 time.sleep(LOADING_SECONDS)

@@ -66,7 +66,11 @@ class GenerateRequest(Message, kw_only=True):
 
 
 class AbortRequest(Message, kw_only=True):
+    """End a request, or one choice of it; what is ended already is fine."""
+
     request_id: str
+    index: int | None = None
+    """Only this choice, for one whose text has met a stop string; None: all."""
 
 
 class RegisterAdapter(Message, kw_only=True):

@@ -62,15 +62,19 @@ class Scheduler:
         max_length = bound_length(message, self.limits, cache_tokens)
         self.roster.add(self._make_request(message, max_length))
 
-    def abort(self, request_id: str) -> list[Tokens]:
-        """End a request, if it is live, with one last message for each unfinished choice."""
+    def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
+        """End a live request, or only its choice `index`, with one last message for each choice that this ends."""
         request = self.roster.requests.get(request_id)
         unfinished = [] if request is None else request.unfinished()
-        for sequence in unfinished:
+        ended = [sequence for sequence in unfinished if index in (None, sequence.index)]
+        for sequence in ended:
             self.roster.finish(sequence)
+        if request is not None and index == 0:
+            # The others may have waited for the prompt it computed.
+            self.roster.fork(request)
         return [
             Tokens(request_id=request_id, index=sequence.index, token_ids=[], finish_reason=FinishReason.ABORT)
-            for sequence in unfinished
+            for sequence in ended
         ]
 
     def schedule(self) -> StepPlan:

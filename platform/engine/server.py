@@ -106,7 +106,7 @@ class EngineServer:
             case GenerateRequest():
                 self._add(message)
             case AbortRequest():
-                self._outbox += self._core.abort(message.request_id)
+                self._outbox += self._core.abort(message.request_id, message.index)
             case RegisterAdapter():
                 self._answer(message.call_id, lambda: self._adapters.register(message.spec))
             case UnregisterAdapter():

@@ -82,9 +82,9 @@ class Generation:
         try:
             async with aclosing(self._engine.generate(self._request)) as stream:
                 async for tokens in stream:
-                    self._timer.note(tokens)
-                    # A choice that a stop string ended is gone here, though the engine may still be at it.
+                    # The engine may still send some of a choice that a stop string has ended here.
                     if tokens.index in self._choices:
+                        self._timer.note(tokens)
                         yield self._advance(tokens)
                     if not self._choices:
                         break
@@ -115,6 +115,8 @@ class Generation:
         )
         if stop_string is not None:
             delta.finish_reason, delta.stop_reason = FinishReason.STOP.value, stop_string
+            if not ended and len(self._choices) > 1:
+                self._engine.end_choice(self._request.request_id, tokens.index)
         elif tokens.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             raise _cut_short(tokens.finish_reason)
         elif tokens.finish_reason is not None:

@@ -278,8 +278,8 @@ class Harness:
         self.streams[message.request_id] = stream
         return stream
 
-    def abort(self, request_id: str) -> None:
-        self.receive(self.core.abort(request_id))
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        self.receive(self.core.abort(request_id, index))
 
     def step(self) -> list[FromEngine]:
         messages = self.core.step()

@@ -93,6 +93,21 @@ async def test_every_choice_ends_once(client: EngineClient) -> None:
     assert sorted(endings) == [0, 1, 2]
 
 
+async def test_one_choice_is_ended_while_the_other_goes_on(client: EngineClient) -> None:
+    lengths, reasons, running = [0, 0], {}, 1
+    async for message in client.generate(request("two", n=2, max_tokens=1500)):
+        lengths[message.index] += len(message.token_ids)
+        if message.finish_reason is not None:
+            reasons[message.index] = message.finish_reason
+        if message.index == 1 and lengths[1] == 3:
+            client.end_choice("two", 0)
+        if lengths[1] == 1400 and client.status is not None:
+            running = client.status.running
+    assert reasons == {0: FinishReason.ABORT, 1: FinishReason.LENGTH}
+    assert lengths[0] < 100 and lengths[1] == 1500
+    assert running == 1
+
+
 async def test_closing_the_stream_frees_everything(client: EngineClient) -> None:
     async with aclosing(client.generate(request("long", max_tokens=4000))) as stream:
         async for _ in stream:

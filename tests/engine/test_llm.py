@@ -79,7 +79,10 @@ def test_a_stop_string_ends_one_choice_and_leaves_the_others(llm: LLM) -> None:
     free = llm.generate("hello", params, use_tqdm=False)[0]
     stop = free.outputs[1].text[3:5]
     params = SamplingParams(temperature=1.0, seed=1, n=3, max_tokens=12, ignore_eos=True, stop=[stop])
+    count = llm.status().generation_tokens
     stopped = llm.generate("hello", params, use_tqdm=False)[0]
+    made = llm.status().generation_tokens - count
+    assert made == sum(len(choice.token_ids) for choice in stopped.outputs) < 36
     assert (stopped.outputs[1].stop_reason, stopped.outputs[1].finish_reason) == (stop, "stop")
     for before, after in zip(free.outputs, stopped.outputs, strict=True):
         assert after.text == before.text.split(stop)[0]

@@ -197,6 +197,24 @@ def test_abort_ends_each_choice_once_and_releases_everything(harness: Harness) -
     harness.assert_released()
 
 
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("moment", [0, 1, 2, 4, 8])
+def test_one_choice_is_ended_and_its_blocks_are_free_at_once(moment: int, index: int) -> None:
+    harness = Harness(max_num_batched_tokens=8)
+    prompt = tokens(13)
+    stream = harness.add(make_request("r", prompt, n=3, temperature=1.0, ignore_eos=True, max_tokens=20))
+    harness.drain_some(moment)
+    used = harness.pool.num_usable - harness.pool.num_free
+    harness.abort("r", index)
+    harness.abort("r", index)
+    assert [reason is FinishReason.ABORT for reason in stream.reasons] == [choice == index for choice in range(3)]
+    assert moment < 8 or harness.pool.num_usable - harness.pool.num_free < used
+    harness.drain()
+    assert sorted(map(len, stream.outputs))[1:] == [20, 20]
+    harness.abort("r", index)
+    harness.assert_released()
+
+
 # Prefix cache
 
 

@@ -41,6 +41,9 @@ class FakeEngine:
         self.running: set[str] = set()
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
+        self.stagger = 0
+        """Steps by which each choice is behind the one before it."""
+        self.ended_choices: list[tuple[str, int]] = []
         self.made = 0
         """Tokens of all requests."""
 
@@ -122,18 +125,23 @@ class FakeEngine:
         ended = False
         try:
             outputs = [self._output(request) for _ in range(request.params.n)]
-            for step in range(max(map(len, outputs))):
+            for step in range(max(map(len, outputs)) + self.stagger * len(outputs)):
                 await asyncio.sleep(self.delay)
                 self._maybe_crash(step)
                 for index, output in enumerate(outputs):
-                    if step < len(output):
+                    own = step - index * self.stagger
+                    if 0 <= own < len(output) and (request.request_id, index) not in self.ended_choices:
                         self.made += 1
-                        yield self._tokens(request, index, output, step)
+                        yield self._tokens(request, index, output, own)
             ended = True
         finally:
             self.running.discard(request.request_id)
             if not ended:
                 self.aborted.append(request.request_id)
+
+    def end_choice(self, request_id: str, index: int) -> None:
+        assert request_id in self.running
+        self.ended_choices.append((request_id, index))
 
     def _admit(self, request: GenerateRequest) -> None:
         if not self.ready():

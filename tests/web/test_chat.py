@@ -119,6 +119,19 @@ async def test_stream_without_usage_has_no_such_member(client: httpx.AsyncClient
     assert all("usage" not in event for event in (await chunks(client, messages=HELLO))[:-1])
 
 
+async def test_a_choice_that_met_its_stop_string_is_ended_in_the_engine(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.stagger = 7
+    body = {"model": "tiny", "messages": HELLO, "stop": ["fox"], "n": 3, "max_tokens": 200, "ignore_eos": True}
+    answer = (await client.post("/v1/chat/completions", json=body)).json()
+    assert [choice["stop_reason"] for choice in answer["choices"]] == ["fox"] * 3
+    [request] = engine.requests
+    assert engine.ended_choices == [(request.request_id, index) for index in range(2)]
+    assert engine.aborted == [request.request_id]
+    assert answer["usage"]["completion_tokens"] == engine.made
+
+
 async def test_stop_string_never_leaks_and_ends_the_engine_request(
     client: httpx.AsyncClient, engine: FakeEngine
 ) -> None:
