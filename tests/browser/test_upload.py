@@ -74,6 +74,7 @@ async def test_progress_is_shown_and_an_upload_can_be_cancelled(
     await drop_folder(page, adapter_folders[0])
     await send(page, "sql")
     await expect(page.get_by_role("progressbar")).to_be_visible()
+    await expect(page.locator("#progress-text")).to_contain_text("Reading: 100 %")
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_text("Cancelled. Nothing was registered.")).to_be_visible()
     await expect(page.get_by_role("progressbar")).to_be_hidden()

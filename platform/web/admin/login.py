@@ -10,7 +10,7 @@ from starlette.responses import Response
 from ..auth import check_origin, form_fields
 from ..dependencies import StateOf
 from ..errors import LOGIN_PATH, ApiError
-from .page import TEMPLATES, PageRoute, go_to, root_of
+from .page import NOT_KEPT, TEMPLATES, PageRoute, go_to, root_of
 
 WRONG: Final = "User or password is wrong."
 LOCAL_PATH: Final = re.compile(r"/(?!/)[!-\[\]-~]*")
@@ -49,7 +49,7 @@ async def log_out(request: Request, state: StateOf) -> Response:
 
 def _form(request: Request, target: str, user: str = "", error: str | None = None, status: int = 200) -> Response:
     context = {"root": root_of(request), "next": _local_path(target), "user": user, "error": error}
-    return TEMPLATES.TemplateResponse(request, "login.html", context, status_code=status)
+    return TEMPLATES.TemplateResponse(request, "login.html", context, status, NOT_KEPT)
 
 
 def _local_path(target: str) -> str:

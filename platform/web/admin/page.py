@@ -17,6 +17,8 @@ from .words import engine_words
 
 TEMPLATES: Final = Jinja2Templates(Path(__file__).resolve().parent.parent / "templates")
 SEE_OTHER: Final = 303
+NOT_KEPT: Final = {"cache-control": "no-store"}
+"""A page is nobody's after the logout, and a part of one must not come back as the whole."""
 HEADINGS: Final = {400: "That did not work", 403: "Not allowed", 404: "Not found", 503: "Not available right now"}
 
 
@@ -49,7 +51,7 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
         "csrf_token": session.csrf_token if session else "",
         "engine": {"words": words, "tone": tone},
     }
-    return TEMPLATES.TemplateResponse(request, template, frame | context, status_code=status)
+    return TEMPLATES.TemplateResponse(request, template, frame | context, status, NOT_KEPT)
 
 
 def root_of(request: Request) -> str:

@@ -1,0 +1,80 @@
+"""The figures and words behind the dashboard's live state."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from loraplex.engine.protocol import AdapterStatus
+from loraplex.web.admin.live_state import live_state
+from loraplex.web.admin.traffic import Traffic
+from loraplex.web.admin.words import size_words, span_words, targets_words
+from loraplex.web.metrics import FinishedRequest
+from loraplex.web.state import State
+
+from .fake_engine import FakeEngine
+
+
+def finished(at: float, **fields: Any) -> FinishedRequest:
+    plain = {"request_id": "r", "model": "m", "status": "stop", "first_token": 0.1, "duration": 1.0}
+    counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
+    return FinishedRequest(**{"at": at, **plain, **counts, **fields})
+
+
+def test_traffic_counts_each_request_once() -> None:
+    traffic = Traffic()
+    recent = [finished(at, first_token=at / 10) for at in (1.0, 2.0)]
+    traffic.tick(reversed(recent), 100)
+    recent.append(finished(3.0, status="error", first_token=None))
+    traffic.tick(reversed(recent), 150)
+    traffic.tick(reversed(recent), None)
+    traffic.tick(reversed(recent), 20)
+    figures = traffic.figures()
+    assert (figures["requests_per_minute"], figures["errors_per_minute"]) == (3, 1)
+    assert figures["tokens_per_second"] == "5.0"
+    assert figures["first_token_ms"] == "100"
+    assert sum(figures["history"]["requests_per_minute"]) == 3
+    assert len(figures["history"]["first_token_ms"]) == 60
+
+
+def test_traffic_forgets_after_five_minutes() -> None:
+    traffic = Traffic()
+    traffic.tick([finished(1.0)], 0)
+    for _ in range(60):
+        traffic.tick([], 0)
+    assert traffic.figures()["requests_per_minute"] == 0
+    assert traffic.figures()["first_token_ms"] == "100"
+    for _ in range(240):
+        traffic.tick([], 0)
+    assert traffic.figures()["first_token_ms"] == "–"
+    assert traffic.seen
+
+
+async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(
+    client: httpx.AsyncClient, engine: FakeEngine, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = engine.status
+    assert status is not None
+    status.adapters = [AdapterStatus(digest=f"{place:064x}", state="registered") for place in range(600)]
+    status.adapters[250].running = 1
+    status.block_map = bytes([0, 1, 2, 3])
+    monkeypatch.setattr(FakeEngine, "status", status)
+    document = live_state(state, Traffic())
+    assert document["blocks"]["legend"] == {3: f"{250:064x}"[:12]}
+    assert document["residency"]["states"] == {}
+    assert len(json.dumps(document)) < 5000
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (612_288, "612 kB"), (5e6, "5.0 MB"), (2e12, "2000.00 GB")],
+)
+def test_sizes_in_words(count: float, words: str) -> None:
+    assert size_words(count) == words
+
+
+def test_spans_and_targets_in_words() -> None:
+    assert [span_words(seconds) for seconds in (5, 600, 7200, 200_000)] == ["5 s", "10 min", "2 h", "2 days"]
+    assert targets_words(["v_proj", "q_proj"]) == "q, v"
+    assert targets_words(["lm_head", "down_proj"]) == "down, lm_head"

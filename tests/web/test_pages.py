@@ -1,0 +1,255 @@
+"""The dashboard's pages as plain HTTP: who gets what, forms, hostile texts."""
+
+import asyncio
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+import pytest_asyncio
+from bs4 import BeautifulSoup
+
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.web.admin.words import engine_words
+from loraplex.web.state import State
+
+from .conftest import ADMIN_PASSWORD
+from .fake_engine import FakeEngine
+from .test_access import log_in
+from .test_adapters_api import add, put
+
+PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/playground")
+ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "delete", "versions")
+POSTS = (*(f"/adapters/sql/{action}" for action in ACTIONS), "/adapters/sql@1/disable", "/logout")
+Headers = dict[str, str]
+HTML = {"accept": "text/html,application/xhtml+xml"}
+HTMX = {"accept": "text/html", "hx-request": "true"}
+ORIGIN = {"origin": "http://test"}
+XSS = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
+
+
+@pytest_asyncio.fixture
+async def sql(client: httpx.AsyncClient, admin: dict[str, str], adapter_folders: list[Path]) -> None:
+    client.headers.update(admin)
+    assert (await add(client, "sql", adapter_folders[0])).status_code == 201
+
+
+@pytest_asyncio.fixture
+async def login(sql: None, state: State) -> tuple[Headers, str]:
+    """The cookie's header and the CSRF token."""
+    return await log_in(state)
+
+
+@pytest.fixture
+def person(client: httpx.AsyncClient, login: tuple[Headers, str]) -> httpx.AsyncClient:
+    """A logged-in browser; sends no token by itself."""
+    del client.headers["authorization"]
+    client.headers.update(login[0] | HTML)
+    return client
+
+
+@pytest.fixture
+def trusted(login: tuple[Headers, str]) -> Headers:
+    """What the dashboard's own scripts send with a change."""
+    return {**ORIGIN, "x-csrf-token": login[1]}
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_page_is_whole_and_has_nothing_inline(person: httpx.AsyncClient, trusted: Headers, path: str) -> None:
+    answer = await person.get(path)
+    assert answer.status_code == 200
+    soup = BeautifulSoup(answer.text, "html.parser")
+    assert len(soup.find_all("h1")) == 1
+    assert not soup.find_all("style")
+    assert not soup.find_all(style=True)
+    assert all(str(script.get("src")).startswith("/static/") for script in soup.find_all("script"))
+    assert not [name for tag in soup.find_all() for name in tag.attrs if name.startswith("on")]
+    ids = [tag["id"] for tag in soup.find_all(id=True)]
+    assert len(ids) == len(set(ids))
+    for form in soup.find_all("form", method="post"):
+        assert [field["value"] for field in form.select("[name=csrf_token]")] == [trusted["x-csrf-token"]]
+    for control in soup.select("input:not([type=hidden]), textarea"):
+        assert soup.find("label", attrs={"for": str(control.get("id"))}) or control.find_parent("label"), control
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_static_files_of_a_page_exist(person: httpx.AsyncClient, path: str) -> None:
+    soup = BeautifulSoup((await person.get(path)).text, "html.parser")
+    addresses = {tag.get("src") or tag.get("href") for tag in soup.select("script[src], link[href], img[src]")}
+    for address in addresses:
+        assert (await person.get(str(address))).status_code == 200, address
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if path != "/adapters"])
+async def test_pages_without_parts_are_whole_for_htmx_too(person: httpx.AsyncClient, path: str) -> None:
+    soup = BeautifulSoup((await person.get(path, headers=HTMX)).text, "html.parser")
+    assert len(soup.select("html main h1")) == 1
+
+
+@pytest.mark.parametrize(("path", "status"), [*((path, 200) for path in PAGES), ("/login", 200), ("/adapters/no", 404)])
+async def test_pages_run_nothing_inline_and_are_not_kept(person: httpx.AsyncClient, path: str, status: int) -> None:
+    answer = await person.get(path)
+    assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store")
+    policy = dict(part.split(maxsplit=1) for part in answer.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'self'"
+    assert policy.keys() & {"script-src", "style-src"} == set()
+    assert {policy[name] for name in ("object-src", "base-uri", "frame-ancestors")} == {"'none'"}
+    assert not [words for words in policy.values() if "unsafe" in words]
+    assert answer.headers["x-frame-options"] == "DENY"
+
+
+async def test_htmx_gets_the_table_alone(person: httpx.AsyncClient) -> None:
+    whole, part = await person.get("/adapters"), await person.get("/adapters", headers=HTMX)
+    assert "<html" in whole.text
+    assert "<html" not in part.text
+    assert 'id="adapter-rows"' in part.text
+    for start in ("nonsense", "-1", "9" * 5000, "99"):
+        assert (await person.get("/adapters", params={"start": start})).status_code == 200, start
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_strangers_are_sent_to_the_login(client: httpx.AsyncClient, path: str) -> None:
+    del client.headers["authorization"]
+    browser = await client.get(path, headers=HTML)
+    assert (browser.status_code, browser.headers["location"]) == (303, f"/login?next={path}")
+    part = await client.get(path, headers=HTMX)
+    assert (part.status_code, part.headers["hx-redirect"], part.text) == (401, "/login", "")
+    program = await client.get(path)
+    assert (program.status_code, program.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/dashboard/state", "/dashboard/live"])
+async def test_an_inference_key_opens_no_page(client: httpx.AsyncClient, path: str) -> None:
+    for headers in ({}, HTML, HTMX):
+        assert (await client.get(path, headers=headers)).status_code == 403, headers
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_posts_need_origin_and_token(
+    person: httpx.AsyncClient, trusted: Headers, state: State, path: str
+) -> None:
+    token = trusted["x-csrf-token"]
+    body = {"confirm": "sql"}
+    for headers, fields in (
+        ({}, body | {"csrf_token": token}),
+        (ORIGIN, body),
+        (ORIGIN, body | {"csrf_token": "x"}),
+        ({"origin": "http://evil.example"}, body | {"csrf_token": token}),
+        ({"origin": "null", "x-csrf-token": token}, body),
+    ):
+        answer = await person.post(path, data=fields, headers=headers)
+        assert answer.status_code == 403, (headers, fields)
+        assert "Not allowed" in answer.text
+    assert await asyncio.to_thread(state.registry.adapters.get, "sql")
+
+
+async def test_the_login_itself_checks_the_origin(client: httpx.AsyncClient) -> None:
+    del client.headers["authorization"]
+    fields = {"user": "admin", "password": ADMIN_PASSWORD}
+    for origin in ({}, {"origin": "http://evil.example"}):
+        answer = await client.post("/login", data=fields, headers=origin)
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+    cookie = (await client.post("/login", data=fields, headers=ORIGIN)).headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["//evil.example", "/\\evil.example", "/\t/evil.example", "https://evil.example", "javascript:x", "", "/\n/e"],
+)
+async def test_the_login_never_leads_away(client: httpx.AsyncClient, target: str) -> None:
+    fields = {"user": "admin", "password": ADMIN_PASSWORD, "next": target}
+    answer = await client.post("/login", data=fields, headers=ORIGIN)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+async def test_refusals_are_pages_for_people_and_json_for_programs(person: httpx.AsyncClient, trusted: Headers) -> None:
+    for path, status in (("/adapters/unknown", 404), ("/adapters/%00", 400), ("/adapters/Not-A-Name", 400)):
+        answer = await person.get(path)
+        assert answer.status_code == status, path
+        assert "<h1>" in answer.text
+        assert "error" in (await person.get(path, headers={"accept": "application/json"})).json()
+    assert "There is no adapter" in (await person.get("/adapters/unknown")).text
+    answer = await person.post("/adapters/sql/explode", headers=trusted)
+    assert answer.status_code == 404
+    assert "There is no action" in answer.text
+
+
+async def test_hostile_texts_stay_texts(
+    person: httpx.AsyncClient, trusted: Headers, adapter_folders: list[Path]
+) -> None:
+    config = json.loads((adapter_folders[1] / CONFIG_FILE).read_text()) | {"base_model_name_or_path": XSS}
+    files = {CONFIG_FILE: json.dumps(config).encode(), WEIGHTS_FILE: (adapter_folders[1] / WEIGHTS_FILE).read_bytes()}
+    digests = {}
+    for file, data in files.items():
+        answer = await put(person, "hostile", file, data, **trusted, accept="*/*")
+        digests[file] = answer.json()["sha256"]
+    body = {"config_sha256": digests[CONFIG_FILE], "weights_sha256": digests[WEIGHTS_FILE]}
+    accepted = await person.post("/adapters/hostile/versions", data=body, headers=trusted)
+    assert "is registered" in accepted.text
+    pages = [accepted, await person.get("/adapters/hostile"), await person.get("/adapters", params={"search": XSS})]
+    pages += [await person.get("/playground", params={"prompt": XSS, "model": XSS})]
+    pages += [await person.get("/adapters/" + quote(XSS.partition("<script>")[0]))]
+    pages += [await person.get("/upload", params={"name": XSS}), await person.get("/login", params={"next": XSS})]
+    for page in pages:
+        assert "<img src=x" not in page.text
+        assert "<script>alert" not in page.text
+    assert "&lt;img src=x" in pages[1].text
+
+
+async def test_hostile_target_names_stay_texts(
+    person: httpx.AsyncClient, trusted: Headers, adapter_folders: list[Path]
+) -> None:
+    config = json.loads((adapter_folders[0] / CONFIG_FILE).read_text()) | {"target_modules": [XSS], "peft_type": XSS}
+    data = json.dumps(config).encode()
+    config_sha256 = (await put(person, "x", CONFIG_FILE, data, **trusted, accept="*/*")).json()["sha256"]
+    weights = (adapter_folders[0] / WEIGHTS_FILE).read_bytes()
+    weights_sha256 = (await put(person, "x", WEIGHTS_FILE, weights, **trusted, accept="*/*")).json()["sha256"]
+    body = {"config_sha256": config_sha256, "weights_sha256": weights_sha256}
+    refused = await person.post("/adapters/x/versions", data=body, headers=trusted)
+    assert "was not registered" in refused.text
+    assert "<img src=x" not in refused.text
+
+
+async def test_the_report_names_what_has_to_be_sent(person: httpx.AsyncClient, trusted: Headers) -> None:
+    body = {"config_sha256": "0" * 64, "weights_sha256": "1" * 64}
+    answer = await person.post("/adapters/new/versions", data=body, headers=trusted)
+    assert (answer.status_code, answer.headers["x-missing-files"]) == (202, f"{CONFIG_FILE},{WEIGHTS_FILE}")
+    for wrong in ({}, {"config_sha256": "../../etc", "weights_sha256": "x"}):
+        answer = await person.post("/adapters/new/versions", data=wrong, headers=trusted)
+        assert "was not registered" in answer.text
+    assert (await person.get("/upload")).status_code == 200
+
+
+async def test_the_live_stream_is_events_of_the_same_document(person: httpx.AsyncClient, state: State) -> None:
+    document = (await person.get("/dashboard/state", headers={"accept": "application/json"})).json()
+    assert document["engine"]["words"] == "Ready · CPU"
+    asyncio.get_running_loop().call_later(0.2, state.stopping.set)
+    answer = await person.get("/dashboard/live")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    first = answer.text.split("\n\n")[0]
+    assert json.loads(first.removeprefix("data: ")).keys() == document.keys()
+
+
+async def test_a_lost_engine_leaves_every_page_standing(
+    person: httpx.AsyncClient, trusted: Headers, engine: FakeEngine
+) -> None:
+    engine.crash()
+    for path in PAGES:
+        answer = await person.get(path)
+        assert answer.status_code == 200
+        assert "Restarting" in answer.text
+    document = (await person.get("/dashboard/state")).json()
+    assert document["residency"]["states"] is None
+    answer = await person.post("/adapters/sql/load", headers=trusted)
+    assert answer.status_code == 503
+    assert "Not available right now" in answer.text
+
+
+async def test_a_failed_start_is_said(person: httpx.AsyncClient, state: State) -> None:
+    state.start_error = "the weights are cut off"
+    assert "The engine could not start: the weights are cut off" in (await person.get("/")).text
+    assert engine_words(state) == ("Failed to start", "bad")
