@@ -1,7 +1,7 @@
 """Generation: one prompt on its way through the engine, its tokens turned into text, counted and measured."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -53,7 +53,7 @@ class Usage:
 class Generation:
     """`deltas()` once; closing it early aborts the request in the engine. `first_index` is added to choice numbers.
 
-    `model` and `trace_id` (the client's request id) are for metrics.
+    `model` and `trace_id` (the client's request id) are for metrics; `explain` puts the engine's refusal into words.
     """
 
     def __init__(
@@ -64,10 +64,12 @@ class Generation:
         metrics: Metrics,
         model: str,
         trace_id: str,
+        explain: Callable[[EngineUnavailable | RequestRejected], ApiError] = from_engine,
         first_index: int = 0,
     ) -> None:
         self._engine = engine
         self._request = request
+        self._explain = explain
         self._first_index = first_index
         self._timer = RequestTimer(metrics, model, trace_id, request)
         self.prompt_token_ids = request.prompt_token_ids
@@ -90,7 +92,7 @@ class Generation:
                         break
         except (EngineUnavailable, RequestRejected) as error:
             self._timer.fail()
-            raise from_engine(error) from error
+            raise self._explain(error) from error
         except ApiError:
             self._timer.fail()
             raise

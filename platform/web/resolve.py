@@ -1,21 +1,16 @@
 """From the `model` a client names to what the engine runs with."""
 
-from loraplex.engine.client import AdapterError, EngineUnavailable
+from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
 from loraplex.registry.snapshot import ResolvedAdapter
 
-from .errors import ApiError, from_engine, not_found
+from .errors import ApiError, from_engine, not_found, overloaded
 from .state import State
 
 
 async def resolve_adapter(state: State, model: str, tenant: str) -> ResolvedAdapter | None:
     """None for the base model. When this returns, the engine knows the adapter. Raises ApiError."""
-    try:
-        adapter = state.registry.snapshots.current.resolve(model, tenant)
-    except UnknownAdapter as error:
-        raise not_found(f"{error} GET /v1/models lists what there is.", "model", "model_not_found") from None
-    except AdapterUnavailable as error:
-        raise unavailable(str(error)) from None
+    adapter = _find(state, model, tenant)
     if adapter is None:
         return None
     try:
@@ -25,6 +20,34 @@ async def resolve_adapter(state: State, model: str, tenant: str) -> ResolvedAdap
     except EngineUnavailable as error:
         raise from_engine(error) from None
     return adapter
+
+
+def explain(
+    state: State, model: str, tenant: str, digest: str | None, error: EngineUnavailable | RequestRejected
+) -> ApiError:
+    """What the engine's refusal of a request for `model` means, which may have been removed since it was resolved.
+
+    Gone for good is what a new request would hear; a version that another one has replaced is worth a retry.
+    """
+    if digest is None or not isinstance(error, RequestRejected) or error.kind != "unavailable":
+        return from_engine(error)
+    try:
+        adapter = _find(state, model, tenant)
+    except ApiError as gone:
+        gone.message = f"The adapter was removed before this request could run. {gone.message}"
+        return gone
+    if adapter is None or adapter.digest != digest:
+        return overloaded(f"The version of '{model}' that this request waited for was removed; another serves now.")
+    return from_engine(error)
+
+
+def _find(state: State, model: str, tenant: str) -> ResolvedAdapter | None:
+    try:
+        return state.registry.snapshots.current.resolve(model, tenant)
+    except UnknownAdapter as error:
+        raise not_found(f"{error} GET /v1/models lists what there is.", "model", "model_not_found") from None
+    except AdapterUnavailable as error:
+        raise unavailable(str(error)) from None
 
 
 def unavailable(message: str) -> ApiError:

@@ -5,6 +5,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.sampling import SamplingParams
@@ -12,7 +13,7 @@ from loraplex.engine.sampling import SamplingParams
 from .auth import Caller
 from .errors import ApiError, invalid, overloaded
 from .generation import Generation
-from .resolve import resolve_adapter
+from .resolve import explain, resolve_adapter
 from .state import State
 
 INLINE_CHARS = 8192
@@ -54,8 +55,10 @@ async def start_generations(state: State, caller: Caller, order: Order, request_
         for number, prompt in enumerate(order.prompts)
     ]
     label = state.settings.base_name if adapter is None else adapter.name
+    digest = None if adapter is None else adapter.digest
+    words = partial(explain, state, order.model, caller.tenant, digest)
     return [
-        Generation(state.engine, state.tokenizer, request, state.metrics, label, request_id, number * n)
+        Generation(state.engine, state.tokenizer, request, state.metrics, label, request_id, words, number * n)
         for number, request in enumerate(requests)
     ]
 

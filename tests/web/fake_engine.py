@@ -150,7 +150,7 @@ class FakeEngine:
         if len(self.running) >= self.max_queue:
             raise RequestRejected("overloaded", "the queue is full")
         if request.adapter is not None and request.adapter.digest not in self.registered:
-            raise RequestRejected("invalid", f"adapter {request.adapter.digest[:12]} is not registered")
+            raise RequestRejected("unavailable", f"adapter {request.adapter.digest[:12]} is not registered")
 
     def _maybe_crash(self, step: int) -> None:
         if self.crash_after is not None and step >= self.crash_after:
