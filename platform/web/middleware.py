@@ -22,6 +22,7 @@ SECURITY_HEADERS: Final = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"content-security-policy", POLICY.encode()),
 )
+PROBES: Final = frozenset({"/health", "/ready", "/metrics"})
 
 access = logging.getLogger("loraplex.access")
 
@@ -54,7 +55,15 @@ class RequestContext:
             await crashed(request_id).response()(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - started
-            access.info("%s %s %s %.3fs id=%s", scope["method"], ascii(scope["path"]), status, seconds, request_id)
+            line = (scope["method"], ascii(scope["path"]), status, seconds, request_id)
+            access.log(_level(scope, status), "%s %s %s %.3fs id=%s", *line)
+
+
+def _level(scope: Scope, status: int) -> int:
+    """Probes and scrapes that went well come every few seconds and say nothing."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    routine = scope["method"] in ("GET", "HEAD") and path in PROBES and 200 <= status < 300
+    return logging.DEBUG if routine else logging.INFO
 
 
 def _request_id(scope: Scope) -> str:
