@@ -7,9 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
 from .turn import WriteTurn
+from .url_options import check_channel_binding, driver_arguments
 
 SUPPORTED = "sqlite:///path/to/file or postgresql://user:password@host/name"
 _BEGIN = "loraplex_begin"
@@ -17,8 +19,11 @@ _BEGIN = "loraplex_begin"
 
 def parse_url(url: str) -> URL:
     """The URL with our driver filled in; raises ValueError for a database that is not supported."""
-    parsed = make_url(url.replace("postgres://", "postgresql://", 1))
-    if parsed.drivername == "postgresql":
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ValueError(f"database_url is not a database's address. Use {SUPPORTED}.") from None
+    if parsed.drivername in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+pg8000")
     if parsed.drivername in ("postgresql+pg8000", "sqlite"):
         return parsed
@@ -29,12 +34,27 @@ def open_engine(url: str, foreign_keys: bool = True) -> Engine:
     """An engine with our connection settings. `foreign_keys=False` is for migrations that rebuild tables in SQLite."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
-        return create_engine(parsed, pool_size=8, max_overflow=24, pool_pre_ping=True)
+        return _open_postgresql(parsed)
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError(f"A SQLite database needs a file, so that every thread sees the same one. Use {SUPPORTED}.")
     Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(parsed, pool_size=8, max_overflow=24)
     _configure_sqlite(engine, foreign_keys)
+    return engine
+
+
+def _open_postgresql(url: URL) -> Engine:
+    arguments = driver_arguments(url.query)
+    try:
+        engine = create_engine(
+            url.set(query={}), connect_args=arguments, pool_size=8, max_overflow=24, pool_pre_ping=True
+        )
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"PostgreSQL needs the Python package {error.name}: pip install 'loraplex[postgres]'"
+        ) from None
+    if url.query.get("channel_binding") == "require":
+        event.listen(engine, "connect", lambda connection, _record: check_channel_binding(connection))
     return engine
 
 

@@ -18,6 +18,7 @@ from loraplex.registry.database import open_engine
 from loraplex.registry.migrate import upgrade
 
 TEMPLATE = "loraplex_template"
+PASSWORD = "sesame"
 
 
 class Postgres:
@@ -55,8 +56,8 @@ def find_binaries() -> Path | None:
 
 
 @contextmanager
-def private_server(binaries: Path) -> Iterator[str]:
-    """The URL of a server that lives as long as the block."""
+def private_server(binaries: Path, tls: bool = False) -> Iterator[str]:
+    """The URL of a server that lives as long as the block. `tls`: it has a certificate and asks for a password."""
     folder = Path(tempfile.mkdtemp(prefix="loraplex-postgres-"))
     user = _unprivileged_user(folder)
     data, port = folder / "data", _free_port()
@@ -64,22 +65,43 @@ def private_server(binaries: Path) -> Iterator[str]:
         binaries / "initdb",
         f"--pgdata={data}",
         "--username=loraplex",
-        "--auth=trust",
+        f"--auth={'scram-sha-256' if tls else 'trust'}",
+        f"--pwfile={_password_file(folder, user)}",
         "-E",
         "UTF8",
         "--no-sync",
     ]
     subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **user)
     options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", "-cunix_socket_directories=", "-cfsync=off"]
+    if tls:
+        options += _make_certificate(folder, user)
     log = (folder / "log").open("wb")
     server = subprocess.Popen([binaries / "postgres", "-D", data, *options], cwd=folder, stdout=log, stderr=log, **user)
     try:
         _wait_for(port, server, folder / "log")
-        yield f"postgresql://loraplex@127.0.0.1:{port}/postgres"
+        address = f"postgresql://loraplex:{PASSWORD}@127.0.0.1:{port}/postgres"
+        yield f"{address}?sslmode=verify-full&sslrootcert={folder / 'server.crt'}" if tls else address
     finally:
         server.terminate()
         server.wait(30)
         shutil.rmtree(folder)
+
+
+def _password_file(folder: Path, user: dict[str, Any]) -> Path:
+    file = folder / "password"
+    file.write_text(PASSWORD)
+    if user:
+        shutil.chown(file, user["user"])
+    return file
+
+
+def _make_certificate(folder: Path, user: dict[str, Any]) -> list[str]:
+    """A certificate for 127.0.0.1 that signs itself, as options of the server."""
+    certificate, key = folder / "server.crt", folder / "server.key"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=loraplex-test"]
+    request += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(request, check=True, capture_output=True, cwd=folder, **user)
+    return ["-cssl=on", f"-cssl_cert_file={certificate}", f"-cssl_key_file={key}"]
 
 
 def _unprivileged_user(folder: Path) -> dict[str, Any]:

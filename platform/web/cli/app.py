@@ -1,10 +1,12 @@
 """The commands of `loraplex`, assembled. Each lives in a file of its own and imports what it needs when it runs."""
 
 import sys
+from ssl import SSLError
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
+from sqlalchemy.exc import DBAPIError
 
 import loraplex
 
@@ -43,6 +45,9 @@ def main() -> None:
         sys.exit(2)
     except ValueError as error:
         _complain(str(error))
+        sys.exit(2)
+    except (DBAPIError, SSLError) as error:
+        _complain(f"the database cannot be used: {getattr(error, 'orig', error)}. Check database_url: loraplex doctor")
         sys.exit(2)
 
 
