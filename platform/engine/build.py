@@ -62,6 +62,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         cache = _reserve_cache(config, model, device, plan)
     with stages.timed("kernels compiled"):
         sampler = Sampler()
+        decoder.fuse(cache)
         warm_up(decoder, cache, adapters.table, sampler, config.block_size, max_model_len)
     limits = _limits(config, model, max_model_len, f"{base.fingerprint} {device.stored_dtype}")
     scheduler = Scheduler(limits, BlockPool(plan.num_blocks, config.block_size), adapters)

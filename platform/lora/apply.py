@@ -1,7 +1,7 @@
 """y += scaling * (x A^T) B for each token's own adapter: the one entry for the engine, and the formula in torch."""
 
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -27,19 +27,20 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kin
 
 def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
     assert y.is_contiguous()
-    if batch.arrays is None:
-        batch.arrays = _arrays(batch)
     members, firsts = _members(kinds, tuple([batch.table.shapes[kind][1] for kind in kinds]))
-    cpu.add_lora(_bits(y), _bits(x.contiguous()), layer, members, firsts, *batch.arrays)
+    cpu.add_lora(_bits(y), _bits(x.contiguous()), layer, members, firsts, *kernel_arrays(batch))
 
 
-def _arrays(batch: LoraBatch) -> tuple[Any, ...]:
-    table = batch.table
-    return (
-        *(_bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy()),
-        *(batch.token_scale.numpy(), batch.sorted_tokens.numpy()),
-        *(batch.segment_starts.numpy(), batch.segment_slots.numpy()),
-    )
+def kernel_arrays(batch: LoraBatch) -> tuple[Any, ...]:
+    """The page table and the batch as the CPU kernel takes them, made once per batch."""
+    if batch.arrays is None:
+        table = batch.table
+        batch.arrays = (
+            *(_bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy()),
+            *(batch.token_scale.numpy(), batch.sorted_tokens.numpy()),
+            *(batch.segment_starts.numpy(), batch.segment_slots.numpy()),
+        )
+    return cast("tuple[Any, ...]", batch.arrays)
 
 
 @cache

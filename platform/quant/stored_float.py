@@ -20,8 +20,9 @@ class StoredFloatLinear:
         self._storage = storage
         self._rows = sum(out_features)
         self._parts = Parts(in_features, out_features)
-        self._panels = np.empty(0, np.float32)
-        self._bias = np.zeros(self._rows, np.float32)
+        self.panels = np.empty(0, np.float32)
+        """The weight as panel_linear takes it, one-dimensional."""
+        self.bias = np.zeros(self._rows, np.float32)
         self._workers = torch.get_num_threads()
 
     def load(self, part: int, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -29,9 +30,9 @@ class StoredFloatLinear:
 
     def finish(self) -> None:
         weight, bias = self._parts.weight(self._storage), self._parts.bias(torch.float32)
-        self._panels = pack_weight(weight.view(BITS[self._storage]).numpy())
+        self.panels = pack_weight(weight.view(BITS[self._storage]).numpy()).reshape(-1)
         if bias is not None:
-            self._bias = bias.numpy()
+            self.bias = bias.numpy()
         del self._parts
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
@@ -40,8 +41,8 @@ class StoredFloatLinear:
         y = torch.empty(x.shape[0], self._rows)
         scratch = torch.empty(scratch_size(*x.shape))
         panel_linear(
-            self._panels,
-            self._bias,
+            self.panels,
+            self.bias.ctypes.data,
             x.data_ptr(),
             scratch.data_ptr(),
             y.data_ptr(),
@@ -53,4 +54,4 @@ class StoredFloatLinear:
         return y
 
     def weight_bytes(self) -> int:
-        return self._panels.nbytes + self._bias.nbytes
+        return self.panels.nbytes + self.bias.nbytes

@@ -10,17 +10,16 @@ import torch.nn.functional as F
 from ..batch import Batch
 from ..kernels.arrays import as_array
 from .backend import Rotary
+from .kernels.arguments import Paged
 from .kernels.paged import TILE, Cache, Step, attend, merge
 from .kernels.plan import SPLIT, plan
-from .kernels.write import Heads, rotate_and_write, rotate_and_write_parallel, write
+from .kernels.write import SERIAL_TOKENS, Heads, rotate_and_write, rotate_and_write_parallel, write
 from .reference import normed, rotate
 
 QUERY_ROWS: Final = 96
 """Rows (token, head of a group) of one prefill item."""
 MOST_REGISTER_ROWS: Final = 7
 PREFILL_REGISTER_ROWS: Final = 6
-SERIAL_TOKENS: Final = 16
-"""Below this, waking the other threads costs more than they save."""
 NO_WINDOW: Final = 1 << 40
 
 
@@ -58,7 +57,7 @@ class CpuAttention:
         if block_size % TILE:
             raise ValueError(f"block_size is {block_size}; on a CPU it must be a multiple of {TILE}")
         assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
-        self._num_heads, self._num_kv_heads, self._head_dim = num_heads, num_kv_heads, head_dim
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self._size = -(-head_dim // TILE) * TILE
         shape = (num_layers, num_blocks, num_kv_heads, block_size // TILE)
         self._key = torch.zeros(*shape, self._size, TILE, dtype=cache_dtype)
@@ -78,15 +77,20 @@ class CpuAttention:
         self._plan: StepPlan | None = None
         self._heads: dict[int, tuple[Rotary, Heads]] = {}
 
+    @property
+    def rotates_in_kernel(self) -> bool:
+        """Whether both halves of a head are whole vectors."""
+        return self.head_dim % (2 * TILE) == 0
+
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
         key, value = self._padded(key), self._padded(value)
         write(as_array(key), as_array(value), self._planned(batch).slots, self._caches[layer])
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-        if self._head_dim % (2 * TILE):
+        if not self.rotates_in_kernel:
             return self._rotate_then_write(layer, qkv, rotary, batch)
         step = self._planned(batch)
-        query = qkv.new_empty(len(qkv), self._num_heads, self._head_dim)
+        query = qkv.new_empty(len(qkv), self.num_heads, self.head_dim)
         arguments = (as_array(qkv), step.positions, step.slots, self._heads_of(rotary), self._caches[layer])
         if len(qkv) < SERIAL_TOKENS:
             rotate_and_write(*arguments, as_array(query))
@@ -95,8 +99,8 @@ class CpuAttention:
         return query
 
     def _rotate_then_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-        heads = qkv.view(len(qkv), -1, self._head_dim).float()
-        query, key, value = torch.split(heads, [self._num_heads, self._num_kv_heads, self._num_kv_heads], dim=1)
+        heads = qkv.view(len(qkv), -1, self.head_dim).float()
+        query, key, value = torch.split(heads, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
         self.write(layer, rotate(normed(key, rotary.key_norm, rotary.eps), rotary, batch.positions), value, batch)
         return rotate(normed(query, rotary.query_norm, rotary.eps), rotary, batch.positions).to(qkv.dtype)
 
@@ -113,7 +117,17 @@ class CpuAttention:
                 attend(step, cache, items, self._counter, self._scale, window, most, workers, rows, self._columns)
         if len(plan.merges):
             merge(step, plan.merges)
-        return output if self._size == self._head_dim else output[..., : self._head_dim]
+        return output if self._size == self.head_dim else output[..., : self.head_dim]
+
+    def arguments(self, batch: Batch) -> Paged:
+        """What `rotate_and_write` and `attend` hand to their kernels, of all layers at once."""
+        step = self._planned(batch)
+        return Paged(
+            *(as_array(self._key), as_array(self._value), step.positions, step.slots, step.block_tables),
+            *(step.decode_items, step.prefill_items, step.merges, step.partial_sums, step.partial_states),
+            *(self._counter, np.array(self._windows), self._scale, self._group, self._most_rows),
+            *(self._decode_rows, self._prefill_rows, self._columns, self._workers),
+        )
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:
@@ -127,12 +141,12 @@ class CpuAttention:
         """Compile (or fetch from numba's cache) every kernel for activations of this dtype. Overwrites block 0."""
         for tokens, length in ((1, SPLIT + 1), (2, 2), (SERIAL_TOKENS, SERIAL_TOKENS)):
             batch = _first_block_batch(tokens, length)
-            table = torch.ones(TILE, self._head_dim // 2)
-            width = (self._num_heads + 2 * self._num_kv_heads) * self._head_dim
+            table = torch.ones(TILE, self.head_dim // 2)
+            width = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
             query = self.rotate_and_write(
                 0, torch.zeros(tokens, width, dtype=compute_dtype), Rotary(table, table), batch
             )
-            key = torch.zeros(tokens, self._num_kv_heads, self._head_dim, dtype=compute_dtype)
+            key = torch.zeros(tokens, self.num_kv_heads, self.head_dim, dtype=compute_dtype)
             self.write(0, key, key, batch)
             self.attend(0, query, batch)
         self._heads.clear()
@@ -149,8 +163,8 @@ class CpuAttention:
                 decode_items=decodes,
                 prefill_items=prefills,
                 merges=merges,
-                partial_sums=np.empty((partials, self._num_heads, self._size), dtype=np.float32),
-                partial_states=np.empty((partials, self._num_heads, 2), dtype=np.float32),
+                partial_sums=np.empty((partials, self.num_heads, self._size), dtype=np.float32),
+                partial_states=np.empty((partials, self.num_heads, 2), dtype=np.float32),
             )
         return self._plan
 
@@ -165,7 +179,7 @@ class CpuAttention:
         return self._heads[id(rotary)][1]
 
     def _padded(self, heads: torch.Tensor) -> torch.Tensor:
-        missing = self._size - self._head_dim
+        missing = self._size - self.head_dim
         return F.pad(heads, (0, missing)) if missing else heads.contiguous()
 
 

@@ -37,7 +37,7 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, 
     if x.shape[1] % LANES:
         return rms_norm_reference(residual.add_(x), weight, eps)
     output = torch.empty_like(x)
-    rows = _add_rows if x.numel() < SERIAL_ELEMENTS else _add_rows_parallel
+    rows = add_rows if x.numel() < SERIAL_ELEMENTS else add_rows_parallel
     rows(as_array(x), as_array(residual), as_array(weight), np.float32(eps), as_array(output))
     return output
 
@@ -55,14 +55,14 @@ def _norm_rows_parallel(x: Array, weight: Array, eps: float, output: Array) -> N
 
 
 @njit(cache=True, nogil=True)
-def _add_rows(x: Array, residual: Array, weight: Array, eps: float, output: Array) -> None:
+def add_rows(x: Array, residual: Array, weight: Array, eps: float, output: Array) -> None:
     for token in range(x.shape[0]):
         _add(x, token, residual)
         _norm(residual, token, weight, eps, output)
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _add_rows_parallel(x: Array, residual: Array, weight: Array, eps: float, output: Array) -> None:
+def add_rows_parallel(x: Array, residual: Array, weight: Array, eps: float, output: Array) -> None:
     for token in prange(x.shape[0]):
         _add(x, token, residual)
         _norm(residual, token, weight, eps, output)

@@ -27,19 +27,19 @@ def silu_multiply(gate_up: torch.Tensor) -> torch.Tensor:
     if width // 2 % LANES:
         return silu_multiply_reference(gate_up)
     output = gate_up.new_empty(tokens, width // 2)
-    rows = _rows if output.numel() < SERIAL_ELEMENTS else _rows_parallel
+    rows = silu_rows if output.numel() < SERIAL_ELEMENTS else silu_rows_parallel
     rows(as_array(gate_up), as_array(output))
     return output
 
 
 @njit(cache=True, nogil=True)
-def _rows(gate_up: Array, output: Array) -> None:
+def silu_rows(gate_up: Array, output: Array) -> None:
     for token in range(output.shape[0]):
         _row(gate_up, token, output)
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _rows_parallel(gate_up: Array, output: Array) -> None:
+def silu_rows_parallel(gate_up: Array, output: Array) -> None:
     for token in prange(output.shape[0]):
         _row(gate_up, token, output)
 

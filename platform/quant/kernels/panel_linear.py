@@ -148,8 +148,8 @@ def _multiply_panels(
 
 
 @njit(parallel=True, cache=True)
-def panel_linear(panels: Any, bias: Any, x: int, packed: int, y: int, m: int, n: int, k: int, workers: int) -> None:
-    """x, packed and y are addresses of fp32 arrays; packed has scratch_size(m, k) floats.
+def panel_linear(panels: Any, bias: int, x: int, packed: int, y: int, m: int, n: int, k: int, workers: int) -> None:
+    """bias, x, packed and y are addresses of fp32 arrays; packed has scratch_size(m, k) floats.
 
     `workers` threads take panels as they get on: a slow core delays nobody.
     """
@@ -171,7 +171,7 @@ def panel_linear(panels: Any, bias: Any, x: int, packed: int, y: int, m: int, n:
         while begin < total:
             following = _claim(counter) * chunk
             _multiply_panels(
-                panels, begin, min(begin + chunk, total), min(following, total - 1), bias.ctypes.data, packed, y, m, n,
+                panels, begin, min(begin + chunk, total), min(following, total - 1), bias, packed, y, m, n,
                 pairs,
             )  # fmt: skip
             begin = following

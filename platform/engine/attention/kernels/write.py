@@ -4,13 +4,16 @@ Shapes: T tokens, H query heads, G KV heads, D head size, the cache of paged.py.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import njit, prange
 
 from ...kernels.vector import Array, load, multiply, multiply_add, scatter, splat, store, total
 from .paged import TILE, Cache
+
+SERIAL_TOKENS: Final = 16
+"""Below this, waking the other threads costs more than they save."""
 
 
 class Heads(NamedTuple):

@@ -1,0 +1,35 @@
+"""What one step hands to the attention kernels, for callers that are compiled themselves."""
+
+from typing import Any, NamedTuple
+
+
+class Paged(NamedTuple):
+    """The cache of all layers, and what every layer of a step shares. Shapes as in paged.py, L layers."""
+
+    key: Any
+    """[L, N, G, B, D, 16]"""
+    value: Any
+    """[L, N, G, B, 16, D]"""
+    positions: Any
+    """[T] int64"""
+    slots: Any
+    """[T] int64, where the tokens' keys and values go"""
+    block_tables: Any
+    decode_items: Any
+    prefill_items: Any
+    """Work items, as plan.py makes them; `merges` too."""
+    merges: Any
+    partial_sums: Any
+    partial_states: Any
+    counter: Any
+    windows: Any
+    """[L] int64"""
+    scale: Any
+    decode_most: Any
+    """Most rows of a work item; `prefill_most` alike."""
+    prefill_most: Any
+    decode_rows: Any
+    """A tuple as long as a register tile has rows; `prefill_rows` and `columns` alike."""
+    prefill_rows: Any
+    columns: Any
+    workers: Any

@@ -1,0 +1,1 @@
+"""The decoder's layers as one compiled call."""

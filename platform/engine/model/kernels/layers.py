@@ -1,0 +1,175 @@
+"""All layers of a decoder in one compiled call: the kernels that DecoderLayer composes, in the same order and with the
+same bits, without Python between them. On a small model and few tokens, Python is most of a step.
+
+Shapes: T tokens, C hidden size, H query heads, G KV heads, D head size, I intermediate size, L layers.
+"""
+
+from typing import Any, Final, NamedTuple
+
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from loraplex.lora.kernels.cpu import add_lora
+from loraplex.quant.kernels.panel_linear import panel_linear
+
+from ...attention.kernels.arguments import Paged
+from ...attention.kernels.paged import Cache, Step, attend, merge
+from ...attention.kernels.write import SERIAL_TOKENS, Heads, rotate_and_write, rotate_and_write_parallel
+from ...kernels.norm import SERIAL_ELEMENTS as SERIAL_NORM
+from ...kernels.norm import add_rows, add_rows_parallel
+from ...kernels.silu import SERIAL_ELEMENTS as SERIAL_SILU
+from ...kernels.silu import silu_rows, silu_rows_parallel
+from ...kernels.vector import Array
+
+(INPUT_NORM, MLP_NORM, QUERY_NORM, KEY_NORM, QKV, OUTPUT, GATE_UP, DOWN) = range(8)
+BIAS: Final = 4
+"""A linear's bias stands this many columns after its panels."""
+COLUMNS: Final = DOWN + BIAS + 1
+"""Columns of the address table [L, COLUMNS]."""
+
+
+class Sizes(NamedTuple):
+    hidden: Any
+    heads: Any
+    kv_heads: Any
+    head_dim: Any
+    intermediate: Any
+    norm_size: Any
+    """D where query and key heads are normed (Qwen3), else 0"""
+
+
+class Model(NamedTuple):
+    """What stays the same from step to step."""
+
+    table: Any
+    """[L, COLUMNS] int64, where each layer's weights are in memory"""
+    like: Any
+    """An array of the panels' element type."""
+    cos: Any
+    """[positions, D / 2] float32; `sin` alike"""
+    sin: Any
+    eps: Any
+    """float32"""
+    kinds: Any
+    """[7] int64, the linears q, k, v, o, gate, up, down as LoRA counts them"""
+    firsts: Any
+    """[4, 4] int64, for each group of linears: where each one's columns begin, and the end"""
+
+
+class Lora(NamedTuple):
+    """The arguments of the LoRA kernel; no `slots`: no token uses an adapter."""
+
+    arena: Any
+    offset: Any
+    rank: Any
+    scaling: Any
+    token_scale: Any
+    sorted_tokens: Any
+    starts: Any
+    slots: Any
+
+
+@intrinsic
+def _pointer(typing: Any, address: Any, like: Any) -> Any:
+    """The array at an address, as a pointer to elements of like's type."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(types.int64, like), generate
+
+
+@njit(inline="always")
+def _floats(model: Model, layer: int, column: int, size: int) -> Array:
+    return carray(_pointer(model.table[layer, column], model.cos), (size,))
+
+
+@njit(inline="always")
+def _linear(model: Model, layer: int, column: int, x: Array, y: Array, scratch: Array, workers: int) -> None:
+    panels = carray(_pointer(model.table[layer, column], model.like), (1,))
+    bias = model.table[layer, column + BIAS]
+    panel_linear(
+        panels, bias, x.ctypes.data, scratch.ctypes.data, y.ctypes.data, len(x), y.shape[1], x.shape[1], workers
+    )
+
+
+@njit(inline="always")
+def _lora(model: Model, layer: int, lora: Lora, x: Array, y: Array, group: int, kind: int, count: int) -> None:
+    if len(lora.slots):
+        kinds = model.kinds[kind : kind + count]
+        add_lora(
+            y, x, layer, kinds, model.firsts[group, : count + 1], lora.arena, lora.offset, lora.rank,
+            lora.scaling, lora.token_scale, lora.sorted_tokens, lora.starts, lora.slots,
+        )  # fmt: skip
+
+
+@njit(inline="always")
+def _norm(model: Model, layer: int, column: int, x: Array, residual: Array, output: Array) -> None:
+    weight = _floats(model, layer, column, x.shape[1])
+    if x.size < SERIAL_NORM:
+        add_rows(x, residual, weight, model.eps, output)
+    else:
+        add_rows_parallel(x, residual, weight, model.eps, output)
+
+
+@njit(inline="always")
+def _rotate(model: Model, layer: int, sizes: Sizes, paged: Paged, cache: Cache, qkv: Array, query: Array) -> None:
+    norms = _floats(model, layer, QUERY_NORM, sizes.norm_size), _floats(model, layer, KEY_NORM, sizes.norm_size)
+    heads = Heads(model.cos, model.sin, norms[0], norms[1], model.eps)
+    if len(qkv) < SERIAL_TOKENS:
+        rotate_and_write(qkv, paged.positions, paged.slots, heads, cache, query)
+    else:
+        rotate_and_write_parallel(qkv, paged.positions, paged.slots, heads, cache, query, paged.workers)
+
+
+@njit(inline="always")
+def _attend(layer: int, paged: Paged, cache: Cache, query: Array, output: Array) -> None:
+    step = Step(query, paged.block_tables, output, paged.partial_sums, paged.partial_states)
+    window, counter, scale, workers = paged.windows[layer], paged.counter, paged.scale, paged.workers
+    if len(paged.decode_items):
+        attend(
+            step, cache, paged.decode_items, counter, scale, window, paged.decode_most, workers, paged.decode_rows,
+            paged.columns,
+        )  # fmt: skip
+    if len(paged.prefill_items):
+        attend(
+            step, cache, paged.prefill_items, counter, scale, window, paged.prefill_most, workers, paged.prefill_rows,
+            paged.columns,
+        )  # fmt: skip
+    if len(paged.merges):
+        merge(step, paged.merges)
+
+
+@njit(inline="always")
+def _silu(gate_up: Array, output: Array) -> None:
+    if output.size < SERIAL_SILU:
+        silu_rows(gate_up, output)
+    else:
+        silu_rows_parallel(gate_up, output)
+
+
+@njit(cache=True, nogil=True)
+def forward_layers(
+    x: Array, residual: Array, normed: Array, qkv: Array, query: Array, attended: Array, gate_up: Array, active: Array,
+    scratch: Array, model: Model, sizes: Sizes, paged: Paged, lora: Lora,
+) -> None:  # fmt: skip
+    """x [T, C], residual [T, C]: as DecoderLayer.apply leaves them after the last layer. The other arrays are room:
+
+    normed [T, C], qkv [T, (H + 2 G) D], query and attended [T, H, D], gate_up [T, 2 I], active [T, I].
+    """
+    flat = attended.reshape(len(x), sizes.heads * sizes.head_dim)
+    for layer in range(len(model.table)):
+        cache = Cache(paged.key[layer], paged.value[layer])
+        _norm(model, layer, INPUT_NORM, x, residual, normed)
+        _linear(model, layer, QKV, normed, qkv, scratch, paged.workers)
+        _lora(model, layer, lora, normed, qkv, 0, 0, 3)
+        _rotate(model, layer, sizes, paged, cache, qkv, query)
+        _attend(layer, paged, cache, query, attended)
+        _linear(model, layer, OUTPUT, flat, x, scratch, paged.workers)
+        _lora(model, layer, lora, flat, x, 1, 3, 1)
+        _norm(model, layer, MLP_NORM, x, residual, normed)
+        _linear(model, layer, GATE_UP, normed, gate_up, scratch, paged.workers)
+        _lora(model, layer, lora, normed, gate_up, 2, 4, 2)
+        _silu(gate_up, active)
+        _linear(model, layer, DOWN, active, x, scratch, paged.workers)
+        _lora(model, layer, lora, active, x, 3, 6, 1)

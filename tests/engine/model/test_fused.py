@@ -1,0 +1,110 @@
+"""One compiled call over all layers gives the bits of the layers one by one: logits, keys and values."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from loraplex.engine.attention.cpu import CpuAttention
+from loraplex.engine.batch import Batch
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.model.loader import Checkpoint
+from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.quant.choose import Choice
+from loraplex.quant.stored_float import StoredFloatLinear
+from loraplex.quant.torch_linear import TorchLinear
+from tests.checkpoints import make_checkpoint
+
+SLOTS, PAGES = 3, 2
+FITTING: list[tuple[str, torch.dtype, dict[str, Any]]] = [
+    ("llama", torch.float32, {"head_dim": 32}),
+    ("mistral", torch.float32, {"head_dim": 32, "sliding_window": 7}),
+    ("qwen2", torch.float16, {"num_attention_heads": 2, "num_key_value_heads": 1}),
+    ("qwen3", torch.bfloat16, {"head_dim": 64, "num_attention_heads": 7, "num_key_value_heads": 1}),
+]
+
+
+def load(folder: Path, stored: torch.dtype, scheme: Any = StoredFloatLinear) -> tuple[Decoder, CpuAttention]:
+    config = ModelConfig.from_folder(folder)
+    choice = Choice(lambda inputs, outputs: scheme(inputs, outputs, stored), torch.float32, "for a test")
+    decoder = DecoderLoader(config, Checkpoint(folder), choice, stored).load(128)
+    return decoder, CpuAttention(
+        num_layers=config.num_layers,
+        num_blocks=16,
+        block_size=16,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        cache_dtype=stored,
+        scale=config.head_dim**-0.5,
+        sliding_window=list(config.sliding_windows),
+    )
+
+
+def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
+    """Random adapters of ranks 16, 8 and 3 in slots 0, 1 and 2; the last leaves some linears alone."""
+    config = ModelConfig.from_folder(folder)
+    shapes, layers = config.linear_shapes(), config.num_layers
+    sizes = {kind: layers * RANKS_PER_PAGE * sum(shapes[kind]) for kind in KINDS}
+    offset, used = torch.zeros(SLOTS, len(KINDS), PAGES, dtype=torch.int64), 0
+    for slot in range(SLOTS):
+        for index, kind in enumerate(KINDS):
+            for page in range(PAGES):
+                offset[slot, index, page], used = used, used + sizes[kind]
+    rank = torch.tensor([16, 8, 3], dtype=torch.int32)[:, None, None].repeat(1, len(KINDS), layers)
+    rank[2, ::2] = 0
+    return PageTable((torch.randn(used) * 0.1).to(dtype), offset, rank, torch.rand(SLOTS, len(KINDS), layers), shapes)
+
+
+def batch(counts: list[int], lengths: list[int], table: PageTable | None, slots: list[int]) -> Batch:
+    """Sequences in blocks of their own, each with `counts` new tokens at the end of `lengths`."""
+    spans = [torch.arange(length - count, length) for count, length in zip(counts, lengths, strict=True)]
+    owners = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    blocks = torch.arange(len(counts) * 4, dtype=torch.int32).view(len(counts), 4)
+    positions = torch.cat(spans)
+    lora = table and LoraBatch.build(table, torch.tensor(slots, dtype=torch.int32)[owners], torch.ones(len(owners)))
+    return Batch(
+        token_ids=torch.randint(3, 300, positions.shape),
+        positions=positions,
+        slot_mapping=blocks[owners, positions // 16].long() * 16 + positions % 16,
+        query_starts=torch.tensor([0, *counts]).cumsum(0).to(torch.int32),
+        context_lengths=torch.tensor(lengths, dtype=torch.int32),
+        block_tables=blocks,
+        sample_rows=torch.tensor([0, sum(counts) - 1]),
+        lora=lora,
+    )
+
+
+@pytest.mark.parametrize(("family", "stored", "overrides"), FITTING)
+def test_same_bits(tmp_path: Path, family: str, stored: torch.dtype, overrides: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    folder = make_checkpoint(tmp_path, family, **overrides)
+    table = page_table(folder, stored)
+    steps = [
+        batch([20, 9, 5], [20, 9, 5], None, [0, 0, 0]),
+        batch([1, 13, 1], [21, 22, 6], table, [0, -1, 2]),
+        batch([1, 1, 1], [22, 23, 7], table, [1, 0, -1]),
+        batch([1], [23], None, [0]),
+    ]
+    outputs = []
+    for fused in (False, True):
+        decoder, cache = load(folder, stored)
+        if fused:
+            decoder.fuse(cache)
+            assert decoder.fused is not None
+        with torch.inference_mode():
+            logits = [decoder.forward(step, cache) for step in steps]
+        outputs.append((torch.cat(logits), cache.arguments(steps[-1]).key.copy(), cache.arguments(steps[-1]).value))
+    for apart, together in zip(*outputs, strict=True):
+        assert (apart == together).all()
+
+
+def test_what_does_not_fit_keeps_to_its_layers(tmp_path: Path) -> None:
+    narrow = make_checkpoint(tmp_path / "narrow", "llama", head_dim=16)
+    other = make_checkpoint(tmp_path / "other", "llama", head_dim=32)
+    for folder, scheme in ((narrow, StoredFloatLinear), (other, TorchLinear)):
+        decoder, cache = load(folder, torch.float32, scheme)
+        decoder.fuse(cache)
+        assert decoder.fused is None
