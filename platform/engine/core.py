@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from .histogram import STEP_TOKENS, Histogram, LoadTimes
 from .plan import StepPlan, StepResult
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
 from .scheduler import Scheduler
@@ -45,6 +46,8 @@ class EngineCore:
         self._step_seconds = 0.0
         self._model_seconds = 0.0
         self._integrity_errors = 0
+        self._step_tokens = Histogram(STEP_TOKENS)
+        self._load_times = LoadTimes()
 
     def add(self, request: GenerateRequest) -> None:
         """Raises ValueError for what is wrong with it or can never run, Overloaded when the queue is full."""
@@ -64,7 +67,7 @@ class EngineCore:
         plan = self.scheduler.schedule()
         messages = self._carry_out(plan)
         self.progressed = bool(plan.scheduled)
-        self._steps += self.progressed
+        self._count(plan)
         self._step_seconds += time.perf_counter() - begin
         self._check_idle()
         return messages
@@ -92,7 +95,14 @@ class EngineCore:
             integrity_errors=self._integrity_errors,
             step_seconds=self._step_seconds,
             host_seconds=self._step_seconds - self._model_seconds,
+            step_tokens=self._step_tokens.distribution(),
+            adapter_load_seconds=self._load_times.note(adapters),
         )
+
+    def _count(self, plan: StepPlan) -> None:
+        if plan.scheduled:
+            self._steps += 1
+            self._step_tokens.observe(sum(item.count for item in plan.scheduled))
 
     def _carry_out(self, plan: StepPlan) -> list[FromEngine]:
         if not plan.scheduled:

@@ -208,6 +208,17 @@ class AdapterStatus(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
+class Distribution(msgspec.Struct, kw_only=True):
+    """A histogram since the engine's start."""
+
+    bounds: list[float]
+    """Inclusive upper bounds of the buckets, ascending."""
+    counts: list[int]
+    """In each bucket alone, with one more for what is above the last bound."""
+    total: float
+    """Sum of all values."""
+
+
 class EngineStatus(Message, kw_only=True):
     """Heartbeat, twice a second, also when idle. Counters grow from the engine's start."""
 
@@ -233,6 +244,10 @@ class EngineStatus(Message, kw_only=True):
     """Seconds spent in steps."""
     host_seconds: float
     """The part of step_seconds outside the model: schedule, batch, commit."""
+    step_tokens: Distribution
+    """Tokens computed in a step, of prompts and of outputs."""
+    adapter_load_seconds: Distribution
+    """From the start of an adapter's load until it could be used."""
 
 
 class EngineFatal(Message, kw_only=True):

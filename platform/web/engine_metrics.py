@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
+from loraplex.engine.protocol import AdapterStatus, Distribution, EngineInfo, EngineStatus
 from loraplex.registry.snapshot import Snapshot, Snapshots
 
 from .engine_door import EngineDoor
@@ -56,6 +58,10 @@ class EngineCollector(Collector):
         cache = {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
         yield _gauge(
             "vllm:cache_config_info", "Shape of the KV cache", 1, (*LABELS, *cache), (*self._values, *cache.values())
+        )
+        yield _histogram("vllm:iteration_tokens_total", "Tokens of an engine step", status.step_tokens, self._values)
+        yield _histogram(
+            "vllm:lora_adapter_load_seconds", "Time of an adapter's load", status.adapter_load_seconds, self._values
         )
         yield _counter("loraplex_engine_steps", "Engine steps", status.steps)
         yield _counter("loraplex_engine_step_seconds", "Seconds in steps", status.step_seconds)
@@ -109,15 +115,12 @@ def _adapters(info: EngineInfo, status: EngineStatus, names: dict[str, str]) -> 
     running = GaugeMetricFamily("loraplex_adapter_running", "Sequences that use it", labels=("adapter",))
     loads = CounterMetricFamily("loraplex_adapter_loads", "Times it was loaded", labels=("adapter",))
     evictions = CounterMetricFamily("loraplex_adapter_evictions", "Times it was evicted", labels=("adapter",))
-    seconds = GaugeMetricFamily("loraplex_adapter_load_seconds", "Duration of its last load", labels=("adapter",))
     for name, adapter in _by_name(status.adapters, names):
         resident.add_metric((name, *tier), float(adapter.state == RESIDENT))
         running.add_metric((name,), adapter.running)
         loads.add_metric((name,), adapter.loads)
         evictions.add_metric((name,), adapter.evictions)
-        if adapter.load_seconds is not None:
-            seconds.add_metric((name,), adapter.load_seconds)
-    yield from (resident, running, loads, evictions, seconds)
+    yield from (resident, running, loads, evictions)
 
 
 def _by_name(adapters: list[AdapterStatus], names: dict[str, str]) -> list[tuple[str, AdapterStatus]]:
@@ -133,6 +136,13 @@ def _gauge(
 ) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, help, labels=labels)
     family.add_metric(values, value)
+    return family
+
+
+def _histogram(name: str, help: str, found: Distribution, values: tuple[str, ...]) -> HistogramMetricFamily:
+    bounds = [*map(floatToGoString, found.bounds), "+Inf"]
+    family = HistogramMetricFamily(name, help, labels=LABELS)
+    family.add_metric(values, list(zip(bounds, accumulate(found.counts), strict=True)), found.total)
     return family
 
 

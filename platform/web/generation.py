@@ -97,7 +97,7 @@ class Generation:
             self._timer.fail()
             raise
         finally:
-            self._timer.close(self.usage.completion_tokens, aborted=bool(self._choices))
+            self._timer.close(aborted=bool(self._choices))
 
     def _advance(self, tokens: Tokens) -> Delta:
         detokenizer = self._choices[tokens.index]
@@ -107,6 +107,7 @@ class Generation:
         text, stop_string = detokenizer.push(tokens.token_ids, final=ended, ended_by_token=ended_by_token)
         taken = len(tokens.token_ids) if stop_string is None else detokenizer.num_tokens - before
         self.usage.completion_tokens += taken
+        self._timer.take(tokens.index, taken)
         self.usage.cached_tokens = max(self.usage.cached_tokens, tokens.cached_tokens)
         delta = Delta(
             self._first_index + tokens.index,

@@ -1,10 +1,11 @@
 """Metrics: what this process counts and times, under vLLM's names, so that existing boards and gateways read them."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+import prometheus_client
+from prometheus_client import CollectorRegistry, Histogram
 
 from loraplex.engine.protocol import GenerateRequest, Tokens
 
@@ -76,15 +77,18 @@ class Metrics:
         self.inference = self._histogram("request_inference_time_seconds", "Scheduled to last token", LATENCY_BUCKETS)
         self.prompt_tokens = self._histogram("request_prompt_tokens", "Prompt tokens of a request", SIZE_BUCKETS)
         self.generated = self._histogram("request_generation_tokens", "Tokens made for a request", SIZE_BUCKETS)
+        self.longest = self._histogram(
+            "request_max_num_generation_tokens", "Tokens made for the longest choice of a request", SIZE_BUCKETS
+        )
         self.params_n = self._histogram("request_params_n", "Choices asked for", COUNT_BUCKETS)
         self.params_max_tokens = self._histogram("request_params_max_tokens", "max_tokens asked for", SIZE_BUCKETS)
-        self.success = Counter(
+        self.success = prometheus_client.Counter(
             "vllm:request_success",
             "Finished choices",
             ("model_name", "engine", "finished_reason"),
             registry=self.registry,
         )
-        self.adapter_requests = Counter(
+        self.adapter_requests = prometheus_client.Counter(
             "loraplex_adapter_requests",
             "Requests by adapter and outcome",
             ("adapter", "status"),
@@ -111,6 +115,7 @@ class RequestTimer:
         self._start = time.perf_counter()
         self._first: float | None = None
         self._last: dict[int, float] = {}
+        self._generated: Counter[int] = Counter()
         self._queued = 0.0
         self._cached = 0
         self._status = "abort"
@@ -132,6 +137,10 @@ class RequestTimer:
         self._last[tokens.index] = now
         self._cached = max(self._cached, tokens.cached_tokens)
 
+    def take(self, index: int, count: int) -> None:
+        """So many new tokens of a choice go to the client."""
+        self._generated[index] += count
+
     def finish(self, reason: str) -> None:
         """One choice has ended."""
         self._status = reason
@@ -140,14 +149,15 @@ class RequestTimer:
     def fail(self) -> None:
         self._status = "error"
 
-    def close(self, completion_tokens: int, aborted: bool) -> None:
+    def close(self, aborted: bool) -> None:
         """The request is over. `aborted`: some choice had not ended."""
-        now, metrics = time.perf_counter(), self._metrics
+        now, metrics, completion_tokens = time.perf_counter(), self._metrics, self._generated.total()
         if aborted and self._status != "error":
             self._status = "abort"
         metrics.adapter_requests.labels(self._model, self._status).inc()
         metrics.latency.observe(now - self._start)
         metrics.generated.observe(completion_tokens)
+        metrics.longest.observe(max(self._generated.values(), default=0))
         first_token = None if self._first is None else self._first - self._start
         if self._first is not None:
             self._book_phases(self._first, max(self._last.values()), completion_tokens)

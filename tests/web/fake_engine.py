@@ -7,6 +7,7 @@ from loraplex.engine.client import AdapterError, EngineState, EngineUnavailable,
 from loraplex.engine.protocol import (
     AdapterSpec,
     AdapterStatus,
+    Distribution,
     EngineInfo,
     EngineStatus,
     FinishReason,
@@ -70,6 +71,8 @@ class FakeEngine:
             integrity_errors=0,
             step_seconds=1.5,
             host_seconds=0.5,
+            step_tokens=Distribution(bounds=[1.0, 8.0], counts=[3, 4, 3], total=50.0),
+            adapter_load_seconds=Distribution(bounds=[0.1], counts=[1, 0], total=0.01),
         )
 
     def _block_map(self) -> bytes:

@@ -20,6 +20,9 @@ HISTOGRAMS = [
     "request_inference_time_seconds",
     "request_prompt_tokens",
     "request_generation_tokens",
+    "request_max_num_generation_tokens",
+    "iteration_tokens_total",
+    "lora_adapter_load_seconds",
     "request_params_n",
 ]
 COUNTERS = ["prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries", "prefix_cache_hits"]
@@ -52,6 +55,25 @@ async def test_vllm_names_and_labels(client: httpx.AsyncClient) -> None:
     )
     [labels] = found["vllm:cache_config_info"]
     assert dict(labels)["block_size"] == "16"
+
+
+async def test_histograms_of_the_engine_are_cumulative(client: httpx.AsyncClient) -> None:
+    found = await scrape(client)
+    base = (("engine", "0"), ("model_name", "tiny"))
+    buckets = {dict(labels)["le"]: value for labels, value in found["vllm:iteration_tokens_total_bucket"].items()}
+    assert buckets == {"1.0": 3, "8.0": 7, "+Inf": 10}
+    assert found["vllm:iteration_tokens_total_count"][base] == 10
+    assert found["vllm:iteration_tokens_total_sum"][base] == 50
+
+
+async def test_the_longest_choice_of_a_request(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.stagger = 3
+    body = {"model": "tiny", "prompt": "a", "n": 2, "max_tokens": 7, "ignore_eos": True}
+    await client.post("/v1/completions", json=body)
+    found = await scrape(client)
+    base = (("engine", "0"), ("model_name", "tiny"))
+    assert found["vllm:request_max_num_generation_tokens_sum"][base] == 7
+    assert found["vllm:request_generation_tokens_sum"][base] == 14
 
 
 async def test_adapter_series_come_and_go(
