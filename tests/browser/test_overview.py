@@ -1,4 +1,5 @@
 import asyncio
+import re
 from pathlib import Path
 
 import httpx
@@ -37,6 +38,20 @@ async def test_figures_move_with_the_traffic(page: Page, http: httpx.AsyncClient
     await expect(page.locator(".side").get_by_text("Ready · CPU")).to_be_visible()
 
 
+async def test_an_error_stands_out(page: Page, http: httpx.AsyncClient, engine: FakeEngine) -> None:
+    await page.goto("/")
+    figure = page.locator('[data-figure="errors_per_minute"]')
+    await expect(figure).to_have_attribute("data-tone", "")
+    engine.delay = 0.05
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 200, "ignore_eos": True}
+    running = asyncio.create_task(http.post("/v1/completions", json=body))
+    await expect(page.locator('[data-bind="engine.running"]')).to_have_text("1")
+    engine.crash()
+    assert (await running).status_code >= 500
+    await expect(figure).to_have_attribute("data-tone", "bad")
+    await expect(figure).to_contain_text("1 /min")
+
+
 async def test_the_block_map_shows_who_holds_blocks(
     page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
 ) -> None:
@@ -47,11 +62,13 @@ async def test_the_block_map_shows_who_holds_blocks(
     engine.delay = 0.03
     running = [asyncio.create_task(generate(http, model, 100)) for model in ("tiny", "sql")]
     legend = page.locator("#block-legend")
-    await expect(legend).to_have_text("sql")
+    await expect(legend).to_have_text(re.compile(r"^sql [1-9]\d*$"))
+    await expect(page.locator("#count-base")).to_have_text(re.compile(r"^[1-9]"))
     assert await page.evaluate(COLOURS) == 4  # and the base and the adapter
     await expect(page.locator('[data-bind="engine.running"]')).to_have_text("2")
     await asyncio.gather(*running)
     await expect(legend).to_be_empty()
+    await expect(page.locator("#count-base")).to_have_text("0")
     assert await page.evaluate(COLOURS) == 2
 
 
@@ -64,6 +81,7 @@ async def test_adapters_in_memory_are_tiles_that_lead_to_their_pages(
     await expect(page.get_by_text("None of 2 adapters is in memory")).to_be_visible()
     await http.post("/api/v1/adapters/sql/load")
     await expect(page.locator(".tile")).to_have_count(1)
+    await expect(page.locator(".tile")).to_contain_text("not used yet")
     await expect(page.get_by_text("1 of 2 adapters in memory")).to_be_visible()
     await page.get_by_role("link", name="sql").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("sql")

@@ -31,7 +31,7 @@ async def test_base_and_two_adapters_answer_side_by_side(
     await page.get_by_role("button", name="Run").click()
     panes = page.locator(".pane")
     await expect(panes).to_have_count(3)
-    await expect(panes.locator("h2")).to_have_text(["tiny", "json", "sql"])
+    await expect(panes.locator("h2")).to_have_text(["tiny base", "json", "sql"])
     said = [BASE_SENTENCE, sentence_of(digests[1]), sentence_of(digests[0])]
     await expect(panes.locator("output")).to_have_text(said)
     for place in range(3):

@@ -9,7 +9,7 @@ import pytest
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.web.admin.live_state import live_state
 from loraplex.web.admin.traffic import Traffic
-from loraplex.web.admin.words import size_words, span_words, targets_words
+from loraplex.web.admin.words import activity_words, size_words, span_words, targets_words, tile_words
 from loraplex.web.metrics import FinishedRequest
 from loraplex.web.state import State
 
@@ -72,6 +72,15 @@ async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(
 )
 def test_sizes_in_words(count: float, words: str) -> None:
     assert size_words(count) == words
+
+
+def test_what_an_adapter_in_memory_is_and_does() -> None:
+    status = AdapterStatus(digest="d", state="resident", rank=8, bytes=221_184)
+    assert (tile_words(status), activity_words(status)) == ("rank 8 · 221 kB", "not used yet")
+    status.pinned, status.last_used_seconds_ago = True, 600.0
+    assert (tile_words(status), activity_words(status)) == ("rank 8 · 221 kB · pinned", "idle 10 min")
+    status.running = 2
+    assert activity_words(status) == "2 running"
 
 
 def test_spans_and_targets_in_words() -> None:

@@ -91,7 +91,7 @@ def facts_of(version: Version) -> list[tuple[str, str]]:
         ("Alpha", f"{version.alpha:g}"),
         ("Targets", ", ".join(version.target_modules)),
         ("Parameters", f"{version.parameters:,}"),
-        ("Size", size_words(version.size)),
+        ("File size", size_words(version.size)),
         ("Trained on", version.base_model or "not said"),
         ("Uploaded by", version.uploaded_by),
     ]

@@ -85,7 +85,8 @@ def _facts(state: State) -> list[tuple[str, str]]:
         return [("Base", state.settings.base_name)]
     tokens = info.num_blocks * info.block_size
     return [
-        ("Base", f"{state.settings.base_name} ({info.architecture})"),
+        ("Base", state.settings.base_name),
+        ("Architecture", info.architecture),
         ("Context", f"{info.max_model_len:,} tokens"),
         ("Weights", f"{info.dtype}, {size_words(info.weight_bytes)}"),
         ("KV cache", f"{tokens:,} tokens, {size_words(info.kv_cache_bytes)}"),

@@ -8,7 +8,17 @@ from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
 
 from ..state import State
 from .traffic import NONE, Traffic
-from .words import ON_DISK, TONES, count_words, engine_words, residency_words, size_words, span_words, tile_words
+from .words import (
+    ON_DISK,
+    TONES,
+    activity_words,
+    count_words,
+    engine_words,
+    residency_words,
+    size_words,
+    span_words,
+    tile_words,
+)
 
 WAITING: Final = "Waiting for the engine."
 FIRST_ADAPTER: Final = 3
@@ -50,14 +60,13 @@ def _blocks(status: EngineStatus | None, info: EngineInfo | None, names: Mapping
     if status is None or info is None:
         return {"map": "", "legend": {}, "sentence": WAITING, "used": NONE, "hits": NONE}
     used = info.num_blocks - status.free_blocks
-    cached = f" {status.cached_blocks:,} more hold prefixes that can be used again." if status.cached_blocks else ""
     return {
         "map": base64.b64encode(status.block_map).decode(),
         "block_size": info.block_size,
         "legend": _legend(status, names),
         "used": f"{used / info.num_blocks:.1%}",
         "hits": f"{status.prefix_hits / status.prefix_queries:.0%}" if status.prefix_queries else NONE,
-        "sentence": f"{used:,} of {info.num_blocks:,} blocks in use.{cached}",
+        "sentence": f"{used:,} of {info.num_blocks:,} blocks in use.",
     }
 
 
@@ -97,7 +106,14 @@ def _residency(status: EngineStatus | None, info: EngineInfo | None, names: Mapp
 
 def _tile(place: int, adapter: AdapterStatus, names: Mapping[str, str]) -> dict[str, Any]:
     name = names.get(adapter.digest)
-    return {"label": _label(adapter, names), "name": name, "words": tile_words(adapter), "kind": _kind(place)}
+    return {
+        "label": _label(adapter, names),
+        "name": name,
+        "words": tile_words(adapter),
+        "activity": activity_words(adapter),
+        "busy": adapter.running > 0,
+        "kind": _kind(place),
+    }
 
 
 def _memory_sentence(

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from ..dependencies import CallerOf, StateOf
 from .page import PageRoute, page
 
-DEFAULT_PROMPT: Final = "Tell me about the weather in Paris."
+DEFAULT_PROMPT: Final = "A driver called Lina paid 80 euros for 15 white kites in Paris."
 PRESELECTED: Final = 2
 FILTER_FROM: Final = 12
 

@@ -70,12 +70,13 @@ def residency_words(status: AdapterStatus) -> str:
 
 
 def tile_words(status: AdapterStatus) -> str:
-    """One line about a resident adapter."""
+    """What a resident adapter is."""
     parts = [f"rank {status.rank}", size_words(status.bytes)]
-    if status.pinned:
-        parts.append("pinned")
+    return " · ".join([*parts, "pinned"] if status.pinned else parts)
+
+
+def activity_words(status: AdapterStatus) -> str:
     if status.running:
-        parts.append(f"{status.running} running")
-    elif status.last_used_seconds_ago is not None:
-        parts.append(f"idle {span_words(status.last_used_seconds_ago)}")
-    return " · ".join(parts)
+        return f"{status.running} running"
+    since = status.last_used_seconds_ago
+    return "not used yet" if since is None else f"idle {span_words(since)}"

@@ -1,8 +1,9 @@
 // The map of KV-cache blocks: one square for each block, or for several where there are too many to see.
 
-const MAX_SQUARES = 3200;
+const MAX_SQUARES = 1600;
 const GAP = 1;
-const HUES = [218, 28, 145, 280, 350, 190, 60, 320];
+// In OKLCH equal lightness looks equally light, so no adapter stands out by its hue.
+const HUES = [255, 60, 155, 310, 20, 205, 105, 340];
 const FREE = 0;
 const CACHED = 1;
 const FIRST_ADAPTER = 3;
@@ -10,7 +11,7 @@ const SWATCHES = ["swatch-free", "swatch-cached", "swatch-base"];
 
 export function colourOf(kind) {
   const place = kind - FIRST_ADAPTER;
-  return `hsl(${HUES[place % HUES.length]} 65% ${52 + 9 * (Math.floor(place / HUES.length) % 3)}%)`;
+  return `oklch(${0.66 - 0.09 * (Math.floor(place / HUES.length) % 3)} 0.15 ${HUES[place % HUES.length]})`;
 }
 
 function palette() {
@@ -18,10 +19,15 @@ function palette() {
   return (kind) => fixed[kind] ?? colourOf(kind);
 }
 
-// What a square of several blocks shows: its most frequent use, if it has any.
-function kindOf(blocks) {
+function countKinds(blocks) {
   const counts = new Map();
   for (const kind of blocks) counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  return counts;
+}
+
+// What a square of several blocks shows: its most frequent use, if it has any.
+function kindOf(blocks) {
+  const counts = countKinds(blocks);
   const used = [...counts].filter(([kind]) => kind > CACHED);
   if (used.length) return used.reduce((most, entry) => (entry[1] > most[1] ? entry : most))[0];
   return counts.has(CACHED) ? CACHED : FREE;
@@ -33,7 +39,7 @@ export function drawBlocks(blocks) {
   const squares = Math.ceil(map.length / perSquare);
   const canvas = document.getElementById("block-map");
   const width = canvas.clientWidth;
-  const cell = Math.max(5, Math.min(16, Math.floor(Math.sqrt((width * 130) / Math.max(1, squares)))));
+  const cell = Math.max(6, Math.min(16, Math.floor(Math.sqrt((width * 130) / Math.max(1, squares)))));
   const columns = Math.max(1, Math.floor((width + GAP) / cell));
   const height = Math.max(1, Math.ceil(squares / columns)) * cell;
   canvas.width = width * devicePixelRatio;
@@ -46,17 +52,21 @@ export function drawBlocks(blocks) {
     context.fillStyle = paint(kindOf(map.subarray(square * perSquare, (square + 1) * perSquare)));
     context.fillRect((square % columns) * cell, Math.floor(square / columns) * cell, cell - GAP, cell - GAP);
   }
-  drawLegend(blocks.legend);
+  drawLegend(blocks.legend, countKinds(map));
   const tokens = `${perSquare * (blocks.block_size ?? 0)} tokens`;
   document.getElementById("blocks-scale").textContent = map.length ? `One square is ${tokens}.` : "";
 }
 
-function drawLegend(legend) {
+function drawLegend(legend, counts) {
+  ["free", "cached", "base"].forEach((name, kind) => {
+    document.getElementById(`count-${name}`).textContent = (counts.get(kind) ?? 0).toLocaleString("en");
+  });
   const entries = Object.entries(legend).map(([kind, label]) => {
     const swatch = Object.assign(document.createElement("i"), { className: "swatch" });
     swatch.style.background = colourOf(Number(kind));
     const entry = document.createElement("span");
-    entry.append(swatch, label);
+    const count = Object.assign(document.createElement("b"), { textContent: counts.get(Number(kind)).toLocaleString("en") });
+    entry.append(swatch, `${label} `, count);
     return entry;
   });
   document.getElementById("block-legend").replaceChildren(...entries);

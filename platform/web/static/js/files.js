@@ -8,7 +8,8 @@ export const WANTED = [CONFIG, WEIGHTS];
 const CONFIG_LIMIT = 1 << 20;
 
 export function size(bytes) {
-  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+  const [count, unit] = bytes < 1e6 ? [bytes / 1e3, "kB"] : bytes < 1e9 ? [bytes / 1e6, "MB"] : [bytes / 1e9, "GB"];
+  return `${count.toFixed(count < 100 ? 1 : 0)}\u00a0${unit}`;
 }
 
 // A dropped folder counts as the files that lie directly in it: training folders hold checkpoints of the same names.

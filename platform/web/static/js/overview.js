@@ -15,6 +15,7 @@ function drawSparklines(state) {
       held = value ?? held;
       return held === null ? [] : [`${((100 * i) / (points.length - 1)).toFixed(2)} ${(28 - (26 * held) / top).toFixed(2)}`];
     });
+    svg.closest("[data-figure]").dataset.tone = svg.dataset.spark === "errors_per_minute" && top >= 1 ? "bad" : "";
     svg.querySelector("path").setAttribute("d", steps.length ? `M${steps.join("L")}` : "");
   }
 }
@@ -22,10 +23,13 @@ function drawSparklines(state) {
 function tileOf(adapter) {
   const tile = document.createElement(adapter.name ? "a" : "div");
   tile.className = "tile";
+  tile.title = adapter.label;
+  tile.dataset.busy = adapter.busy ? "yes" : "no";
   if (adapter.name) tile.href = url(`/adapters/${encodeURIComponent(adapter.name)}`);
   tile.style.borderLeftColor = colourOf(adapter.kind);
   tile.append(
     Object.assign(document.createElement("strong"), { textContent: adapter.label }),
+    Object.assign(document.createElement("span"), { textContent: adapter.activity }),
     Object.assign(document.createElement("small"), { textContent: adapter.words }),
   );
   return tile;

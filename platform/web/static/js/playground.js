@@ -80,7 +80,8 @@ function note(pane, words, tone = "") {
 
 function addPane(model) {
   const pane = document.getElementById("pane").content.cloneNode(true).firstElementChild;
-  pane.querySelector("h2").textContent = model;
+  pane.querySelector("h2 span").textContent = model;
+  pane.querySelector("h2 small").textContent = form.querySelector(".chip:has(small) input").value === model ? "base" : "";
   note(pane, "waiting…");
   panes.append(pane);
   return pane;
