@@ -215,3 +215,25 @@ def test_block_size_must_be_whole_tiles() -> None:
 def test_cache_bytes() -> None:
     cpu, reference = make_backends((4, 2), cache_dtype=torch.bfloat16)
     assert cpu.cache_bytes() == reference.cache_bytes() == 2 * 2 * BLOCKS * 16 * 2 * 64 * 2
+
+
+def test_a_cache_takes_memory_as_it_fills() -> None:
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    before = resident()
+    large = CpuAttention(
+        num_layers=4,
+        num_blocks=20_000,
+        block_size=16,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=64,
+        cache_dtype=torch.float32,
+        scale=0.125,
+        sliding_window=[None] * 4,
+    )
+    assert large.cache_bytes() > 1 << 30
+    assert resident() - before < large.cache_bytes() / 10
+    assert large.arguments(make_batch([(0, 5)])).key.ctypes.data % 64 == 0
