@@ -1,6 +1,7 @@
 """The numba backend against gather and softmax in float64: ragged mixed batches, every layout, every edge of a tile."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,8 +220,7 @@ def test_cache_bytes() -> None:
 
 def test_a_cache_takes_memory_as_it_fills() -> None:
     def resident() -> int:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
     before = resident()
     large = CpuAttention(
