@@ -43,6 +43,9 @@ class EngineChild:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "loraplex.engine.process", self._endpoint, stdin=asyncio.subprocess.PIPE
         )
+        if self._last_words is not None:
+            # It was told to end before there was a process.
+            self.kill(self._last_words)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(self._config) + b"\n")
         tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]

@@ -171,6 +171,19 @@ async def test_stopping_ends_running_requests(client: EngineClient) -> None:
     assert messages[-1].finish_reason is FinishReason.ABORT
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_stopping_while_the_process_is_being_made(model: Path, turns: int) -> None:
+    client = EngineClient(EngineConfig(model=str(model), num_kv_blocks=64, num_threads=1))
+    start = asyncio.create_task(client.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    begun = time.monotonic()
+    await client.stop(grace=5)
+    assert time.monotonic() - begun < 4
+    start.cancel()
+    assert client.pid is None or not Path(f"/proc/{client.pid}").exists()
+
+
 async def test_a_model_that_cannot_be_served_says_why(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"], "model_type": "mamba"}')
     with pytest.raises(EngineStartError, match="Mamba"):

@@ -69,6 +69,19 @@ class LiveServer:
                 [sys.executable, "-m", "loraplex", "serve"], stdout=log, stderr=log, env=environment(self.settings)
             )
 
+    def until_said(self, words: str) -> None:
+        """Return when the log has these words."""
+        deadline = time.monotonic() + START_SECONDS
+        while words not in self.log():
+            self.check_alive()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.01)
+
+    def processes(self) -> list[int]:
+        """All that are left of this server and what it has started, whoever their parent is now."""
+        mark = f"LORAPLEX_DATA_DIR={self.data_dir}".encode()
+        return [pid for pid in _all_processes() if mark in _environment(pid).split(b"\0")]
+
     def command(self, *arguments: str) -> None:
         """Run `loraplex ...` beside the server, with its settings."""
         command = [sys.executable, "-m", "loraplex", *arguments]
@@ -147,8 +160,18 @@ class LiveServer:
 
 
 def _children(pid: int) -> list[int]:
-    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [child for child in processes if _parent(child) == pid]
+    return [child for child in _all_processes() if _parent(child) == pid]
+
+
+def _all_processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def _parent(pid: int) -> int | None:

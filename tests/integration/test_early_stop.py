@@ -1,0 +1,49 @@
+"""A server that is told to stop while it still starts ends in order and leaves nothing behind."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .live_server import LiveServer
+
+TERMINATED = 143
+"""What a shell shows for a program that SIGTERM ended."""
+MOMENTS = {
+    "it looks for the model": "model found",
+    "it opens the registry": "registry open",
+    "the engine reads its configuration": "engine: configuration read",
+    "the engine compiles": "engine: memory reserved",
+    "it is ready": "loraplex is ready",
+}
+
+
+@pytest.mark.parametrize("words", MOMENTS.values(), ids=MOMENTS.keys())
+def test_stopped_while_it_starts(checkpoint: Path, tmp_path: Path, words: str) -> None:
+    server = LiveServer(tmp_path, checkpoint, num_kv_blocks=64)
+    try:
+        server.spawn()
+        server.until_said(words)
+        server.signal_stop()
+        assert server.wait_stopped(30) in (0, TERMINATED)
+        assert server.processes() == []
+        assert "Traceback" not in server.log()
+    finally:
+        server.end()
+
+
+def test_stopped_between_the_lines(checkpoint: Path, tmp_path: Path) -> None:
+    """At moments that no line of the log marks: while Python and modules are loaded and the engine is spawned."""
+    for number, pause in enumerate((0.1, 0.6, 1.2, 1.8, 2.4)):
+        (tmp_path / str(number)).mkdir()
+        server = LiveServer(tmp_path / str(number), checkpoint, num_kv_blocks=64)
+        try:
+            server.spawn()
+            time.sleep(pause)
+            server.signal_stop()
+            # Before the first line of ours runs, Python itself dies of the signal.
+            assert server.wait_stopped(30) in (0, TERMINATED, -signal.SIGTERM), f"after {pause} s"
+            assert server.processes() == []
+        finally:
+            server.end()
