@@ -36,11 +36,22 @@ def upgrade(url: str) -> None:
 
 def is_current(url: str) -> bool:
     """Whether the database is at the head, for readiness."""
+    return current(url) == head()
+
+
+def current(url: str) -> str | None:
+    """The revision that the database is at; None before the first migration."""
     engine = open_engine(url)
-    with engine.connect() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
-    engine.dispose()
-    return current == head()
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
+
+
+def is_known(revision: str) -> bool:
+    """Whether this version of loraplex has the revision."""
+    return any(script.revision == revision for script in ScriptDirectory(str(FOLDER)).walk_revisions())
 
 
 def head() -> str:

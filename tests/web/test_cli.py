@@ -2,17 +2,22 @@
 
 import json
 import os
+import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 import loraplex
 from loraplex.registry.migrate import head
 from loraplex.web.cli.app import main
+from loraplex.web.cli.service_checks import check_model, check_port, check_static
+from loraplex.web.settings import Settings
 
 KEY = "lp-cli-test-key-0123456789"
 Run = Callable[..., tuple[int, str, str]]
@@ -109,6 +114,66 @@ def test_doctor_says_what_is_well_and_what_is_not(run: Run, monkeypatch: pytest.
     monkeypatch.setenv("LORAPLEX_MODEL", str(tmp_path / "nowhere"))
     code, out, _ = run("doctor")
     assert code == 1 and "nowhere" in out
+
+
+def test_doctor_tells_the_state_of_the_database(run: Run, tmp_path: Path) -> None:
+    assert "will be made at the first start" in run("doctor")[1]
+    assert not (tmp_path / "data").exists(), "looking changes nothing"
+    run("db", "upgrade")
+    assert f"its schema is current ({head()})" in run("doctor")[1]
+    database = sqlite3.connect(tmp_path / "data" / "loraplex.db")
+    with database:
+        database.execute("UPDATE alembic_version SET version_num = 'from the future'")
+    code, out, _ = run("doctor")
+    assert code == 1 and "unknown schema (from the future)" in out and "install that version" in out
+    with database:
+        database.execute("DELETE FROM alembic_version")
+    code, out, _ = run("doctor")
+    assert code == 0 and "is reachable and empty" in out
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what", "remedy"),
+    [
+        ("DATA_DIR", "/proc/nowhere", "data folder /proc/nowhere", "--data-dir"),
+        ("DATABASE_URL", "postgresql://me@127.0.0.1:9/x", "database: ", "--database-url"),
+        ("KV_CACHE_MEMORY", "900TiB", "memory: ", "--kv-cache-memory"),
+        ("NUM_THREADS", "9999", "num_threads is 9999", "engine's settings"),
+        ("NUMBA_CACHE_DIR", "/proc/self", "kernel cache /proc/self cannot be written", "NUMBA_CACHE_DIR"),
+    ],
+)
+def test_doctor_says_what_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str, what: str, remedy: str
+) -> None:
+    monkeypatch.setenv(name if name.startswith("NUMBA") else f"LORAPLEX_{name}", value)
+    code, out, _ = run("doctor")
+    lines = out.splitlines()
+    failed = [place for place, line in enumerate(lines) if line.startswith("fail")]
+    assert code == 1 and failed
+    assert any(what in lines[place] and remedy in lines[place + 1] for place in failed), out
+
+
+def test_doctor_knows_a_server_of_ours_from_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = Settings(port=other.getsockname()[1])
+        answer = httpx.Response(200, json={"version": "9.9"})
+        monkeypatch.setattr(httpx, "get", lambda *_, **__: answer)
+        assert "loraplex 9.9 is serving there" in check_port(settings).what
+        monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200, text="hello"))
+        with pytest.raises(ValueError, match="taken by another program"):
+            check_port(settings)
+
+
+def test_doctor_misses_the_dashboards_libraries(tmp_path: Path) -> None:
+    found = check_static(tmp_path)
+    assert found.level == "fail" and "vendor/htmx.min.js" in found.what and "make serve" in found.remedy
+
+
+def test_doctor_misses_weights(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "hollow", ignore=shutil.ignore_patterns("*.safetensors"))
+    found = check_model(Settings(model=str(tmp_path / "hollow")))
+    assert found.level == "fail" and "has no weights" in found.what
 
 
 def test_the_database_is_migrated(run: Run) -> None:

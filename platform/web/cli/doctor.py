@@ -1,111 +1,54 @@
-"""`loraplex doctor`: is this machine fit to serve? One line for each check, with the remedy where it is not."""
+"""`loraplex doctor`: is this machine fit to serve? One line for each check, with what to do where it is not."""
 
-import importlib.util
-import os
-import shutil
-import sqlite3
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import typer
 from rich.console import Console
 
-from loraplex.engine.model.folder import resolve_model_folder
+from loraplex.engine.threads import prepare_environment
 
-from ..settings import Settings, mask_url
-from .port import listen
+from ..settings import Settings
+from .machine_checks import check_compute, check_kernel_cache, check_memory, check_python, check_torch, check_triton
+from .service_checks import Check, check_database, check_disk, check_model, check_port, check_static
 
 MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
-LEAST_DISK = 2 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    level: str
-    """ok, warn or fail."""
-    what: str
-    remedy: str = ""
 
 
 def doctor() -> None:
-    """Check Python, torch, the compute path, memory, disk, database, model and port."""
+    """Check this machine and these settings: compute path, memory, model, database, data folder, dashboard, port.
+
+    The exit code is 1 when anything fails.
+    """
+    prepare_environment()
     console = Console(highlight=False)
-    settings = Settings()
-    worst = "ok"
-    for check in _checks(settings):
-        console.print(f"{MARKS[check.level]}  {check.what}", soft_wrap=True)
+    failed = False
+    for check in _checks(Settings()):
+        console.print(f"{MARKS[check.level]}  ", end="")
+        console.print(check.what, soft_wrap=True, markup=False)
         if check.remedy:
-            console.print(f"      [dim]{check.remedy}[/]", soft_wrap=True)
-        worst = "fail" if check.level == "fail" else worst
-    if worst == "fail":
+            console.print(f"      {check.remedy}", soft_wrap=True, markup=False, style="dim")
+        failed = failed or check.level == "fail"
+    if failed:
         raise typer.Exit(1)
 
 
 def _checks(settings: Settings) -> Iterator[Check]:
-    yield Check("ok", f"Python {sys.version.split()[0]}, SQLite {sqlite3.sqlite_version}")
-    yield from _attempt(_torch)
-    yield from _attempt(lambda: _compute(settings))
-    yield _triton()
-    yield _disk(settings.data_dir)
-    yield from _attempt(lambda: _database(settings))
-    yield from _attempt(lambda: Check("ok", f"model at {resolve_model_folder(settings.model)}"))
-    yield from _attempt(lambda: _port(settings))
+    yield check_python()
+    yield from _attempt("torch", check_torch, "Install it first: pip install torch==2.13.0")
+    yield from _attempt("model", lambda: check_model(settings), "Name a model with --model.")
+    yield from _attempt("compute path", lambda: check_compute(settings), "See the model and the engine's settings.")
+    yield from _attempt("memory", lambda: check_memory(settings), "See the engine's settings.")
+    yield check_kernel_cache()
+    yield check_triton()
+    yield check_disk(settings)
+    yield from _attempt("database", lambda: check_database(settings), "Check --database-url and that it is running.")
+    yield check_static()
+    yield from _attempt("port", lambda: check_port(settings), "")
 
 
-def _attempt(check: Callable[[], Check]) -> Iterator[Check]:
+def _attempt(name: str, check: Callable[[], Check], remedy: str) -> Iterator[Check]:
+    """The check; whatever it raises is a failure with its words."""
     try:
         yield check()
     except Exception as error:
-        yield Check("fail", f"{error}")
-
-
-def _torch() -> Check:
-    import torch
-
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 1e9
-    return Check("ok", f"torch {torch.__version__}, {cuda}, {memory:.1f} GB of memory free")
-
-
-def _compute(settings: Settings) -> Check:
-    from loraplex.engine.device import choose_device
-    from loraplex.engine.model.config import ModelConfig
-
-    folder = resolve_model_folder(settings.model)
-    device = choose_device(settings.engine_config(folder), ModelConfig.from_folder(folder))
-    return Check("ok", f"compute: {device.compute}")
-
-
-def _triton() -> Check:
-    if importlib.util.find_spec("triton") is not None:
-        return Check("ok", "triton is installed")
-    return Check("ok", "triton is not installed: not needed without a GPU (pip install 'loraplex[gpu]')")
-
-
-def _disk(folder: Path) -> Check:
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
-    what = f"data folder {folder}, {free / 1e9:.1f} GB free"
-    if not os.access(existing, os.W_OK):
-        return Check("fail", what, f"{existing} cannot be written by this user. Set --data-dir to another folder.")
-    return Check("ok" if free > LEAST_DISK else "warn", what, "" if free > LEAST_DISK else "Adapters need room here.")
-
-
-def _database(settings: Settings) -> Check:
-    from loraplex.registry.migrate import is_current
-
-    where = mask_url(settings.database)
-    if settings.database.startswith("sqlite") and not (settings.data_dir / "loraplex.db").exists():
-        return Check("ok", f"database {where} will be made at the first start")
-    if is_current(settings.database):
-        return Check("ok", f"database {where} is reachable and current")
-    return Check(
-        "warn", f"database {where} has an older schema", "The next start migrates it; so does: loraplex db upgrade"
-    )
-
-
-def _port(settings: Settings) -> Check:
-    listen(settings.host, settings.port).close()
-    return Check("ok", f"port {settings.port} on {settings.host} is free")
+        yield Check("fail", f"{name}: {getattr(error, 'orig', error)}", remedy)

@@ -1,0 +1,80 @@
+"""Doctor's checks of the machine: Python, torch, the compute path, memory, compiled kernels."""
+
+import importlib.util
+import os
+import sqlite3
+import sys
+from pathlib import Path
+
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.folder import resolve_model_folder
+
+from ..settings import Settings
+from .service_checks import Check, in_words
+
+SUPPORTED_PYTHONS = ((3, 11), (3, 13))
+
+
+def check_python() -> Check:
+    what = f"Python {sys.version.split()[0]}, SQLite {sqlite3.sqlite_version}"
+    oldest, newest = SUPPORTED_PYTHONS
+    if not oldest <= sys.version_info[:2] <= newest:
+        return Check("fail", what, "Python 3.11 to 3.13 is needed.")
+    return Check("ok", what)
+
+
+def check_torch() -> Check:
+    import torch
+
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
+    return Check("ok", f"torch {torch.__version__}, {cuda}")
+
+
+def check_compute(settings: Settings) -> Check:
+    """The path the engine takes with these settings, and why: the engine's own choice, in its own words."""
+    from loraplex.engine.device import choose_device
+    from loraplex.engine.threads import available_cores
+
+    folder = resolve_model_folder(settings.model)
+    device = choose_device(settings.engine_config(folder), ModelConfig.from_folder(folder))
+    return Check("ok", f"compute: {device.compute}; {available_cores()} core(s) usable")
+
+
+def check_memory(settings: Settings) -> Check:
+    """Whether adapters and KV cache fit beside the weights."""
+    from loraplex.engine.device import choose_device, free_memory
+    from loraplex.engine.kv_cache import plan_kv_cache
+
+    folder = resolve_model_folder(settings.model)
+    config, model = settings.engine_config(folder), ModelConfig.from_folder(folder)
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    free = free_memory()
+    left = free - weights - config.adapter_memory
+    item_bytes = choose_device(config, model).stored_dtype.itemsize
+    longest = config.max_model_len or model.max_position_embeddings
+    plan = plan_kv_cache(config, model, longest, item_bytes, max(0, left))
+    needs = f"weights {in_words(weights)}, adapters {in_words(config.adapter_memory)}, KV cache {in_words(plan.bytes)}"
+    tokens = f"{plan.num_blocks * config.block_size:,} tokens"
+    what = f"memory: {in_words(free)} free; {needs} for {tokens}"
+    if plan.bytes > left:
+        return Check("fail", what, "They do not fit. Lower --kv-cache-memory, --num-kv-blocks or --adapter-memory.")
+    return Check("ok", what)
+
+
+def check_kernel_cache() -> Check:
+    """`prepare_environment` has chosen the folder."""
+    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    if folder.exists() and not os.access(folder, os.W_OK):
+        return Check("fail", f"kernel cache {folder} cannot be written", "Set NUMBA_CACHE_DIR to a folder of yours.")
+    if folder.name.startswith("loraplex-kernels-"):
+        remedy = "Every start compiles anew. Make ~/.cache writable, or set XDG_CACHE_HOME to a folder of yours."
+        return Check("warn", f"kernel cache {folder} lasts only for this process", remedy)
+    compiled = sum(1 for _ in folder.rglob("*.nbc"))
+    state = f"{compiled} compiled kernels" if compiled else "empty, the first start compiles for about a minute"
+    return Check("ok", f"kernel cache {folder}: {state}")
+
+
+def check_triton() -> Check:
+    if importlib.util.find_spec("triton") is not None:
+        return Check("ok", "triton is installed")
+    return Check("ok", "triton is not installed: not needed without a GPU (pip install 'loraplex[gpu]')")

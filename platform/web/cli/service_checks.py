@@ -1,0 +1,109 @@
+"""Doctor's checks of what a server needs around the engine: model files, database, data folder, dashboard, port."""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import disk_usage
+
+import httpx
+
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.folder import resolve_model_folder
+from loraplex.engine.tokenizer import Tokenizer
+from loraplex.registry.database import parse_url
+from loraplex.registry.migrate import current, head, is_known
+
+from ..app import STATIC
+from ..settings import Settings, mask_url
+from .port import listen
+
+VENDOR_FILES = ("vendor/htmx.min.js", "vendor/hashes/sha2.js")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    level: str
+    """ok, warn or fail."""
+    what: str
+    remedy: str = ""
+
+
+def in_words(size: int) -> str:
+    """A number of bytes."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def check_model(settings: Settings) -> Check:
+    folder = resolve_model_folder(settings.model)
+    model, files = ModelConfig.from_folder(folder), sorted(folder.glob("*.safetensors"))
+    Tokenizer(folder)
+    unreadable = [file.name for file in files if not os.access(file, os.R_OK)]
+    if unreadable or not files:
+        what = f"model: {folder} has {'unreadable' if unreadable else 'no'} weights {', '.join(unreadable)}".rstrip()
+        return Check("fail", what, "Weights are *.safetensors files that this user may read; give such a folder.")
+    size = sum(file.stat().st_size for file in files)
+    return Check("ok", f"model at {folder}: {model.architecture}, {in_words(size)} in {len(files)} file(s)")
+
+
+def check_database(settings: Settings) -> Check:
+    url = settings.database
+    where, parsed = mask_url(url), parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).exists():
+        return Check("ok", f"database {where} will be made at the first start")
+    revision = current(url)
+    if revision is None:
+        return Check("ok", f"database {where} is reachable and empty; the first start makes its tables")
+    if revision == head():
+        return Check("ok", f"database {where} is reachable, its schema is current ({revision})")
+    if is_known(revision):
+        remedy = "The next start migrates it; so does: loraplex db upgrade"
+        return Check("warn", f"database {where} has an older schema ({revision}, the newest is {head()})", remedy)
+    remedy = "It was written by a newer loraplex: install that version, or restore a backup."
+    return Check("fail", f"database {where} has an unknown schema ({revision})", remedy)
+
+
+def check_disk(settings: Settings) -> Check:
+    folder = settings.data_dir
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free, floor = disk_usage(existing).free, int(settings.min_free_bytes)
+    what = f"data folder {folder}, {free / 1e9:.1f} GB free"
+    try:
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError as error:
+        remedy = f"{existing} must be a folder that this user may write. Set --data-dir to another one."
+        return Check("fail", f"{what}, cannot be written: {error.strerror}", remedy)
+    if free < floor:
+        remedy = f"Uploads are refused while less than {floor / 1e9:.1f} GB (min_free_bytes) would be left. Free some."
+        return Check("warn", what, remedy)
+    return Check("ok", f"{what}, writable")
+
+
+def check_static(static: Path = STATIC) -> Check:
+    missing = [name for name in VENDOR_FILES if not (static / name).is_file()]
+    if missing:
+        remedy = "Install them with: make serve (or python platform/web/frontend/install.py). The API works without."
+        return Check("fail", f"dashboard: its libraries are missing in {static} ({', '.join(missing)})", remedy)
+    return Check("ok", "dashboard: its libraries are installed")
+
+
+def check_port(settings: Settings) -> Check:
+    where = f"port {settings.port} on {settings.host}"
+    try:
+        listen(settings.host, settings.port).close()
+    except ValueError:
+        version = _serving(settings)
+        if version is None:
+            raise
+        return Check("ok", f"{where}: loraplex {version} is serving there")
+    return Check("ok", f"{where} is free")
+
+
+def _serving(settings: Settings) -> str | None:
+    """The version of a loraplex that answers there."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    try:
+        answer = httpx.get(f"http://{host}:{settings.port}{settings.root_path}/version", timeout=2, trust_env=False)
+        return str(answer.json()["version"])
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None
