@@ -182,6 +182,26 @@ def test_the_database_is_migrated(run: Run) -> None:
         assert code == 0 and out.endswith(f"is at {head()}\n")
 
 
+def test_the_help_of_serve_speaks_the_users_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+    code, out, _ = run("serve", "--help")
+    shown = {
+        words[0]: " ".join(words[1:]) for words in (line.strip("│ ").split() for line in out.splitlines()) if words
+    }
+    assert code == 0 and "<str>" not in out and "<bool>" not in out.replace("--help", "", 1).split("Server")[1]
+    assert shown["--port"] == "NUMBER Port to listen on (default: 8000)"
+    assert shown["--adapter-memory"].startswith("BYTES (4GiB) ") and shown["--adapter-memory"].endswith(
+        "(default: 512MiB)"
+    )
+    assert shown["--kv-cache-memory"].startswith("BYTES (4GiB) ")
+    assert shown["--device"].startswith("auto|cpu|cuda ") and shown["--device"].endswith("(default: auto)")
+    assert shown["--body-timeout"].startswith("SECONDS ") and shown["--body-timeout"].endswith("(default: 30)")
+    assert shown["--data-dir"].startswith("FOLDER ") and "(default: /" in shown["--data-dir"]
+    assert shown["--model"].startswith("FOLDER|HUB-ID ") and shown["--model"].endswith("(default: the demo model)")
+    assert shown["--log-json"].endswith("(default: off)") and shown["--api-key"].startswith("TEXT ")
+    assert {f"--{name.replace('_', '-')}" for name in Settings.model_fields} <= set(shown)
+
+
 def test_the_version(run: Run) -> None:
     assert run("--version") == (0, f"{loraplex.__version__}\n", "")
 

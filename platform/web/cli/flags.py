@@ -9,6 +9,7 @@ import typer
 from loraplex.engine.config import EngineConfig
 
 from ..settings import Settings
+from .help_words import default_in_words, placeholder
 
 
 def settings_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,10 +32,13 @@ def _option(name: str) -> inspect.Parameter:
     is_switch = field.annotation is bool
     flag = name.replace("_", "-")
     declaration = f"--{flag}/--no-{flag}" if is_switch else f"--{flag}"
-    plain = isinstance(field.default, str | int | float) and field.default != "" and name != "model"
-    default = f" ({field.default})" if plain and not is_switch else ""
+    default = default_in_words(field.default)
     option = typer.Option(
-        declaration, help=f"{field.description}{default}", show_default=False, rich_help_panel=_panel(name)
+        declaration,
+        help=f"{field.description}{'' if default is None else f' (default: {default})'}",
+        metavar="" if is_switch else placeholder(name, field.annotation),
+        show_default=False,
+        rich_help_panel=_panel(name),
     )
     kind = bool if is_switch else str
     return inspect.Parameter(

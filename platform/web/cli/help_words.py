@@ -1,0 +1,60 @@
+"""What the help says about a setting: what to write, and what it is when nothing is written."""
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal, get_args, get_origin
+
+from pydantic import ByteSize
+
+from ..settings import DEMO_MODEL
+
+NAMED: Final = {
+    "host": "ADDRESS",
+    "model": "FOLDER|HUB-ID",
+    "data_dir": "FOLDER",
+    "database_url": "URL",
+    "root_path": "PATH",
+    "served_name": "NAME",
+}
+UNITS: Final = {"_timeout": "SECONDS", "_seconds": "SECONDS", "_hours": "HOURS", "_file": "FILE"}
+BINARY: Final = (("GiB", 30), ("MiB", 20), ("KiB", 10))
+
+
+def placeholder(name: str, annotation: Any) -> str:
+    """Stands after the flag: the words to choose from, or what kind of value to write."""
+    unit = next((word for ending, word in UNITS.items() if name.endswith(ending)), None)
+    kinds = list(_kinds(annotation))
+    if ByteSize in kinds:
+        return "BYTES (4GiB)"
+    if Literal in kinds:
+        return "|".join(_choices(annotation))
+    return NAMED.get(name) or unit or ("NUMBER" if int in kinds else "TEXT")
+
+
+def default_in_words(default: object) -> str | None:
+    """None: the description says what happens when nothing is given."""
+    if default is None or default == "":
+        return None
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, ByteSize):
+        return _binary(default)
+    if default == str(DEMO_MODEL):
+        return "the demo model"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _binary(size: int) -> str:
+    unit, shift = next(((unit, shift) for unit, shift in BINARY if size % (1 << shift) == 0), ("", 0))
+    return f"{size >> shift}{unit}"
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation is made of."""
+    yield get_origin(annotation) or annotation
+    for part in get_args(annotation):
+        yield from _kinds(part)
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    assert get_origin(annotation) is Literal
+    return get_args(annotation)
