@@ -61,6 +61,7 @@ async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(
     status.block_map = bytes([0, 1, 2, 3])
     monkeypatch.setattr(FakeEngine, "status", status)
     document = live_state(state, Traffic())
+    assert document["blocks"]["sentence"].startswith("2 of ")
     assert document["blocks"]["legend"] == {3: f"{250:064x}"[:12]}
     assert document["residency"]["states"] == {}
     assert len(json.dumps(document)) < 5000

@@ -21,6 +21,7 @@ from .words import (
 )
 
 WAITING: Final = "Waiting for the engine."
+CACHED: Final = 1
 FIRST_ADAPTER: Final = 3
 KINDS: Final = 250
 """The block map says `FIRST_ADAPTER + place % KINDS` of the adapter at `place`."""
@@ -59,7 +60,7 @@ def _engine(state: State, status: EngineStatus | None) -> dict[str, Any]:
 def _blocks(status: EngineStatus | None, info: EngineInfo | None, names: Mapping[str, str]) -> dict[str, Any]:
     if status is None or info is None:
         return {"map": "", "legend": {}, "sentence": WAITING, "used": NONE, "hits": NONE}
-    used = info.num_blocks - status.free_blocks
+    used = sum(kind > CACHED for kind in status.block_map)
     return {
         "map": base64.b64encode(status.block_map).decode(),
         "block_size": info.block_size,
