@@ -11,6 +11,7 @@ from typing import Final
 
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -24,6 +25,7 @@ from .errors import HANDLERS
 from .limits import BodyLimit
 from .middleware import RequestContext
 from .openai.routes import routers as openai_routers
+from .openapi import openapi_document
 from .state import State
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -50,6 +52,8 @@ def create_app(state: State) -> FastAPI:
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     for router in (*openai_routers, *api_routers, *_dashboard()):
         app.include_router(router)
+    document = openapi_document(openai_routers, state.settings.root_path)
+    app.add_api_route("/openapi.json", lambda: JSONResponse(document), include_in_schema=False)
     app.state.access = access_table(app)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app

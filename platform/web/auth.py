@@ -24,7 +24,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
 """Seconds for which keys are still believed while the database is away."""
 
-PUBLIC_ROUTES: Final = frozenset({"/health", "/ready", "/version", "/login"})
+PUBLIC_ROUTES: Final = frozenset({"/health", "/ready", "/version", "/openapi.json", "/login"})
 INFERENCE_ROUTES: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{name:path}", "/tokenize", "/detokenize"}
 )

@@ -22,6 +22,7 @@ API = {
     "GET /health": PUBLIC,
     "GET /ready": PUBLIC,
     "GET /version": PUBLIC,
+    "GET /openapi.json": PUBLIC,
     "GET /metrics": ADMIN,
     "POST /v1/chat/completions": INFERENCE,
     "POST /v1/completions": INFERENCE,

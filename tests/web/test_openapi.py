@@ -1,0 +1,68 @@
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from loraplex.web.openai.schemas import ChatRequest, CompletionRequest
+
+PATHS = {
+    "/v1/chat/completions": "post",
+    "/v1/completions": "post",
+    "/v1/models": "get",
+    "/v1/models/{name}": "get",
+    "/tokenize": "post",
+    "/detokenize": "post",
+    "/health": "get",
+    "/ready": "get",
+    "/version": "get",
+    "/metrics": "get",
+}
+
+
+async def read(client: httpx.AsyncClient) -> dict[str, Any]:
+    response = await client.get("/openapi.json", headers={"authorization": ""})
+    assert response.status_code == 200
+    document: dict[str, Any] = response.json()
+    return document
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        value = list(value.values())
+    for part in value if isinstance(value, list) else ():
+        yield from references(part)
+
+
+async def test_the_public_api_is_described_and_nothing_else(client: httpx.AsyncClient) -> None:
+    document = await read(client)
+    assert document["openapi"].startswith("3.1")
+    assert {path: next(iter(methods)) for path, methods in document["paths"].items()} == PATHS
+    assert list(document["paths"]["/metrics"]["get"]["responses"]["200"]["content"]) == ["text/plain"]
+    for reference in references(document):
+        assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"], reference
+
+
+@pytest.mark.parametrize(
+    ("path", "struct"), [("/v1/chat/completions", ChatRequest), ("/v1/completions", CompletionRequest)]
+)
+async def test_bodies_are_those_that_are_checked(
+    client: httpx.AsyncClient, path: str, struct: type[msgspec.Struct]
+) -> None:
+    document = await read(client)
+    operation = document["paths"][path]["post"]
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schema = document["components"]["schemas"][reference.rpartition("/")[2]]
+    assert set(schema["properties"]) == set(struct.__struct_fields__)
+    assert "model" in schema["required"]
+    assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert "422" not in operation["responses"]
+    assert operation["security"] == [{"key": []}]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+async def test_no_page_loads_scripts_from_elsewhere(client: httpx.AsyncClient, path: str) -> None:
+    assert (await client.get(path)).status_code == 404
