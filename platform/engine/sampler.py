@@ -1,5 +1,6 @@
 """Sampler: logits to token ids and log-probabilities."""
 
+import numpy as np
 import torch
 
 from .protocol import TokenLogprob
@@ -23,27 +24,30 @@ class Sampler:
         adjusted = adjust(raw, rows)
         token_ids, failed = _argmax(adjusted)
         if adjusted is not raw:
-            failed |= ~raw.amax(dim=-1).isfinite().cpu()
-        healthy = [not value for value in failed.tolist()]
+            unfit = (~raw.amax(dim=-1).isfinite()).tolist()
+            failed = [either or other for either, other in zip(failed, unfit, strict=True)]
+        healthy = [not value for value in failed]
         drawn = [index for index, row in enumerate(rows) if row.params.temperature > 0 and healthy[index]]
         if drawn:
             logits = adjusted if len(drawn) == len(rows) else adjusted[drawn]
             for index, token_id in zip(drawn, draw(logits, [rows[index] for index in drawn]), strict=True):
                 token_ids[index] = token_id
-        return Sampled(token_ids, _logprobs(raw, token_ids, rows, healthy), failed.nonzero()[:, 0].tolist())
+        return Sampled(token_ids, _logprobs(raw, token_ids, rows, healthy), np.flatnonzero(failed).tolist())
 
     def prompt_logprobs(self, logits: torch.Tensor, token_ids: list[int], count: int) -> list[TokenLogprob]:
         """logits [N, V] of N prompt positions and the N tokens that follow them -> one entry each."""
         return _describe(logits.float(), token_ids, [count] * len(token_ids))
 
 
-def _argmax(logits: torch.Tensor) -> tuple[list[int], torch.Tensor]:
+def _argmax(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
     """The lowest id of each row's maximum, and which rows have no finite maximum (NaN counts as the largest)."""
-    # numpy's argmax is several times faster than torch's on a CPU; both take the first of equals.
-    best = torch.from_numpy(logits.numpy().argmax(axis=-1)) if logits.is_cpu else logits.argmax(dim=-1)
-    maximum = logits.gather(1, best[:, None])[:, 0]
-    token_ids: list[int] = best.tolist()
-    return token_ids, ~maximum.isfinite().cpu()
+    if logits.is_cpu:
+        # numpy's argmax is several times faster than torch's on a CPU; both take the first of equals.
+        values = logits.numpy()
+        best = values.argmax(axis=-1)
+        return best.tolist(), (~np.isfinite(values[np.arange(len(best)), best])).tolist()
+    largest = logits.argmax(dim=-1)
+    return largest.tolist(), (~logits.gather(1, largest[:, None])[:, 0].isfinite()).tolist()
 
 
 def _logprobs(

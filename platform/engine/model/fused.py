@@ -3,7 +3,9 @@
 The same bits as DecoderLayer.apply, layer after layer; a decoder that does not fit keeps to those.
 """
 
+import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +37,7 @@ class FusedLayers:
     no_lora: kernels.Lora
     layers: list[DecoderLayer]
     """Hold the weights that the model's table points to."""
+    rooms: list[Any] | None = None
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
         """x and residual [T, C] float32, contiguous, both overwritten; returns x after the last layer."""
@@ -46,25 +49,10 @@ class FusedLayers:
         return x
 
     def _rooms(self, tokens: int) -> list[Any]:
-        """Arrays cut from one allocation, each at the start of a cache line."""
-        sizes = self.sizes
-        heads = (sizes.heads, sizes.head_dim)
-        shapes: list[tuple[int, ...]] = [
-            (tokens, sizes.hidden),
-            (tokens, (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim),
-            (tokens, *heads),
-            (tokens, *heads),
-            (tokens, 2 * sizes.intermediate),
-            (tokens, sizes.intermediate),
-            (scratch_size(tokens, self.most_inputs),),
-        ]
-        counts = [-(-int(np.prod(shape)) // ALIGNMENT) * ALIGNMENT for shape in shapes]
-        pieces = torch.empty(sum(counts)).numpy()
-        starts = np.cumsum([0, *counts])
-        return [
-            pieces[start : start + int(np.prod(shape))].reshape(shape)
-            for start, shape in zip(starts, shapes, strict=False)
-        ]
+        """The arrays that forward_layers works in; those of the last step again if it was as long."""
+        if self.rooms is None or len(self.rooms[0]) != tokens:
+            self.rooms = _cut(_room_shapes(tokens, self.sizes, self.most_inputs))
+        return self.rooms
 
 
 def fuse(layers: list[DecoderLayer], cache: AttentionBackend, stored_dtype: torch.dtype) -> FusedLayers | None:
@@ -91,6 +79,27 @@ def fuse(layers: list[DecoderLayer], cache: AttentionBackend, stored_dtype: torc
         no_lora=_no_lora(stored_dtype),
         layers=layers,
     )
+
+
+def _room_shapes(tokens: int, sizes: kernels.Sizes, most_inputs: int) -> list[tuple[int, ...]]:
+    return [
+        (tokens, sizes.hidden),
+        (tokens, (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim),
+        (tokens, sizes.heads, sizes.head_dim),
+        (tokens, sizes.heads, sizes.head_dim),
+        (tokens, 2 * sizes.intermediate),
+        (tokens, sizes.intermediate),
+        (scratch_size(tokens, most_inputs),),
+    ]
+
+
+def _cut(shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Arrays of one allocation, each at the start of a cache line."""
+    sizes = [math.prod(shape) for shape in shapes]
+    starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
+    memory = torch.empty(starts[-1]).numpy()
+    pieces = zip(starts, sizes, shapes, strict=False)
+    return [memory[start : start + size].reshape(shape) for start, size, shape in pieces]
 
 
 def _linears(layer: DecoderLayer) -> tuple[LoraLinear, ...]:
