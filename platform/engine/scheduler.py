@@ -172,11 +172,11 @@ class Scheduler:
         reasons = {digest: reason for digest, reason in draft.absent.items() if reason is not None}
         if not reasons:
             return []
-        waiting = [(sequence.request, sequence.request.missing_adapter) for sequence in self.roster.queue]
+        waiting = {sequence.request.id: sequence.request for sequence in self.roster.queue}
         return [
             self.roster.fail(request, "unavailable", reasons[digest])
-            for request, digest in waiting
-            if digest in reasons
+            for request in waiting.values()
+            if (digest := request.missing_adapter) in reasons
         ]
 
     def _place(self, sequence: Sequence) -> Placement:

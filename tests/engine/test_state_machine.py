@@ -87,7 +87,10 @@ class Walk(RuleBasedStateMachine):
 
     @rule(seed=SEEDS)
     def abort(self, seed: int) -> None:
-        self.harness.abort(f"r{random.Random(seed).randint(max(1, self.count - 4), max(1, self.count))}")
+        """A whole request, or one of its choices, as when a stop string is met."""
+        source = random.Random(seed)
+        name = f"r{source.randint(max(1, self.count - 4), max(1, self.count))}"
+        self.harness.abort(name, source.choice([None, 0, 1]))
 
     @precondition(lambda self: self.harness.roster.running)
     @rule(seed=SEEDS)
