@@ -35,6 +35,8 @@ def _config(state: State, settings: Settings) -> uvicorn.Config:
         create_app(state),
         host=settings.host,
         port=settings.port,
+        # httptools drops the body of a request that offers HTTP/2, as Java's client does with every one.
+        http="h11",
         root_path=settings.root_path,
         log_config=None,
         access_log=False,

@@ -1,6 +1,7 @@
 """Settings: all that an operator may set, by flag, environment (LORAPLEX_*), TOML file or these defaults."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -34,6 +35,7 @@ WEAK_WORDS = (
     "sk-1234",
     "qwertyui",
 )
+SECRET_OPTION = re.compile(r"([?&]\w*(?:password|passwd|secret|token)=)[^&]*", re.IGNORECASE)
 MASK = "********"
 
 Fraction = Annotated[float, Field(gt=0)]
@@ -194,8 +196,9 @@ def _refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str
 
 
 def mask_url(url: str) -> str:
-    """The URL without its password."""
+    """The URL without passwords, whether they stand before the host or among the options."""
     scheme, separator, rest = url.partition("://")
+    rest = SECRET_OPTION.sub(rf"\g<1>{MASK}", rest)
     credentials, at, location = rest.rpartition("@")
     user, colon, _ = credentials.partition(":")
     return f"{scheme}{separator}{user}{colon}{MASK if colon else ''}{at}{location}"

@@ -15,6 +15,7 @@ from loraplex.registry.registry import Registry
 from loraplex.registry.shared_secrets import SESSIONS, shared_secret
 
 from .chat_template import ChatTemplate
+from .data_folder import prepare_data_folder
 from .engine_door import EngineDoor
 from .limits import Slots
 from .metrics import Metrics
@@ -78,7 +79,7 @@ def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None
 
     `model_folder` is where `settings.model` lies; `engine` is for tests.
     """
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    prepare_data_folder(settings.data_dir)
     model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
     base = ServedBase(settings.base_name, base_signature(model_folder))
     upgrade(settings.database)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,22 @@ def test_models_with_the_synchronous_client(server: LiveServer) -> None:
         assert client.models.retrieve("eight@1").id == "eight@1"
         with pytest.raises(openai.NotFoundError, match="eight"):
             client.completions.create(model="eigth", prompt="a")
+
+
+async def test_an_offer_of_http2_is_not_taken_and_harms_nothing(server: LiveServer) -> None:
+    """Java's client makes it with every request."""
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAABAAMAAABk"}
+    async with httpx.AsyncClient(base_url=server.url, headers=offer, timeout=60) as http:
+        for body in (b'{"model": "tiny", "prompt": "a", "max_tokens": 2}', None):
+            answer = await http.post(
+                "/v1/completions",
+                content=body or _pieces(b'{"model": "one", "prompt": "a", "max_tokens": 2}'),
+                headers={"authorization": f"Bearer {server.admin_key}", "content-type": "application/json"},
+            )
+            assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 2
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    """Sent without a length, in chunks."""
+    for start in range(0, len(body), 7):
+        yield body[start : start + 7]

@@ -216,6 +216,8 @@ def test_the_version(run: Run) -> None:
         ({"PORT": "none"}, "port"),
         ({"DTYPE": "int3"}, "dtype"),
         ({"MODEL": "no such/model name"}, "no such/model name"),
+        ({"DATA_DIR": __file__}, "cannot be made: File exists"),
+        ({"DATA_DIR": "/proc/none"}, "cannot be made: No such file"),
         ({"KV_CACHE_MEMORY": "much"}, "kv_cache_memory"),
     ],
 )

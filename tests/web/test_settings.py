@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from loraplex.engine.config import EngineConfig
-from loraplex.web.settings import MASK, Settings
+from loraplex.web.settings import MASK, Settings, mask_url
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +109,9 @@ def test_secrets_from_files_and_never_on_a_screen(tmp_path: Path) -> None:
 def test_the_api_process_never_imports_torch() -> None:
     code = "import sys; import loraplex.web.server; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_passwords_among_the_options_of_a_database_url_are_masked() -> None:
+    url = "postgresql://user:secret@host/db?password=other@secret&sslmode=require"
+    assert mask_url(url) == f"postgresql://user:{MASK}@host/db?password={MASK}&sslmode=require"
+    assert mask_url("sqlite:////data/loraplex.db") == "sqlite:////data/loraplex.db"

@@ -4,6 +4,7 @@ import typer
 
 from loraplex.registry.migrate import head, upgrade
 
+from ..data_folder import prepare_data_folder
 from ..settings import Settings, mask_url
 
 app = typer.Typer(help="The database.", no_args_is_help=True)
@@ -18,6 +19,6 @@ def database() -> None:
 def upgrade_command() -> None:
     """Migrate the database to the newest schema. `serve` does this by itself."""
     settings = Settings()
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
     print(f"{mask_url(settings.database)} is at {head()}")

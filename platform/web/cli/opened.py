@@ -9,6 +9,7 @@ from loraplex.registry.base import ServedBase
 from loraplex.registry.migrate import upgrade
 from loraplex.registry.registry import Registry
 
+from ..data_folder import prepare_data_folder
 from ..settings import Settings
 
 
@@ -16,7 +17,7 @@ from ..settings import Settings
 def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]:
     """The registry of the data folder, migrated, with the base model known. A running server sees changes at once."""
     base = ServedBase(settings.base_name, base_signature(resolve_model_folder(settings.model)))
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
     registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))
     try:

@@ -1,0 +1,15 @@
+"""The folder that holds all that the platform keeps."""
+
+import os
+from pathlib import Path
+
+
+def prepare_data_folder(folder: Path) -> None:
+    """Make it, for this user alone. ValueError when it cannot be made or written."""
+    remedy = "Name a folder that this user may write to: --data-dir or LORAPLEX_DATA_DIR"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ValueError(f"data_dir {folder} cannot be made: {error.strerror}. {remedy}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"data_dir {folder} cannot be written by this user. {remedy}")
