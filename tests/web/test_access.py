@@ -64,6 +64,8 @@ PAGES = {
 MATRIX = API | PAGES
 OTHERWISE_TESTED = {"GET /dashboard/live", "POST /login"}
 """Endless, and answers 401 by itself to an empty form."""
+LAST = "POST /logout"
+"""It ends the session that the other routes are asked with."""
 ORIGIN = {"origin": "http://test"}
 
 
@@ -140,7 +142,7 @@ async def test_matrix(app: FastAPI, anonymous: httpx.AsyncClient, state: State) 
         "admin key": (key(state, "admin"), {INFERENCE, ADAPTERS, ADMIN}),
         "session": ({**session, **ORIGIN, "x-csrf-token": csrf_token}, {INFERENCE, ADAPTERS, ADMIN}),
     }
-    for route in sorted(routes_of(app) - OTHERWISE_TESTED):
+    for route in sorted(routes_of(app) - OTHERWISE_TESTED, key=lambda route: (route == LAST, route)):
         for name, (headers, allowed) in credentials.items():
             status = await status_of(anonymous, route, headers)
             if MATRIX[route] == PUBLIC or MATRIX[route] in allowed:
@@ -187,6 +189,17 @@ async def test_a_changed_password_ends_sessions(anonymous: httpx.AsyncClient, st
     assert (await anonymous.get("/api/v1/engine", headers=session)).status_code == 200
     await asyncio.to_thread(state.registry.users.set_password, "admin", "another good password", actor="cli")
     assert (await anonymous.get("/api/v1/engine", headers=session)).status_code == 401
+
+
+async def test_a_logout_ends_that_session_for_every_copy_of_its_cookie(
+    anonymous: httpx.AsyncClient, state: State
+) -> None:
+    (session, token), (other, _) = await log_in(state), await log_in(state)
+    assert (await anonymous.get("/api/v1/keys", headers=session)).status_code == 200
+    left = await anonymous.post("/logout", headers={**session, **ORIGIN, "x-csrf-token": token})
+    assert (left.status_code, left.headers["location"]) == (303, "/login")
+    assert (await anonymous.get("/api/v1/keys", headers=session)).status_code == 401
+    assert (await anonymous.get("/api/v1/keys", headers=other)).status_code == 200
 
 
 def test_guessing_is_slowed_down(state: State) -> None:

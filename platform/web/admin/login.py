@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ..auth import check_origin, form_fields
-from ..dependencies import StateOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import LOGIN_PATH, ApiError
 from .page import NOT_KEPT, TEMPLATES, PageRoute, go_to, root_of
 
@@ -41,7 +41,9 @@ async def log_in(request: Request, state: StateOf) -> Response:
 
 
 @router.post("/logout")
-async def log_out(request: Request, state: StateOf) -> Response:
+async def log_out(request: Request, state: StateOf, caller: CallerOf) -> Response:
+    if caller.session is not None:
+        state.sessions.end(caller.session)
     response = go_to(request, LOGIN_PATH)
     state.sessions.forget(response)
     return response
