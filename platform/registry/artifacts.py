@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from .errors import StorageFull, UploadMismatch, UploadMissing, UploadTooLarge
+from .errors import StorageFull, UploadEmpty, UploadMismatch, UploadMissing, UploadTooLarge
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -105,11 +105,13 @@ class ArtifactStore:
     def receive(self, size: int, sha256: str, limit: int) -> IncomingFile:
         """Begin a file of declared size and SHA-256; at most `limit` bytes. Nothing is written yet.
 
-        Raises UploadTooLarge, UploadMismatch (the SHA-256 is none), StorageFull.
+        Raises UploadEmpty, UploadTooLarge, UploadMismatch (the SHA-256 is none), StorageFull.
         """
         check_sha256(sha256)
-        if not 0 < size <= limit:
-            raise UploadTooLarge(f"The file has {size} bytes; this server takes 1 to {limit}.")
+        if size < 1:
+            raise UploadEmpty("The file is empty. Save the adapter again and upload the file that was written.")
+        if size > limit:
+            raise UploadTooLarge(f"The file has {size} bytes; this server takes at most {limit}.")
         free = shutil.disk_usage(self.root).free
         if free - size < self._free_floor:
             raise StorageFull(

@@ -35,6 +35,10 @@ class UploadTooLarge(RegistryError):
     code = "upload_too_large"
 
 
+class UploadEmpty(RegistryError):
+    code = "upload_empty"
+
+
 class UploadMismatch(RegistryError):
     """The bytes are not the ones that were declared, or the declaration is none."""
 

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore, Blob
-from loraplex.registry.errors import RegistryError, StorageFull, UploadMismatch, UploadMissing, UploadTooLarge
+from loraplex.registry.errors import (
+    RegistryError,
+    StorageFull,
+    UploadEmpty,
+    UploadMismatch,
+    UploadMissing,
+    UploadTooLarge,
+)
 
 from .helpers import HOSTILE_STRINGS, LIMIT, put, sha256
 
@@ -42,8 +49,8 @@ def test_a_file_is_visible_only_when_it_is_complete(store: ArtifactStore) -> Non
         (b"12345", 4, b"12345", UploadTooLarge),
         (b"123", 4, b"123", UploadMismatch),
         (b"1234", 4, b"4321", UploadMismatch),
-        (b"", 0, b"", UploadTooLarge),
-        (b"", -1, b"", UploadTooLarge),
+        (b"", 0, b"", UploadEmpty),
+        (b"", -1, b"", UploadEmpty),
         (b"", LIMIT + 1, b"", UploadTooLarge),
     ],
 )

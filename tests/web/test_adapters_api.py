@@ -181,6 +181,9 @@ async def test_wrong_declarations(client: httpx.AsyncClient, state: State) -> No
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-content-sha256")
     for digest in ("", "zz", "../../x", "0" * 63):
         assert (await put(client, "sql", WEIGHTS_FILE, data, **{"x-content-sha256": digest})).status_code == 400
+    empty = await put(client, "sql", WEIGHTS_FILE, b"", **{"content-length": "0"})
+    assert (empty.status_code, empty.json()["error"]["code"]) == (400, "upload_empty")
+    assert "is empty" in empty.json()["error"]["message"]
     large = await put(client, "sql", CONFIG_FILE, b"x" * ((1 << 20) + 1))
     assert large.status_code == 413
     assert not list(state.registry.store.blobs.iterdir())

@@ -16,6 +16,7 @@ PARAM: Final = {
     "invalid_name": "name",
     "adapter_not_found": "name",
     "upload_mismatch": "x-content-sha256",
+    "upload_empty": "content-length",
     "upload_missing": "weights_sha256",
 }
 
