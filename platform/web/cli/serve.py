@@ -26,7 +26,12 @@ console = Console(highlight=False)
 def serve(settings: Settings) -> None:
     """Serve the base model and its adapters."""
     configure_logs(settings.log_level, settings.log_json)
-    listener = listen(settings.host, settings.port)
+    with listen(settings.host, settings.port) as listener:
+        sys.exit(asyncio.run(_run(_prepared(settings), listener)))
+
+
+def _prepared(settings: Settings) -> State:
+    """Everything but the engine, which starts with the server."""
     with step("model found"):
         folder = resolve_model_folder(settings.model)
     first_start = demo_wanted(settings)
@@ -36,7 +41,7 @@ def serve(settings: Settings) -> None:
     if first_start:
         with step("demo adapters registered"):
             add_demo_adapters(state)
-    sys.exit(asyncio.run(_run(state, listener)))
+    return state
 
 
 async def _run(state: State, listener: socket.socket) -> int:
