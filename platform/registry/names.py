@@ -20,6 +20,7 @@ MAX_LABEL = 100
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,62}"
 NAME_RULE = "use 1 to 63 characters from a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
 _NAME = re.compile(NAME_PATTERN)
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,10 @@ def parse_reference(text: str) -> Reference:
     check_adapter_name(name)
     if not at:
         return Reference(name)
-    if selector.isascii() and selector.isdigit() and len(selector) <= 9:
+    if _NUMBER.fullmatch(selector):
         return Reference(name, int(selector))
-    if selector != LATEST:
-        check_alias(selector)
+    if selector.isdigit() or not _NAME.fullmatch(selector):
+        raise InvalidName(f"There is no version {_shown(selector)}: give a number such as 1, or an alias that was set.")
     return Reference(name, selector)
 
 

@@ -25,6 +25,14 @@ async def register_version(
     return added
 
 
+def uploaded_file(state: State, sha256: str) -> Blob:
+    """The received file with this SHA-256. Raises UploadMismatch (the SHA-256 is none), UploadMissing."""
+    blob = state.registry.store.find(sha256)
+    if blob is None:
+        raise UploadMissing(f"No file with SHA-256 {sha256} is here. Upload it with PUT first.")
+    return blob
+
+
 def add_from_folder(
     registry: Registry, base: ServedBase, name: str, folder: Path, actor: str
 ) -> tuple[AddedVersion, Report]:
@@ -38,7 +46,7 @@ def _add(
     state: State, caller: Caller, name: str, config_sha256: str, weights_sha256: str
 ) -> tuple[AddedVersion, Report]:
     state.registry.adapters.check_name(name)
-    config, weights = _blob(state, config_sha256), _blob(state, weights_sha256)
+    config, weights = uploaded_file(state, config_sha256), uploaded_file(state, weights_sha256)
     return _checked(state.registry, state.base, name, config, weights, caller.actor, caller.tenant)
 
 
@@ -71,10 +79,3 @@ def _copied(registry: Registry, path: Path) -> Blob:
             while chunk := file.read(1 << 20):
                 incoming.write(chunk)
             return incoming.finish()
-
-
-def _blob(state: State, sha256: str) -> Blob:
-    blob = state.registry.store.find(sha256)
-    if blob is None:
-        raise UploadMissing(f"No file with SHA-256 {sha256} is here. Upload it with PUT first.")
-    return blob

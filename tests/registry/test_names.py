@@ -35,7 +35,7 @@ def test_what_parses_is_safe_to_show_and_to_store(text: str) -> None:
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE_STRINGS if ":" not in text])
 def test_hostile_names_are_refused_in_words(text: str) -> None:
-    with pytest.raises(InvalidName, match=r"use 1 to 63 characters|digits alone"):
+    with pytest.raises(InvalidName, match=r"use 1 to 63 characters|There is no version"):
         parse_reference(text)
 
 
@@ -60,3 +60,9 @@ def test_the_nearest_of_thousands_is_found() -> None:
     names = [f"customer-{number}-support" for number in range(5000)]
     assert nearest_names("custmer-1234-suport", names)[0] == "customer-1234-support"
     assert len(nearest_names("a" * 100_000, [*names, "aaaa" * 15])) == 1
+
+
+@pytest.mark.parametrize("selector", ["01", "00", "-1", "1" * 64, ""])
+def test_a_version_has_one_spelling(selector: str) -> None:
+    with pytest.raises(InvalidName, match="There is no version"):
+        parse_reference(f"sql@{selector}")

@@ -254,3 +254,31 @@ async def test_engine_report(client: httpx.AsyncClient, adapter_folders: list[Pa
     assert report["names"] == {digest: "sql"}
     assert report["info"]["num_blocks"] == 64
     assert report["status"]["adapters"][0]["digest"] == digest
+
+
+async def test_a_wrong_version_is_not_taken_for_an_alias(
+    client: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    await add(client, "sql", adapter_folders[0])
+    for version, status in ((7, 404), (10**30, 404), (10**90, 400), (-1, 400), ("01", 400)):
+        response = await client.put("/api/v1/adapters/sql/aliases/prod", json={"version": version})
+        message = response.json()["error"]["message"]
+        assert response.status_code == status and "no version" in message and "cannot be" not in message, message
+    assert (await say(client, "sql@1")).status_code == 200
+    assert (await say(client, "sql@01")).status_code == 404
+
+
+async def test_the_field_with_the_wrong_digest_is_named(client: httpx.AsyncClient, adapter_folders: list[Path]) -> None:
+    here = (await put(client, "sql", CONFIG_FILE, (adapter_folders[0] / CONFIG_FILE).read_bytes())).json()["sha256"]
+    for wrong in ("../../x", "0" * 64):
+        for config, weights, field in ((wrong, here, "config_sha256"), (here, wrong, "weights_sha256")):
+            body = {"config_sha256": config, "weights_sha256": weights}
+            response = await client.post("/api/v1/adapters/sql/versions", json=body)
+            assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+
+
+async def test_the_base_model_is_always_loaded(client: httpx.AsyncClient) -> None:
+    for action in ("load", "evict"):
+        response = await client.post(f"/api/v1/adapters/tiny/{action}")
+        assert response.status_code == 400
+        assert "is the base model, which is always loaded" in response.json()["error"]["message"]

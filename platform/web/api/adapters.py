@@ -8,13 +8,14 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from loraplex.registry.errors import InvalidName
 from loraplex.registry.snapshot import ResolvedAdapter
 from loraplex.registry.views import Adapter
 
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
-from ..registration import register_version
+from ..registration import register_version, uploaded_file
 from ..state import State
 from .refusals import in_words
 from .views import adapter_json, residency, version_json
@@ -66,6 +67,9 @@ async def get_report(reference: str, state: StateOf, caller: CallerOf) -> Any:
 async def add_version(name: str, request: Request, state: StateOf, caller: CallerOf) -> Response:
     """Make a version of two uploaded files: 201 with the report, 200 when the name means these bytes already."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewVersion)
+    for field in NewVersion.__struct_fields__:
+        with in_words(field):
+            await asyncio.to_thread(uploaded_file, state, getattr(fields, field))
     with in_words():
         added, report = await register_version(state, caller, name, fields.config_sha256, fields.weights_sha256)
     version = version_json(added.version, residency(state), state.reconciler.failures)
@@ -148,6 +152,5 @@ def _resolved(state: State, caller: Caller, reference: str) -> ResolvedAdapter:
     """The adapter that the reference means, which must not be the base model."""
     adapter = state.registry.snapshots.current.resolve(reference, caller.tenant)
     if adapter is None:
-        state.registry.adapters.check_name(reference)
-    assert adapter is not None
+        raise InvalidName(f"'{reference}' is the base model, which is always loaded. Name an adapter instead.")
     return adapter

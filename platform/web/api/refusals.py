@@ -17,19 +17,21 @@ PARAM: Final = {
     "adapter_not_found": "name",
     "upload_mismatch": "x-content-sha256",
     "upload_empty": "content-length",
-    "upload_missing": "weights_sha256",
 }
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
-    """Turn what registry and engine raise into an ApiError; a failed preflight brings its report along."""
+def in_words(param: str | None = None) -> Iterator[None]:
+    """Turn what registry and engine raise into an ApiError; a failed preflight brings its report along.
+
+    `param` is the field that is looked at, where that is not what this kind of refusal is usually about.
+    """
     try:
         yield
     except RegistryError as error:
         extra = {"report": msgspec.to_builtins(error.report)} if isinstance(error, PreflightRefused) else {}
         status = STATUS.get(error.code, 400)
-        raise ApiError(status, str(error), param=PARAM.get(error.code), code=error.code, extra=extra) from None
+        raise ApiError(status, str(error), param=param or PARAM.get(error.code), code=error.code, extra=extra) from None
     except AdapterError as error:
         raise ApiError(400, f"The engine refused: {error}", param="name", code="adapter_error") from None
     except EngineUnavailable as error:
