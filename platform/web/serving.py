@@ -92,14 +92,15 @@ def _check_prompt(prompt: list[int], order: Order, state: State) -> None:
         wrong = next(token for token in prompt if not 0 <= token < vocabulary)
         raise invalid(f"{field} has token id {wrong}, outside the vocabulary of {vocabulary}.", field)
     output = order.params.max_tokens
-    if len(prompt) + (1 if output is None else output) > limit:
+    # The engine keeps room for one token even when none is asked for.
+    if len(prompt) + (output or 1) > limit:
         raise _too_long(len(prompt), output, limit, order)
 
 
 def _too_long(prompt: int, output: int | None, limit: int, order: Order) -> ApiError:
     fits = prompt < limit and output is not None
-    advice = f"Ask for at most {limit - prompt} tokens." if fits else "Shorten the prompt."
-    asked = "" if output is None else f" and {output} of output were asked for"
+    advice = f"Ask for at most {limit - prompt} tokens." if fits else f"Shorten it to at most {limit - 1} tokens."
+    asked = f" and {output} of output were asked for" if fits else ""
     message = f"This model takes {limit} tokens of prompt and output; the prompt has {prompt}{asked}. {advice}"
     return invalid(message, order.max_tokens_field if fits else order.prompt_field, "context_length_exceeded")
 

@@ -1,6 +1,7 @@
 from typing import Any
 
 import httpx
+import pytest
 
 from .fake_engine import BASE_SENTENCE, FakeEngine, logprob_of
 from .test_chat import chunks
@@ -69,7 +70,8 @@ async def test_loglikelihoods_as_lm_eval_reads_them(client: httpx.AsyncClient, s
             assert logprob == logprob_of(token_id, 1).logprob
             assert logprob == max(top.values())
         assert "".join(logprobs["tokens"][1:-1]) == choice["text"][: -len(logprobs["tokens"][-1])]
-        starts = [sum(map(len, logprobs["tokens"][:end])) for end in range(len(prompt) + 1)]
+        shown = ["", *logprobs["tokens"][1:]]  # the first is special and not in the text
+        starts = [sum(map(len, shown[:end])) for end in range(len(prompt) + 1)]
         assert logprobs["text_offset"] == starts
 
 
@@ -88,6 +90,36 @@ async def test_echo_of_nothing_but_the_prompt(client: httpx.AsyncClient) -> None
     assert choice["finish_reason"] == "length"
     assert len(choice["logprobs"]["tokens"]) == body["usage"]["prompt_tokens"]
     assert body["usage"]["completion_tokens"] == 0
+
+
+@pytest.mark.parametrize("skip_special_tokens", [True, False])
+async def test_offsets_are_places_in_the_text(client: httpx.AsyncClient, skip_special_tokens: bool) -> None:
+    """Hidden special tokens take no room, and a character of several tokens takes that of one."""
+    body = await complete(
+        client, prompt="Zürich 😀 dog", echo=True, max_tokens=0, logprobs=0, skip_special_tokens=skip_special_tokens
+    )
+    [choice] = body["choices"]
+    tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+    assert tokens[0] == "<s>"
+    assert offsets[:2] == [0, 0 if skip_special_tokens else 3]
+    whole = [(token, start) for token, start in zip(tokens, offsets, strict=True) if "\ufffd" not in token]
+    assert len(whole) < len(tokens)
+    for token, start in whole[1:]:
+        assert choice["text"][start : start + len(token)] == token
+
+
+async def test_the_default_limit_fits_a_long_prompt(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    await complete(client, prompt=[[5] * 250, [5]])
+    assert [request.params.max_tokens for request in engine.requests[-2:]] == [6, 6]
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 0, "echo": True}])
+async def test_a_prompt_as_long_as_the_context(client: httpx.AsyncClient, fields: dict[str, Any]) -> None:
+    response = await client.post("/v1/completions", json={"model": "tiny", "prompt": [5] * 256, **fields})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+    assert "at most 255 tokens" in error["message"]
 
 
 async def test_tokenize_and_back(client: httpx.AsyncClient, state: Any) -> None:

@@ -46,10 +46,11 @@ class CompletionCall:
 
     async def start(self) -> list[Generation]:
         fields = self.fields
-        max_tokens = DEFAULT_COMPLETION_TOKENS if fields.max_tokens is None else fields.max_tokens
+        prompts = await completion_prompts(self._state, fields)
+        max_tokens = self._default_max_tokens(prompts) if fields.max_tokens is None else fields.max_tokens
         order = Order(
             model=fields.model,
-            prompts=await completion_prompts(self._state, fields),
+            prompts=prompts,
             params=fields.sampling(max_tokens, fields.logprobs, self._prompt_logprobs(max_tokens)),
             prompt_field="prompt",
             priority=fields.priority,
@@ -71,7 +72,7 @@ class CompletionCall:
     def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
         events, text = b"", delta.text
         if delta.index not in self._begun:
-            self._begun[delta.index] = CompletionLogprobs(self._state.token_text)
+            self._begun[delta.index] = self._new_logprobs()
             text = self._echoed(generation.prompt_token_ids) + text
         if text or delta.logprobs:
             logprobs = self._chunk_logprobs(delta)
@@ -84,6 +85,11 @@ class CompletionCall:
         if delta.finish_reason is not None:
             events += chunks.of_choice(encode(_last_chunk(delta)), generation.usage)
         return events
+
+    def _default_max_tokens(self, prompts: list[list[int]]) -> int:
+        """What fits beside the longest prompt, or the least that an answer takes: then that prompt is refused."""
+        room = self._state.max_model_len - max(map(len, prompts))
+        return max(1, min(DEFAULT_COMPLETION_TOKENS, room))
 
     def _prompt_logprobs(self, max_tokens: int) -> int | None:
         """Echoed log-probabilities need the prompt's; an echo of nothing but the prompt is computed as such."""
@@ -113,7 +119,11 @@ class CompletionCall:
         entries: list[TokenLogprob | None] = [*choice.logprobs]
         if self.fields.echo:
             token_ids, entries = prompt + token_ids, [*prompt_entries, *entries]
-        return CompletionLogprobs(self._state.token_text).add(token_ids, entries, self.fields.logprobs)
+        return self._new_logprobs().add(token_ids, entries, self.fields.logprobs)
+
+    def _new_logprobs(self) -> CompletionLogprobs:
+        hidden = self._state.tokenizer.special_ids if self.fields.skip_special_tokens else ()
+        return CompletionLogprobs(self._state.token_text, hidden)
 
     def _chunk_logprobs(self, delta: Delta) -> bytes:
         if self.fields.logprobs is None or delta.logprobs is None:

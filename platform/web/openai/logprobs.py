@@ -1,7 +1,7 @@
 """Log-probabilities as the two APIs print them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from loraplex.engine.protocol import TokenLogprob
@@ -23,16 +23,20 @@ def prompt_logprobs(entries: list[TokenLogprob | None], text: TokenText) -> list
 
 
 class CompletionLogprobs:
-    """The legacy form: four parallel lists. `text_offset` counts characters over all `add` calls."""
+    """The legacy form: four parallel lists. `text_offset` counts characters of the answer's text over all `add` calls.
 
-    def __init__(self, text: TokenText) -> None:
+    `hidden` are the token ids that the text leaves out.
+    """
+
+    def __init__(self, text: TokenText, hidden: Collection[int] = ()) -> None:
         self._text = text
+        self._hidden = hidden
         self._offset = 0
 
     def add(self, token_ids: Sequence[int], entries: Sequence[TokenLogprob | None], count: int) -> dict[str, Any]:
         """The lists for these tokens, with at most `count` alternatives beside the token itself."""
         tokens = [self._text.of(token_id)[0] for token_id in token_ids]
-        offsets = list(itertools.accumulate(map(len, tokens), initial=self._offset))
+        offsets = list(itertools.accumulate(map(self._width, token_ids), initial=self._offset))
         self._offset = offsets.pop()
         return {
             "text_offset": offsets,
@@ -40,6 +44,12 @@ class CompletionLogprobs:
             "tokens": tokens,
             "top_logprobs": [None if entry is None else self._top(entry, count) for entry in entries],
         }
+
+    def _width(self, token_id: int) -> int:
+        """Characters that begin in this token: the tokens after the first of a character add none."""
+        if token_id in self._hidden:
+            return 0
+        return sum(byte & 0xC0 != 0x80 for byte in self._text.of(token_id)[1])
 
     def _top(self, entry: TokenLogprob, count: int) -> dict[str, float]:
         """Alternatives by their text, the likeliest wins where two tokens share one; the token itself is among them."""
