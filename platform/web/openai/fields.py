@@ -34,8 +34,31 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "return_tokens_as_token_ids": (False,),
     "include_reasoning": (True,),
     "logits_processors": ([],),
+    "early_stopping": (False,),
+    "num_beams": (1,),
+    "diversity_penalty": (0,),
+    "detokenize": (True,),
+    "echo": (False,),
+    "typical_p": (1,),
+    "top_a": (0,),
+    "tfs": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "smoothing_factor": (0,),
+    "no_repeat_ngram_size": (0,),
+    "mirostat": (0,),
+    "mirostat_tau": (5,),
+    "mirostat_eta": (0.1,),
+    "dry_multiplier": (0,),
+    "dry_base": (1.75,),
+    "dry_allowed_length": (2,),
+    "xtc_probability": (0,),
+    "xtc_threshold": (0.1,),
 }
-"""Known members that are not supported, with the values at which they change nothing."""
+"""Known members that are not supported, with the values at which they change nothing.
+
+Settings of a sampler that is off (mirostat, DRY, XTC) may have their usual defaults.
+"""
 
 REFUSED = frozenset(
     {
@@ -49,6 +72,7 @@ REFUSED = frozenset(
             "logits_processor_args",
         ),
         *("lora_request", "kv_transfer_params", "vllm_xargs", "thinking_token_budget", "reasoning"),
+        "repetition_detection",
     }
 )
 """Known members that change the output at any value."""

@@ -9,6 +9,14 @@ from ..state import State
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+OWN_VARIABLES = frozenset(
+    {
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"),
+        *("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"),
+        "additional_special_tokens",
+    }
+)
+"""What the server itself tells the chat template."""
 
 
 async def chat_prompt(state: State, chat: ChatRequest) -> list[int]:
@@ -16,6 +24,7 @@ async def chat_prompt(state: State, chat: ChatRequest) -> list[int]:
     if state.template is None:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "no_chat_template")
     template = state.template
+    _check_variables(chat.chat_template_kwargs)
     messages = [_plain(message, number, template) for number, message in enumerate(chat.messages)]
     continued = _check_continuation(chat, messages)
     add_prompt = not continued if chat.add_generation_prompt is None else chat.add_generation_prompt
@@ -89,6 +98,15 @@ def _text(message: ChatMessage, path: str) -> str:
                 f"{field}: only parts of type text with a text are supported.", f"{field}.type", "unsupported"
             )
     return "\n".join(part.text or "" for part in message.content)
+
+
+def _check_variables(variables: dict[str, Any]) -> None:
+    name = next((name for name in variables if name in OWN_VARIABLES), None)
+    if name is not None:
+        raise invalid(
+            f"chat_template_kwargs must not set {name}, which the server gives to the chat template. Leave it out.",
+            "chat_template_kwargs",
+        )
 
 
 def _check_continuation(chat: ChatRequest, messages: list[dict[str, Any]]) -> bool:
