@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import re
+import sys
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -12,12 +13,15 @@ from starlette.requests import ClientDisconnect, Request
 from .errors import ApiError, invalid
 
 MAX_DEPTH = 64
+EXACT = 2**53
+"""Below, a float that has no fraction is the integer that was meant."""
 T = TypeVar("T")
 
 
 async def read_json(request: Request, timeout: float) -> dict[str, Any]:
     """The body as a JSON object without null members (null means absent). Raises ApiError."""
     _check_content_type(request.headers.get("content-type"))
+    _check_content_encoding(request.headers.get("content-encoding"))
     return parse_object(await read_bytes(request, timeout))
 
 
@@ -37,7 +41,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise invalid("The body is empty; send a JSON object.")
     try:
         value = json.loads(
-            raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
+            raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_number
         )
     except UnicodeDecodeError as error:
         raise invalid(f"The body is not UTF-8: byte {error.start} cannot be decoded.") from None
@@ -45,8 +49,9 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise invalid(f"The body is nested more than {MAX_DEPTH} levels deep.") from None
     except json.JSONDecodeError as error:
         raise invalid(f"The body is not valid JSON: {error.msg} at character {error.pos}.") from None
-    except ValueError as error:
-        raise invalid(f"The body is not valid JSON: {error}.") from None
+    except ValueError:
+        digits = sys.get_int_max_str_digits()
+        raise invalid(f"The body has an integer of more than {digits} digits, which no field takes.") from None
     if not isinstance(value, dict):
         raise invalid(f"The body must be a JSON object, got {_json_type(value)}.")
     _check_depth(value, raw)
@@ -75,24 +80,36 @@ def _check_content_type(content_type: str | None) -> None:
         raise ApiError(415, message, param="content-type", code="unsupported_media_type")
 
 
+def _check_content_encoding(content_encoding: str | None) -> None:
+    encoding = (content_encoding or "identity").strip().lower()
+    if encoding != "identity":
+        message = f"The content encoding {encoding} is not accepted; send the body plain, without content-encoding."
+        raise ApiError(415, message, param="content-encoding", code="unsupported_media_type")
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice!a} appears twice in one object")
+        raise _not_json(f"the name {twice!a} appears twice in one object")
     return members
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
+    raise _not_json(f"{text} is not a JSON number")
 
 
-def _finite(text: str) -> float:
+def _number(text: str) -> float:
+    """An integer when the value is one: some clients write 1 as 1.0."""
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"the number {text[:32]} is too large")
-    return value
+        raise _not_json(f"the number {text[:32]} is too large")
+    return int(value) if value.is_integer() and abs(value) < EXACT else value
+
+
+def _not_json(reason: str) -> ApiError:
+    return invalid(f"The body is not valid JSON: {reason}.")
 
 
 def _check_depth(value: object, raw: bytes) -> None:
