@@ -10,13 +10,13 @@ from .state import State
 
 async def resolve_adapter(state: State, model: str, tenant: str) -> ResolvedAdapter | None:
     """None for the base model. When this returns, the engine knows the adapter. Raises ApiError."""
-    adapter = _find(state, model, tenant)
+    adapter = find_model(state, model, tenant)
     if adapter is None:
         return None
     try:
         await state.reconciler.ensure(adapter)
     except AdapterError as error:
-        raise unavailable(f"Adapter '{adapter.name}' cannot be served: {error}") from None
+        raise _unavailable(f"Adapter '{adapter.name}' cannot be served: {error}") from None
     except EngineUnavailable as error:
         raise from_engine(error) from None
     return adapter
@@ -32,7 +32,7 @@ def explain(
     if digest is None or not isinstance(error, RequestRejected) or error.kind != "unavailable":
         return from_engine(error)
     try:
-        adapter = _find(state, model, tenant)
+        adapter = find_model(state, model, tenant)
     except ApiError as gone:
         gone.message = f"The adapter was removed before this request could run. {gone.message}"
         return gone
@@ -41,15 +41,16 @@ def explain(
     return from_engine(error)
 
 
-def _find(state: State, model: str, tenant: str) -> ResolvedAdapter | None:
+def find_model(state: State, model: str, tenant: str) -> ResolvedAdapter | None:
+    """What `model` names now, None for the base model. ApiError when there is no such model or it is not served."""
     try:
         return state.registry.snapshots.current.resolve(model, tenant)
     except UnknownAdapter as error:
         raise not_found(f"{error} GET /v1/models lists what there is.", "model", "model_not_found") from None
     except AdapterUnavailable as error:
-        raise unavailable(str(error)) from None
+        raise _unavailable(str(error)) from None
 
 
-def unavailable(message: str) -> ApiError:
+def _unavailable(message: str) -> ApiError:
     """It exists and is not served; repeating the request would not help."""
     return ApiError(400, message, param="model", code="adapter_unavailable", headers={"x-should-retry": "false"})

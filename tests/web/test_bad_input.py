@@ -1,5 +1,6 @@
 """Everything wrong gets a 4xx with OpenAI's error body, naming the field; and the server answers afterwards."""
 
+import gzip
 import json
 from typing import Any
 
@@ -65,6 +66,13 @@ SHARED: list[tuple[str, Any, str]] = [
     ("modalities", ["audio"], "modalities"),
     ("logits_processors", ["x"], "logits_processors"),
     ("return_token_ids", True, "return_token_ids"),
+    ("repetition_detection", {"max_pattern_size": 4}, "repetition_detection"),
+    ("early_stopping", True, "early_stopping"),
+    ("detokenize", False, "detokenize"),
+    *[(name, 1, name) for name in ("mirostat", "top_a", "dry_multiplier", "dry_base", "dry_allowed_length")],
+    *[(name, 0.5, name) for name in ("typical_p", "tfs", "xtc_probability", "xtc_threshold", "smoothing_factor")],
+    *[(name, 2, name) for name in ("num_beams", "diversity_penalty", "no_repeat_ngram_size", "mirostat_tau")],
+    *[(name, 0.01, name) for name in ("mirostat_eta", "epsilon_cutoff", "eta_cutoff")],
 ]
 ONLY_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": []}, "messages"),
@@ -96,6 +104,15 @@ ONLY_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
     ({"max_tokens": 4, "min_tokens": 5}, "min_tokens"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+    *[
+        ({"chat_template_kwargs": {name: []}}, "chat_template_kwargs")
+        for name in ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
+    ],
+    *[
+        ({"chat_template_kwargs": {name: "x"}}, "chat_template_kwargs")
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "chat_template")
+    ],
+    ({"echo": True}, "echo"),
     ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
 ]
 ONLY_COMPLETIONS: list[tuple[dict[str, Any], str | None]] = [
@@ -113,6 +130,8 @@ ONLY_COMPLETIONS: list[tuple[dict[str, Any], str | None]] = [
     ({"prompt": [1.5]}, "prompt[0]"),
     ({"prompt": [True]}, "prompt[0]"),
     ({"prompt": [5] * 257}, "prompt"),
+    ({"prompt": [5] * 256}, "prompt"),
+    ({"prompt": [5] * 256, "max_tokens": 0, "echo": True}, "prompt"),
     ({"prompt": ["a"] * 257}, "prompt"),
     ({"prompt": "x" * 600_000}, "prompt"),
     ({"prompt": {"text": "a"}}, "prompt"),
@@ -192,6 +211,12 @@ async def test_bodies_that_are_no_json_object(client: httpx.AsyncClient, path: s
     await assert_refused(client, await client.post(path, content=raw), None)
 
 
+async def test_an_integer_too_long_to_read_is_refused_in_our_words(client: httpx.AsyncClient) -> None:
+    response = await client.post(COMPLETIONS, content=b'{"seed": ' + b"9" * 5000 + b"}")
+    message = response.json()["error"]["message"]
+    assert message == "The body has an integer of more than 4300 digits, which no field takes."
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -224,6 +249,21 @@ async def test_unknown_models(client: httpx.AsyncClient, model: str) -> None:
     assert "`tiny`" in (await client.post(CHAT, json={"model": "tinny", "messages": user("hi")})).text
 
 
+@pytest.mark.parametrize(("path", "body"), [(TOKENIZE, {"prompt": "a"}), (DETOKENIZE, {"tokens": [5]})])
+async def test_unknown_models_have_no_tokens(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> None:
+    response = await client.post(path, json={"model": "tinny", **body})
+    assert response.status_code == 404
+    assert "`tiny`" in response.json()["error"]["message"]
+    assert (await client.post(path, json={"model": "tiny", **body})).status_code == 200
+
+
+async def test_an_unknown_model_is_answered_alike_by_get_and_post(client: httpx.AsyncClient) -> None:
+    got = await client.get("/v1/models/tinny")
+    posted = await client.post(CHAT, json={"model": "tinny", "messages": user("hi")})
+    assert got.status_code == posted.status_code == 404
+    assert got.json() == posted.json()
+
+
 async def test_a_body_beyond_the_limit(client: httpx.AsyncClient) -> None:
     body = json.dumps({"model": "tiny", "prompt": "x" * 10_000_000}).encode()
 
@@ -245,6 +285,17 @@ async def test_content_types(client: httpx.AsyncClient) -> None:
     refused = await client.post(COMPLETIONS, content=body, headers={"content-type": "multipart/form-data"})
     assert refused.status_code == 415
     assert "application/json" in refused.json()["error"]["message"]
+
+
+async def test_compressed_bodies(client: httpx.AsyncClient) -> None:
+    body = json.dumps({"model": "tiny", "prompt": "a"}).encode()
+    refused = await client.post(COMPLETIONS, content=gzip.compress(body), headers={"content-encoding": "gzip"})
+    assert refused.status_code == 415
+    error = refused.json()["error"]
+    assert error["param"] == "content-encoding"
+    assert "gzip is not accepted; send the body plain" in error["message"]
+    plain = await client.post(COMPLETIONS, content=body, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
 
 
 @pytest.mark.parametrize(

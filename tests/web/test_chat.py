@@ -212,6 +212,34 @@ async def test_neutral_values_of_unsupported_members(client: httpx.AsyncClient) 
     assert (await chat(client, tools=[tool], tool_choice="none")).status_code == 200
 
 
+async def test_off_values_of_unsupported_samplers(client: httpx.AsyncClient) -> None:
+    off: dict[str, Any] = {"early_stopping": False, "detokenize": True, "echo": False, "repetition_detection": None}
+    off |= dict.fromkeys(("typical_p", "tfs", "num_beams"), 1)
+    off |= dict.fromkeys(("mirostat", "top_a", "dry_multiplier", "xtc_probability", "no_repeat_ngram_size"), 0.0)
+    off |= dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "smoothing_factor", "diversity_penalty"), 0)
+    response = await chat(client, **off)
+    assert response.status_code == 200, response.text
+    assert "x-loraplex-ignored-fields" not in response.headers
+
+
+async def test_integers_written_as_floats(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    """As clients in JavaScript and Java may send them."""
+    response = await chat(client, max_tokens=2.0, n=1.0, seed=-3.0, top_k=4.0, temperature=1.0)
+    assert response.status_code == 200, response.text
+    params = engine.requests[-1].params
+    assert (params.max_tokens, params.n, params.seed, params.top_k, params.temperature) == (2, 1, -3, 4, 1.0)
+
+
+async def test_other_template_variables_are_accepted(client: httpx.AsyncClient) -> None:
+    assert (await chat(client, chat_template_kwargs={"enable_thinking": True})).status_code == 200
+
+
+async def test_the_list_of_models_with_a_slash(client: httpx.AsyncClient) -> None:
+    listed = await client.get("/v1/models/")
+    assert listed.status_code == 200
+    assert listed.json() == (await client.get("/v1/models")).json()
+
+
 async def test_request_id(client: httpx.AsyncClient) -> None:
     response = await client.get("/v1/models", headers={"x-request-id": "mine-1"})
     assert response.headers["x-request-id"] == "mine-1"

@@ -5,11 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
-
 from ..dependencies import CallerOf, StateOf
-from ..errors import not_found
-from ..resolve import unavailable
+from ..resolve import find_model
 from ..state import State
 
 OWNER = "loraplex"
@@ -29,17 +26,13 @@ async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
 
 @router.get("/v1/models/{name:path}")
 async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """One model by any name that `model` takes, for example adapter@alias."""
-    snapshot = state.registry.snapshots.current
-    try:
-        found = snapshot.resolve(name, caller.tenant)
-    except UnknownAdapter as error:
-        raise not_found(str(error), "model", "model_not_found") from None
-    except AdapterUnavailable as error:
-        raise unavailable(str(error)) from None
+    """One model by any name that `model` takes, for example adapter@alias. All models when the name is empty."""
+    if not name:
+        return await list_models(state, caller)
+    found = find_model(state, name, caller.tenant)
     if found is None:
         return _base_card(state)
-    version = snapshot.adapters[caller.tenant][found.name].select(found.version)
+    version = state.registry.snapshots.current.adapters[caller.tenant][found.name].select(found.version)
     assert version is not None
     return _adapter_card(state, name, found.digest, int(version.created_at.timestamp()))
 

@@ -4,9 +4,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from ..dependencies import StateOf
+from ..auth import Caller
+from ..dependencies import CallerOf, StateOf
 from ..errors import invalid
 from ..json_body import convert, read_json
+from ..resolve import find_model
 from ..state import State
 from .prompts import chat_prompt, text_prompt
 from .schemas import Detokenize, TokenizeChat, TokenizeText
@@ -15,10 +17,11 @@ router = APIRouter(tags=["OpenAI"])
 
 
 @router.post("/tokenize")
-async def tokenize(request: Request, state: StateOf) -> dict[str, Any]:
+async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Token ids of a `prompt`, or of `messages` through the chat template."""
     body = await read_json(request, state.settings.body_timeout)
     fields: TokenizeText | TokenizeChat
+    _check_model(body, state, caller)
     if "messages" in body:
         fields = convert({"model": state.base.name, **body}, TokenizeChat)
         tokens = await chat_prompt(state, fields)
@@ -30,11 +33,19 @@ async def tokenize(request: Request, state: StateOf) -> dict[str, Any]:
 
 
 @router.post("/detokenize")
-async def detokenize(request: Request, state: StateOf) -> dict[str, str]:
+async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[str, str]:
     """The text of token ids."""
-    fields = convert(await read_json(request, state.settings.body_timeout), Detokenize)
+    body = await read_json(request, state.settings.body_timeout)
+    _check_model(body, state, caller)
+    fields = convert(body, Detokenize)
     _check_ids(fields.tokens, state)
     return {"prompt": state.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
+
+
+def _check_model(body: dict[str, Any], state: State, caller: Caller) -> None:
+    """All models share the tokenizer, so the name may be left out; a wrong one is refused as everywhere."""
+    if isinstance(name := body.get("model"), str):
+        find_model(state, name, caller.tenant)
 
 
 def _check_ids(tokens: list[int], state: State) -> None:
