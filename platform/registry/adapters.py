@@ -94,6 +94,11 @@ class Adapters:
         with self._database.read() as session:
             return adapter_view(adapter_row(session, name, tenant))
 
+    def version(self, reference: str, tenant: str = DEFAULT_TENANT) -> Version:
+        """The version that the reference means; for a bare name its newest enabled one."""
+        with self._database.read() as session:
+            return version_view(version_row(session, parse_reference(reference), tenant))
+
     def report(self, reference: str, tenant: str = DEFAULT_TENANT) -> Report:
         """What preflight said of the version that the reference means."""
         with self._database.read() as session:

@@ -68,6 +68,23 @@ def test_adapters_from_add_to_remove(run: Run, adapter_folders: list[Path]) -> N
     assert code == 2 and "support" in err and "Traceback" not in err
 
 
+def test_one_version_is_shown_by_its_number(run: Run, adapter_folders: list[Path]) -> None:
+    digests = [json.loads(run("adapters", "add", "sql", folder, "--json")[1])["digest"] for folder in adapter_folders]
+    for reference, number in (("sql@1", 1), ("sql@2", 2), ("sql@latest", 2), ("sql", 2)):
+        code, out, _ = run("adapters", "show", reference)
+        assert code == 0 and f"sql version {number}," in out and digests[number - 1] in out
+    code, _, err = run("adapters", "show", "sql@3")
+    assert code == 2 and "no version" in err
+    assert run("adapters", "remove", "sql@2", "--yes")[0] == 0
+    assert "sql version 1," in run("adapters", "show", "sql")[1]
+
+
+def test_nothing_is_asked_about_an_adapter_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: pytest.fail("it asked"))
+    code, _, err = run("adapters", "remove", "nope")
+    assert code == 2 and "nope" in err
+
+
 def test_a_bad_adapter_is_refused_with_every_reason(run: Run, adapter_folders: list[Path], tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     bad.mkdir()

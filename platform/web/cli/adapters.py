@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loraplex.registry.errors import PreflightRefused
+from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
 from loraplex.registry.views import Adapter, Version
 
@@ -23,6 +24,7 @@ MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail
 
 app = typer.Typer(help="Add, list, show and remove adapters. A running server follows within a second.")
 console = Console(highlight=False)
+Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -71,16 +73,15 @@ def list_all(as_json: Json = False) -> None:
 
 
 @app.command()
-def show(name: str, as_json: Json = False) -> None:
-    """Show one adapter: its versions and what the checks said."""
+def show(reference: Reference, as_json: Json = False) -> None:
+    """Show one adapter: its versions and what the checks said of one, which is the newest unless it is named."""
     with opened_registry(Settings()) as (registry, _):
-        adapter = registry.adapters.get(name)
-        version = adapter.latest() or adapter.versions[-1]
-        report = registry.adapters.report(f"{name}@{version.number}")
+        adapter, version = _found(registry, reference)
+        report = registry.adapters.report(f"{adapter.name}@{version.number}")
     if as_json:
         _print_json(_as_json(adapter))
         return
-    console.print(f"[bold]{name}[/] version {version.number}, {_state(adapter, version)}")
+    console.print(f"[bold]{adapter.name}[/] version {version.number}, {_state(adapter, version)}")
     console.print(f"digest   {version.digest}")
     console.print(f"rank     {version.rank}, alpha {version.alpha:g}, {version.parameters:,} parameters")
     console.print(f"targets  {', '.join(version.target_modules)}")
@@ -88,13 +89,21 @@ def show(name: str, as_json: Json = False) -> None:
 
 
 @app.command()
-def remove(name: str, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Remove an adapter. Requests that run with it finish."""
-    if not yes:
-        typer.confirm(f"Remove {name} and its versions?", abort=True)
+def remove(reference: Reference, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
+    """Remove an adapter, or one version of it. Requests that run with it finish."""
     with opened_registry(Settings()) as (registry, _):
-        registry.adapters.remove(name, actor=ACTOR)
-    console.print(f"[green]✓[/] {name} removed")
+        _found(registry, reference)
+        if not yes:
+            typer.confirm(f"Remove {reference if '@' in reference else f'{reference} and its versions'}?", abort=True)
+        registry.adapters.remove(reference, actor=ACTOR)
+    console.print(f"[green]✓[/] {reference} removed")
+
+
+def _found(registry: Registry, reference: str) -> tuple[Adapter, Version]:
+    """The adapter, and the version that is meant: for a bare name the newest, preferably an enabled one."""
+    name, at, _ = reference.partition("@")
+    adapter = registry.adapters.get(name)
+    return adapter, registry.adapters.version(reference) if at else adapter.latest() or adapter.versions[-1]
 
 
 def _tell_refusal(name: str, report: Report, as_json: bool) -> None:
