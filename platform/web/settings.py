@@ -1,5 +1,7 @@
 """Settings: all that an operator may set, by flag, environment (LORAPLEX_*), TOML file or these defaults."""
 
+import difflib
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -24,6 +26,8 @@ IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
 DEFAULT_DATA_DIR = ROOT / ".data" if IN_CHECKOUT else Path.home() / ".local" / "share" / "loraplex"
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
 CONFIG_FILE = "loraplex.toml"
+PREFIX = "LORAPLEX_"
+LOG = logging.getLogger(__name__)
 WEAK_WORDS = (
     "password",
     "passw0rd",
@@ -55,7 +59,7 @@ Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
 class Settings(BaseSettings):
     """Read once at start. Each field's description is what `loraplex config` and the docs show."""
 
-    model_config = SettingsConfigDict(env_prefix="LORAPLEX_", extra="forbid", frozen=True, validate_default=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True)
 
     host: str = Field("127.0.0.1", description="Address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="Port to listen on")
@@ -116,7 +120,10 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = config_file(init_settings())
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+        in_file = TomlConfigSettingsSource(settings_cls, toml_file=file)
+        _refuse_unknown(file, in_file.toml_data, settings_cls)
+        _warn_of_unknown_variables(settings_cls)
+        return init_settings, env_settings, in_file
 
     @model_validator(mode="before")
     @classmethod
@@ -178,6 +185,25 @@ def config_file(flags: dict[str, Any]) -> Path:
         return Path(named)
     data_dir = flags.get("data_dir") or os.environ.get("LORAPLEX_DATA_DIR") or DEFAULT_DATA_DIR
     return Path(data_dir) / CONFIG_FILE
+
+
+def _refuse_unknown(file: Path, values: dict[str, Any], settings: type[BaseSettings]) -> None:
+    for name in values:
+        if name not in settings.model_fields:
+            raise ValueError(f"{file} sets '{name}', which is no setting{_nearest(name, settings)}.")
+
+
+def _warn_of_unknown_variables(settings: type[BaseSettings]) -> None:
+    """Only a warning: other programs may use the prefix."""
+    for variable in sorted(os.environ):
+        name = variable.lower().removeprefix(PREFIX.lower())
+        if variable.upper().startswith(PREFIX) and name not in {*settings.model_fields, "config"}:
+            LOG.warning("%s is ignored: it is no setting%s.", variable, _nearest(name, settings, PREFIX))
+
+
+def _nearest(name: str, settings: type[BaseSettings], prefix: str = "") -> str:
+    near = difflib.get_close_matches(name, settings.model_fields, n=1)
+    return "" if not near else f", the nearest one is {prefix + near[0].upper() if prefix else near[0]}"
 
 
 def _plain(value: object) -> Any:

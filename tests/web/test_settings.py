@@ -45,8 +45,20 @@ def test_a_file_in_a_data_folder_given_by_flag(tmp_path: Path) -> None:
 
 def test_unknown_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "loraplex.toml").write_text("prot = 1")
-    with pytest.raises(ValidationError, match="prot"):
+    with pytest.raises(ValueError, match=r"loraplex\.toml sets 'prot', which is no setting, the nearest one is port\."):
         Settings()
+
+
+def test_an_unknown_variable_is_told_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.toml").touch()
+    monkeypatch.setenv("LORAPLEX_CONFIG", str(tmp_path / "empty.toml"))
+    Settings()
+    assert not caplog.messages
+    monkeypatch.setenv("LORAPLEX_PROT", "9")
+    assert Settings().port == 8000
+    assert caplog.messages == ["LORAPLEX_PROT is ignored: it is no setting, the nearest one is LORAPLEX_PORT."]
 
 
 @pytest.mark.parametrize(
