@@ -101,9 +101,13 @@ def _report_effect(modules: tuple[ModuleLora, ...], zero: set[int], report: Repo
         report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
 
 
+TEMPORARY = ("/tmp/", "/var/tmp/")
+"""A base in such a folder has a name that says nothing."""
+
+
 def _compare_base(settings: LoraSettings, base: BaseSignature, report: Report) -> None:
     named, own = (name.rstrip("/").rsplit("/", 1)[-1].lower() for name in (settings.base_model, base.name))
-    if named and own and named != own:
+    if named and own and named != own and not settings.base_model.startswith(TEMPORARY):
         message = f"it was trained on {quote(settings.base_model)}, the base served here is {quote(base.name)}"
         report.warn("base", message, "shapes fit, but make sure that it is the same model")
     report.settle("base", "its shapes are those of the base")

@@ -10,3 +10,5 @@ class ServedBase:
     name: str
     """What clients call it; no adapter may have this name."""
     signature: BaseSignature
+    model: str = ""
+    """What adapters call the model they were trained on, a path or hub id; empty: it is not compared."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -73,7 +74,7 @@ class Preflight:
         return Task(
             config=str(self._store.blob_path(config.sha256)),
             weights=str(self._store.blob_path(weights.sha256)),
-            base=self._base.signature,
+            base=replace(self._base.signature, name=self._base.model),
             cpu_seconds=self._seconds,
             memory=self._memory + weights.size,
         )

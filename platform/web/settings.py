@@ -150,6 +150,11 @@ class Settings(BaseSettings):
         return "demo" if self.model == str(DEMO_MODEL) else self.model.rstrip("/").rsplit("/", 1)[-1]
 
     @property
+    def trained_name(self) -> str:
+        """What adapters call the base model in their configuration."""
+        return "loraplex-demo" if self.model == str(DEMO_MODEL) else self.model
+
+    @property
     def database(self) -> str:
         """The database URL in force."""
         return self.database_url or f"sqlite:///{self.data_dir / 'loraplex.db'}"

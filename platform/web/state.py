@@ -81,7 +81,7 @@ def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None
     """
     prepare_data_folder(settings.data_dir)
     model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
-    base = ServedBase(settings.base_name, base_signature(model_folder))
+    base = ServedBase(settings.base_name, base_signature(model_folder), settings.trained_name)
     upgrade(settings.database)
     registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))
     credentials = ensure_credentials(

@@ -133,3 +133,17 @@ def test_the_checker_sees_no_secret(store: ArtifactStore, monkeypatch: pytest.Mo
     monkeypatch.setattr(subprocess, "run", spy)
     Preflight(store, SERVED).check(put(store, CONFIG), put(store, WEIGHTS))
     assert sorted(seen[0]) == ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PATH", "PYTHONPATH"]
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "warnings"),
+    [("meta/Llama-3-8B", 1), ("acme/tiny", 0), ("./Tiny/", 0), ("", 0), ("/tmp/x/base", 0)],
+)
+def test_an_adapter_of_another_model_is_accepted_with_one_warning(
+    store: ArtifactStore, trained_on: str, warnings: int
+) -> None:
+    config = json.dumps(make_config(base_model_name_or_path=trained_on)).encode()
+    served = ServedBase("served", BASE, "acme/tiny")
+    report = Preflight(store, served).check(put(store, config), put(store, WEIGHTS))
+    assert report.passed
+    assert [finding.check for finding in report.findings if finding.level == "warn"] == ["base"] * warnings
