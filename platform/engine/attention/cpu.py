@@ -1,8 +1,7 @@
 """CpuAttention: the paged KV cache and its numba kernels."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -23,21 +22,6 @@ MOST_REGISTER_ROWS: Final = 7
 PREFILL_REGISTER_ROWS: Final = 6
 NO_WINDOW: Final = 1 << 40
 CACHE_LINE: Final = 64
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """What every layer of one step shares: views of the batch's tensors, and the work items."""
-
-    batch: Batch
-    positions: Any
-    slots: Any
-    block_tables: Any
-    decode_items: Any
-    prefill_items: Any
-    merges: Any
-    partial_sums: Any
-    partial_states: Any
 
 
 class CpuAttention:
@@ -66,7 +50,7 @@ class CpuAttention:
         self._value = _zeros((*shape, TILE, self._size), cache_dtype)
         self._caches = [Cache(as_array(self._key[i]), as_array(self._value[i])) for i in range(num_layers)]
         self._scale = np.float32(scale)
-        self._windows = [NO_WINDOW if window is None else window for window in sliding_window]
+        self._windows = np.array([NO_WINDOW if window is None else window for window in sliding_window])
         self._group = group = num_heads // num_kv_heads
         self._decode_rows = (0,) * max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
         self._prefill_rows = (0,) * max(PREFILL_REGISTER_ROWS, len(self._decode_rows))
@@ -76,7 +60,8 @@ class CpuAttention:
         self._most_rows = -(-self._chunk * group // len(self._prefill_rows)) * len(self._prefill_rows)
         self._workers = torch.get_num_threads()
         self._counter = np.zeros(1, dtype=np.int64)
-        self._plan: StepPlan | None = None
+        self._batch: Batch | None = None
+        self._arguments: Paged | None = None
         self._heads: dict[int, tuple[Rotary, Heads]] = {}
 
     @property
@@ -86,12 +71,12 @@ class CpuAttention:
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
         key, value = self._padded(key), self._padded(value)
-        write(as_array(key), as_array(value), self._planned(batch).slots, self._caches[layer])
+        write(as_array(key), as_array(value), self.arguments(batch).slots, self._caches[layer])
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         if not self.rotates_in_kernel:
             return self._rotate_then_write(layer, qkv, rotary, batch)
-        step = self._planned(batch)
+        step = self.arguments(batch)
         query = qkv.new_empty(len(qkv), self.num_heads, self.head_dim)
         arguments = (as_array(qkv), step.positions, step.slots, self._heads_of(rotary), self._caches[layer])
         if len(qkv) < SERIAL_TOKENS:
@@ -107,29 +92,26 @@ class CpuAttention:
         return rotate(normed(query, rotary.query_norm, rotary.eps), rotary, batch.positions).to(qkv.dtype)
 
     def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
-        plan, query = self._planned(batch), self._padded(query)
+        plan, query = self.arguments(batch), self._padded(query)
         output = torch.empty_like(query)
         step = Step(as_array(query), plan.block_tables, as_array(output), plan.partial_sums, plan.partial_states)
+        window = int(self._windows[layer])
         for items, rows, most in (
             (plan.decode_items, self._decode_rows, self._group),
             (plan.prefill_items, self._prefill_rows, self._most_rows),
         ):
             if len(items):
-                cache, window, workers = self._caches[layer], self._windows[layer], self._workers
+                cache, workers = self._caches[layer], self._workers
                 attend(step, cache, items, self._counter, self._scale, window, most, workers, rows, self._columns)
         if len(plan.merges):
             merge(step, plan.merges)
         return output if self._size == self.head_dim else output[..., : self.head_dim]
 
     def arguments(self, batch: Batch) -> Paged:
-        """What `rotate_and_write` and `attend` hand to their kernels, of all layers at once."""
-        step = self._planned(batch)
-        return Paged(
-            *(as_array(self._key), as_array(self._value), step.positions, step.slots, step.block_tables),
-            *(step.decode_items, step.prefill_items, step.merges, step.partial_sums, step.partial_states),
-            *(self._counter, np.array(self._windows), self._scale, self._group, self._most_rows),
-            *(self._decode_rows, self._prefill_rows, self._columns, self._workers),
-        )
+        """What the kernels take of this step, made once and shared by every layer."""
+        if self._arguments is None or self._batch is not batch:
+            self._batch, self._arguments = batch, self._plan(batch)
+        return self._arguments
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:
@@ -153,22 +135,30 @@ class CpuAttention:
             self.attend(0, query, batch)
         self._heads.clear()
 
-    def _planned(self, batch: Batch) -> StepPlan:
-        if self._plan is None or self._plan.batch is not batch:
-            decodes, prefills, merges = plan(batch.query_starts.numpy(), batch.context_lengths.numpy(), self._chunk)
-            partials = int(merges[:, 2].sum())
-            self._plan = StepPlan(
-                batch=batch,
-                positions=batch.positions.numpy(),
-                slots=batch.slot_mapping.numpy(),
-                block_tables=batch.block_tables.numpy(),
-                decode_items=decodes,
-                prefill_items=prefills,
-                merges=merges,
-                partial_sums=np.empty((partials, self.num_heads, self._size), dtype=np.float32),
-                partial_states=np.empty((partials, self.num_heads, 2), dtype=np.float32),
-            )
-        return self._plan
+    def _plan(self, batch: Batch) -> Paged:
+        decodes, prefills, merges = plan(batch.query_starts.numpy(), batch.context_lengths.numpy(), self._chunk)
+        partials = int(merges[:, 2].sum())
+        return Paged(
+            key=as_array(self._key),
+            value=as_array(self._value),
+            positions=batch.positions.numpy(),
+            slots=batch.slot_mapping.numpy(),
+            block_tables=batch.block_tables.numpy(),
+            decode_items=decodes,
+            prefill_items=prefills,
+            merges=merges,
+            partial_sums=np.empty((partials, self.num_heads, self._size), dtype=np.float32),
+            partial_states=np.empty((partials, self.num_heads, 2), dtype=np.float32),
+            counter=self._counter,
+            windows=self._windows,
+            scale=self._scale,
+            decode_most=self._group,
+            prefill_most=self._most_rows,
+            decode_rows=self._decode_rows,
+            prefill_rows=self._prefill_rows,
+            columns=self._columns,
+            workers=self._workers,
+        )
 
     def _heads_of(self, rotary: Rotary) -> Heads:
         """Views of a layer's tables, made once; the key is safe while the entry holds its Rotary."""

@@ -37,7 +37,7 @@ class Decoder:
         x = F.embedding(batch.token_ids, self.embedding).to(self.norm.weight.dtype)
         residual = torch.zeros_like(x)
         if self.fused is not None:
-            x = self.fused.apply(x, residual, batch)
+            x = self.fused.apply(x, residual, batch, cache)
         else:
             for layer in self.layers:
                 x = layer.apply(x, residual, batch, cache)

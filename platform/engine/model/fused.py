@@ -39,8 +39,9 @@ class FusedLayers:
     """Hold the weights that the model's table points to."""
     rooms: list[Any] | None = None
 
-    def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """x and residual [T, C] float32, contiguous, both overwritten; returns x after the last layer."""
+        assert cache is self.cache
         rooms = self._rooms(len(x))
         lora = self.no_lora if batch.lora is None else kernels.Lora(*kernel_arrays(batch.lora))
         kernels.forward_layers(
