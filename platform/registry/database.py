@@ -1,5 +1,8 @@
 """One database: SQLite in a file by default, PostgreSQL by URL. Sessions for reading and for writing."""
 
+import random
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,6 +18,7 @@ from .url_options import check_channel_binding, driver_arguments
 
 SUPPORTED = "sqlite:///path/to/file or postgresql://user:password@host/name"
 _BEGIN = "loraplex_begin"
+_BUSY_SECONDS = 5
 
 
 def parse_url(url: str) -> URL:
@@ -62,14 +66,27 @@ def _configure_sqlite(engine: Engine, foreign_keys: bool) -> None:
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: Any, _record: object) -> None:
         connection.isolation_level = None
-        connection.execute("PRAGMA busy_timeout = 5000")
-        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
+        _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+
+
+def _use_write_ahead_log(connection: Any) -> None:
+    """SQLite refuses the switch at once, without its busy timeout, when two connections of a new file try it."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(0.001, 0.02))
 
 
 class Database:

@@ -3,13 +3,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
 from loraplex.registry.audit import record
-from loraplex.registry.database import Database
+from loraplex.registry.database import Database, open_engine
 from loraplex.registry.generation import bump_generation, read_generation
 from loraplex.registry.registry import Registry
 from loraplex.registry.tables import AuditRow
@@ -111,3 +112,18 @@ def test_an_upload_blocks_nobody(registry: Registry) -> None:
     assert put(registry.store, b"quick").size == 5
     assert add(registry, "sql", b"one").created
     slow.abort()
+
+
+def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    barrier = threading.Barrier(3)
+
+    def open_new_files() -> None:
+        for number in range(200):
+            engine = open_engine(f"sqlite:///{tmp_path}/{number}.db")
+            barrier.wait(10)
+            engine.connect().close()
+            engine.dispose()
+
+    with ThreadPoolExecutor(3) as pool:
+        for finished in [pool.submit(open_new_files) for _ in range(3)]:
+            finished.result()
