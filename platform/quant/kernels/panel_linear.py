@@ -15,10 +15,10 @@ fused multiply-adds in the order of K, started from the bias: a row's result doe
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
+from .claim import claim
 from .tile import PANEL, ROWS, Tile
 from .transpose import pack_rows
 from .vectors import INT
@@ -100,17 +100,6 @@ def _multiply(
         _multiply_tile(1, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
 
 
-@intrinsic
-def _claim(typing: Any, counter: Any) -> Any:
-    """Add one to counter[0], atomically; answers what it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.atomic_rmw("add", data, ir.Constant(data.type.pointee, 1), "monotonic")
-
-    return types.int64(counter), generate
-
-
 @njit
 def _multiply_panels(
     panels: Any, begin: int, end: int, following: int, bias: int, packed: int, y: int, m: int, n: int, pairs: int
@@ -167,9 +156,9 @@ def panel_linear(panels: Any, bias: int, x: int, packed: int, y: int, m: int, n:
     chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
-        begin = _claim(counter) * chunk
+        begin = claim(counter) * chunk
         while begin < total:
-            following = _claim(counter) * chunk
+            following = claim(counter) * chunk
             _multiply_panels(
                 panels, begin, min(begin + chunk, total), min(following, total - 1), bias, packed, y, m, n,
                 pairs,

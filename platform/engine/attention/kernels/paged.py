@@ -11,10 +11,9 @@ import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, prange
-from numba.core import types
-from numba.extending import intrinsic
+
+from loraplex.quant.kernels.claim import claim
 
 from ...kernels.vector import (
     Array,
@@ -86,17 +85,6 @@ class Scratch(NamedTuple):
     """[SPAN / TILE] int64, where the span's tiles are in the cache"""
 
 
-@intrinsic
-def _claim(typing: Any, counter: Any) -> Any:
-    """Add one to counter[0], atomically; answers what it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.atomic_rmw("add", data, ir.Constant(data.type.pointee, 1), "monotonic")
-
-    return types.int64(counter), generate
-
-
 @njit(cache=True, nogil=True, parallel=True)
 def attend(
     step: Step,
@@ -139,11 +127,11 @@ def _work(
         np.empty((len(rows), SPAN), np.float32),
         np.empty(SPAN // TILE, np.int64),
     )
-    claimed = _claim(counter)
+    claimed = claim(counter)
     while claimed < len(items) * kv_heads:
         item, head = items[claimed // kv_heads], claimed % kv_heads
         _attend_item(step, cache, scratch, item, head, scale, window, rows, columns)
-        claimed = _claim(counter)
+        claimed = claim(counter)
 
 
 @njit(inline="always")

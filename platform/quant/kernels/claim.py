@@ -1,0 +1,18 @@
+"""Work that compiled workers share out among themselves as they get on."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def claim(typing: Any, counter: Any) -> Any:
+    """Add one to counter[0], atomically; answers what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", data, ir.Constant(data.type.pointee, 1), "monotonic")
+
+    return types.int64(counter), generate
