@@ -66,7 +66,7 @@ class LoraSettings:
 def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     """None when a value that decides the output is missing or refused; `report` then says each of them."""
     if len(config) > MAX_CONFIG:
-        report.fail("config", f"adapter_config.json has {len(config)} bytes; at most {MAX_CONFIG} are allowed")
+        report.fail("config", f"adapter_config.json has {len(config):,} bytes; at most {MAX_CONFIG:,} are allowed")
         return None
     try:
         raw = parse_json(config, max_depth=6)

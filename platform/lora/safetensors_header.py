@@ -43,7 +43,7 @@ def read_header(file: FileIO, size: int, report: Report) -> tuple[TensorInfo, ..
     tensors = _read_tensors(entries, data_start, report)
     if not report.failed:
         report.fail_all("header", _layout_problems(tensors, data_start, size), SAVE_REMEDY)
-    report.settle("header", f"{len(tensors)} tensors fill the file's {size} bytes without gap or overlap")
+    report.settle("header", f"{len(tensors)} tensors fill the file's {size:,} bytes without gap or overlap")
     return tensors
 
 
@@ -51,13 +51,13 @@ def _read_entries(file: FileIO, size: int) -> tuple[dict[str, Any], int]:
     beginning = file.read(32)
     _refuse_other_formats(beginning)
     if size < 10:
-        raise ValueError(f"it has only {size} bytes")
+        raise ValueError(f"it has only {size:,} bytes")
     length = int.from_bytes(beginning[:8], "little")
     limit = min(MAX_HEADER, size // 100 + (64 << 10))
     if length > size - 8:
-        raise ValueError(f"its header claims {length} bytes, the file has {size}")
+        raise ValueError(f"its header claims {length:,} bytes, the file has {size:,}")
     if length > limit:
-        raise ValueError(f"its header has {length} bytes; at most {limit} are allowed for a file of {size} bytes")
+        raise ValueError(f"its header has {length:,} bytes; at most {limit:,} are allowed for a file of {size:,} bytes")
     file.seek(8)
     header = file.read(length)
     if not header.startswith(b"{"):
@@ -130,5 +130,5 @@ def _layout_problems(tensors: tuple[TensorInfo, ...], data_start: int, size: int
     if position > size:
         problems.append(f"the tensors end at byte {position}, the file at {size}: it is cut off")
     elif position < size:
-        problems.append(f"{size - position} bytes after the last tensor belong to none")
+        problems.append(f"{size - position:,} bytes after the last tensor belong to none")
     return problems

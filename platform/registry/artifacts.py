@@ -54,7 +54,7 @@ class IncomingFile:
     def write(self, chunk: bytes) -> None:
         """Raises UploadTooLarge at the first byte beyond the declared size, StorageFull when the disk is."""
         if self._received + len(chunk) > self._size:
-            raise UploadTooLarge(f"The file is longer than the {self._size} bytes that were declared. Upload it again.")
+            raise UploadTooLarge(f"The file is longer than the declared {self._size:,} bytes. Upload it again.")
         with _full_disk_in_words():
             _write_all(self._file.fileno(), chunk)
         self._hash.update(chunk)
@@ -111,11 +111,11 @@ class ArtifactStore:
         if size < 1:
             raise UploadEmpty("The file is empty. Save the adapter again and upload the file that was written.")
         if size > limit:
-            raise UploadTooLarge(f"The file has {size} bytes; this server takes at most {limit}.")
+            raise UploadTooLarge(f"The file has {size:,} bytes; this server takes at most {limit:,}.")
         free = shutil.disk_usage(self.root).free
         if free - size < self._free_floor:
             raise StorageFull(
-                f"No room for {size} bytes: {free} are free and {self._free_floor} must stay free. "
+                f"No room for {size:,} bytes: {free:,} are free and {self._free_floor:,} must stay free. "
                 "Free space on the server's disk, or remove adapters."
             )
         return IncomingFile(self, size, sha256)
@@ -154,7 +154,7 @@ class ArtifactStore:
             except (FileNotFoundError, NotADirectoryError):
                 return f"{name} is missing from the artifact store"
             if found != size:
-                return f"{name} has {found} bytes in the artifact store instead of {size}"
+                return f"{name} has {found:,} bytes in the artifact store instead of {size:,}"
         return None
 
     def discard(self, path: Path) -> None:

@@ -72,7 +72,7 @@ class _Body:
 
 
 def too_large(limit: int) -> ApiError:
-    message = f"The body is larger than the {limit} bytes this server accepts here."
+    message = f"The body is larger than the {limit:,} bytes this server accepts here."
     return ApiError(413, message, code="body_too_large", headers={"connection": "close"})
 
 

@@ -190,7 +190,7 @@ def _hostile_texts() -> Iterator[tuple[str, str, bytes]]:
     good = json.dumps(make_config())
     yield "empty", "it is not JSON", b""
     yield "a-list", "not a JSON object", b"[]"
-    yield "too-long", "at most 65536", good.encode() + b" " * (64 << 10)
+    yield "too-long", "at most 65,536", good.encode() + b" " * (64 << 10)
     yield "600-deep", "nested more than 6", good[:-1].encode() + b',"x":' + b"[" * 600 + b"]" * 600 + b"}"
     yield "duplicate-key", "'r' stands twice", good[:-1].encode() + b',"r":8}'
     yield "nan-alpha", "NaN is not", good.replace('"lora_alpha": 8', '"lora_alpha": NaN').encode()

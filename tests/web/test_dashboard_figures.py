@@ -9,9 +9,10 @@ import pytest
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.web.admin.live_state import live_state
 from loraplex.web.admin.traffic import Traffic
-from loraplex.web.admin.words import activity_words, size_words, span_words, targets_words, tile_words
+from loraplex.web.admin.words import activity_words, targets_words, tile_words
 from loraplex.web.metrics import FinishedRequest
 from loraplex.web.state import State
+from loraplex.web.units import size_words, span_words
 
 from .fake_engine import FakeEngine
 

@@ -8,7 +8,8 @@ from loraplex.registry.views import Adapter, Version
 
 from ..api.views import residency
 from ..state import State
-from .words import ON_DISK, TONES, age_words, residency_words, size_words, targets_words
+from ..units import age_words, size_words
+from .words import ON_DISK, TONES, residency_words, targets_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..state import State
+from ..units import count_words
 from .adapter_rows import adapter_row, adapter_rows, facts_of, matching, shown_version, version_rows
 from .page import PageRoute, address_of, go_to, is_fragment, page
 from .snippets import snippets
-from .words import count_words
 
 SECTION: Final = "/adapters"
 PAGE_ROWS: Final = 100

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from ..dependencies import StateOf
 from ..state import State
+from ..units import size_words
 from .live_state import live_state
 from .page import PageRoute, page
 from .traffic import Traffic
-from .words import size_words
 
 LIVE_SECONDS: Final = 1.0
 HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}

@@ -7,16 +7,14 @@ from typing import Any, Final
 from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
 
 from ..state import State
+from ..units import count_words, size_words, span_words
 from .traffic import NONE, Traffic
 from .words import (
     ON_DISK,
     TONES,
     activity_words,
-    count_words,
     engine_words,
     residency_words,
-    size_words,
-    span_words,
     tile_words,
 )
 

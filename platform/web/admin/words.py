@@ -1,13 +1,13 @@
-"""Numbers and states in words a person reads; the same ones on every page."""
+"""States of engine and adapters in words a person reads; the same ones on every page."""
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 from typing import Final
 
 from loraplex.engine.client import EngineState
 from loraplex.engine.protocol import AdapterStatus
 
 from ..state import State
+from ..units import size_words, span_words
 
 TONES: Final = {"resident": "good", "registered": "", "loading": "warn", "failed": "bad"}
 ON_DISK: Final = "Ready · on disk"
@@ -26,36 +26,12 @@ def engine_words(state: State) -> tuple[str, str]:
     return f"Ready · {'CPU' if info is None or info.device == 'cpu' else 'GPU'}", "good"
 
 
-def size_words(count: float) -> str:
-    """Bytes with a unit."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
-
-
-def age_words(moment: datetime) -> str:
-    return span_words((datetime.now(UTC) - moment).total_seconds()) + " ago"
-
-
-def span_words(seconds: float) -> str:
-    for limit, unit, divisor in ((90, "s", 1), (90 * 60, "min", 60), (36 * 3600, "h", 3600)):
-        if seconds < limit:
-            return f"{seconds / divisor:.0f} {unit}"
-    return f"{seconds / 86400:.0f} days"
-
-
 def targets_words(modules: Collection[str]) -> str:
     """Which linears of each layer an adapter changes, in the model's order."""
     if set(modules) == set(LINEARS):
         return "all linears"
     known = [name.removesuffix("_proj") for name in LINEARS if name in modules]
     return ", ".join([*known, *sorted(set(modules) - set(LINEARS))])
-
-
-def count_words(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def residency_words(status: AdapterStatus) -> str:

@@ -14,9 +14,9 @@ from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
 from loraplex.registry.views import Adapter, Version
 
-from ..admin.words import age_words, size_words
 from ..registration import add_from_folder
 from ..settings import Settings
+from ..units import age_words, size_words
 from .opened import opened_registry
 
 ACTOR = "cli"

@@ -10,7 +10,8 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import resolve_model_folder
 
 from ..settings import Settings
-from .service_checks import Check, in_words
+from ..units import size_words
+from .service_checks import Check
 
 SUPPORTED_PYTHONS = ((3, 11), (3, 13))
 
@@ -53,9 +54,9 @@ def check_memory(settings: Settings) -> Check:
     item_bytes = choose_device(config, model).stored_dtype.itemsize
     longest = config.max_model_len or model.max_position_embeddings
     plan = plan_kv_cache(config, model, longest, item_bytes, max(0, left))
-    needs = f"weights {in_words(weights)}, adapters {in_words(config.adapter_memory)}, KV cache {in_words(plan.bytes)}"
-    tokens = f"{plan.num_blocks * config.block_size:,} tokens"
-    what = f"memory: {in_words(free)} free; {needs} for {tokens}"
+    needs = {"weights": weights, "adapters": config.adapter_memory, "KV cache": plan.bytes}
+    words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
+    what = f"memory: {size_words(free)} free; {words} for {plan.num_blocks * config.block_size:,} tokens"
     if plan.bytes > left:
         return Check("fail", what, "They do not fit. Lower --kv-cache-memory, --num-kv-blocks or --adapter-memory.")
     return Check("ok", what)

@@ -16,6 +16,7 @@ from loraplex.registry.migrate import current, head, is_known
 
 from ..app import STATIC
 from ..settings import Settings, mask_url
+from ..units import size_words
 from .port import listen
 
 VENDOR_FILES = ("vendor/htmx.min.js", "vendor/hashes/sha2.js")
@@ -29,11 +30,6 @@ class Check:
     remedy: str = ""
 
 
-def in_words(size: int) -> str:
-    """A number of bytes."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
 def check_model(settings: Settings) -> Check:
     folder = resolve_model_folder(settings.model)
     model, files = ModelConfig.from_folder(folder), sorted(folder.glob("*.safetensors"))
@@ -43,7 +39,7 @@ def check_model(settings: Settings) -> Check:
         what = f"model: {folder} has {'unreadable' if unreadable else 'no'} weights {', '.join(unreadable)}".rstrip()
         return Check("fail", what, "Weights are *.safetensors files that this user may read; give such a folder.")
     size = sum(file.stat().st_size for file in files)
-    return Check("ok", f"model at {folder}: {model.architecture}, {in_words(size)} in {len(files)} file(s)")
+    return Check("ok", f"model at {folder}: {model.architecture}, {size_words(size)} in {len(files)} file(s)")
 
 
 def check_database(settings: Settings) -> Check:
@@ -67,14 +63,14 @@ def check_disk(settings: Settings) -> Check:
     folder = settings.data_dir
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free, floor = disk_usage(existing).free, int(settings.min_free_bytes)
-    what = f"data folder {folder}, {free / 1e9:.1f} GB free"
+    what = f"data folder {folder}, {size_words(free)} free"
     try:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         remedy = f"{existing} must be a folder that this user may write. Set --data-dir to another one."
         return Check("fail", f"{what}, cannot be written: {error.strerror}", remedy)
     if free < floor:
-        remedy = f"Uploads are refused while less than {floor / 1e9:.1f} GB (min_free_bytes) would be left. Free some."
+        remedy = f"Uploads are refused while less than {size_words(floor)} (min_free_bytes) would be left. Free some."
         return Check("warn", what, remedy)
     return Check("ok", f"{what}, writable")
 
