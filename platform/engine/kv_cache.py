@@ -17,6 +17,11 @@ class KvCachePlan:
     num_blocks: int
     bytes: int
 
+    @property
+    def usable_blocks(self) -> int:
+        """Without the padding block."""
+        return self.num_blocks - 1
+
 
 def block_bytes(model: ModelConfig, block_size: int, item_bytes: int) -> int:
     """Bytes of one block: keys and values of `block_size` tokens in every layer."""

@@ -145,6 +145,7 @@ class EngineInfo(Message, kw_only=True):
     max_model_len: int
     block_size: int
     num_blocks: int
+    """KV blocks that requests may hold: without the padding block."""
     kv_cache_bytes: int
     weight_bytes: int
     adapter_memory: int

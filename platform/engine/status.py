@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from .block_pool import PADDING_BLOCK
 from .protocol import AdapterStatus
 from .roster import Roster
 from .sequence import Sequence
@@ -17,15 +18,16 @@ ADAPTER_COLORS: Final = 250
 def map_blocks(digests: list[str], roster: Roster) -> bytes:
     """EngineStatus.block_map; `digests` in the order of EngineStatus.adapters."""
     colors = {digest: FIRST_ADAPTER + index % ADAPTER_COLORS for index, digest in enumerate(digests)}
-    blocks = bytearray(roster.pool.num_blocks)
-    for block in roster.pool.cached_blocks():
+    pool = roster.pool
+    blocks = bytearray(pool.num_blocks)
+    for block in pool.cached_blocks():
         blocks[block] = CACHED
     for sequence in roster.running:
         # An adapter that was unregistered while it runs has no place in the list.
         color = colors.get(_digest(sequence), BASE)
         for block in sequence.blocks:
             blocks[block] = color
-    return bytes(blocks)
+    return bytes(blocks[PADDING_BLOCK + 1 :])
 
 
 def count_adapters(adapters: list[AdapterStatus], roster: Roster) -> None:

@@ -110,7 +110,7 @@ def test_status_counts_what_happened() -> None:
     status = harness.core.status()
     assert (status.running, status.waiting, status.steps, status.sequence) == (2, 1, 2, 1)
     assert (status.free_blocks, status.cached_blocks) == (14, 2)
-    assert sorted(status.block_map) == [0] * 13 + [1] * 2 + [2] * 2 + [4] * 3
+    assert sorted(status.block_map) == [0] * 12 + [1] * 2 + [2] * 2 + [4] * 3
     assert [(adapter.running, adapter.waiting) for adapter in status.adapters] == [(0, 0), (1, 1)]
     assert (status.prompt_tokens, status.generation_tokens, status.adapter_bytes_used) == (22, 3, 16)
     assert 0 < status.host_seconds <= status.step_seconds
