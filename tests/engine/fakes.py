@@ -5,6 +5,7 @@ up to its token; the next token is read from the slot of the last one. So any mi
 or copying reads a wrong hash: the runner notices it at once, and the tokens differ from those of the solo run.
 """
 
+import random
 import zlib
 from dataclasses import dataclass, field
 
@@ -346,6 +347,11 @@ def make_limits(**changes: object) -> Limits:
         "fingerprint": "fake base",
     }
     return Limits(**(defaults | changes))  # type: ignore[arg-type]
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    source = random.Random(seed)
+    return [source.randrange(1, VOCAB) for _ in range(count)]
 
 
 def make_request(

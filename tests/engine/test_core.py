@@ -9,8 +9,7 @@ from loraplex.engine.protocol import AdapterStatus, FinishReason
 from loraplex.engine.sampling_state import Sampled
 from loraplex.engine.scheduler import Scheduler
 
-from .fakes import FakeAdapters, Harness, make_limits, make_request
-from .test_scheduler import tokens
+from .fakes import FakeAdapters, Harness, make_limits, make_request, tokens
 
 
 @pytest.fixture

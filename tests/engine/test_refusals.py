@@ -1,0 +1,68 @@
+import pytest
+
+from loraplex.engine.scheduler import Overloaded
+
+from .fakes import EOS, VOCAB, Harness, make_limits, make_request, tokens
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt": []}, "the prompt is empty"),
+        ({"prompt": [1] * 64}, "the prompt has 64 tokens, but prompt and output together may have 64"),
+        ({"prompt": [1, VOCAB]}, f"token id {VOCAB}, outside the vocabulary of {VOCAB}"),
+        ({"prompt": [1, -1]}, "token id -1"),
+        ({"prompt": [1], "temperature": -1.0}, "temperature must be between 0.0 and 100.0"),
+        ({"prompt": [1], "adapter": "a", "scale": float("nan")}, "scale must be a finite number, got nan"),
+        ({"prompt": [1], "min_tokens": 1, "allowed_token_ids": [EOS]}, "forbids every token of allowed_token_ids"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_words(harness: Harness, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        harness.add(make_request("r", **changes))  # type: ignore[arg-type]
+    harness.assert_released()
+
+
+def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
+    harness = Harness(num_blocks=5, block_size=4)
+    with pytest.raises(ValueError, match="10 tokens and up to 8 of output never fit in the KV cache of 16 tokens"):
+        harness.add(make_request("large", tokens(10), max_tokens=8))
+    with pytest.raises(ValueError, match="17 tokens never fit in the KV cache of 16 tokens"):
+        harness.add(make_request("endless", tokens(17), max_tokens=None))
+    stream = harness.add(make_request("exact", tokens(10), max_tokens=7, ignore_eos=True))
+    harness.drain()
+    assert len(stream.outputs[0]) == 7
+    harness.assert_released()
+
+
+def test_a_live_id_is_refused_and_free_again_after_the_end(harness: Harness) -> None:
+    harness.add(make_request("r", [1]))
+    with pytest.raises(ValueError, match="id 'r' is running already"):
+        harness.core.add(make_request("r", [2]))
+    harness.drain()
+    harness.add(make_request("r", [2]))
+    harness.drain()
+
+
+def test_a_full_queue_refuses_one_more_and_counts_only_who_waits() -> None:
+    harness = Harness(max_queue=2, max_num_seqs=1)
+    for name in ("running", "first"):
+        harness.add(make_request(name, [1], ignore_eos=True))
+        harness.step()
+    harness.add(make_request("second", [1], n=4))
+    with pytest.raises(Overloaded, match="2 requests wait already"):
+        harness.add(make_request("third", [1]))
+    harness.abort("first")
+    harness.add(make_request("third", [1]))
+    harness.drain()
+    harness.assert_released()
+
+
+def test_a_budget_below_the_sequences_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_num_batched_tokens 4 is below max_num_seqs 8"):
+        make_limits(max_num_batched_tokens=4, max_num_seqs=8)

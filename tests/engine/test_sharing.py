@@ -1,0 +1,117 @@
+import pytest
+
+from loraplex.engine.protocol import FinishReason
+
+from .fakes import FakeAdapters, Harness, make_request, tokens
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+# Prefix cache
+
+
+def test_a_known_prefix_is_not_computed_again_but_its_last_token_is() -> None:
+    harness = Harness(block_size=4)
+    prompt = tokens(16)
+    harness.add(make_request("first", prompt))
+    harness.drain()
+    again = harness.add(make_request("again", prompt))
+    plan = harness.scheduler.schedule()
+    assert [(item.start, item.count) for item in plan.scheduled] == [(12, 4)]
+    harness.receive(harness.scheduler.commit(plan, harness.runner.run(plan)))
+    harness.drain()
+    assert again.messages[0].cached_tokens == 12
+    assert (harness.scheduler.prefix_queries, harness.scheduler.prefix_hits) == (32, 12)
+
+
+@pytest.mark.parametrize(
+    "other", [{"tenant": "other"}, {"adapter": "a"}, {"adapter": "b", "scale": 2.0}, {"adapter": "c"}]
+)
+def test_nothing_is_shared_across_tenants_adapters_or_scales(other: dict[str, object]) -> None:
+    harness = Harness(adapters=FakeAdapters(capacity=4))
+    harness.adapters.register("a", "b", "c")
+    for number, owner in enumerate([{}, {"adapter": "b"}]):
+        harness.add(make_request(f"first{number}", tokens(16), **owner))  # type: ignore[arg-type]
+        harness.drain()
+    stream = harness.add(make_request("second", tokens(16), **other))  # type: ignore[arg-type]
+    harness.drain()
+    assert stream.messages[0].cached_tokens == 0
+
+
+def test_output_is_cached_too() -> None:
+    harness = Harness()
+    first = harness.add(make_request("first", tokens(6), max_tokens=12, ignore_eos=True))
+    harness.drain()
+    second = harness.add(make_request("second", tokens(6) + first.outputs[0] + [3]))
+    harness.drain()
+    assert second.messages[0].cached_tokens == 16
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    harness = Harness(enable_prefix_caching=False)
+    for name in ("first", "second"):
+        stream = harness.add(make_request(name, tokens(16)))
+        harness.drain()
+    assert stream.messages[0].cached_tokens == 0 and harness.pool.num_cached == 0
+
+
+def test_prompt_logprobs_cover_the_whole_prompt_and_read_no_cache() -> None:
+    harness = Harness(max_num_batched_tokens=8)
+    harness.add(make_request("first", tokens(20)))
+    harness.drain()
+    stream = harness.add(make_request("second", tokens(20), prompt_logprobs=0, n=2))
+    harness.drain()
+    with_prompt = [message for message in stream.messages if message.prompt_logprobs is not None]
+    assert len(with_prompt) == 1 and with_prompt[0] is stream.messages[0] and with_prompt[0].cached_tokens == 0
+    entries = with_prompt[0].prompt_logprobs
+    assert entries is not None and entries[0] is None
+    assert [entry.token_id for entry in entries[1:] if entry] == tokens(20)[1:]
+    assert [entry.logprob for entry in entries[1:] if entry] == [-float(position) for position in range(1, 20)]
+
+
+def test_scoring_a_prompt_needs_no_output(harness: Harness) -> None:
+    stream = harness.add(make_request("r", tokens(20), prompt_logprobs=1, max_tokens=0, n=2))
+    harness.drain()
+    assert stream.outputs == [[], []] and stream.reasons == [FinishReason.LENGTH] * 2
+    assert len(stream.messages[0].prompt_logprobs or []) == 20
+    harness.assert_released()
+
+
+# Several choices
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9])
+@pytest.mark.parametrize("caching", [True, False])
+def test_choices_share_the_prompt_and_copy_the_block_they_write(length: int, caching: bool) -> None:
+    harness = Harness(block_size=8, enable_prefix_caching=caching)
+    stream = harness.add(make_request("r", tokens(length), n=4, temperature=1.0, ignore_eos=True, max_tokens=12))
+    harness.step()
+    plan = harness.scheduler.schedule()
+    forks = plan.scheduled[1:]
+    assert [(item.start, item.count, item.sample) for item in forks] == [(length - 1, 1, True)] * 3
+    assert len(plan.copies) == (0 if (length - 1) % 8 == 0 else 3)
+    shared = [item.sequence.blocks[: (length - 1) // 8] for item in plan.scheduled]
+    assert all(table == shared[0] for table in shared)
+    harness.receive(harness.scheduler.commit(plan, harness.runner.run(plan)))
+    harness.drain()
+    assert len({tuple(output) for output in stream.outputs}) == 4
+    harness.assert_released()
+
+
+def test_choices_wait_in_line_when_seats_are_few() -> None:
+    harness = Harness(max_num_seqs=2)
+    stream = harness.add(make_request("r", tokens(9), n=5, temperature=1.0, ignore_eos=True))
+    harness.drain()
+    assert stream.reasons == [FinishReason.LENGTH] * 5
+    harness.assert_released()
+
+
+def test_a_seed_repeats_and_none_differs(harness: Harness) -> None:
+    seeds = []
+    for name, seed in (("a", 5), ("b", 5), ("c", None), ("d", None)):
+        harness.core.add(make_request(name, tokens(3), seed=seed, n=2))
+        seeds.append([sequence.row.seed for sequence in harness.roster.requests[name].sequences])
+    assert seeds[0] == seeds[1] and len({seed for pair in seeds[1:] for seed in pair}) == 6
