@@ -48,7 +48,8 @@ class CpuAttention:
         shape = (num_layers, num_blocks, num_kv_heads, block_size // TILE)
         self._key = _zeros((*shape, self._size, TILE), cache_dtype)
         self._value = _zeros((*shape, TILE, self._size), cache_dtype)
-        self._caches = [Cache(as_array(self._key[i]), as_array(self._value[i])) for i in range(num_layers)]
+        self._arrays = as_array(self._key), as_array(self._value)
+        self._caches = [Cache(*pair) for pair in zip(*self._arrays, strict=True)]
         self._scale = np.float32(scale)
         self._windows = np.array([NO_WINDOW if window is None else window for window in sliding_window])
         self._group = group = num_heads // num_kv_heads
@@ -137,10 +138,10 @@ class CpuAttention:
 
     def _plan(self, batch: Batch) -> Paged:
         decodes, prefills, merges = plan(batch.query_starts.numpy(), batch.context_lengths.numpy(), self._chunk)
-        partials = int(merges[:, 2].sum())
+        partials = int(merges[:, 2].sum()) if len(merges) else 0
         return Paged(
-            key=as_array(self._key),
-            value=as_array(self._value),
+            key=self._arrays[0],
+            value=self._arrays[1],
             positions=batch.positions.numpy(),
             slots=batch.slot_mapping.numpy(),
             block_tables=batch.block_tables.numpy(),

@@ -11,7 +11,7 @@ from loraplex.quant.scheme import LinearMethod
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch
 from .config import ModelConfig
-from .fused import FusedLayers, fuse
+from .fused import FusedDecoder, fuse
 from .layers import Attention, DecoderLayer, Mlp, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint, linear_name
@@ -25,22 +25,21 @@ class Decoder:
     layers: list[DecoderLayer]
     norm: Norm
     head: LinearMethod
-    fused: FusedLayers | None = None
-    """The layers as one call, where `fuse` found that it can be; the same results."""
+    fused: FusedDecoder | None = None
+    """All of it as one call, where `fuse` found that it can be; the same results."""
 
     def fuse(self, cache: AttentionBackend) -> None:
-        """Run the layers over `cache` in one call from now on, if they fit."""
-        self.fused = fuse(self.layers, cache, self.embedding.dtype)
+        """Compute over `cache` in one call from now on, if everything fits."""
+        self.fused = fuse(self.embedding, self.layers, self.norm, self.head, cache)
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
+        if self.fused is not None:
+            return self.fused.forward(batch, cache)
         x = F.embedding(batch.token_ids, self.embedding).to(self.norm.weight.dtype)
         residual = torch.zeros_like(x)
-        if self.fused is not None:
-            x = self.fused.apply(x, residual, batch, cache)
-        else:
-            for layer in self.layers:
-                x = layer.apply(x, residual, batch, cache)
+        for layer in self.layers:
+            x = layer.apply(x, residual, batch, cache)
         rows = batch.sample_rows
         if not len(rows):
             return torch.empty(0, self.embedding.shape[0])

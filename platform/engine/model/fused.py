@@ -1,6 +1,6 @@
-"""FusedLayers: a decoder's layers on the CPU as one compiled call, for what the kernels can do without Python.
+"""FusedDecoder: a decoder on the CPU as one compiled call, for what the kernels can do without Python.
 
-The same bits as DecoderLayer.apply, layer after layer; a decoder that does not fit keeps to those.
+The same bits as Decoder.forward layer after layer; a decoder that does not fit keeps to that.
 """
 
 import math
@@ -14,13 +14,15 @@ import torch
 from loraplex.lora.apply import kernel_arrays
 from loraplex.lora.batch import KINDS, LoraBatch, PageTable
 from loraplex.quant.kernels.panel_linear import scratch_size
+from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
 
 from ..attention.backend import AttentionBackend
 from ..attention.cpu import CpuAttention
 from ..batch import Batch
+from ..kernels.arrays import as_array
 from ..kernels.vector import LANES
-from .kernels import layers as kernels
+from .kernels import forward as kernels
 from .layers import DecoderLayer, Norm
 from .linear import LoraLinear
 
@@ -29,68 +31,81 @@ ALIGNMENT: Final = 16
 
 
 @dataclass(slots=True)
-class FusedLayers:
+class FusedDecoder:
     cache: CpuAttention
     model: kernels.Model
     sizes: kernels.Sizes
     most_inputs: int
     no_lora: kernels.Lora
-    layers: list[DecoderLayer]
-    """Hold the weights that the model's table points to."""
-    rooms: list[Any] | None = None
+    owners: tuple[object, ...]
+    """Hold the weights that the model's addresses point to."""
+    rooms: kernels.Rooms | None = None
 
-    def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
-        """x and residual [T, C] float32, contiguous, both overwritten; returns x after the last layer."""
+    def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
+        """As Decoder.forward."""
         assert cache is self.cache
-        rooms = self._rooms(len(x))
-        lora = self.no_lora if batch.lora is None else kernels.Lora(*kernel_arrays(batch.lora))
-        kernels.forward_layers(
-            x.numpy(), residual.numpy(), *rooms, self.model, self.sizes, self.cache.arguments(batch), lora
+        logits = torch.empty(len(batch.sample_rows), len(self.model.embedding))
+        kernels.forward(
+            batch.token_ids.numpy(),
+            batch.sample_rows.numpy(),
+            logits.numpy(),
+            self._rooms(len(batch.token_ids), len(logits)),
+            self.model,
+            self.sizes,
+            self.cache.arguments(batch),
+            self.no_lora if batch.lora is None else kernels.Lora(*kernel_arrays(batch.lora)),
         )
-        return x
+        return logits
 
-    def _rooms(self, tokens: int) -> list[Any]:
-        """The arrays that forward_layers works in; those of the last step again if it was as long."""
-        if self.rooms is None or len(self.rooms[0]) != tokens:
-            self.rooms = _cut(_room_shapes(tokens, self.sizes, self.most_inputs))
+    def _rooms(self, tokens: int, rows: int) -> kernels.Rooms:
+        """Those of the last step again if it was as long."""
+        if self.rooms is None or (len(self.rooms.x), len(self.rooms.sampled_x)) != (tokens, rows):
+            self.rooms = kernels.Rooms(*_cut(_room_shapes(tokens, rows, self.sizes, self.most_inputs)))
         return self.rooms
 
 
-def fuse(layers: list[DecoderLayer], cache: AttentionBackend, stored_dtype: torch.dtype) -> FusedLayers | None:
-    """None where a layer needs more than the kernels do: another scheme, another device, odd sizes."""
-    if not isinstance(cache, CpuAttention) or not all(_fits(layer, cache) for layer in layers):
+def fuse(
+    embedding: torch.Tensor, layers: list[DecoderLayer], norm: Norm, head: LinearMethod, cache: AttentionBackend
+) -> FusedDecoder | None:
+    """None where a decoder needs more than the kernels do: another scheme, another device, odd sizes."""
+    if not isinstance(cache, CpuAttention) or not isinstance(head, StoredFloatLinear):
+        return None
+    if not all(_fits(layer, cache) for layer in layers):
         return None
     rotary, mlp = layers[0].attention.rotary, layers[0].mlp
     hidden, intermediate = mlp.gate_up.method.in_features, mlp.down.method.in_features
     norm_size = 0 if rotary.query_norm is None else cache.head_dim
-    panels = _method(mlp.down).panels
-    return FusedLayers(
+    return FusedDecoder(
         cache=cache,
         model=kernels.Model(
             table=np.array([_addresses(layer) for layer in layers]),
-            like=np.empty(1, panels.dtype),
+            embedding=as_array(embedding),
+            norm=norm.weight.numpy(),
+            head=(head.panels.ctypes.data, head.bias.ctypes.data),
             cos=rotary.cos.numpy(),
             sin=rotary.sin.numpy(),
-            eps=np.float32(layers[0].input_norm.eps),
+            eps=np.float32(norm.eps),
             kinds=np.arange(len(KINDS)),
             firsts=_firsts(layers[0]),
         ),
         sizes=kernels.Sizes(hidden, cache.num_heads, cache.num_kv_heads, cache.head_dim, intermediate, norm_size),
         most_inputs=max(hidden, intermediate, cache.num_heads * cache.head_dim),
-        no_lora=_no_lora(stored_dtype),
-        layers=layers,
+        no_lora=_no_lora(embedding.dtype),
+        owners=(layers, head),
     )
 
 
-def _room_shapes(tokens: int, sizes: kernels.Sizes, most_inputs: int) -> list[tuple[int, ...]]:
+def _room_shapes(tokens: int, rows: int, sizes: kernels.Sizes, most_inputs: int) -> list[tuple[int, ...]]:
+    """In the order of Rooms."""
+    hidden, heads = (tokens, sizes.hidden), (tokens, sizes.heads, sizes.head_dim)
     return [
-        (tokens, sizes.hidden),
+        *[hidden] * 3,
         (tokens, (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim),
-        (tokens, sizes.heads, sizes.head_dim),
-        (tokens, sizes.heads, sizes.head_dim),
+        *[heads] * 2,
         (tokens, 2 * sizes.intermediate),
         (tokens, sizes.intermediate),
-        (scratch_size(tokens, most_inputs),),
+        *[(rows, sizes.hidden)] * 3,
+        (scratch_size(max(tokens, rows), most_inputs),),
     ]
 
 

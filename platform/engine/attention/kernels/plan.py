@@ -20,6 +20,8 @@ def plan(query_starts: Any, context_lengths: Any, chunk: int) -> tuple[Any, Any,
 
 
 def _longest_first(items: Any) -> Any:
+    if len(items) < 2:
+        return items
     work = items[:, TOKENS] * (items[:, KEY_END] - items[:, KEY_BEGIN])
     return items[np.argsort(-work, kind="stable")]
 

@@ -1,7 +1,9 @@
-"""All layers of a decoder in one compiled call: the kernels that DecoderLayer composes, in the same order and with the
-same bits, without Python between them. On a small model and few tokens, Python is most of a step.
+"""A decoder from token ids to logits in one compiled call: the kernels that Decoder composes, in the same order and with
+the same bits, without Python between them. On a small model and few tokens, Python is most of a step: the weights that
+pass through the caches leave nothing of it there.
 
-Shapes: T tokens, C hidden size, H query heads, G KV heads, D head size, I intermediate size, L layers.
+Shapes: T tokens, R sampled rows, C hidden size, H query heads, G KV heads, D head size, I intermediate size, L layers,
+V tokens of the vocabulary.
 """
 
 from typing import Any, Final, NamedTuple
@@ -19,7 +21,7 @@ from ...kernels.norm import SERIAL_ELEMENTS as SERIAL_NORM
 from ...kernels.norm import add_rows, add_rows_parallel
 from ...kernels.silu import SERIAL_ELEMENTS as SERIAL_SILU
 from ...kernels.silu import silu_rows, silu_rows_parallel
-from ...kernels.vector import Array
+from ...kernels.vector import LANES, Array, load, store
 
 (INPUT_NORM, MLP_NORM, QUERY_NORM, KEY_NORM, QKV, OUTPUT, GATE_UP, DOWN) = range(8)
 BIAS: Final = 4
@@ -43,8 +45,12 @@ class Model(NamedTuple):
 
     table: Any
     """[L, COLUMNS] int64, where each layer's weights are in memory"""
-    like: Any
-    """An array of the panels' element type."""
+    embedding: Any
+    """[V, C] of the panels' element type"""
+    norm: Any
+    """[C] float32, the last one"""
+    head: Any
+    """Addresses of the head's panels and of its bias."""
     cos: Any
     """[positions, D / 2] float32; `sin` alike"""
     sin: Any
@@ -54,6 +60,30 @@ class Model(NamedTuple):
     """[7] int64, the linears q, k, v, o, gate, up, down as LoRA counts them"""
     firsts: Any
     """[4, 4] int64, for each group of linears: where each one's columns begin, and the end"""
+
+
+class Rooms(NamedTuple):
+    """Where a step works, all float32; what they hold before does not matter."""
+
+    x: Any
+    """[T, C]; `residual` and `normed` alike"""
+    residual: Any
+    normed: Any
+    qkv: Any
+    """[T, (H + 2 G) D]"""
+    query: Any
+    """[T, H, D]; `attended` alike"""
+    attended: Any
+    gate_up: Any
+    """[T, 2 I]"""
+    active: Any
+    """[T, I]"""
+    sampled_x: Any
+    """[R, C]; the others of `sampled_` alike"""
+    sampled_residual: Any
+    sampled_normed: Any
+    scratch: Any
+    """As many as the linears need"""
 
 
 class Lora(NamedTuple):
@@ -85,12 +115,16 @@ def _floats(model: Model, layer: int, column: int, size: int) -> Array:
 
 
 @njit(inline="always")
-def _linear(model: Model, layer: int, column: int, x: Array, y: Array, scratch: Array, workers: int) -> None:
-    panels = carray(_pointer(model.table[layer, column], model.like), (1,))
-    bias = model.table[layer, column + BIAS]
+def _multiply(model: Model, address: int, bias: int, x: Array, y: Array, scratch: Array, workers: int) -> None:
+    panels = carray(_pointer(address, model.embedding), (1,))
     panel_linear(
         panels, bias, x.ctypes.data, scratch.ctypes.data, y.ctypes.data, len(x), y.shape[1], x.shape[1], workers
     )
+
+
+@njit(inline="always")
+def _linear(model: Model, layer: int, column: int, x: Array, y: Array, scratch: Array, workers: int) -> None:
+    _multiply(model, model.table[layer, column], model.table[layer, column + BIAS], x, y, scratch, workers)
 
 
 @njit(inline="always")
@@ -105,7 +139,11 @@ def _lora(model: Model, layer: int, lora: Lora, x: Array, y: Array, group: int, 
 
 @njit(inline="always")
 def _norm(model: Model, layer: int, column: int, x: Array, residual: Array, output: Array) -> None:
-    weight = _floats(model, layer, column, x.shape[1])
+    _add_norm(x, residual, _floats(model, layer, column, x.shape[1]), model, output)
+
+
+@njit(inline="always")
+def _add_norm(x: Array, residual: Array, weight: Array, model: Model, output: Array) -> None:
     if x.size < SERIAL_NORM:
         add_rows(x, residual, weight, model.eps, output)
     else:
@@ -148,28 +186,48 @@ def _silu(gate_up: Array, output: Array) -> None:
         silu_rows_parallel(gate_up, output)
 
 
-@njit(cache=True, nogil=True)
-def forward_layers(
-    x: Array, residual: Array, normed: Array, qkv: Array, query: Array, attended: Array, gate_up: Array, active: Array,
-    scratch: Array, model: Model, sizes: Sizes, paged: Paged, lora: Lora,
-) -> None:  # fmt: skip
-    """x [T, C], residual [T, C]: as DecoderLayer.apply leaves them after the last layer. The other arrays are room:
+@njit(inline="always")
+def _embed(token_ids: Array, model: Model, x: Array) -> None:
+    size = x.shape[1]
+    for token in range(len(token_ids)):
+        for at in range(0, size, LANES):
+            store(x, token * size + at, load(model.embedding, token_ids[token] * size + at))
 
-    normed [T, C], qkv [T, (H + 2 G) D], query and attended [T, H, D], gate_up [T, 2 I], active [T, I].
-    """
-    flat = attended.reshape(len(x), sizes.heads * sizes.head_dim)
+
+@njit(inline="always")
+def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lora, rooms: Rooms) -> None:
+    """As DecoderLayer.apply: rooms.x is what was computed last and not yet added to the residual stream."""
+    x, residual, normed, scratch, workers = rooms.x, rooms.residual, rooms.normed, rooms.scratch, paged.workers
+    attended = rooms.attended.reshape(len(x), sizes.heads * sizes.head_dim)
+    cache = Cache(paged.key[layer], paged.value[layer])
+    _norm(model, layer, INPUT_NORM, x, residual, normed)
+    _linear(model, layer, QKV, normed, rooms.qkv, scratch, workers)
+    _lora(model, layer, lora, normed, rooms.qkv, 0, 0, 3)
+    _rotate(model, layer, sizes, paged, cache, rooms.qkv, rooms.query)
+    _attend(layer, paged, cache, rooms.query, rooms.attended)
+    _linear(model, layer, OUTPUT, attended, x, scratch, workers)
+    _lora(model, layer, lora, attended, x, 1, 3, 1)
+    _norm(model, layer, MLP_NORM, x, residual, normed)
+    _linear(model, layer, GATE_UP, normed, rooms.gate_up, scratch, workers)
+    _lora(model, layer, lora, normed, rooms.gate_up, 2, 4, 2)
+    _silu(rooms.gate_up, rooms.active)
+    _linear(model, layer, DOWN, rooms.active, x, scratch, workers)
+    _lora(model, layer, lora, rooms.active, x, 3, 6, 1)
+
+
+@njit(cache=True, nogil=True)
+def forward(
+    token_ids: Array, sample_rows: Array, logits: Array, rooms: Rooms, model: Model, sizes: Sizes, paged: Paged,
+    lora: Lora,
+) -> None:  # fmt: skip
+    """token_ids [T] -> logits [R, V] of the tokens `sample_rows` [R]; keys and values of all tokens go to the cache."""
+    _embed(token_ids, model, rooms.x)
+    rooms.residual[:] = 0
     for layer in range(len(model.table)):
-        cache = Cache(paged.key[layer], paged.value[layer])
-        _norm(model, layer, INPUT_NORM, x, residual, normed)
-        _linear(model, layer, QKV, normed, qkv, scratch, paged.workers)
-        _lora(model, layer, lora, normed, qkv, 0, 0, 3)
-        _rotate(model, layer, sizes, paged, cache, qkv, query)
-        _attend(layer, paged, cache, query, attended)
-        _linear(model, layer, OUTPUT, flat, x, scratch, paged.workers)
-        _lora(model, layer, lora, flat, x, 1, 3, 1)
-        _norm(model, layer, MLP_NORM, x, residual, normed)
-        _linear(model, layer, GATE_UP, normed, gate_up, scratch, paged.workers)
-        _lora(model, layer, lora, normed, gate_up, 2, 4, 2)
-        _silu(gate_up, active)
-        _linear(model, layer, DOWN, active, x, scratch, paged.workers)
-        _lora(model, layer, lora, active, x, 3, 6, 1)
+        _apply_layer(layer, model, sizes, paged, lora, rooms)
+    if len(sample_rows):
+        for row in range(len(sample_rows)):
+            rooms.sampled_x[row] = rooms.x[sample_rows[row]]
+            rooms.sampled_residual[row] = rooms.residual[sample_rows[row]]
+        _add_norm(rooms.sampled_x, rooms.sampled_residual, model.norm, model, rooms.sampled_normed)
+        _multiply(model, model.head[0], model.head[1], rooms.sampled_normed, logits, rooms.scratch, paged.workers)
