@@ -10,6 +10,7 @@ from loraplex.lora.batch import LoraBatch, PageTable
 
 from .attention.backend import AttentionBackend
 from .batch import Batch
+from .kernels.token_layout import lay_out
 from .model.decoder import Decoder
 from .plan import Scheduled, StepPlan, StepResult
 from .protocol import TokenLogprob
@@ -52,18 +53,14 @@ class ModelRunner:
     def _batch(self, scheduled: list[Scheduled]) -> Batch:
         counts = np.array([item.count for item in scheduled])
         starts = np.array([item.start for item in scheduled])
-        query_starts = np.zeros(len(scheduled) + 1, np.int32)
-        np.cumsum(counts, out=query_starts[1:])
-        owners = np.repeat(np.arange(len(scheduled)), counts)
-        positions = np.arange(len(owners)) - (query_starts[:-1] - starts)[owners]
         tables = _block_tables(scheduled)
-        slots = tables[owners, positions // self._block_size].astype(np.int64) * self._block_size
+        owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
         return Batch(
             token_ids=torch.from_numpy(_token_ids(scheduled)),
             positions=torch.from_numpy(positions),
-            slot_mapping=torch.from_numpy(slots + positions % self._block_size),
+            slot_mapping=torch.from_numpy(slots),
             query_starts=torch.from_numpy(query_starts),
-            context_lengths=torch.from_numpy((starts + counts).astype(np.int32)),
+            context_lengths=torch.from_numpy(context_lengths),
             block_tables=torch.from_numpy(tables),
             sample_rows=torch.from_numpy(_wanted_rows(scheduled, query_starts)),
             lora=self._lora(scheduled, owners),

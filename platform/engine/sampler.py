@@ -1,6 +1,7 @@
 """Sampler: logits to token ids and log-probabilities."""
 
-import numpy as np
+import math
+
 import torch
 
 from .protocol import TokenLogprob
@@ -32,7 +33,8 @@ class Sampler:
             logits = adjusted if len(drawn) == len(rows) else adjusted[drawn]
             for index, token_id in zip(drawn, draw(logits, [rows[index] for index in drawn]), strict=True):
                 token_ids[index] = token_id
-        return Sampled(token_ids, _logprobs(raw, token_ids, rows, healthy), np.flatnonzero(failed).tolist())
+        failures = [index for index, value in enumerate(failed) if value]
+        return Sampled(token_ids, _logprobs(raw, token_ids, rows, healthy), failures)
 
     def prompt_logprobs(self, logits: torch.Tensor, token_ids: list[int], count: int) -> list[TokenLogprob]:
         """logits [N, V] of N prompt positions and the N tokens that follow them -> one entry each."""
@@ -44,8 +46,8 @@ def _argmax(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
     if logits.is_cpu:
         # numpy's argmax is several times faster than torch's on a CPU; both take the first of equals.
         values = logits.numpy()
-        best = values.argmax(axis=-1)
-        return best.tolist(), (~np.isfinite(values[np.arange(len(best)), best])).tolist()
+        best = values.argmax(axis=-1).tolist()
+        return best, [not math.isfinite(values[row, token_id]) for row, token_id in enumerate(best)]
     largest = logits.argmax(dim=-1)
     return largest.tolist(), (~logits.gather(1, largest[:, None])[:, 0].isfinite()).tolist()
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import numpy as np
 import torch
 
 from loraplex.lora.batch import LoraBatch, PageTable
@@ -9,6 +10,7 @@ from loraplex.lora.batch import LoraBatch, PageTable
 from .attention.backend import AttentionBackend
 from .batch import Batch
 from .kernels import norm, silu
+from .kernels.token_layout import lay_out
 from .model.decoder import Decoder
 from .sampler import Sampler
 from .sampling import SamplingParams
@@ -52,17 +54,17 @@ def _parallel_tokens(decoder: Decoder) -> int:
 
 def _dummy_batch(counts: list[int], lengths: list[int], block_size: int) -> Batch:
     """Sequences of token 0 whose last `counts` tokens are new; every block is the padding block."""
-    spans = [torch.arange(length - count, length) for count, length in zip(counts, lengths, strict=True)]
-    positions = torch.cat(spans)
-    starts = torch.tensor([0, *counts]).cumsum(0)
+    tables = np.zeros((len(counts), -(-max(lengths) // block_size)), np.int32)
+    starts = np.array(lengths) - np.array(counts)
+    _, positions, slots, query_starts, context_lengths = lay_out(np.array(counts), starts, tables, block_size)
     return Batch(
-        token_ids=torch.zeros_like(positions),
-        positions=positions,
-        slot_mapping=positions % block_size,
-        query_starts=starts.to(torch.int32),
-        context_lengths=torch.tensor(lengths, dtype=torch.int32),
-        block_tables=torch.zeros(len(counts), -(-max(lengths) // block_size), dtype=torch.int32),
-        sample_rows=starts[1:2] - 1,
+        token_ids=torch.zeros(len(positions), dtype=torch.int64),
+        positions=torch.from_numpy(positions),
+        slot_mapping=torch.from_numpy(slots),
+        query_starts=torch.from_numpy(query_starts),
+        context_lengths=torch.from_numpy(context_lengths),
+        block_tables=torch.from_numpy(tables),
+        sample_rows=torch.tensor(counts[:1]) - 1,
     )
 
 

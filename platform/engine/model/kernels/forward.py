@@ -1,6 +1,6 @@
-"""A decoder from token ids to logits in one compiled call: the kernels that Decoder composes, in the same order and with
-the same bits, without Python between them. On a small model and few tokens, Python is most of a step: the weights that
-pass through the caches leave nothing of it there.
+"""A decoder from token ids to logits in one compiled call: the kernels that Decoder composes, in the same order and
+with the same bits, without Python between them. On a small model and few tokens, Python is most of a step: the weights
+that pass through the caches leave nothing of it there.
 
 Shapes: T tokens, R sampled rows, C hidden size, H query heads, G KV heads, D head size, I intermediate size, L layers,
 V tokens of the vocabulary.
