@@ -2,34 +2,31 @@
 
 import asyncio
 import contextlib
+import socket
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
-import zmq
-import zmq.asyncio
 
 from .config import EngineConfig
+from .link import ClientEnd
 from .protocol import EngineFatal, EngineInfo, FromEngine, Shutdown, ToEngine
 
 HUNG_SECONDS = 60.0
 """Silence, beyond ten times the longest seen, after which a serving process is killed. Loading may take longer."""
 WATCH_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
+"""For what the process sent just before it ended."""
 
 
 class EngineChild:
-    """Frames in either direction are msgpack lists of protocol messages over a private Unix socket."""
+    """The process inherits one end of a socket pair that nobody else can reach."""
 
-    def __init__(self, config: EngineConfig, folder: Path, on_message: Callable[[FromEngine], None]) -> None:
+    def __init__(self, config: EngineConfig, on_message: Callable[[FromEngine], None]) -> None:
         self._config = config
-        self._endpoint = f"ipc://{folder}/engine-{time.monotonic_ns()}.sock"
         self._on_message = on_message
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(list[FromEngine])
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.PAIR)
+        self._link = ClientEnd(self._receive)
         self._process: asyncio.subprocess.Process | None = None
         self._last_words: str | None = None
         self._last_heard: float | None = None
@@ -38,40 +35,42 @@ class EngineChild:
 
     async def live(self) -> str:
         """Spawn, pass messages on until the process ends, and return why it ended."""
-        self._socket.set_hwm(0)
-        self._socket.bind(self._endpoint)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "loraplex.engine.process", self._endpoint, stdin=asyncio.subprocess.PIPE
-        )
+        ours, theirs = socket.socketpair()
+        await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=ours)
+        with theirs:
+            descriptor = theirs.fileno()
+            command = (sys.executable, "-m", "loraplex.engine.process", str(descriptor))
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.PIPE, pass_fds=(descriptor,)
+            )
         if self._last_words is not None:
             # It was told to end before there was a process.
             self.kill(self._last_words)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(self._config) + b"\n")
-        tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
+        watch = asyncio.create_task(self._watch())
         try:
             code = await self._process.wait()
-            await self._drain()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._link.closed.wait(), DRAIN_SECONDS)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
             if self._process.returncode is None:
                 self._process.kill()
                 await self._process.wait()
-            self._context.destroy(linger=0)
+            self._link.close()
         return self._last_words or f"the engine process ended with {_exit_words(code)}"
 
-    async def send(self, message: ToEngine) -> None:
+    def send(self, message: ToEngine) -> None:
         """Without waiting: what cannot be sent now is for a process that has gone, and its end tells everyone."""
-        with contextlib.suppress(zmq.ZMQError):
-            await self._socket.send(self._encoder.encode([message]), zmq.NOBLOCK)
+        self._link.send(message)
 
     async def stop(self, grace: float) -> None:
         """Ask it to end; `live` returns when it has, by force after `grace` seconds or while it still starts."""
         if not self._serving:
             self.kill("it was stopped while it started")
-        await self.send(Shutdown())
+        self.send(Shutdown())
         if self._process is None or self._process.returncode is not None:
             return
         try:
@@ -97,22 +96,12 @@ class EngineChild:
         """Whether it answers about as often as it did before; a long step on a slow machine is no illness."""
         return self.silence() < 5.0 + 2 * self._longest_silence
 
-    async def _listen(self) -> None:
-        while True:
-            self._receive(await self._socket.recv())
-
-    async def _drain(self) -> None:
-        """Read what the process sent just before it ended."""
-        with contextlib.suppress(TimeoutError, zmq.ZMQError):
-            while True:
-                self._receive(await asyncio.wait_for(self._socket.recv(), 0.1))
-
-    def _receive(self, frame: bytes) -> None:
+    def _receive(self, messages: list[FromEngine]) -> None:
         now = time.monotonic()
         if self._last_heard is not None and self._serving:
             self._longest_silence = max(self._longest_silence, now - self._last_heard)
         self._last_heard = now
-        for message in self._decoder.decode(frame):
+        for message in messages:
             if isinstance(message, EngineFatal):
                 self._last_words = message.message
             else:

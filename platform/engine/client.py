@@ -9,11 +9,8 @@ import contextlib
 import enum
 import itertools
 import logging
-import shutil
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from pathlib import Path
 
 import msgspec
 
@@ -136,7 +133,7 @@ class EngineClient:
         queue = self._streams[request.request_id] = asyncio.Queue()
         unfinished = request.params.n
         try:
-            await self._send(request)
+            self._send(request)
             while unfinished:
                 item = await queue.get()
                 if isinstance(item, Exception):
@@ -147,15 +144,15 @@ class EngineClient:
         finally:
             del self._streams[request.request_id]
             if unfinished and self.state is EngineState.READY:
-                self._spawn(self._abort(request.request_id))
+                self._abort(request.request_id)
 
     def end_choice(self, request_id: str, index: int) -> None:
         """Have the engine end one choice of a running request; its last message then says ABORT."""
-        self._spawn(self._abort(request_id, index))
+        self._abort(request_id, index)
 
-    async def _abort(self, request_id: str, index: int | None = None) -> None:
+    def _abort(self, request_id: str, index: int | None = None) -> None:
         with contextlib.suppress(EngineUnavailable):
-            await self._send(AbortRequest(request_id=request_id, index=index))
+            self._send(AbortRequest(request_id=request_id, index=index))
 
     async def register_adapter(self, spec: AdapterSpec) -> None:
         """Make the digest known; the engine reads the files when the first request needs them."""
@@ -185,7 +182,7 @@ class EngineClient:
     async def _exchange(self, control: Control) -> None:
         reply = self._replies[control.call_id] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(control)
+            self._send(control)
             error = await reply
         finally:
             del self._replies[control.call_id]
@@ -196,24 +193,20 @@ class EngineClient:
         if self.state is not EngineState.READY:
             raise EngineUnavailable(f"the engine is {self.state}; try again in a moment")
 
-    async def _send(self, message: ToEngine) -> None:
+    def _send(self, message: ToEngine) -> None:
         if self._child is None:
             raise EngineUnavailable(f"the engine is {self.state}; try again in a moment")
-        await self._child.send(message)
+        self._child.send(message)
 
     async def _supervise(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="loraplex-"))
         short_lives = 0
-        try:
-            while self.state is not EngineState.STOPPED:
-                await asyncio.sleep(RESTART_PAUSES[min(short_lives, len(RESTART_PAUSES) - 1)])
-                born = time.monotonic()
-                self._child = EngineChild(self.config, folder, self._dispatch)
-                reason = await self._child.live()
-                self._bury(reason)
-                short_lives = 0 if time.monotonic() - born > STABLE_SECONDS else short_lives + 1
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        while self.state is not EngineState.STOPPED:
+            await asyncio.sleep(RESTART_PAUSES[min(short_lives, len(RESTART_PAUSES) - 1)])
+            born = time.monotonic()
+            self._child = EngineChild(self.config, self._dispatch)
+            reason = await self._child.live()
+            self._bury(reason)
+            short_lives = 0 if time.monotonic() - born > STABLE_SECONDS else short_lives + 1
 
     def _bury(self, reason: str) -> None:
         """End everything that waited for the dead engine, and decide what comes next."""

@@ -1,10 +1,11 @@
 """The engine process: builds the engine, tells how that goes, and serves.
 
-`EngineChild` starts it as `python -m loraplex.engine.process ENDPOINT`, the EngineConfig as one line of JSON on its
-standard input. When its parent dies, it ends too.
+`EngineChild` starts it as `python -m loraplex.engine.process DESCRIPTOR`, the number of the socket it inherits, with
+the EngineConfig as one line of JSON on its standard input. When its parent dies, it ends too.
 """
 
 import signal
+import socket
 import sys
 import traceback
 
@@ -14,14 +15,15 @@ from .config import EngineConfig
 from .threads import prepare_environment
 
 
-def run(endpoint: str, config: EngineConfig) -> int:
+def run(connection: socket.socket, config: EngineConfig) -> int:
     """Serve until told to stop; returns the exit code. What goes wrong is told to the parent in words."""
     from .adapters import AdapterControl
     from .build import build_engine
+    from .link import EngineEnd
     from .protocol import EngineFatal, Progress
-    from .server import EngineServer, Link
+    from .server import EngineServer
 
-    link = Link(endpoint)
+    link = EngineEnd(connection)
     try:
         engine = build_engine(config, lambda stage, seconds: link.send([Progress(stage=stage, seconds=seconds)]))
         link.send([engine.info])
@@ -44,7 +46,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prepare_environment()
     config = msgspec.json.decode(sys.stdin.readline(), type=EngineConfig)
-    sys.exit(run(sys.argv[1], config))
+    sys.exit(run(socket.socket(fileno=int(sys.argv[1])), config))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,11 @@
-"""EngineServer: the engine process's loop. Messages in, a step of the core, messages out.
+"""EngineServer: the engine process's loop. Messages in, a step of the core, messages out."""
 
-Every frame in either direction is a msgpack list of protocol messages.
-"""
-
-import os
 import time
 from collections.abc import Callable
 
-import msgspec
-import zmq
-
 from .adapters import AdapterControl
 from .core import EngineCore
+from .link import EngineEnd
 from .protocol import (
     AbortRequest,
     EvictAdapter,
@@ -33,47 +27,15 @@ LOADING_MILLISECONDS = 1
 """Pause between steps while all work waits for adapters that load."""
 
 
-class Link:
-    """The engine's end of the socket."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
-        self._socket.set_hwm(0)
-        self._socket.connect(endpoint)
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(list[ToEngine])
-
-    def send(self, messages: list[FromEngine]) -> None:
-        self._socket.send(self._encoder.encode(messages))
-
-    def receive(self, patience: int) -> list[ToEngine]:
-        """All messages that are there; waits up to `patience` milliseconds for the first."""
-        messages: list[ToEngine] = []
-        if patience and not self._socket.poll(patience):
-            return messages
-        while True:
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return messages
-            messages += self._decoder.decode(frame)
-
-    def close(self) -> None:
-        """Send what is queued, then close."""
-        self._socket.close(linger=1000)
-        zmq.Context.instance().term()
-
-
 class EngineServer:
     """The loop. Knows messages and the core; nothing of models."""
 
-    def __init__(self, core: EngineCore, adapters: AdapterControl, link: Link) -> None:
+    def __init__(self, core: EngineCore, adapters: AdapterControl, link: EngineEnd) -> None:
         self._core = core
         self._adapters = adapters
         self._link = link
         self._outbox: list[FromEngine] = []
         self._next_heartbeat = 0.0
-        self._parent = os.getppid()
         self._running = True
 
     def serve(self) -> None:
@@ -150,4 +112,3 @@ class EngineServer:
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + HEARTBEAT_SECONDS
             self._outbox.append(self._core.status())
-            self._running = self._running and os.getppid() == self._parent
