@@ -155,7 +155,7 @@ def _info(
         vocab_size=model.vocab_size,
         max_model_len=max_model_len,
         block_size=config.block_size,
-        num_blocks=plan.usable_blocks,
+        num_blocks=plan.num_usable,
         kv_cache_bytes=plan.bytes,
         weight_bytes=decoder.weight_bytes(),
         adapter_memory=config.adapter_memory,

@@ -35,14 +35,11 @@ class EngineChild:
 
     async def live(self) -> str:
         """Spawn, pass messages on until the process ends, and return why it ended."""
-        ours, theirs = socket.socketpair()
-        await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=ours)
-        with theirs:
-            descriptor = theirs.fileno()
-            command = (sys.executable, "-m", "loraplex.engine.process", str(descriptor))
-            self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, pass_fds=(descriptor,)
-            )
+        try:
+            self._process = await self._start()
+        except OSError as error:
+            self._link.close()
+            return f"the engine process could not be started: {error}"
         if self._last_words is not None:
             # It was told to end before there was a process.
             self.kill(self._last_words)
@@ -107,6 +104,15 @@ class EngineChild:
             else:
                 self._serving = self._serving or isinstance(message, EngineInfo)
                 self._on_message(message)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """The process, with the other end of our link."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=ours)
+            descriptor = theirs.fileno()
+            command = (sys.executable, "-m", "loraplex.engine.process", str(descriptor))
+            return await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, pass_fds=(descriptor,))
 
     async def _watch(self) -> None:
         while True:

@@ -107,7 +107,8 @@ class EngineClient:
         if self._child is not None:
             await self._child.stop(grace)
             # Not gather(): a cancelled stop must leave the work to the next one.
-            _, unended = await asyncio.wait(unended, timeout=grace)
+            if unended:
+                _, unended = await asyncio.wait(unended, timeout=grace)
         for task in unended:
             task.cancel()
 
@@ -261,6 +262,8 @@ class EngineClient:
                 logger.error("adapter %s could not be registered again: %s", spec.digest[:12], error)
             except EngineUnavailable:
                 return
+        if self.state is EngineState.STOPPED:
+            return
         self.state = EngineState.READY
         assert self._first_start is not None
         if not self._first_start.done():

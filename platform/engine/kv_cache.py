@@ -18,7 +18,7 @@ class KvCachePlan:
     bytes: int
 
     @property
-    def usable_blocks(self) -> int:
+    def num_usable(self) -> int:
         """Without the padding block."""
         return self.num_blocks - 1
 

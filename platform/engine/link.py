@@ -9,7 +9,7 @@ import contextlib
 import select
 import socket
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -77,10 +77,16 @@ class EngineEnd:
         return [*messages, Shutdown()]
 
     def close(self) -> None:
-        """Send what is kept, then close. Twice is no error."""
+        """Send what is kept, then close. Twice is no error.
+
+        Not before the other end has: one that writes to a closed socket may lose what it has not read.
+        """
         with contextlib.suppress(OSError):
             self._connection.settimeout(LAST_WORDS_SECONDS)
             self._connection.sendall(self._unsent)
+            self._connection.shutdown(socket.SHUT_WR)
+            while self._connection.recv(CHUNK):
+                pass
         self._connection.close()
 
     def _push(self) -> None:
@@ -107,8 +113,7 @@ class ClientEnd(asyncio.Protocol):
         """Everything the other end sent before it ended has been handed on."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         for frame in self._frames.feed(data):

@@ -188,3 +188,34 @@ async def test_a_model_that_cannot_be_served_says_why(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"], "model_type": "mamba"}')
     with pytest.raises(EngineStartError, match="Mamba"):
         await EngineClient(EngineConfig(model=str(tmp_path))).start()
+
+
+async def test_a_process_that_cannot_be_started_ends_the_first_start_in_words(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_to_spawn(monkeypatch, times=1)
+    client = EngineClient(EngineConfig(model=str(model)))
+    with pytest.raises(EngineStartError, match=r"could not be started: .*Too many open files"):
+        await asyncio.wait_for(client.start(), 10)
+    await client.stop()
+
+
+async def test_a_process_that_cannot_be_started_again_is_tried_once_more(
+    client: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_to_spawn(monkeypatch, times=1)
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGKILL)
+    await until(lambda: client.restarts == 2 and client.ready())
+    assert len(await collect(client, request("after"))) == 8
+
+
+def fail_to_spawn(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    spawn, left = asyncio.create_subprocess_exec, [OSError(24, "Too many open files")] * times
+
+    async def fail_first(*arguments: object, **settings: object) -> object:
+        if left:
+            raise left.pop()
+        return await spawn(*arguments, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail_first)

@@ -4,8 +4,10 @@ import asyncio
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from loraplex.engine.link import ClientEnd, EngineEnd, Frames, framed
@@ -19,8 +21,8 @@ def pair() -> Iterator[tuple[socket.socket, EngineEnd]]:
     ours, theirs = socket.socketpair()
     engine = EngineEnd(theirs)
     yield ours, engine
-    engine.close()
     ours.close()
+    engine.close()
 
 
 def test_frames_are_whole_wherever_the_stream_is_cut() -> None:
@@ -41,16 +43,18 @@ async def test_messages_arrive_in_order_though_nobody_reads_for_a_while(pair: tu
     found: list[FromEngine] = []
     client = ClientEnd(found.extend)
     await asyncio.get_running_loop().create_unix_connection(lambda: client, sock=ours)
-    while len(found) < 20:
-        assert engine.receive(1) == []
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):
+        while len(found) < 20:
+            assert engine.receive(1) == []
+            await asyncio.sleep(0.001)
     assert [message.stage for message in found if isinstance(message, Progress)] == [f"{n} {BIG}" for n in range(20)]
     for number in range(20):
         client.send(AbortRequest(request_id=f"{number} {BIG}"))
     heard: list[object] = []
-    while len(heard) < 20:
-        heard += engine.receive(1)
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):
+        while len(heard) < 20:
+            heard += engine.receive(1)
+            await asyncio.sleep(0.001)
     assert heard == [AbortRequest(request_id=f"{number} {BIG}") for number in range(20)]
     client.close()
     await asyncio.wait_for(client.closed.wait(), 5)
@@ -64,6 +68,9 @@ async def test_what_was_sent_before_the_end_arrives(pair: tuple[socket.socket, E
     engine.send([Progress(stage=BIG, seconds=1.0)])
     thread = threading.Thread(target=engine.close)
     thread.start()
+    time.sleep(0.1)
+    # Written before the loop has read what came: it must not cost the last words.
+    client.send(Shutdown())
     await asyncio.wait_for(client.closed.wait(), 5)
     thread.join()
     assert found == [Progress(stage=BIG, seconds=1.0)]
@@ -82,7 +89,10 @@ def test_a_parent_that_is_gone_says_shutdown(pair: tuple[socket.socket, EngineEn
 
 def test_waiting_ends_with_the_first_message(pair: tuple[socket.socket, EngineEnd]) -> None:
     ours, engine = pair
-    timer = threading.Timer(0.1, lambda: ours.sendall(framed(b"\x90")))
+    message = AbortRequest(request_id="r")
+    timer = threading.Timer(0.1, lambda: ours.sendall(framed(msgspec.msgpack.encode([message]))))
+    began = time.monotonic()
     timer.start()
-    assert engine.receive(20_000) == []
+    assert engine.receive(20_000) == [message]
+    assert time.monotonic() - began < 10
     timer.join()

@@ -68,9 +68,10 @@ def fuse(
     embedding: torch.Tensor, layers: list[DecoderLayer], norm: Norm, head: LinearMethod, cache: AttentionBackend
 ) -> FusedDecoder | None:
     """None where a decoder needs more than the kernels do: another scheme, another device, odd sizes."""
-    if not isinstance(cache, CpuAttention) or not isinstance(head, StoredFloatLinear):
+    table = as_array(embedding)
+    if not isinstance(cache, CpuAttention) or not all(_fits(layer, cache, table.dtype) for layer in layers):
         return None
-    if not all(_fits(layer, cache) for layer in layers):
+    if not isinstance(head, StoredFloatLinear) or not _is_stored(head, table.dtype):
         return None
     rotary, mlp = layers[0].attention.rotary, layers[0].mlp
     hidden, intermediate = mlp.gate_up.method.in_features, mlp.down.method.in_features
@@ -79,7 +80,7 @@ def fuse(
         cache=cache,
         model=kernels.Model(
             table=np.array([_addresses(layer) for layer in layers]),
-            embedding=as_array(embedding),
+            embedding=table,
             norm=norm.weight.numpy(),
             head=(head.panels.ctypes.data, head.bias.ctypes.data),
             cos=rotary.cos.numpy(),
@@ -128,11 +129,16 @@ def _method(linear: LoraLinear) -> StoredFloatLinear:
     return linear.method
 
 
-def _fits(layer: DecoderLayer, cache: CpuAttention) -> bool:
+def _is_stored(method: LinearMethod, stored: Any) -> bool:
+    """Whether the kernels can take it with panels of this numpy dtype."""
+    return isinstance(method, StoredFloatLinear) and bool(method.panels.dtype == stored)
+
+
+def _fits(layer: DecoderLayer, cache: CpuAttention, stored: Any) -> bool:
     norms: list[Norm] = [layer.input_norm, layer.mlp_norm]
     return (
         cache.rotates_in_kernel
-        and all(isinstance(linear.method, StoredFloatLinear) for linear in _linears(layer))
+        and all(_is_stored(linear.method, stored) for linear in _linears(layer))
         and all(norm.weight.dtype == torch.float32 for norm in norms)
         and all(linear.method.in_features % LANES == 0 for linear in _linears(layer))
     )

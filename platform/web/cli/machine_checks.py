@@ -56,7 +56,7 @@ def check_memory(settings: Settings) -> Check:
     plan = plan_kv_cache(config, model, longest, item_bytes, max(0, left))
     needs = {"weights": weights, "adapters": config.adapter_memory, "KV cache": plan.bytes}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
-    what = f"memory: {size_words(free)} free; {words} for {plan.usable_blocks * config.block_size:,} tokens"
+    what = f"memory: {size_words(free)} free; {words} for {plan.num_usable * config.block_size:,} tokens"
     if plan.bytes > left:
         return Check("fail", what, "They do not fit. Lower --kv-cache-memory, --num-kv-blocks or --adapter-memory.")
     return Check("ok", what)

@@ -1,4 +1,4 @@
-"""One compiled call over all layers gives the bits of the layers one by one: logits, keys and values."""
+"""One compiled call gives the bits of the decoder layer by layer: logits, keys and values."""
 
 from pathlib import Path
 from typing import Any

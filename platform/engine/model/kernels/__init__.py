@@ -1,1 +1,1 @@
-"""The decoder's layers as one compiled call."""
+"""The decoder as one compiled call."""

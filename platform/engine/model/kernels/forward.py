@@ -26,8 +26,6 @@ from ...kernels.vector import LANES, Array, load, store
 (INPUT_NORM, MLP_NORM, QUERY_NORM, KEY_NORM, QKV, OUTPUT, GATE_UP, DOWN) = range(8)
 BIAS: Final = 4
 """A linear's bias stands this many columns after its panels."""
-COLUMNS: Final = DOWN + BIAS + 1
-"""Columns of the address table [L, COLUMNS]."""
 
 
 class Sizes(NamedTuple):
@@ -44,7 +42,7 @@ class Model(NamedTuple):
     """What stays the same from step to step."""
 
     table: Any
-    """[L, COLUMNS] int64, where each layer's weights are in memory"""
+    """[L, 12] int64, where each layer's weights are in memory"""
     embedding: Any
     """[V, C] of the panels' element type"""
     norm: Any
