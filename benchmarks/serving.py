@@ -21,6 +21,8 @@ from .server import serving
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "demo"
 THREADS = len(os.sched_getaffinity(0))
 CONCURRENT, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 128, 64
+BASE = "base"
+"""The base model's name in the API."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ def compare(workload: Workload, rounds: int) -> list[Row]:
     ours_adapters: list[Round] = []
     peer_base: list[float] = []
     peer_adapters: list[float] = []
-    with serving(workload.model, workload.adapters, enable_prefix_caching=False) as server:
-        base = [workload.model.name] * CONCURRENT
+    with serving(workload.model, workload.adapters, served_name=BASE, enable_prefix_caching=False) as server:
+        base = [BASE] * CONCURRENT
         for models in (base, names):
             asyncio.run(run_round(server, models, prompts, 4))
         for _ in range(rounds):
@@ -106,10 +108,10 @@ def single_stream(rounds: int) -> list[Row]:
     peer = Transformers(model, {}, faster_dtype(), THREADS)
     ours: list[float] = []
     peers: list[float] = []
-    with serving(model, {}, enable_prefix_caching=False) as server:
-        asyncio.run(run_round(server, [model.name], prompt, 8))
+    with serving(model, {}, served_name=BASE, enable_prefix_caching=False) as server:
+        asyncio.run(run_round(server, [BASE], prompt, 8))
         for _ in range(max(5, rounds)):
-            ours.append(1000 * asyncio.run(run_round(server, [model.name], prompt, 256)).per_token)
+            ours.append(1000 * asyncio.run(run_round(server, [BASE], prompt, 256)).per_token)
             peers.append(1000 / peer.tokens_per_second(prompt, 256))
     name = "25M parameters, one stream: TPOT"
     per_token, peer_token = statistics.median(ours), statistics.median(peers)
