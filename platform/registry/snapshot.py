@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from .artifacts import ArtifactStore
@@ -28,6 +29,7 @@ class ResolvedAdapter:
     version: int
     digest: str
     folder: Path
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class Snapshot:
         obstacle = self._obstacle(adapter, version)
         if obstacle:
             raise AdapterUnavailable(obstacle)
-        return ResolvedAdapter(adapter.name, version.number, version.digest, self.store.folder(version.digest))
+        folder = self.store.folder(version.digest)
+        return ResolvedAdapter(adapter.name, version.number, version.digest, folder, version.created_at)
 
     def _obstacle(self, adapter: Adapter, version: Version) -> str | None:
         label = f"Version {version.number} of adapter '{adapter.name}'"

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,9 +214,9 @@ async def test_a_process_that_cannot_be_started_again_is_tried_once_more(
 def fail_to_spawn(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     spawn, left = asyncio.create_subprocess_exec, [OSError(24, "Too many open files")] * times
 
-    async def fail_first(*arguments: object, **settings: object) -> object:
+    async def fail_first(*arguments: Any, **settings: Any) -> asyncio.subprocess.Process:
         if left:
             raise left.pop()
-        return await spawn(*arguments, **settings)  # type: ignore[arg-type]
+        return await spawn(*arguments, **settings)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", fail_first)

@@ -12,11 +12,6 @@ from loraplex.engine.scheduler import Scheduler
 from .fakes import FakeAdapters, Harness, make_limits, make_request, tokens
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def test_a_broken_step_ends_its_own_requests_and_no_others() -> None:
     harness = Harness(max_num_seqs=2)
     running = [harness.add(make_request(f"r{number}", tokens(9, number), ignore_eos=True)) for number in range(2)]

@@ -5,11 +5,6 @@ from loraplex.engine.protocol import FinishReason
 from .fakes import EOS, Harness, make_request, tokens
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def test_max_tokens_and_the_models_length_end_with_length(harness: Harness) -> None:
     short = harness.add(make_request("short", tokens(3), max_tokens=5, ignore_eos=True))
     full = harness.add(make_request("full", tokens(60), max_tokens=None, ignore_eos=True))

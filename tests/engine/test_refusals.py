@@ -1,13 +1,10 @@
+from typing import Any
+
 import pytest
 
 from loraplex.engine.scheduler import Overloaded
 
 from .fakes import EOS, VOCAB, Harness, make_limits, make_request, tokens
-
-
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
 
 
 @pytest.mark.parametrize(
@@ -22,9 +19,9 @@ def harness() -> Harness:
         ({"prompt": [1], "min_tokens": 1, "allowed_token_ids": [EOS]}, "forbids every token of allowed_token_ids"),
     ],
 )
-def test_what_is_wrong_is_refused_in_words(harness: Harness, changes: dict[str, object], words: str) -> None:
+def test_what_is_wrong_is_refused_in_words(harness: Harness, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        harness.add(make_request("r", **changes))  # type: ignore[arg-type]
+        harness.add(make_request("r", **changes))
     harness.assert_released()
 
 

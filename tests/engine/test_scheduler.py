@@ -4,12 +4,6 @@ from loraplex.engine.protocol import FinishReason
 
 from .fakes import FakeAdapters, Harness, make_request, tokens
 
-
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 # Steps
 
 

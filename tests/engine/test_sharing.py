@@ -1,14 +1,10 @@
+from typing import Any
+
 import pytest
 
 from loraplex.engine.protocol import FinishReason
 
 from .fakes import FakeAdapters, Harness, make_request, tokens
-
-
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
 
 # Prefix cache
 
@@ -30,13 +26,14 @@ def test_a_known_prefix_is_not_computed_again_but_its_last_token_is() -> None:
 @pytest.mark.parametrize(
     "other", [{"tenant": "other"}, {"adapter": "a"}, {"adapter": "b", "scale": 2.0}, {"adapter": "c"}]
 )
-def test_nothing_is_shared_across_tenants_adapters_or_scales(other: dict[str, object]) -> None:
+def test_nothing_is_shared_across_tenants_adapters_or_scales(other: dict[str, Any]) -> None:
     harness = Harness(adapters=FakeAdapters(capacity=4))
     harness.adapters.register("a", "b", "c")
-    for number, owner in enumerate([{}, {"adapter": "b"}]):
-        harness.add(make_request(f"first{number}", tokens(16), **owner))  # type: ignore[arg-type]
+    owners: list[dict[str, Any]] = [{}, {"adapter": "b"}]
+    for number, owner in enumerate(owners):
+        harness.add(make_request(f"first{number}", tokens(16), **owner))
         harness.drain()
-    stream = harness.add(make_request("second", tokens(16), **other))  # type: ignore[arg-type]
+    stream = harness.add(make_request("second", tokens(16), **other))
     harness.drain()
     assert stream.messages[0].cached_tokens == 0
 

@@ -32,9 +32,7 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
     found = find_model(state, name, caller.tenant)
     if found is None:
         return _base_card(state)
-    version = state.registry.snapshots.current.adapters[caller.tenant][found.name].select(found.version)
-    assert version is not None
-    return _adapter_card(state, name, found.digest, int(version.created_at.timestamp()))
+    return _adapter_card(state, name, found.digest, int(found.created_at.timestamp()))
 
 
 def _base_card(state: State) -> dict[str, Any]:

@@ -1,0 +1,8 @@
+import pytest
+
+from .fakes import Harness
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
