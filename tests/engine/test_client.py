@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -144,6 +145,20 @@ async def test_a_killed_engine_ends_each_stream_once_and_comes_back(client: Engi
     await until(client.ready)
     assert client.restarts == 1
     assert await collect(client, request("after", adapter=adapter.digest)) == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_the_engine_asks_for_huge_pages_unless_the_user_said_otherwise(
+    client: EngineClient, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in Path(f"/proc/{client.pid}/environ").read_bytes().split(b"\0")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    other = EngineClient(EngineConfig(model=str(model), num_kv_blocks=8, num_threads=1))
+    await other.start()
+    try:
+        assert b"GLIBC_TUNABLES=glibc.malloc.hugetlb=0" in Path(f"/proc/{other.pid}/environ").read_bytes().split(b"\0")
+    finally:
+        await other.stop()
 
 
 async def test_a_stopped_engine_is_not_ready(client: EngineClient) -> None:

@@ -50,6 +50,7 @@ class Code:
     def masked_store(self, value: Any, pointer: Any, mask: Any) -> None:
         self.call(f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), value, pointer, INT32(4), mask)
 
-    def prefetch(self, address: Any) -> None:
+    def prefetch(self, address: Any, near: bool) -> None:
+        """Bring a cache line near: to the first level, or only to the second."""
         pointer = self.pointer(address, 0, ir.IntType(8))
-        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, INT32(0), INT32(2), INT32(1))
+        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, INT32(0), INT32(3 if near else 2), INT32(1))
