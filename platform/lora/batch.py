@@ -3,7 +3,7 @@
 Shapes: T tokens of the step, N adapter slots, K module kinds, L layers, P rank pages of the largest adapter.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +34,18 @@ class PageTable:
     """[N, K, L] float32, alpha / r (or / sqrt r) of the module."""
     shapes: dict[str, tuple[int, int]]
     """kind -> (in_features, out_features) of the base, as in BaseSignature.kinds."""
+    vectors: torch.Tensor = field(init=False)
+    """[N, K] int64, where in `floats` the page `[L, 2, out]` of gains and shifts begins: y = gain * y + shift after the
+    adapter's ranks. -1: none."""
+
+    def __post_init__(self) -> None:
+        self.vectors = torch.full(self.offset.shape[:2], -1, dtype=torch.int64, device=self.offset.device)
+
+    @property
+    def floats(self) -> torch.Tensor:
+        """The arena read as float32."""
+        per_float = 4 // self.arena.element_size()
+        return self.arena[: len(self.arena) // per_float * per_float].view(torch.float32)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """inspect_adapter: everything that must hold before an adapter may be served, and every reason why not."""
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from typing import Final
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
 from .digest import DIGEST_TAG, canonical_tensors
-from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
+from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, Role, TensorInfo
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
-from .values import LARGEST_WEIGHT, scan_tensor
+from .values import LARGEST_WEIGHT, Magnitudes, scan_tensor
 
 READ_WHEN_REFUSED: Final = 64 << 20
 
@@ -62,16 +63,14 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
         return ""
     digest = hashlib.sha256(DIGEST_TAG)
     unusable: list[str] = []
-    zero: set[int] = set()
+    seen: dict[TensorInfo, Magnitudes] = {}
     for facts, tensor in _reading_order(structure, report.failed):
         digest.update(facts)
-        magnitudes = scan_tensor(file, tensor, digest.update)
-        if not magnitudes.usable:
+        seen[tensor] = scan_tensor(file, tensor, digest.update)
+        if not seen[tensor].usable:
             unusable.append(quote(tensor.name))
-        if magnitudes.zero:
-            zero.add(tensor.start)
     _report_values(unusable, report)
-    _report_effect(structure.modules, zero, report)
+    _report_effect(structure.modules, seen, report)
     return digest.hexdigest()
 
 
@@ -90,15 +89,32 @@ def _report_values(unusable: list[str], report: Report) -> None:
         report.settle("values", "all values are finite")
 
 
-def _report_effect(modules: tuple[ModuleLora, ...], zero: set[int], report: Report) -> None:
-    idle = [f"{module.kind} of layer {module.layer}" for module in modules if {module.a.start, module.b.start} & zero]
+def _report_effect(modules: tuple[ModuleLora, ...], seen: dict[TensorInfo, Magnitudes], report: Report) -> None:
+    idle = [f"{module.kind} of layer {module.layer}" for module in modules if not _has_effect(module, seen)]
     if modules and len(idle) == len(modules):
-        message = "the adapter has no effect: in every module A or B is zero"
+        message = "the adapter has no effect: in every module A or B is zero, and vectors change nothing"
         report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
     elif idle:
         report.warn("effect", f"modules without effect, as A or B is zero: {enumerate_some(idle)}")
     if not report.failed:
         report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
+
+
+def _has_effect(module: ModuleLora, seen: dict[TensorInfo, Magnitudes]) -> bool:
+    """Judged without the base: a trained bias may equal the base's, a magnitude alone is what training starts from."""
+    if (
+        module.a is not None
+        and module.b is not None
+        and not any(tensor in seen and seen[tensor].zero for tensor in (module.a, module.b))
+    ):
+        return True
+    return any(_vector_has_effect(vector.role, seen.get(vector.tensor)) for vector in module.vectors)
+
+
+def _vector_has_effect(role: Role, seen: Magnitudes | None) -> bool:
+    if role == "gain":
+        return seen is None or not seen.one
+    return role == "bias" or (role == "lora_bias" and (seen is None or not seen.zero))
 
 
 TEMPORARY = ("/tmp/", "/var/tmp/")
@@ -117,13 +133,13 @@ def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> Adap
     modules = structure.modules
     return AdapterManifest(
         digest=digest,
-        peft_type="LORA",
+        peft_type=settings.peft_type,
         rank=max(module.rank for module in modules),
         alpha=settings.alpha,
         target_modules=tuple(sorted({module.kind for module in modules})),
         base_model=settings.base_model,
         modules=modules,
-        parameters=sum(module.rank * (module.a.shape[1] + module.b.shape[0]) for module in modules),
+        parameters=sum(math.prod(tensor.shape) for module in modules for _, tensor in module.tensors()),
         size=structure.size,
         config=settings.raw,
     )

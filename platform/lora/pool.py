@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import torch
 
 from .batch import PageTable
+from .finish import BaseLinears
 from .loader import Loader
 from .manifest import BaseSignature
 from .pages import PageStore
@@ -31,14 +32,16 @@ class AdapterPool:
         device: torch.device,
         executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
+        linears: BaseLinears | None = None,
     ) -> None:
-        """`memory`: bytes for rank pages of `dtype`; `slots`: adapters that may be resident at once.
+        """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `linears`: those of the
+        base, which DoRA and trained biases need.
 
         One loader thread by default: more would only compete with the model for memory and cores.
         """
         self._store = PageStore(base, memory, slots, dtype, device)
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
-        self._loader = Loader(base, self._store, self._executor, clock)
+        self._loader = Loader(base, self._store, self._executor, clock, linears)
         self._clock = clock
         self._entries: dict[str, Entry] = {}
 
@@ -152,7 +155,7 @@ class AdapterPool:
         for entry in self._entries.values():
             if entry.users < 0 or (entry.users and entry.state is not State.RESIDENT):
                 errors.append(f"adapter {entry.digest[:12]} is {entry.state} with {entry.users} users")
-            if entry.removed and not entry.users and entry.job is None:
+            if entry.removed and not entry.users and not entry.busy:
                 errors.append(f"adapter {entry.digest[:12]} was removed and is still here")
         return errors
 
@@ -168,7 +171,7 @@ class AdapterPool:
 
     def _settle(self, entry: Entry) -> None:
         """Do what was put off until nobody uses the adapter and no thread works on it."""
-        if entry.users or entry.job is not None:
+        if entry.users or entry.busy:
             return
         if entry.leaving or entry.removed:
             self._loader.withdraw(entry)

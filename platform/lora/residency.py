@@ -1,6 +1,7 @@
 """Entry: what the pool knows of one adapter. Residency: the part of it that others may see."""
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,6 +57,8 @@ class Entry:
     """Set while its pages are being filled and while it is resident."""
     job: Future[Any] | None = None
     """What a loader thread is doing for it."""
+    finishing: Iterator[None] | None = None
+    """What the engine thread still has to do for its filled pages."""
     users: int = 0
     asked: float = -math.inf
     """When a request last asked for it."""
@@ -77,6 +80,11 @@ class Entry:
     load_seconds: float | None = None
     last_used: float = -math.inf
     """When it was last taken, given back or loaded."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether its pages are somebody's; an entry that waits for room is not busy."""
+        return self.job is not None or self.finishing is not None
 
     def status(self, now: float) -> Residency:
         return Residency(
