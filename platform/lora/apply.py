@@ -34,7 +34,7 @@ def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, 
     *ranks, floats, vectors = kernel_arrays(batch)
     cpu.add_lora(_bits(y), _bits(x.contiguous()), layer, members, firsts, *ranks)
     if y.dtype == torch.float32:
-        apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[-3:])
+        apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[5:8])
     else:
         vectors_reference(y, batch, layer, kinds)
 
@@ -45,8 +45,8 @@ def kernel_arrays(batch: LoraBatch) -> tuple[Any, ...]:
         table = batch.table
         batch.arrays = (
             *(_bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy()),
-            *(batch.token_scale.numpy(), batch.sorted_tokens.numpy()),
-            *(batch.segment_starts.numpy(), batch.segment_slots.numpy()),
+            *(batch.scales.numpy(), batch.sorted_tokens.numpy()),
+            *(batch.segment_starts.numpy(), batch.segment_slots.numpy(), batch.round_starts.numpy()),
             *(table.floats.numpy(), table.vectors.numpy()),
         )
     return cast("tuple[Any, ...]", batch.arrays)
@@ -66,11 +66,12 @@ def lora_reference(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: in
     """add_lora in plain torch, one adapter and one kind at a time."""
     starts = batch.segment_starts.tolist()
     for segment, slot in enumerate(batch.segment_slots.tolist()):
-        tokens = batch.sorted_tokens[starts[segment] : starts[segment + 1]].long()
+        members = slice(starts[segment], starts[segment + 1])
+        tokens, scales = batch.sorted_tokens[members].long(), batch.scales[members]
         first = 0
         for kind in kinds:
             columns = slice(first, first := first + batch.table.shapes[kind][1])
-            delta = _delta(x[tokens].float(), batch, slot, layer, kind) * batch.token_scale[tokens, None]
+            delta = _delta(x[tokens].float(), batch, slot, layer, kind) * scales[:, None]
             y[tokens, columns] = (y[tokens, columns].float() + delta).to(y.dtype)
 
 

@@ -197,7 +197,7 @@ class Loader:
         Without this, adapters under steady traffic would keep a new one waiting for ever.
         """
         now = self._clock()
-        others = [other for other in self._residents.values() if not other.pinned]
+        others = [other for other in self._residents.values() if not _must_stay(other, entry)]
         coming = self._store.bytes_free + sum(other.bytes for other in others if other.leaving)
         slots = self._store.free_slots + sum(other.leaving for other in others)
         for other in sorted(others, key=lambda other: not _is_idle(other, now)):
@@ -209,22 +209,27 @@ class Loader:
                     self.withdraw(other, winner=entry.digest)
 
     def _hopeless(self, entry: Entry) -> bool:
-        """Whether it would not fit beside the pinned adapters even if all others left."""
-        pinned = [other for other in self._residents.values() if other.pinned]
-        space = self._store.capacity - sum(other.bytes for other in pinned)
-        if entry.bytes > space or len(pinned) == self._store.slots:
+        """Whether it would not fit beside the adapters that must stay even if all others left."""
+        staying = [other for other in self._residents.values() if _must_stay(other, entry)]
+        space = self._store.capacity - sum(other.bytes for other in staying)
+        if entry.bytes > space or len(staying) == self._store.slots:
             return True
         filling = any(other.room is not None for other in self._queue.values())
-        return not filling and len(pinned) == len(self._residents)
+        return not filling and len(staying) == len(self._residents)
 
     def _refusal(self, entry: Entry) -> str:
-        pinned = [other.bytes for other in self._residents.values() if other.pinned]
+        staying = [other.bytes for other in self._residents.values() if _must_stay(other, entry)]
         return (
             f"adapter {entry.digest[:12]} does not fit: it needs {_megabytes(entry.bytes)} and a slot; of "
             f"{_megabytes(self._store.capacity)} adapter memory and {self._store.slots} slots, "
-            f"pinned adapters hold {_megabytes(sum(pinned))} and {len(pinned)}. "
+            f"adapters that are pinned, or asked for with it, hold {_megabytes(sum(staying))} and {len(staying)}. "
             f"Raise adapter_memory or max_loaded_adapters, or unpin some"
         )
+
+
+def _must_stay(other: Entry, entry: Entry) -> bool:
+    """Pinned, or of no use without it: they are asked for together."""
+    return other.pinned or other.digest in entry.company
 
 
 def _is_idle(entry: Entry, now: float) -> bool:

@@ -62,6 +62,8 @@ class Entry:
     users: int = 0
     asked: float = -math.inf
     """When a request last asked for it."""
+    company: tuple[str, ...] = ()
+    """Digests, its own among them, that were last asked for together."""
     ordered: bool = False
     """An operator asked for the load that runs."""
     fresh: bool = False

@@ -141,7 +141,7 @@ def load(pool: AdapterPool, digest: str, folder: Path) -> int:
     """Its slot, and how many polls it took."""
     pool.register(digest, str(folder))
     polls = 0
-    while not pool.acquire(digest):
+    while not pool.acquire((digest,)):
         pool.poll()
         polls += 1
         assert pool.failure(digest) is None and polls < 1_000_000
@@ -180,7 +180,7 @@ def test_the_base_is_asked_about_one_linear_between_two_steps(tmp_path: Path) ->
     pool = open_pool(base)
     pool.register(digest, str(folder))
     seen = [0]
-    while not pool.acquire(digest):
+    while not pool.acquire((digest,)):
         pool.poll()
         seen.append(base.asked)
         assert pool.check_integrity() == []
@@ -217,7 +217,7 @@ def test_an_output_without_weight_is_refused_in_words(tmp_path: Path) -> None:
     pool = open_pool(base)
     pool.register(digest, str(folder))
     while pool.failure(digest) is None:
-        assert not pool.acquire(digest)
+        assert not pool.acquire((digest,))
         pool.poll()
     assert "q_proj of layer 0 has an output of no weight" in str(pool.failure(digest))
     assert pool.bytes_used == 0 and pool.check_integrity() == []

@@ -177,4 +177,5 @@ def _no_lora(dtype: torch.dtype) -> kernels.Lora:
         shapes={},
     )
     none = torch.empty(0, dtype=torch.int32)
-    return kernels.Lora(*kernel_arrays(LoraBatch(table, none, torch.empty(0), none, none, none)))
+    scales = torch.empty(0)
+    return kernels.Lora(*kernel_arrays(LoraBatch(table, none, scales, none, scales, none, none, none)))

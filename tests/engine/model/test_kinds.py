@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft.tuners.lora import LoraLayer
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.sampler import Sampled, Sampler, SampleRow
@@ -87,6 +88,53 @@ def _generate_alone(case: Case, prompt: list[int], name: str | None) -> None:
     case.logits.append(logits[len(prompt) - 1 :])
 
 
+def open_llm(case: Case) -> LLM:
+    return LLM(case.base, case.adapters, max_model_len=128, num_kv_blocks=64, adapter_memory=16 << 20)
+
+
+def greedy() -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
+
+
+def test_sums_of_scaled_adapters_equal_peft(case: Case, tmp_path: Path) -> None:
+    """Beside the base and each adapter alone, in one batch."""
+    names, scales = ["lora", "other", "wide"], [0.7, -0.4, 1.3]
+    adapters = {"lora": case.adapters["lora"]} | {
+        name: make_adapter(tmp_path / name, case.base, rank=rank, seed=rank)
+        for name, rank in (("other", 3), ("wide", 24))
+    }
+    sums = [dict(zip(names[:count], scales, strict=False)) for count in (1, 2, 3)]
+    model = reference_model(case.base, adapters)
+    prompts = case.prompts[: len(sums) + 2]
+    expected = [
+        _sum_with_peft(model, prompt, parts) for prompt, parts in zip(prompts, [*sums, {}, {"lora": 1.0}], strict=True)
+    ]
+    with LLM(case.base, adapters, max_model_len=128, num_kv_blocks=64, adapter_memory=16 << 20) as llm:
+        outputs = llm.generate(prompts, greedy(), [*sums, None, "lora"], use_tqdm=False)
+        with pytest.raises(ValueError, match="no adapter 'nobody'"):
+            llm.generate(prompts[0], greedy(), {"lora": 1.0, "nobody": 1.0}, use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+    assert len({tuple(tokens) for tokens in expected[:4]}) == 4
+
+
+@torch.inference_mode()
+def _sum_with_peft(model: Any, prompt: list[int], parts: dict[str, float]) -> list[int]:
+    ids = list(prompt)
+    model.base_model.set_adapter(list(parts) or ["lora"])
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            for name in module.scaling:
+                module.set_scale(name, parts.get(name, 0.0))
+    for _ in range(NEW_TOKENS):
+        ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def test_what_scales_the_base_is_not_summed(case: Case) -> None:
+    with open_llm(case) as llm, pytest.raises(RuntimeError, match="can neither be scaled nor be added"):
+        llm.generate(case.prompts[0], greedy(), {"lora": 1.0, "dora": 1.0}, use_tqdm=False)
+
+
 def test_all_kinds_in_one_batch_equal_peft_one_by_one(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[tuple[tuple[int, ...], int], torch.Tensor] = {}
     sample = Sampler.sample
@@ -97,9 +145,8 @@ def test_all_kinds_in_one_batch_equal_peft_one_by_one(case: Case, monkeypatch: p
         return sample(self, logits, rows)
 
     monkeypatch.setattr(Sampler, "sample", recording)
-    params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
-    with LLM(case.base, case.adapters, max_model_len=128, num_kv_blocks=64, adapter_memory=16 << 20) as llm:
-        outputs = llm.generate(case.prompts, params, case.names, use_tqdm=False)
+    with open_llm(case) as llm:
+        outputs = llm.generate(case.prompts, greedy(), case.names, use_tqdm=False)
     for output, name, tokens, logits in zip(outputs, case.names, case.tokens, case.logits, strict=True):
         found = torch.stack([seen[tuple(output.prompt_token_ids), position] for position in range(NEW_TOKENS)])
         assert (found - logits).abs().max() < TOLERANCE, name

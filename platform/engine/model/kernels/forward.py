@@ -92,10 +92,11 @@ class Lora(NamedTuple):
     offset: Any
     rank: Any
     scaling: Any
-    token_scale: Any
+    scales: Any
     sorted_tokens: Any
     starts: Any
     slots: Any
+    rounds: Any
     floats: Any
     """The arena as float32"""
     vectors: Any
@@ -135,7 +136,7 @@ def _lora(model: Model, layer: int, lora: Lora, x: Array, y: Array, group: int, 
         kinds, firsts = model.kinds[kind : kind + count], model.firsts[group, : count + 1]
         add_lora(
             y, x, layer, kinds, firsts, lora.arena, lora.offset, lora.rank,
-            lora.scaling, lora.token_scale, lora.sorted_tokens, lora.starts, lora.slots,
+            lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, lora.rounds,
         )  # fmt: skip
         apply_vectors(y, layer, kinds, firsts, lora.floats, lora.vectors, lora.sorted_tokens, lora.starts, lora.slots)
 
