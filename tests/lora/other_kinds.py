@@ -42,6 +42,7 @@ def save_random(
     seed: int = 1,
     size: float = 0.5,
     kept: dict[str, list[bool]] | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Path:
     """An adapter whose change of each weight has about `size` times the weight's own Frobenius norm.
 
@@ -57,7 +58,7 @@ def save_random(
             scale.mul_(size * change.shape[1] ** 0.5 / torch.linalg.norm(change))
     if kept is not None:
         config.rank_pattern = {f"{path}.lora_E.default": mask for path, mask in kept.items()}
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
     return folder
 
 

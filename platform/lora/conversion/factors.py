@@ -17,8 +17,12 @@ EXACT: Final = 1e-6
 """A relative error below this is lost in the rounding to float32."""
 
 
-class TooLarge(ValueError):
-    """It would take more time or memory than an upload may; the message is words about a module."""
+class Unfit(ValueError):
+    """A module's tensors are not what they must be; the message goes on from the module's name."""
+
+
+class TooLarge(Unfit):
+    """Its LoRA would take more time or memory than an upload may."""
 
 
 @dataclass(frozen=True, slots=True)
