@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from loraplex.lora.conversion.kinds import MAX_SOURCE_CONFIG, conversion_kind
+from loraplex.lora.conversion.kinds import MAX_SOURCE_CONFIG, SMALLER, conversion_kind
 from loraplex.lora.manifest import BaseSignature
 
 from .artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore, Blob
-from .child import ask_child
+from .child import ChildFailed, ask_child
 from .report import Finding
 
 SECONDS = 300
@@ -52,13 +52,20 @@ def needs_conversion(store: ArtifactStore, config: Blob) -> bool:
 
 
 def convert(store: ArtifactStore, base: BaseSignature, config: Blob, weights: Blob) -> Conversion:
-    """Raises ChildFailed, StorageFull."""
+    """Blocks until the child has answered. Raises StorageFull."""
     with tempfile.TemporaryDirectory(dir=store.incoming) as folder:
-        answer = ask_child("loraplex.registry.conversion_worker", _task(store, base, config, weights, folder), SECONDS)
-        findings = msgspec.json.decode(answer, type=list[Finding])
+        findings = _ask(_task(store, base, config, weights, folder))
         if any(finding.level == "fail" for finding in findings):
             return Conversion(findings, config, weights)
         return Conversion(findings, *(keep_file(store, Path(folder) / name) for name in (CONFIG_FILE, WEIGHTS_FILE)))
+
+
+def _ask(task: ConversionTask) -> list[Finding]:
+    try:
+        answer = ask_child("loraplex.registry.conversion_worker", task, SECONDS)
+    except ChildFailed as error:
+        return [Finding("converted", "fail", str(error), SMALLER)]
+    return msgspec.json.decode(answer, type=list[Finding])
 
 
 def keep_file(store: ArtifactStore, path: Path) -> Blob:

@@ -56,11 +56,8 @@ class Preflight:
         """
         if not needs_conversion(self._store, config):
             return Prepared(config, weights, self.check(config, weights))
-        try:
-            with self._turns:
-                made = convert(self._store, self._base.signature, config, weights)
-        except ChildFailed as error:
-            return Prepared(config, weights, _unreadable(str(error)))
+        with self._turns:
+            made = convert(self._store, self._base.signature, config, weights)
         if any(finding.level == "fail" for finding in made.findings):
             return Prepared(config, weights, Report(made.findings))
         report = self.check(made.config, made.weights)

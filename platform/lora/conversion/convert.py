@@ -14,9 +14,9 @@ from ..config_file import MAX_RANK, LoraSettings
 from ..manifest import BaseSignature, Finding, TensorInfo
 from ..report import Report, enumerate_some
 from . import adalora, loha, lokr, vera
-from .factors import Change, TooLarge, relative
+from .factors import Change, TooLarge, Unfit, relative
 from .header import read_tensors
-from .kinds import KINDS, read_source_settings
+from .kinds import KINDS, SMALLER, read_source_settings
 from .source import Module, Place, Tensors, compare_targets, in_words, sort_tensors
 from .write import WeightsFile, lora_config
 
@@ -33,12 +33,8 @@ class Algebra(Protocol):
     def PARTS(self) -> frozenset[str]:
         """Names of the tensors of a module, and of the adapter as a whole."""
 
-    @property
-    def REMEDY(self) -> str:
-        """For a module whose LoRA would be too large."""
-
     def change(self, module: Module) -> Change:
-        """What the adapter adds to the module's weight. Raises ValueError, TooLarge in words about the module."""
+        """What the adapter adds to the module's weight. Raises Unfit, TooLarge."""
 
 
 _ALGEBRA: Final[dict[str, Algebra]] = {"ADALORA": adalora, "LOHA": loha, "LOKR": lokr, "VERA": vera}
@@ -79,7 +75,7 @@ def convert_adapter(
         with weights.open("rb", buffering=0) as source, new_weights.open("xb", buffering=0) as target:
             outcome = _convert(source, target, settings, base, largest, report)
         if outcome is not None:
-            new_config.write_bytes(lora_config(outcome.ranks, settings.raw, base))
+            new_config.write_bytes(lora_config(outcome.ranks, settings.base_model, base))
             _say(outcome, KINDS[_kind(settings)], report)
     return tuple(finding for finding in report.findings if finding.level != "pass" or finding.check == "converted")
 
@@ -92,7 +88,7 @@ def _convert(
         return None
     output = WeightsFile(target, sorted(tensors.modules), base, largest)
     outcome = _convert_modules(source, tensors, settings, base, output, report)
-    _judge(outcome, settings, report)
+    _judge(outcome, report)
     if report.failed:
         return None
     output.finish()
@@ -125,10 +121,10 @@ def _convert_modules(
                 output.write(place, change)
         except TooLarge as error:
             too_large.append(f"{in_words(place)} {error}")
-        except ValueError as error:
+        except Unfit as error:
             unfit.append(f"{in_words(place)} {error}")
     report.fail_all("modules", unfit, OTHER_BASE)
-    report.fail_all("modules", too_large, algebra.REMEDY)
+    report.fail_all("modules", too_large, SMALLER)
     return outcome
 
 
@@ -139,7 +135,7 @@ def _module(
     return Module(source, inputs, outputs, settings.rank_of(path), settings.scaling_of(path), parts)
 
 
-def _judge(outcome: _Outcome, settings: LoraSettings, report: Report) -> None:
+def _judge(outcome: _Outcome, report: Report) -> None:
     if report.failed:
         return
     if not outcome.ranks:
@@ -150,7 +146,7 @@ def _judge(outcome: _Outcome, settings: LoraSettings, report: Report) -> None:
             f"the nearest LoRA of rank {MAX_RANK} misses {_percent(outcome.worst)} of the change of "
             f"{outcome.worst_module}; at most {_percent(MAX_ERROR)} is allowed"
         )
-        report.fail("converted", message, _ALGEBRA[_kind(settings)].REMEDY)
+        report.fail("converted", message, SMALLER)
 
 
 def _say(outcome: _Outcome, kind: str, report: Report) -> None:

@@ -12,6 +12,8 @@ MAX_SOURCE_CONFIG: Final = 1 << 20
 """Bytes. AdaLoRA writes a line for each rank of each module."""
 KINDS: Final = {"ADALORA": "AdaLoRA", "LOHA": "LoHa", "LOKR": "LoKr", "VERA": "VeRA"}
 """peft_type -> the name people know it by."""
+SMALLER: Final = "train it with a smaller r, or convert it with peft.save_as_lora and upload that"
+"""The remedy for an adapter that cannot be converted here."""
 
 _LYCORIS: Final = {"alpha", "init_weights", "module_dropout", "rank_dropout", "use_effective_conv2d"}
 _OWN: Final = {

@@ -13,7 +13,6 @@ from .factors import MAX_COLUMNS, Change, Matrix, TooLarge, thin
 from .source import Module
 
 PARTS: Final = frozenset({"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"})
-REMEDY: Final = "train it with r of 22 or less, whose LoRA is exact"
 
 
 def change(module: Module) -> Change:

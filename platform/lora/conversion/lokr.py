@@ -8,18 +8,17 @@ from typing import Final
 
 import numpy as np
 
-from .factors import MAX_COLUMNS, Change, Singular, TooLarge, choose_rank, decompose, decompose_product
+from .factors import MAX_COLUMNS, Change, Matrix, Singular, TooLarge, Unfit, choose_rank, decompose, decompose_product
 from .source import Module
 
 PARTS: Final = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b"})
-REMEDY: Final = "train it with a smaller r and decompose_both=True, or with a larger decompose_factor"
 
 
 def change(module: Module) -> Change:
     shapes = [_shape(module, part) for part in ("lokr_w1", "lokr_w2")]
     outputs, inputs = (shapes[0][side] * shapes[1][side] for side in (0, 1))
     if (outputs, inputs) != (module.outputs, module.inputs):
-        raise ValueError(f"makes [{outputs}, {inputs}] of {shapes}, the base has [{module.outputs}, {module.inputs}]")
+        raise Unfit(f"makes [{outputs}, {inputs}] of {shapes}, the base has [{module.outputs}, {module.inputs}]")
     first, second = (_singular(module, part) for part in ("lokr_w1", "lokr_w2"))
     return _kronecker(first, second, module.scaling)
 
@@ -47,6 +46,12 @@ def _kronecker(first: Singular, second: Singular, scaling: float) -> Change:
     kept, square, lost = choose_rank(values[order])
     one, two = np.divmod(order[:kept], len(second.values))
     root = np.sqrt(values[order[:kept]])
-    up = np.einsum("ak,bk->abk", first.left[:, one], second.left[:, two]).reshape(-1, kept)
-    down = np.einsum("kc,kd->kcd", first.right[one], second.right[two]).reshape(kept, -1)
+    up = _columns(first.left[:, one], second.left[:, two])
+    down = _columns(first.right[one].T, second.right[two].T).T
     return Change(up * (root * np.sign(scaling)), root[:, None] * down, square, lost)
+
+
+def _columns(first: Matrix, second: Matrix) -> Matrix:
+    """[a, k] and [b, k] to [a * b, k]: the Kronecker product of each pair of columns."""
+    products: Matrix = np.einsum("ak,bk->abk", first, second)
+    return products.reshape(first.shape[0] * second.shape[0], first.shape[1])

@@ -14,7 +14,7 @@ from ..config_file import LoraSettings
 from ..manifest import BaseSignature, TensorInfo
 from ..report import Report, enumerate_some, quote
 from ..values import LARGEST_WEIGHT, read_exactly
-from .factors import Matrix, TooLarge
+from .factors import Matrix, TooLarge, Unfit
 
 Place = tuple[int, str]
 """Layer and kind of a linear."""
@@ -92,7 +92,7 @@ def in_words(place: Place) -> str:
 
 @dataclass(slots=True)
 class Module:
-    """One linear's tensors, read one by one. The methods raise ValueError in words without the module's name."""
+    """One linear's tensors, read one by one. The methods raise Unfit, TooLarge."""
 
     file: FileIO
     inputs: int
@@ -106,19 +106,19 @@ class Module:
 
     def shape(self, part: str) -> tuple[int, ...]:
         if part not in self.parts:
-            raise ValueError(f"has no {part}")
+            raise Unfit(f"has no {part}")
         return self.parts[part].shape
 
     def matrix_shape(self, part: str) -> tuple[int, int]:
         shape = self.shape(part)
         if len(shape) != 2:
-            raise ValueError(f"has {part} of shape {list(shape)}, which is no matrix")
+            raise Unfit(f"has {part} of shape {list(shape)}, which is no matrix")
         return shape[0], shape[1]
 
     def read(self, part: str, *shape: int) -> Matrix:
         """The tensor as float64, when it has this shape."""
         if self.shape(part) != shape:
-            raise ValueError(f"has {part} of shape {list(self.shape(part))} instead of {list(shape)}")
+            raise Unfit(f"has {part} of shape {list(self.shape(part))} instead of {list(shape)}")
         if math.prod(shape) > MAX_VALUES:
             raise TooLarge(f"has {part} of shape {list(shape)}; at most {MAX_VALUES:,} values are read")
         self.used.add(part)
@@ -127,11 +127,11 @@ class Module:
     def check_all_used(self) -> None:
         unused = sorted(self.parts.keys() - self.used)
         if unused:
-            raise ValueError(f"has {', '.join(unused)} beside {', '.join(sorted(self.used))}")
+            raise Unfit(f"has {', '.join(unused)} beside {', '.join(sorted(self.used))}")
 
 
 def read_matrix(file: FileIO, tensor: TensorInfo) -> Matrix:
-    """The values as float64. ValueError names the tensor that holds NaN, infinity or what no weight can be."""
+    """The values as float64. Unfit names the tensor that holds NaN, infinity or what no weight can be."""
     data = bytearray(tensor.end - tensor.start)
     file.seek(tensor.start)
     read_exactly(file, memoryview(data))
@@ -140,5 +140,5 @@ def read_matrix(file: FileIO, tensor: TensorInfo) -> Matrix:
     else:
         values = np.frombuffer(data, np.float32 if tensor.dtype == "F32" else np.float16)
     if values.size and not np.abs(values).max() <= LARGEST_WEIGHT:
-        raise ValueError(f"has values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {quote(tensor.name)}")
+        raise Unfit(f"has values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {quote(tensor.name)}")
     return values.astype(np.float64).reshape(tensor.shape)

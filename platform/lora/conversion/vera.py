@@ -4,18 +4,17 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ..report import Report
-from .factors import Change, thin
+from .factors import Change, Unfit, thin
 from .source import Module
 
 PARTS: Final = frozenset({"vera_lambda_b", "vera_lambda_d", "vera_A", "vera_B"})
-REMEDY: Final = "save the whole adapter again with PEFT's save_pretrained"
 
 
 def change(module: Module) -> Change:
     rank = module.rank
     columns, rows = module.matrix_shape("vera_A")[1], module.matrix_shape("vera_B")[0]
     if columns < module.inputs or rows < module.outputs:
-        raise ValueError(f"needs a vera_A and vera_B for [{module.outputs}, {module.inputs}], not [{rows}, {columns}]")
+        raise Unfit(f"needs a vera_A and vera_B for [{module.outputs}, {module.inputs}], not [{rows}, {columns}]")
     right = module.read("vera_A", rank, columns)[:, : module.inputs]
     left = module.read("vera_B", rows, rank)[: module.outputs]
     outer, inner = module.read("vera_lambda_b", module.outputs), module.read("vera_lambda_d", rank)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class WeightsFile:
         _write_all(self._file, len(header).to_bytes(8, "little") + header)
 
 
-def lora_config(ranks: Mapping[Place, int], source: Mapping[str, Any], base: BaseSignature) -> bytes:
+def lora_config(ranks: Mapping[Place, int], base_model: str, base: BaseSignature) -> bytes:
     """adapter_config.json for modules of these ranks, each with a scaling of 1."""
     usual = Counter(ranks.values()).most_common(1)[0][0]
     unusual = {module_path(*place): rank for place, rank in sorted(ranks.items()) if rank != usual}
@@ -61,8 +61,8 @@ def lora_config(ranks: Mapping[Place, int], source: Mapping[str, Any], base: Bas
     absent = [module_path(*place) for place in every_place(base) if place[1] in kinds and place not in ranks]
     config = {
         "peft_type": "LORA",
-        "task_type": source.get("task_type") or "CAUSAL_LM",
-        "base_model_name_or_path": source.get("base_model_name_or_path"),
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_model,
         "r": usual,
         "lora_alpha": usual,
         "rank_pattern": unusual,
