@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import save_as_lora
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.model.config import base_signature
@@ -90,6 +91,13 @@ def test_halves_are_read_as_they_are(base: Path, tmp_path: Path, dtype: torch.dt
     old, new = save_random(loha(target_modules=["q_proj"]), base, tmp_path / "old", dtype=dtype), tmp_path / "new"
     assert converted(old, base, new)[0].message == "converted from LoHa, exactly, at rank 16"
     assert_equal_changes(old, new, base)
+
+
+def test_what_peft_converts_itself_is_read(base: Path, tmp_path: Path) -> None:
+    """It is the remedy for what cannot be converted here."""
+    old = save_random(loha(target_modules=["q_proj"]), base, tmp_path / "old")
+    save_as_lora(tmp_path / "new", reference_model(base, {"default": old}), rank=16)
+    assert read_manifest(tmp_path / "new", base_signature(base)).rank == 16
 
 
 @torch.inference_mode()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.conversion.kinds import conversion_kind
+from loraplex.lora.inspection import inspect_adapter
 
 from .adapters import BASE, encode, frame
 
@@ -189,6 +190,25 @@ def test_a_large_claim_costs_nothing(tmp_path: Path) -> None:
     found = convert_adapter(config, tmp_path / "old", BASE, tmp_path / "config", tmp_path / "weights", 1 << 30)
     assert "has no lokr_w2_a" in found[0].message
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_damaged_files_are_refused_or_served_whole(tmp_path: Path) -> None:
+    """Bytes of the header and of the values are changed at random; nothing but words comes of it."""
+    random = np.random.default_rng(7)
+    for number in range(400):
+        config, tensors = make(list(SHAPES)[number % len(SHAPES)])
+        weights = np.frombuffer(bytearray(encode(tensors)), np.uint8)
+        header = 8 + int.from_bytes(weights[:8].tobytes(), "little")
+        start, end = (0, header) if number % 3 else (header, len(weights))
+        weights[random.integers(start, end, 3)] = random.choice(
+            np.frombuffer(b'0123456789"[]{},:_A\xff\x7f', np.uint8), 3
+        )
+        (folder := tmp_path / str(number)).mkdir()
+        failed, _ = judge(folder, config, weights.tobytes())
+        if not failed:
+            converted = (folder / "adapter_config.json").read_bytes()
+            inspection = inspect_adapter(converted, folder / "adapter_model.safetensors", BASE)
+            assert inspection.manifest is not None or "values" in {finding.check for finding in inspection.failures()}
 
 
 @pytest.mark.parametrize(

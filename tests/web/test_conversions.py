@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from loraplex.engine.model.config import base_signature
+from loraplex.registry import conversion
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State
@@ -73,6 +74,28 @@ async def test_a_refusal_brings_its_reason_and_leaves_nothing(
     assert "save_projection=True" in finding["remedy"]
     assert (await client.get("/api/v1/adapters")).json()["data"] == []
     assert not list(state.registry.store.incoming.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("limit", "amount", "words"),
+    [("SECONDS", 0, "took longer than 0 s"), ("MEMORY", 64 << 20, "ended the checker"), ("MAX_WEIGHTS", 5000, "5,000")],
+)
+async def test_one_that_takes_too_much_is_refused(
+    client: httpx.AsyncClient,
+    state: State,
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    amount: int,
+    words: str,
+) -> None:
+    monkeypatch.setattr(conversion, limit, amount)
+    (finding,) = (await add(client, "large", folders["loha"])).json()["report"]["findings"]
+    assert words in finding["message"]
+    assert "peft.save_as_lora" in finding["remedy"]
+    assert not list(state.registry.store.incoming.iterdir())
+    monkeypatch.undo()
+    assert (await add(client, "large", folders["loha"])).status_code == 201
 
 
 def test_the_command_line_converts_too(state: State, folders: dict[str, Path]) -> None:
