@@ -1,51 +1,79 @@
-"""The CUDA kernels compiled ahead of time, for devices that are not here: no spills, loads ahead of their use."""
+"""The CUDA kernels as the launcher has them compiled, for devices that are not here: no spills, loads ahead of use."""
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime import driver
 
-from loraplex.lora.kernels.cuda import plan_launches
-from loraplex.lora.kernels.expand import expand
-from loraplex.lora.kernels.shrink import shrink
-from loraplex.lora.kernels.tiles import count_split_inputs
+from loraplex.lora.kernels import cuda
+from loraplex.lora.kernels.tiles import PAGE, bound_chunks, intermediate_elements
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
-"""Bytes that one program may use."""
-FIXED = {
-    "h": "*fp32", "chunks": "*i32", "tokens": "*i32", "scales": "*fp32", "offset": "*i64", "rank": "*i32",
-    "scaling": "*fp32", "layer": "i32",
-}  # fmt: skip
-KERNELS = {"shrink": shrink, "expand": expand}
-GROUPS = {"qkv": ((0, 1, 2), (4096, 1024, 1024), 4096), "down": ((6,), (4096,), 14336)}
+"""Bytes that the programs of one multiprocessor share."""
+QKV = ((0, 1, 2), (4096, 1024, 1024), 4096)
+DOWN = ((6,), (4096,), 14336)
 CASES = [
-    (80, "bf16", "qkv", 64), (90, "bf16", "qkv", 64), (100, "bf16", "qkv", 64), (90, "bf16", "down", 4096),
-    (90, "fp16", "down", 64), (90, "fp32", "qkv", 64),
+    (80, torch.bfloat16, QKV, 64), (90, torch.bfloat16, QKV, 64), (100, torch.bfloat16, QKV, 64),
+    (90, torch.bfloat16, DOWN, 300), (90, torch.float16, DOWN, 64), (90, torch.float32, QKV, 64),
 ]  # fmt: skip
-"""Architecture, dtype of weights and activations, linear group, tokens of the step."""
+Group = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Indices, out_features and in_features of the linears that are one matrix product."""
 
 
-def compile_kernel(name: str, architecture: int, dtype: str, group: str, tokens: int) -> Any:
-    """As the launcher has it compiled: tensors begin at multiples of 16 bytes, all sizes are known."""
-    kernel, (kinds, widths, inputs), item_size = KERNELS[name], GROUPS[group], 4 if dtype == "fp32" else 2
-    split = count_split_inputs(inputs, tokens, item_size)
-    launches = plan_launches(kinds, widths, inputs, split, item_size, (7, 64, 32), architecture >= 90)
-    given = getattr(launches, name)
-    signature = {name: "constexpr" if name in given else FIXED.get(name, f"*{dtype}") for name in kernel.arg_names}
-    pointers = [index for index, kind in enumerate(signature.values()) if kind.startswith("*")]
-    source = ASTSource(
-        kernel,
-        signature,
-        {name: value for name, value in given.items() if name in signature},
-        {(index,): [["tt.divisibility", 16]] for index in pointers},
-    )
-    options = {name: value for name, value in given.items() if name not in signature}
-    return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+class AbsentDevice(NamedTuple):
+    """What triton asks of a driver before it compiles."""
+
+    architecture: int
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.architecture, 32)
+
+    def get_current_device(self) -> int:
+        return self.architecture
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+class CompileOnly:
+    """A kernel that is compiled where it would be launched."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.compiled = kernel, []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments, **named: self.compiled.append(self.kernel.warmup(*arguments, grid=grid, **named))
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", None)
+    kernels = {name: CompileOnly(getattr(cuda, name)) for name in ("shrink", "expand")}
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(cuda, name, kernel)
+    return kernels
+
+
+def launch(architecture: int, dtype: torch.dtype, group: Group, tokens: int, layer: int = 0) -> None:
+    kinds, widths, inputs = group
+    driver.set_active(AbsentDevice(architecture))
+    chunks, pages = bound_chunks(tokens, 8), 64
+    row = torch.empty(tokens, dtype=torch.int32)
+    step = cuda.StepTensors(
+        torch.empty(chunks, 3, dtype=torch.int32), row, row.view(torch.float32),
+        torch.empty(intermediate_elements(tokens, pages)), torch.empty(PAGE * (inputs + widths[0]), dtype=dtype),
+        torch.empty(8, 7, pages, dtype=torch.int64), torch.empty(8, 7, 32, dtype=torch.int32), torch.empty(8, 7, 32),
+    )  # fmt: skip
+    x, y = torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, sum(widths), dtype=dtype)
+    cuda.add_lora(y, x, step, chunks, layer, kinds, widths)
 
 
 def resources(binary: bytes, folder: Path) -> dict[str, int]:
@@ -57,23 +85,31 @@ def resources(binary: bytes, folder: Path) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
 
 
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize(("architecture", "dtype", "group", "tokens"), CASES)
+@pytest.mark.parametrize(("architecture", "dtype", "group", "tokens"), CASES, ids=str)
 def test_no_spills_and_loads_ahead_of_their_use(
-    name: str, architecture: int, dtype: str, group: str, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    compiled = compile_kernel(name, architecture, dtype, group, tokens)
-    used = resources(compiled.asm["cubin"], tmp_path)
-    assert used["STACK"] == used["LOCAL"] == 0
-    assert 0 < used["REG"] <= 168
-    assert compiled.metadata.shared <= SHARED_MEMORY[architecture] // 4
-    code = compiled.asm["ptx"]
-    assert ("mma.sync" in code) == (dtype != "fp32")
-    assert ("griddepcontrol" in code) == (architecture >= 90)
-    if name == "shrink":
-        copies = re.findall(r"cp\.async\.cg\.shared\.global .*, 0x10,", code)
-        assert len(copies) >= 8 and "cp.async.wait_group" in code, "three steps ahead, 16 bytes at a time"
-    elif architecture >= 90:
-        before_shrink_ends = code[: code.index("griddepcontrol.wait")]
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, group: Group, tokens: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cuda, "_can_chain", lambda device: architecture >= 90)
+    launch(architecture, dtype, group, tokens)
+    shrink, expand = (kernel.compiled[0] for kernel in kernels.values())
+    for kernel in (shrink, expand):
+        used = resources(kernel.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0
+        assert 0 < used["REG"] <= 168, "three programs of four warps fit a multiprocessor's registers"
+        assert kernel.metadata.shared <= SHARED_MEMORY[architecture] // 4
+        assert ("mma.sync" in kernel.asm["ptx"]) == (dtype != torch.float32)
+        assert ("griddepcontrol" in kernel.asm["ptx"]) == (architecture >= 90)
+    copies = re.findall(r"cp\.async\.cg\.shared\.global .*, 0x10,", shrink.asm["ptx"])
+    assert len(copies) >= 8 and "cp.async.wait_group" in shrink.asm["ptx"], "three steps ahead, 16 bytes at a time"
+    assert expand.metadata.launch_pdl == (architecture >= 90) and not shrink.metadata.launch_pdl
+    if architecture >= 90:
+        before_shrink_ends = expand.asm["ptx"].split("griddepcontrol.wait")[0]
         assert before_shrink_ends.count("ld.global.v4") >= 4, "y and the first ranks of B"
+
+
+def test_neither_the_layer_nor_the_number_of_tokens_compiles_anew(kernels: dict[str, CompileOnly]) -> None:
+    for tokens, layer in ((1, 0), (16, 1), (256, 16), (7, 31)):
+        launch(80, torch.float16, QKV, tokens, layer)
+    for kernel in kernels.values():
+        assert len(kernel.compiled) == 4 and len({id(compiled) for compiled in kernel.compiled}) == 1
