@@ -13,7 +13,8 @@ class StepBuffers:
     """Made once for steps of up to `tokens` tokens; `update` before each step is one copy to the device.
 
     A CUDA graph: `update` with any batch and capture; from then on `update` and replay, with None for a step of the
-    base alone. Without graphs `add_lora` makes one for the batch by itself.
+    base alone. Without graphs `add_lora` makes one for the batch by itself. On the device it takes 6 KiB a token, and
+    eight times that for the first 256, where adapters may have 512 ranks.
     """
 
     def __init__(self, table: PageTable, tokens: int) -> None:

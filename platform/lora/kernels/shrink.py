@@ -1,7 +1,7 @@
 """h[row] = scale * x[token] A^T over the rank pages of the row's adapter, in fp32, in splits of the inputs (triton).
 
 h is [rows, members, splits, ROOM]: each program writes its own part, zeros to the end of the last tile of ranks, and
-expand adds the splits up in their order.
+expand adds the splits up in one fixed order.
 """
 
 import triton
@@ -16,8 +16,7 @@ def shrink(
     arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, scaling: tl.tensor, layer: tl.tensor,
     KINDS: tl.constexpr, WIDTHS: tl.constexpr, INPUTS: tl.constexpr, SPLIT: tl.constexpr, STEP: tl.constexpr,
     ROWS: tl.constexpr, RANKS: tl.constexpr, PAGE: tl.constexpr, ALIGNMENT: tl.constexpr, TABLE_KINDS: tl.constexpr,
-    TABLE_PAGES: tl.constexpr, LAYERS: tl.constexpr, ROOM: tl.constexpr,
-    CHAINED: tl.constexpr,
+    TABLE_PAGES: tl.constexpr, LAYERS: tl.constexpr, ROOM: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (splits, members, chunks), the latter a static bound: chunks past the end have slot -1."""
     split, member, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)

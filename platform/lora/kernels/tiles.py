@@ -29,7 +29,7 @@ def bound_chunks(tokens: int, slots: int) -> int:
 
 
 def count_split_inputs(inputs: int, tokens: int, item_size: int) -> int:
-    """Inputs that one program of shrink sums: whole steps, the same whatever the tokens are."""
+    """Inputs that one program of shrink sums: whole steps, by the shape of x alone."""
     step = STEP_BYTES // item_size
     splits = min(MOST_SPLITS, -(-inputs // SPLIT_INPUTS)) if tokens <= SPLIT_TOKENS else 1
     return -(-inputs // (splits * step)) * step

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from loraplex.engine.batch import Batch
 from loraplex.engine.model import linear
-from loraplex.lora.batch import KINDS, LoraBatch, PageTable
+from loraplex.lora import pages
+from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.lora.chunks import make_chunks
-from loraplex.lora.kernels.tiles import ROWS, bound_chunks, count_split_inputs
+from loraplex.lora.kernels.tiles import ALIGNMENT_BYTES, PAGE, ROWS, bound_chunks, count_split_inputs
 
 from .pages import random_table
 
@@ -50,6 +51,10 @@ def test_no_split_is_empty_and_small_steps_are_split(inputs: int, item_size: int
     splits = -(-inputs // split)
     assert split % (256 // item_size) == 0
     assert splits == 1 if tokens > 256 or inputs <= 512 else 1 < splits <= 8
+
+
+def test_kernels_and_page_store_agree_on_pages() -> None:
+    assert (PAGE, ALIGNMENT_BYTES) == (RANKS_PER_PAGE, pages.ALIGNMENT_BYTES)
 
 
 def test_a_step_of_the_base_alone_launches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,12 +58,12 @@ def check(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds:
 @pytest.mark.parametrize("popularity", POPULARITY)
 def test_equals_the_definition(table: PageTable, popularity: str) -> None:
     torch.manual_seed(1)
-    y, x, batch = random_step(table, GROUPS[2], POPULARITY[popularity](TOKENS), table.arena.dtype)
+    y, x, batch = random_step(table, GROUPS[3], POPULARITY[popularity](TOKENS), table.arena.dtype)
     assert batch is not None
-    check(y, x, batch, 1, GROUPS[2])
+    check(y, x, batch, 1, GROUPS[3])
 
 
-@pytest.mark.parametrize("kinds", [GROUPS[0], GROUPS[1], GROUPS[3]], ids="+".join)
+@pytest.mark.parametrize("kinds", GROUPS[:3], ids="+".join)
 def test_every_group_with_activations_of_another_dtype(table: PageTable, kinds: tuple[str, ...]) -> None:
     dtype = torch.bfloat16 if table.arena.dtype == torch.float32 else torch.float32
     y, x, batch = random_step(table, kinds, torch.arange(2, SLOTS), dtype)
@@ -71,7 +71,7 @@ def test_every_group_with_activations_of_another_dtype(table: PageTable, kinds: 
     check(y, x, batch, 0, kinds)
 
 
-@pytest.mark.parametrize("inputs", [1023, 1664])
+@pytest.mark.parametrize("inputs", [1023, 1408])
 def test_split_sums_and_several_blocks_of_columns(inputs: int) -> None:
     shapes = SHAPES | {"gate_proj": (inputs, 257), "up_proj": (inputs, 129)}
     table = align_pages(random_table(shapes, [dict.fromkeys(KINDS[4:6], rank) for rank in (13, 40)], 1, torch.float16))
