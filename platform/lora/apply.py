@@ -19,10 +19,15 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kin
     """Add the adapters' part to the output of one linear group, in place.
 
     y [T, sum of the kinds' out_features], x [T, in]: float32, bfloat16 or float16, rows contiguous. Sums are fp32 and
-    rounded once, into y. A token's result does not depend on the other tokens of the batch.
+    rounded once, into y. A token's result does not depend on the other tokens of the batch (on CUDA, its last bits
+    depend on whether the step is small enough for sums to be split).
     """
     if y.device.type == "cpu":
         _add_on_cpu(y, x, batch, layer, kinds)
+    elif y.device.type == "cuda":
+        for part in batch.rounds():
+            add_with_triton(y, x, part, layer, kinds)
+        vectors_reference(y, batch, layer, kinds)
     else:
         lora_reference(y, x, batch, layer, kinds)
         vectors_reference(y, batch, layer, kinds)
@@ -37,6 +42,23 @@ def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, 
         apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[5:8])
     else:
         vectors_reference(y, batch, layer, kinds)
+
+
+def add_with_triton(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
+    """The ranks' part by the kernels for CUDA, for a batch of one round.
+
+    `batch.arrays` is the engine's StepBuffers, or made here on first use.
+    """
+    from .kernels import cuda
+    from .step_buffers import StepBuffers
+
+    assert y.is_contiguous()
+    if batch.arrays is None:
+        batch.arrays = StepBuffers(batch.table, len(batch.token_slot))
+        batch.arrays.update(batch)
+    indices, widths = tuple(map(KINDS.index, kinds)), tuple([batch.table.shapes[kind][1] for kind in kinds])
+    chunks = batch.arrays.bound_chunks(len(x))
+    cuda.add_lora(y, x.contiguous(), batch.arrays.tensors, chunks, layer, indices, widths)
 
 
 def kernel_arrays(batch: LoraBatch) -> tuple[Any, ...]:

@@ -3,7 +3,8 @@
 Shapes: T tokens of the step, N adapter slots, K module kinds, L layers, P rank pages of the largest adapter.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -68,7 +69,7 @@ class LoraBatch:
     round_starts: torch.Tensor
     """[rounds + 1] int32, round a owns the segments round_starts[a] to round_starts[a + 1]: no token twice."""
     arrays: Any = None
-    """The tensors as the CPU kernel takes them, made on first use."""
+    """What the kernels of the device take, made on first use."""
 
     @staticmethod
     def build(table: PageTable, token_slot: torch.Tensor, token_scale: torch.Tensor) -> "LoraBatch | None":
@@ -92,6 +93,23 @@ class LoraBatch:
             segment_starts=torch.from_numpy(starts),
             segment_slots=torch.from_numpy(slots[starts[:-1]]),
             round_starts=torch.from_numpy(np.concatenate(([0], starts.searchsorted(ends))).astype(np.int32)),
+        )
+
+    def rounds(self) -> "list[LoraBatch]":
+        """A batch of each round, in none of which a token stands twice."""
+        starts = self.round_starts.tolist()
+        return [self] if len(starts) == 2 else [self._round(first, last) for first, last in pairwise(starts)]
+
+    def _round(self, first: int, last: int) -> "LoraBatch":
+        begin, end = int(self.segment_starts[first]), int(self.segment_starts[last])
+        return replace(
+            self,
+            sorted_tokens=self.sorted_tokens[begin:end],
+            scales=self.scales[begin:end],
+            segment_starts=self.segment_starts[first : last + 1] - begin,
+            segment_slots=self.segment_slots[first:last],
+            round_starts=torch.tensor([0, last - first], dtype=torch.int32),
+            arrays=None,
         )
 
 

@@ -1,0 +1,86 @@
+"""y[t] += scaling * (x[t] A^T) B over rank pages, on a CUDA device: shrink, then expand, with nothing between them."""
+
+from functools import cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+
+from .expand import expand
+from .shrink import shrink
+from .tiles import ALIGNMENT_BYTES, COLUMNS, PAGE, RANKS, ROWS, STEP_BYTES, count_split_inputs, round_ranks
+
+
+class StepTensors(NamedTuple):
+    """What both kernels read of a step and of the page table, at addresses that never change."""
+
+    chunks: torch.Tensor
+    """[C, 3] int32: slot, first row, number of rows; slot -1 past the end."""
+    tokens: torch.Tensor
+    """[rows] int32: the token of each row."""
+    scales: torch.Tensor
+    """[rows] float32: the request's own factor."""
+    intermediate: torch.Tensor
+    """[elements] float32, tiles.intermediate_elements of them; overwritten by each launch."""
+    arena: torch.Tensor
+    offset: torch.Tensor
+    rank: torch.Tensor
+    scaling: torch.Tensor
+
+
+class Launches(NamedTuple):
+    """Grids, and what each kernel takes by name: its compile-time numbers and triton's options."""
+
+    splits: int
+    blocks: int
+    shrink: dict[str, Any]
+    expand: dict[str, Any]
+
+
+def add_lora(
+    y: torch.Tensor, x: torch.Tensor, step: StepTensors, chunks: int, layer: int, kinds: tuple[int, ...],
+    widths: tuple[int, ...],
+) -> None:  # fmt: skip
+    """y [T, sum of widths], x [T, in], both contiguous; the rest as in PageTable and LoraBatch.
+
+    chunks: how many of the list are looked at, no fewer than T tokens can ever make, so that a captured launch replays
+    right with any other step of up to T tokens. Runs of the same step give the same bits.
+    """
+    item_size, (_, table_kinds, pages) = step.arena.element_size(), step.offset.shape
+    split = count_split_inputs(x.shape[1], len(x), item_size)
+    table = (table_kinds, pages, step.rank.shape[2])
+    launches = plan_launches(kinds, widths, x.shape[1], split, item_size, table, _can_chain(y.device))
+    assert len(x) * len(kinds) * launches.splits * round_ranks(pages) <= step.intermediate.numel()
+    rows, places = (step.chunks, step.tokens), (step.arena, step.offset, step.rank)
+    shrink[launches.splits, len(kinds), chunks](
+        step.intermediate, x, *rows, step.scales, *places, step.scaling, layer, **launches.shrink
+    )
+    expand[launches.blocks, chunks](y, step.intermediate, *rows, *places, layer, **launches.expand)
+
+
+@cache
+def plan_launches(
+    kinds: tuple[int, ...], widths: tuple[int, ...], inputs: int, split: int, item_size: int,
+    table: tuple[int, int, int], chained: bool,
+) -> Launches:  # fmt: skip
+    """table: kinds, pages and layers of the page table; chained: on a device where expand may begin while shrink
+    still runs (programmatic dependent launch)."""
+    blocks = tuple(accumulate((-(-width // COLUMNS) for width in widths), initial=0))
+    splits = -(-inputs // split)
+    shared = {
+        "KINDS": kinds, "WIDTHS": widths, "INPUTS": inputs, "ROWS": ROWS, "RANKS": RANKS, "PAGE": PAGE,
+        "ALIGNMENT": ALIGNMENT_BYTES // item_size, "TABLE_KINDS": table[0], "TABLE_PAGES": table[1],
+        "LAYERS": table[2], "ROOM": round_ranks(table[1]), "CHAINED": chained, "enable_fp_fusion": True,
+    }  # fmt: skip
+    columns = {"FIRST_COLUMNS": tuple(accumulate(widths, initial=0)), "FIRST_BLOCKS": blocks, "COLUMNS": COLUMNS}
+    return Launches(
+        splits,
+        blocks[-1],
+        shrink={**shared, "SPLIT": split, "STEP": STEP_BYTES // item_size, "num_stages": 4},
+        expand={**shared, **columns, "SPLITS": splits, "num_stages": 1, "launch_pdl": chained},
+    )
+
+
+@cache
+def _can_chain(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

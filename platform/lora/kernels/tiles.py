@@ -1,0 +1,45 @@
+"""Tile sizes of the CUDA kernels, and the launch bounds that follow from them. Numbers only: no triton is imported."""
+
+from typing import Final
+
+PAGE: Final = 8
+"""Ranks of one page."""
+ALIGNMENT_BYTES: Final = 128
+"""What the start of every page is a multiple of."""
+ROWS: Final = 16
+"""Tokens of one chunk at most, the height of one tile of the matrix units."""
+RANKS: Final = 16
+"""Ranks of one tile: two pages."""
+COLUMNS: Final = 128
+"""Columns of y that one program of expand owns."""
+STEP_BYTES: Final = 256
+"""Bytes of a weight row that one step of shrink reads."""
+SPLIT_INPUTS: Final = 512
+"""Inputs that one program of shrink sums, where the sum is split."""
+MOST_SPLITS: Final = 8
+SPLIT_TOKENS: Final = 256
+"""Steps of more tokens fill the device with chunks alone: their sums are not split."""
+MOST_MEMBERS: Final = 3
+"""Linears of one group."""
+
+
+def bound_chunks(tokens: int, slots: int) -> int:
+    """Most chunks that `tokens` tokens of at most `slots` adapters can make: the static size of the grid."""
+    return (tokens + (ROWS - 1) * min(tokens, slots)) // ROWS
+
+
+def count_split_inputs(inputs: int, tokens: int, item_size: int) -> int:
+    """Inputs that one program of shrink sums: whole steps, by the shape of x alone."""
+    step = STEP_BYTES // item_size
+    splits = min(MOST_SPLITS, -(-inputs // SPLIT_INPUTS)) if tokens <= SPLIT_TOKENS else 1
+    return -(-inputs // (splits * step)) * step
+
+
+def round_ranks(pages: int) -> int:
+    """Ranks of x A^T that one row of one member has room for, in adapters of up to `pages` pages."""
+    return -(-pages * PAGE // RANKS) * RANKS
+
+
+def intermediate_elements(tokens: int, pages: int) -> int:
+    """Room for every group's x A^T in steps of up to `tokens` tokens and adapters of up to `pages` pages."""
+    return max(tokens, MOST_SPLITS * min(tokens, SPLIT_TOKENS)) * MOST_MEMBERS * round_ranks(pages)

@@ -1,0 +1,115 @@
+"""The CUDA kernels as the launcher has them compiled, for devices that are not here: no spills, loads ahead of use."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from loraplex.lora.kernels import cuda
+from loraplex.lora.kernels.tiles import PAGE, bound_chunks, intermediate_elements
+
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+"""Bytes that the programs of one multiprocessor share."""
+QKV = ((0, 1, 2), (4096, 1024, 1024), 4096)
+DOWN = ((6,), (4096,), 14336)
+CASES = [
+    (80, torch.bfloat16, QKV, 64), (90, torch.bfloat16, QKV, 64), (100, torch.bfloat16, QKV, 64),
+    (90, torch.bfloat16, DOWN, 300), (90, torch.float16, DOWN, 64), (90, torch.float32, QKV, 64),
+]  # fmt: skip
+Group = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Indices, out_features and in_features of the linears that are one matrix product."""
+
+
+class AbsentDevice(NamedTuple):
+    """What triton asks of a driver before it compiles."""
+
+    architecture: int
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.architecture, 32)
+
+    def get_current_device(self) -> int:
+        return self.architecture
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+class CompileOnly:
+    """A kernel that is compiled where it would be launched."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.compiled = kernel, []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments, **named: self.compiled.append(self.kernel.warmup(*arguments, grid=grid, **named))
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", None)
+    kernels = {name: CompileOnly(getattr(cuda, name)) for name in ("shrink", "expand")}
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(cuda, name, kernel)
+    return kernels
+
+
+def launch(architecture: int, dtype: torch.dtype, group: Group, tokens: int, layer: int = 0) -> None:
+    kinds, widths, inputs = group
+    driver.set_active(AbsentDevice(architecture))
+    chunks, pages = bound_chunks(tokens, 8), 64
+    row = torch.empty(tokens, dtype=torch.int32)
+    step = cuda.StepTensors(
+        torch.empty(chunks, 3, dtype=torch.int32), row, row.view(torch.float32),
+        torch.empty(intermediate_elements(tokens, pages)), torch.empty(PAGE * (inputs + widths[0]), dtype=dtype),
+        torch.empty(8, 7, pages, dtype=torch.int64), torch.empty(8, 7, 32, dtype=torch.int32), torch.empty(8, 7, 32),
+    )  # fmt: skip
+    x, y = torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, sum(widths), dtype=dtype)
+    cuda.add_lora(y, x, step, chunks, layer, kinds, widths)
+
+
+def resources(binary: bytes, folder: Path) -> dict[str, int]:
+    """Registers, and bytes of stack and local memory (where registers spill to), of the machine code."""
+    file = folder / "kernel.cubin"
+    file.write_bytes(binary)
+    command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
+
+
+@pytest.mark.parametrize(("architecture", "dtype", "group", "tokens"), CASES, ids=str)
+def test_no_spills_and_loads_ahead_of_their_use(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, group: Group, tokens: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cuda, "_can_chain", lambda device: architecture >= 90)
+    launch(architecture, dtype, group, tokens)
+    shrink, expand = (kernel.compiled[0] for kernel in kernels.values())
+    for kernel in (shrink, expand):
+        used = resources(kernel.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0
+        assert 0 < used["REG"] <= 168, "three programs of four warps fit a multiprocessor's registers"
+        assert kernel.metadata.shared <= SHARED_MEMORY[architecture] // 4
+        assert ("mma.sync" in kernel.asm["ptx"]) == (dtype != torch.float32)
+        assert ("griddepcontrol" in kernel.asm["ptx"]) == (architecture >= 90)
+    copies = re.findall(r"cp\.async\.cg\.shared\.global .*, 0x10,", shrink.asm["ptx"])
+    assert len(copies) >= 8 and "cp.async.wait_group" in shrink.asm["ptx"], "three steps ahead, 16 bytes at a time"
+    assert expand.metadata.launch_pdl == (architecture >= 90) and not shrink.metadata.launch_pdl
+    if architecture >= 90:
+        before_shrink_ends = expand.asm["ptx"].split("griddepcontrol.wait")[0]
+        assert before_shrink_ends.count("ld.global.v4") >= 4, "y and the first ranks of B"
+
+
+def test_neither_the_layer_nor_the_number_of_tokens_compiles_anew(kernels: dict[str, CompileOnly]) -> None:
+    for tokens, layer in ((1, 0), (16, 1), (256, 16), (7, 31)):
+        launch(80, torch.float16, QKV, tokens, layer)
+    for kernel in kernels.values():
+        assert len(kernel.compiled) == 4 and len({id(compiled) for compiled in kernel.compiled}) == 1
