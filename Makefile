@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model bench clean
+.PHONY: help serve test check fix demo-model bench bench-lora clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -35,6 +35,9 @@ demo-model: .venv/.test ## train the demo base model and its adapters again
 
 bench: .venv/.test ## tokens/s and TTFT beside transformers + peft
 	$(BIN)/python -m benchmarks.serving $(ARGS)
+
+bench-lora: .venv/.test ## what adapters cost beside the own base
+	$(BIN)/python -m benchmarks.lora $(ARGS)
 
 clean: ## remove what the other words made, but no data
 	rm -rf .venv build platform/web/static/vendor platform/web/frontend/node_modules
