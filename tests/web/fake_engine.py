@@ -39,6 +39,10 @@ class FakeEngine:
         self.resident: set[str] = set()
         self.refused: set[str] = set()
         """Digests whose registration fails."""
+        self.unloadable: set[str] = set()
+        """Digests whose load fails."""
+        self.stuck: set[str] = set()
+        """Digests that do not go."""
         self.running: set[str] = set()
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
@@ -206,11 +210,15 @@ class FakeEngine:
 
     async def unregister_adapter(self, digest: str) -> None:
         self._require_ready()
+        if digest in self.stuck:
+            raise AdapterError("its pages are not given back")
         self.registered.pop(digest, None)
         self.resident.discard(digest)
 
     async def load_adapter(self, digest: str) -> None:
         self._require_known(digest)
+        if digest in self.unloadable:
+            raise AdapterError("it does not fit beside the pinned adapters")
         self.resident.add(digest)
 
     async def evict_adapter(self, digest: str) -> None:
