@@ -11,7 +11,7 @@ NAMED: Final = {
     "host": "ADDRESS",
     "model": "FOLDER|HUB-ID",
     "data_dir": "FOLDER",
-    "adapter_folders": "FOLDER[:FOLDER...]",
+    "adapter_folders": "FOLDER:FOLDER",
     "database_url": "URL",
     "root_path": "PATH",
     "served_name": "NAME",
