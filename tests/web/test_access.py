@@ -63,6 +63,8 @@ PAGES = {
     "POST /adapters/{name}/versions": ADMIN,
     "POST /adapters/{name}/delete": ADMIN,
     "POST /adapters/{reference}/{action}": ADMIN,
+    "GET /cache": ADMIN,
+    "POST /cache/{reference}/{action}": ADMIN,
     "GET /playground": ADMIN,
 }
 MATRIX = API | PAGES
