@@ -18,6 +18,7 @@ LABELS: Final = ("model_name", "engine")
 RESIDENT: Final = "resident"
 SHOWN_DIGITS: Final = 12
 """Of a digest that no name stands for."""
+Names = dict[str, list[str]]
 
 
 class EngineCollector(Collector):
@@ -33,7 +34,7 @@ class EngineCollector(Collector):
         if info is None or status is None:
             return
         yield from self._load(info, status)
-        names = adapter_names(self._snapshots.current)
+        names = names_by_digest(self._snapshots.current)
         yield from _vllm_adapters(info, status, names, self._values)
         yield from _adapters(info, status, names)
 
@@ -71,26 +72,37 @@ class EngineCollector(Collector):
 
 def adapter_names(snapshot: Snapshot) -> dict[str, str]:
     """digest -> what people call it: the bare name where it is the newest version, else name@number."""
-    names: dict[str, str] = {}
+    return {digest: names[0] for digest, names in names_by_digest(snapshot).items()}
+
+
+def names_by_digest(snapshot: Snapshot) -> Names:
+    """digest -> all that people call it, bare names first. The same bytes may have several names."""
+    names: Names = {}
     for adapter in (adapter for tenant in snapshot.adapters.values() for adapter in tenant.values()):
         latest = adapter.latest()
         for version in adapter.versions:
-            names[version.digest] = adapter.name if version is latest else f"{adapter.name}@{version.number}"
-    return names
+            name = adapter.name if version is latest else f"{adapter.name}@{version.number}"
+            names.setdefault(version.digest, []).append(name)
+    return {digest: sorted(found, key=lambda name: ("@" in name, name)) for digest, found in names.items()}
 
 
-def _name(names: dict[str, str], digest: str) -> str:
-    return names.get(digest, digest[:SHOWN_DIGITS])
+def _all_names(names: Names, digest: str) -> list[str]:
+    return names.get(digest, [digest[:SHOWN_DIGITS]])
 
 
-def _vllm_adapters(
-    info: EngineInfo, status: EngineStatus, names: dict[str, str], values: tuple[str, str]
-) -> Iterator[Metric]:
+def _name(names: Names, digest: str) -> str:
+    return _all_names(names, digest)[0]
+
+
+def _vllm_adapters(info: EngineInfo, status: EngineStatus, names: Names, values: tuple[str, str]) -> Iterator[Metric]:
     """The gauges that gateways route by; "running" means loaded and ready, as their protocol says."""
     resident = [adapter for adapter in status.adapters if adapter.state == RESIDENT]
     waiting = [adapter for adapter in status.adapters if adapter.waiting and adapter.state != RESIDENT]
     labels = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
-    shown = [",".join(_name(names, adapter.digest) for adapter in group) for group in (resident, waiting)]
+    shown = [
+        ",".join(name for adapter in group for name in _all_names(names, adapter.digest))
+        for group in (resident, waiting)
+    ]
     yield _gauge(
         "vllm:lora_requests_info", "Adapters by state", time.time(), labels, (str(info.max_loaded_adapters), *shown)
     )
@@ -101,29 +113,51 @@ def _vllm_adapters(
         pinned, level = str(adapter.pinned).lower(), _tier(info)
         loaded.add_metric((_name(names, adapter.digest), level, pinned, str(adapter.rank)), 1)
     yield loaded
+    in_host_memory = len(resident) if _tier(info) == "cpu" else 0
     yield _gauge("vllm:num_gpu_loaded_lora_adapters", "Loaded adapters", len(resident), LABELS, values)
+    yield _gauge("vllm:num_cpu_loaded_lora_adapters", "Those in host memory", in_host_memory, LABELS, values)
     yield _gauge("vllm:max_gpu_lora_adapters", "Most adapters loaded at once", info.max_loaded_adapters, LABELS, values)
 
 
-def _adapters(info: EngineInfo, status: EngineStatus, names: dict[str, str]) -> Iterator[Metric]:
+def _adapters(info: EngineInfo, status: EngineStatus, names: Names) -> Iterator[Metric]:
     tier = (_tier(info),)
     yield _gauge("loraplex_adapter_cache_bytes", "Bytes of loaded adapters", status.adapter_bytes_used, ("tier",), tier)
     yield _gauge(
         "loraplex_adapter_cache_capacity_bytes", "Bytes there are for them", info.adapter_memory, ("tier",), tier
     )
-    resident = GaugeMetricFamily("loraplex_adapter_resident", "1 while loaded", labels=("adapter", "tier"))
+    yield from _by_tier(tier, status, names)
+    pinned = GaugeMetricFamily("loraplex_adapter_pinned", "1 while it is never evicted", labels=("adapter",))
     running = GaugeMetricFamily("loraplex_adapter_running", "Sequences that use it", labels=("adapter",))
+    waiting = GaugeMetricFamily("loraplex_adapter_waiting", "Sequences that wait for their turn", labels=("adapter",))
+    idle = GaugeMetricFamily("loraplex_adapter_idle_seconds", "Seconds since its last use", labels=("adapter",))
     loads = CounterMetricFamily("loraplex_adapter_loads", "Times it was loaded", labels=("adapter",))
     evictions = CounterMetricFamily("loraplex_adapter_evictions", "Times it was evicted", labels=("adapter",))
     for name, adapter in _by_name(status.adapters, names):
-        resident.add_metric((name, *tier), float(adapter.state == RESIDENT))
+        pinned.add_metric((name,), float(adapter.pinned))
         running.add_metric((name,), adapter.running)
+        waiting.add_metric((name,), adapter.waiting)
         loads.add_metric((name,), adapter.loads)
         evictions.add_metric((name,), adapter.evictions)
-    yield from (resident, running, loads, evictions)
+        if adapter.last_used_seconds_ago is not None:
+            idle.add_metric((name,), 0.0 if adapter.running else adapter.last_used_seconds_ago)
+    yield from (pinned, running, waiting, idle, loads, evictions)
 
 
-def _by_name(adapters: list[AdapterStatus], names: dict[str, str]) -> list[tuple[str, AdapterStatus]]:
+def _by_tier(tier: tuple[str], status: EngineStatus, names: Names) -> Iterator[Metric]:
+    """What each adapter has in memory; zeros while it is on disk."""
+    labels = ("adapter", "tier")
+    resident = GaugeMetricFamily("loraplex_adapter_resident", "1 while loaded", labels=labels)
+    pages = GaugeMetricFamily("loraplex_adapter_pages", "Rank pages it holds", labels=labels)
+    size = GaugeMetricFamily("loraplex_adapter_bytes", "Bytes of its rank pages", labels=labels)
+    for name, adapter in _by_name(status.adapters, names):
+        loaded = adapter.state == RESIDENT
+        resident.add_metric((name, *tier), float(loaded))
+        pages.add_metric((name, *tier), adapter.pages * loaded)
+        size.add_metric((name, *tier), adapter.bytes * loaded)
+    yield from (resident, pages, size)
+
+
+def _by_name(adapters: list[AdapterStatus], names: Names) -> list[tuple[str, AdapterStatus]]:
     return sorted(((_name(names, adapter.digest), adapter) for adapter in adapters), key=lambda pair: pair[0])
 
 

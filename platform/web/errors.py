@@ -24,7 +24,7 @@ class ApiError(Exception):
         message: str,
         *,
         param: str | None = None,
-        code: str | None = None,
+        code: str | int | None = None,
         type: str = INVALID,
         headers: Mapping[str, str] | None = None,
         extra: Mapping[str, object] | None = None,
@@ -42,7 +42,7 @@ class ApiError(Exception):
         """The JSON document; `extra` stands beside `error`."""
         return msgspec.json.encode({"error": self.fields(), **self.extra})
 
-    def fields(self) -> dict[str, str | None]:
+    def fields(self) -> dict[str, str | int | None]:
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
     def response(self) -> Response:

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """`generation` is the newest that the engine was brought to. `failures`: digest -> why the engine refused it."""
+    """`generation` is the newest that the engine was brought to. `failures`: digest -> what the engine refused."""
 
     def __init__(self, engine: EngineDoor, snapshots: Snapshots) -> None:
         self._engine = engine
@@ -93,4 +93,5 @@ class Reconciler:
             await self._engine.unregister_adapter(digest)
         except AdapterError as error:
             logger.error("adapter %s: %s", digest[:12], error)
+            self.failures[digest] = str(error)
         self._registered.pop(digest, None)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ByteSize, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -53,7 +54,20 @@ def _plain_int(value: object) -> object:
     return value
 
 
+def _split_folders(value: object) -> object:
+    """A list, or one text with the folders separated as in PATH."""
+    return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
+
+
+def _refuse_relative(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    for folder in folders:
+        if not folder.is_absolute():
+            raise ValueError(f"{folder} depends on where the server is started; give the whole path, from / on")
+    return folders
+
+
 Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
+Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_refuse_relative)]
 
 
 class Settings(BaseSettings):
@@ -78,6 +92,13 @@ class Settings(BaseSettings):
     admin_password_file: Path | None = Field(None, description="File that holds the admin password")
     api_key: SecretStr | None = Field(None, description="First inference key; none: made at the first start")
     api_key_file: Path | None = Field(None, description="File that holds the first inference key")
+
+    adapter_folders: Folders = Field(
+        (), description="Folders below which POST /v1/load_lora_adapter may read adapters; empty: it reads none"
+    )
+    adapter_hub: bool = Field(
+        False, description="Let POST /v1/load_lora_adapter download adapters from the Hugging Face hub, by commit"
+    )
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")

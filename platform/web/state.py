@@ -19,6 +19,7 @@ from .data_folder import prepare_data_folder
 from .engine_door import EngineDoor
 from .limits import Slots
 from .metrics import Metrics
+from .name_locks import NameLocks
 from .reconcile import Reconciler
 from .sessions import Sessions
 from .settings import Settings
@@ -58,6 +59,7 @@ class State:
     requests: Slots
     uploads: Slots
     used_keys: UsedKeys = field(default_factory=UsedKeys)
+    name_locks: NameLocks = field(default_factory=NameLocks)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the first start of the engine has ended, well or not."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -14,7 +14,7 @@ from .conftest import NewContext, Watch
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/playground", "/adapters/unknown")
+PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/adapters/unknown")
 LONG_NAME = "a-name-as-long-as-names-may-be-0123456789-0123456789-0123456789"
 
 
@@ -54,7 +54,14 @@ async def test_nothing_scrolls_sideways(
 async def test_keys_lead_everywhere(page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]) -> None:
     await add(http, "sql", adapter_folders[0])
     await page.goto("/")
-    for keys, path in (("ga", "/adapters"), ("gp", "/playground"), ("gu", "/upload"), ("go", "/"), ("ga", "/adapters")):
+    for keys, path in (
+        ("ga", "/adapters"),
+        ("gp", "/playground"),
+        ("gu", "/upload"),
+        ("gc", "/cache"),
+        ("go", "/"),
+        ("ga", "/adapters"),
+    ):
         await page.keyboard.type(keys)
         await expect(page).to_have_url(re.compile(f"[0-9]{path}$"))
     await page.keyboard.press("/")

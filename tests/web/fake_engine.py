@@ -1,6 +1,7 @@
 """FakeEngine: keeps the engine's contract without a model. One sentence for the base, one for each adapter."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 
 from loraplex.engine.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
@@ -38,8 +39,16 @@ class FakeEngine:
         self.registered: dict[str, AdapterSpec] = {}
         self.changing: set[str] = set()
         self.resident: set[str] = set()
+        self.idle: dict[str, float] = {}
+        """digest -> seconds since its last use; none where it was never used."""
+        self.evictions: Counter[str] = Counter()
+        self.evicted_for: dict[str, str] = {}
         self.refused: set[str] = set()
         """Digests whose registration fails."""
+        self.unloadable: set[str] = set()
+        """Digests whose load fails."""
+        self.stuck: set[str] = set()
+        """Digests that do not go."""
         self.running: set[str] = set()
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
@@ -86,7 +95,25 @@ class FakeEngine:
 
     def _adapter_status(self, spec: AdapterSpec) -> AdapterStatus:
         state = "resident" if spec.digest in self.resident else "registered"
-        return AdapterStatus(digest=spec.digest, state=state, rank=8, pinned=spec.pinned, loads=1, load_seconds=0.01)
+        running = sum(
+            request.adapter is not None and request.adapter.digest == spec.digest
+            for request in self.requests
+            if request.request_id in self.running
+        )
+        return AdapterStatus(
+            digest=spec.digest,
+            state=state,
+            rank=8,
+            pages=2,
+            bytes=1000,
+            pinned=spec.pinned,
+            running=running,
+            loads=1,
+            load_seconds=0.01,
+            evictions=self.evictions.get(spec.digest, 0),
+            evicted_for=self.evicted_for.get(spec.digest),
+            last_used_seconds_ago=self.idle.get(spec.digest),
+        )
 
     def ready(self) -> bool:
         return self.state is EngineState.READY
@@ -210,20 +237,29 @@ class FakeEngine:
 
     async def unregister_adapter(self, digest: str) -> None:
         self._require_ready()
+        if digest in self.stuck:
+            raise AdapterError("its pages are not given back")
         self.registered.pop(digest, None)
         self.resident.discard(digest)
 
     async def load_adapter(self, digest: str) -> None:
         self._require_known(digest)
+        if digest in self.unloadable:
+            raise AdapterError("it does not fit beside the pinned adapters")
         self.resident.add(digest)
 
     async def evict_adapter(self, digest: str) -> None:
         self._require_known(digest)
+        if self.registered[digest].pinned:
+            raise AdapterError(f"adapter {digest[:12]} is pinned; unpin it first")
+        self.evictions[digest] += digest in self.resident
         self.resident.discard(digest)
 
     async def pin_adapter(self, digest: str, pinned: bool) -> None:
         self._require_known(digest)
         self.registered[digest] = AdapterSpec(digest=digest, path=self.registered[digest].path, pinned=pinned)
+        if pinned:
+            self.resident.add(digest)
 
     def _require_known(self, digest: str) -> None:
         self._require_ready()

@@ -41,6 +41,10 @@ API = {
     "POST /api/v1/adapters/{reference}/load": ADAPTERS,
     "POST /api/v1/adapters/{reference}/evict": ADAPTERS,
     "PUT /api/v1/adapters/{name}/files/{filename}": ADAPTERS,
+    "POST /v1/load_lora_adapter": ADMIN,
+    "POST /v1/unload_lora_adapter": ADMIN,
+    "POST /load_lora_adapter": ADMIN,
+    "POST /unload_lora_adapter": ADMIN,
     "GET /api/v1/engine": ADMIN,
     "GET /api/v1/keys": ADMIN,
     "POST /api/v1/keys": ADMIN,
@@ -59,6 +63,8 @@ PAGES = {
     "POST /adapters/{name}/versions": ADMIN,
     "POST /adapters/{name}/delete": ADMIN,
     "POST /adapters/{reference}/{action}": ADMIN,
+    "GET /cache": ADMIN,
+    "POST /cache/{reference}/{action}": ADMIN,
     "GET /playground": ADMIN,
 }
 MATRIX = API | PAGES

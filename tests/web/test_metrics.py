@@ -90,6 +90,8 @@ async def test_adapter_series_come_and_go(
     loaded = (("adapter_name", "sql"), ("level", "cpu"), ("pinned", "false"), ("rank", "8"))
     assert found["vllm:lora_adapter_loaded"] == {loaded: 1}
     assert found["loraplex_adapter_resident"] == {(("adapter", "sql"), ("tier", "cpu")): 1}
+    placed = (("adapter", "sql"), ("tier", "cpu"))
+    assert (found["loraplex_adapter_pages"][placed], found["loraplex_adapter_bytes"][placed]) == (2, 1000)
     assert found["loraplex_adapter_requests_total"] == {(("adapter", "sql"), ("status", "stop")): 1}
     await client.delete("/api/v1/adapters/sql")
     found = await scrape(client)
@@ -120,3 +122,39 @@ async def test_metrics_of_a_lost_engine(client: httpx.AsyncClient, engine: FakeE
     found = await scrape(client)
     assert found["loraplex_engine_up"][()] == 0
     assert found["loraplex_engine_restarts_total"][()] == 1
+
+
+async def test_residency_of_each_adapter(
+    client: httpx.AsyncClient, engine: FakeEngine, admin: dict[str, str], adapter_folders: list[Path]
+) -> None:
+    client.headers.update(admin)
+    await add(client, "sql", adapter_folders[0])
+    await client.patch("/api/v1/adapters/sql", json={"pinned": True})
+    await add(client, "json", adapter_folders[1])
+    [sql, json] = engine.registered
+    engine.idle, engine.evictions[json] = {sql: 90.0}, 3
+    found = await scrape(client)
+    for name, resident, pages, size, pinned, evictions in (("sql", 1, 2, 1000, 1, 0), ("json", 0, 0, 0, 0, 3)):
+        label, placed = (("adapter", name),), (("adapter", name), ("tier", "cpu"))
+        by_tier = [found[f"loraplex_adapter_{what}"][placed] for what in ("resident", "pages", "bytes")]
+        assert by_tier == [resident, pages, size]
+        assert found["loraplex_adapter_pinned"][label] == pinned
+        assert found["loraplex_adapter_evictions_total"][label] == evictions
+        assert found["loraplex_adapter_loads_total"][label] == 1
+    assert found["loraplex_adapter_idle_seconds"] == {(("adapter", "sql"),): 90.0}
+    assert found["vllm:num_cpu_loaded_lora_adapters"] == {(("engine", "0"), ("model_name", "tiny")): 1}
+
+
+async def test_gateways_hear_every_name_of_the_same_bytes(
+    client: httpx.AsyncClient, admin: dict[str, str], adapter_folders: list[Path]
+) -> None:
+    client.headers.update(admin)
+    for name, folder in (("a", adapter_folders[0]), ("a", adapter_folders[1]), ("b", adapter_folders[0])):
+        await add(client, name, folder)
+    await client.post("/api/v1/adapters/b/load")
+    found = await scrape(client)
+    [labels] = found["vllm:lora_requests_info"]
+    assert dict(labels)["running_lora_adapters"] == "b,a@1"
+    await client.post("/api/v1/adapters/a/load")
+    [labels] = (await scrape(client))["vllm:lora_requests_info"]
+    assert sorted(dict(labels)["running_lora_adapters"].split(",")) == ["a", "a@1", "b"]

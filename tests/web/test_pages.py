@@ -19,9 +19,13 @@ from .fake_engine import FakeEngine
 from .test_access import log_in
 from .test_adapters_api import add, put
 
-PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/playground")
+PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground")
+WITH_PARTS = ("/adapters", "/cache")
 ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "delete", "versions")
-POSTS = (*(f"/adapters/sql/{action}" for action in ACTIONS), "/adapters/sql@1/disable", "/logout")
+POSTS = (
+    *(f"/adapters/sql/{action}" for action in ACTIONS),
+    *("/adapters/sql@1/disable", "/cache/sql/pin", "/cache/sql@1/load", "/logout"),
+)
 Headers = dict[str, str]
 HTML = {"accept": "text/html,application/xhtml+xml"}
 HTMX = {"accept": "text/html", "hx-request": "true"}
@@ -81,7 +85,7 @@ async def test_static_files_of_a_page_exist(person: httpx.AsyncClient, path: str
         assert (await person.get(str(address))).status_code == 200, address
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if path != "/adapters"])
+@pytest.mark.parametrize("path", [path for path in PAGES if path not in WITH_PARTS])
 async def test_pages_without_parts_are_whole_for_htmx_too(person: httpx.AsyncClient, path: str) -> None:
     soup = BeautifulSoup((await person.get(path, headers=HTMX)).text, "html.parser")
     assert len(soup.select("html main h1")) == 1

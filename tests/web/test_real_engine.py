@@ -89,3 +89,29 @@ async def _stream(client: httpx.AsyncClient, model: str) -> list[str]:
     if response.status_code == 503:
         return [response.text, "[DONE]"]
     return [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+
+
+async def test_loaded_by_path_into_memory_and_out_of_it(
+    real: State, http: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    real.settings = real.settings.model_copy(update={"adapter_folders": (adapter_folders[0].parent,)})
+    base = await complete(http, "tiny")
+    texts = set()
+    for name, folder in zip(("one", "two"), adapter_folders, strict=True):
+        loaded = await http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(folder)})
+        assert loaded.text == f"Success: LoRA adapter '{name}' added successfully."
+        texts.add((await complete(http, name))["choices"][0]["text"])
+    assert len(texts | {base["choices"][0]["text"]}) == 3
+    assert 'running_lora_adapters="one,two",waiting_lora_adapters=""' in await _metrics(http, 'adapters="one,two"')
+    await http.post("/v1/unload_lora_adapter", json={"lora_name": "one"})
+    assert 'running_lora_adapters="two"' in await _metrics(http, 'adapters="two"')
+    gone = await http.post("/v1/completions", json={"model": "one", "prompt": "a"})
+    assert gone.json()["error"]["code"] == "model_not_found"
+
+
+async def _metrics(client: httpx.AsyncClient, awaited: str) -> str:
+    """The metrics once the heartbeat has brought what is awaited."""
+    async with asyncio.timeout(10):
+        while awaited not in (text := (await client.get("/metrics")).text):
+            await asyncio.sleep(0.05)
+    return text

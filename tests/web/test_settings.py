@@ -127,3 +127,15 @@ def test_passwords_among_the_options_of_a_database_url_are_masked() -> None:
     url = "postgresql://user:secret@host/db?password=other@secret&sslmode=require"
     assert mask_url(url) == f"postgresql://user:{MASK}@host/db?password={MASK}&sslmode=require"
     assert mask_url("sqlite:////data/loraplex.db") == "sqlite:////data/loraplex.db"
+
+
+def test_folders_are_a_list_or_a_path_like_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().adapter_folders == ()
+    (tmp_path / "loraplex.toml").write_text('adapter_folders = ["/a", "/b c"]\n')
+    assert Settings().adapter_folders == (Path("/a"), Path("/b c"))
+    monkeypatch.setenv("LORAPLEX_ADAPTER_FOLDERS", "/c:/d")
+    assert Settings().adapter_folders == (Path("/c"), Path("/d"))
+    monkeypatch.setenv("LORAPLEX_ADAPTER_FOLDERS", "")
+    assert Settings().adapter_folders == ()
+    with pytest.raises(ValidationError, match="runs depends on where the server is started"):
+        Settings(adapter_folders="runs")

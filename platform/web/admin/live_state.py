@@ -7,7 +7,8 @@ from typing import Any, Final
 from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
 
 from ..state import State
-from ..units import count_words, size_words, span_words
+from ..units import count_words, size_words
+from .residency import idle_words, next_out
 from .traffic import NONE, Traffic
 from .words import (
     ON_DISK,
@@ -128,19 +129,10 @@ def _memory_sentence(
 
 
 def _next_out(resident: list[AdapterStatus], names: Mapping[str, str]) -> str:
-    """What would be evicted next if memory ran out: the one not used for longest."""
-    idle = [adapter for adapter in resident if not adapter.pinned and not adapter.running]
-    if not idle:
-        return ""
-    oldest = max(idle, key=_idle_seconds)
-    since = oldest.last_used_seconds_ago
-    why = "never used" if since is None else f"idle {span_words(since)}"
-    return f" If memory runs out, {_label(oldest, names)} leaves first ({why})."
-
-
-def _idle_seconds(adapter: AdapterStatus) -> float:
-    since = adapter.last_used_seconds_ago
-    return float("inf") if since is None else since
+    oldest = next_out(resident)
+    return (
+        "" if oldest is None else f" If memory runs out, {_label(oldest, names)} leaves first ({idle_words(oldest)})."
+    )
 
 
 def _label(adapter: AdapterStatus, names: Mapping[str, str]) -> str:

@@ -5,6 +5,13 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from . import adapters, live, login, playground, upload
+from . import adapters, cache, live, login, playground, upload
 
-routers: Final[Sequence[APIRouter]] = (login.router, live.router, upload.router, adapters.router, playground.router)
+routers: Final[Sequence[APIRouter]] = (
+    login.router,
+    live.router,
+    upload.router,
+    adapters.router,
+    cache.router,
+    playground.router,
+)

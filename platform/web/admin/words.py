@@ -9,7 +9,8 @@ from loraplex.engine.protocol import AdapterStatus
 from ..state import State
 from ..units import size_words, span_words
 
-TONES: Final = {"resident": "good", "registered": "", "loading": "warn", "failed": "bad"}
+TONES: Final = {"resident": "good", "loading": "warn", "failed": "bad", "registered": ""}
+"""Of each state of an adapter, those first that lists show first."""
 ON_DISK: Final = "Ready · on disk"
 LINEARS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

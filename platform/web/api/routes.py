@@ -2,6 +2,12 @@
 
 from fastapi import APIRouter
 
-from . import adapters, engine, keys, uploads
+from . import adapters, engine, keys, lora_routes, uploads
 
-routers: tuple[APIRouter, ...] = (adapters.router, uploads.router, engine.router, keys.router)
+routers: tuple[APIRouter, ...] = (
+    adapters.router,
+    uploads.router,
+    lora_routes.router,
+    engine.router,
+    keys.router,
+)

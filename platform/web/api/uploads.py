@@ -10,11 +10,11 @@ from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, Incomin
 
 from ..dependencies import StateOf
 from ..errors import ApiError, invalid, not_found
+from ..sources.fetch import MAX_CONFIG_BYTES
 from ..state import State
 from .refusals import in_words
 
 DIGEST_HEADER = "x-content-sha256"
-MAX_CONFIG_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
 """Chunks are gathered to this size, so that the disk is asked seldom."""
 

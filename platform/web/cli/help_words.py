@@ -11,6 +11,7 @@ NAMED: Final = {
     "host": "ADDRESS",
     "model": "FOLDER|HUB-ID",
     "data_dir": "FOLDER",
+    "adapter_folders": "FOLDER:FOLDER",
     "database_url": "URL",
     "root_path": "PATH",
     "served_name": "NAME",
@@ -32,7 +33,7 @@ def placeholder(name: str, annotation: Any) -> str:
 
 def default_in_words(default: object) -> str | None:
     """None: the description says what happens when nothing is given."""
-    if default is None or default == "":
+    if default in (None, "", ()):
         return None
     if isinstance(default, bool):
         return "on" if default else "off"

@@ -3,7 +3,7 @@
 import "./live.js";
 import { url } from "./server.js";
 
-const DESTINATIONS = { "g o": "/", "g a": "/adapters", "g p": "/playground", "g u": "/upload" };
+const DESTINATIONS = { "g o": "/", "g a": "/adapters", "g c": "/cache", "g p": "/playground", "g u": "/upload" };
 const COPIED_MILLISECONDS = 1500;
 
 function isDark() {

@@ -1,0 +1,64 @@
+"""What the buttons beside an adapter do, on whichever page they stand."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from loraplex.registry.names import parse_reference
+from loraplex.registry.views import Adapter
+
+from ..api.refusals import in_words
+from ..auth import Caller
+from ..errors import ApiError
+from ..state import State
+
+NOTICES: Final = {
+    "enable": "Enabled: requests are served.",
+    "disable": "Disabled: new requests for it are refused, running ones finish.",
+    "pin": "Pinned: it stays in memory.",
+    "unpin": "No longer pinned: it may leave memory when others need the room.",
+    "load": "Loaded into memory.",
+    "evict": "Evicted from memory. The next request loads it again.",
+    "delete": "Deleted. Running requests finish.",
+}
+"""What a page says after it was done."""
+
+
+async def act_on(state: State, caller: Caller, reference: str, action: str) -> None:
+    """`reference` is a name, or name@number for one version. Raises ApiError."""
+    adapters, tenant, actor = state.registry.adapters, caller.tenant, caller.actor
+    match action:
+        case "enable" | "disable":
+            enabled = action == "enable"
+            await change(state, lambda: adapters.set_enabled(reference, enabled, actor=actor, tenant=tenant))
+        case "pin" | "unpin":
+            pinned = action == "pin"
+            await change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
+        case "load" | "evict":
+            await _move(state, tenant, reference, action)
+        case _:
+            raise ApiError(404, f"There is no action '{action}' on an adapter.")
+
+
+async def change(state: State, write: Callable[[], object]) -> None:
+    """Write the desired state, then bring the engine to it."""
+    with in_words():
+        await asyncio.to_thread(write)
+        await state.reconciler.reconcile()
+
+
+def get_adapter(state: State, name: str, tenant: str) -> Adapter:
+    with in_words():
+        return state.registry.adapters.get(name, tenant)
+
+
+async def _move(state: State, tenant: str, reference: str, action: str) -> None:
+    with in_words():
+        parsed = parse_reference(reference)
+    adapter = await asyncio.to_thread(get_adapter, state, parsed.name, tenant)
+    version = adapter.select(parsed.selector)
+    if version is None or not version.enabled or not adapter.enabled:
+        raise ApiError(400, f"Adapter '{reference}' is disabled, so there is nothing to {action}. Enable it first.")
+    move = state.engine.load_adapter if action == "load" else state.engine.evict_adapter
+    with in_words():
+        await move(version.digest)

@@ -1,0 +1,30 @@
+"""The cache page: which adapters are in memory, who leaves next, and the buttons that change it."""
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ..dependencies import CallerOf, StateOf
+from .actions import NOTICES, act_on
+from .cache_rows import cache_view
+from .page import PageRoute, go_to, is_fragment, page
+
+SECTION: Final = "/cache"
+MOST_ROWS: Final = 100
+
+router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("")
+async def index(request: Request, state: StateOf, caller: CallerOf, done: str = "") -> Response:
+    """The page, or for htmx the part of it that moves."""
+    template = "cache/_live.html" if is_fragment(request) else "cache/page.html"
+    cache = cache_view(state, caller.tenant, MOST_ROWS)
+    return page(request, template, SECTION, cache=cache, done=NOTICES.get(done))
+
+
+@router.post("/{reference}/{action}")
+async def act(request: Request, reference: str, action: str, state: StateOf, caller: CallerOf) -> Response:
+    await act_on(state, caller, reference, action)
+    return go_to(request, f"{SECTION}?done={action}")

@@ -1,0 +1,143 @@
+"""The adapter memory as the cache page shows it: what the engine says of each adapter, beside its name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from loraplex.engine.protocol import AdapterStatus
+from loraplex.registry.views import Adapter, Version
+
+from ..state import State
+from ..units import count_words, size_words
+from .residency import idle_seconds, idle_words, next_out
+from .words import TONES, residency_words
+
+NOTHING: Final = "–"
+ORDER: Final = tuple(TONES)
+Owner = tuple[Adapter, Version]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRow:
+    """`reference` is what load and evict are asked for, `pin_reference` what is pinned or would be."""
+
+    digest: str
+    name: str
+    reference: str
+    pin_reference: str
+    words: str
+    tone: str
+    can_load: bool
+    can_evict: bool
+    pinned: bool
+    leaves_next: bool
+    size: str
+    pages: str
+    use: str
+    waiting: str
+    loads: int
+    load_time: str
+    evictions: int
+    evicted_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheView:
+    """`share`: percent of the adapter memory in use. `hidden`: adapters that have no row because there are too many."""
+
+    rows: Sequence[CacheRow]
+    hidden: int
+    resident: int
+    total: int
+    used: str
+    capacity: str
+    share: float
+    pinned: int
+    evictions: int
+    next_name: str | None
+    next_idle: str
+
+
+def cache_view(state: State, tenant: str, most: int) -> CacheView | None:
+    """None while the engine has not said anything."""
+    status, info = state.engine.status, state.engine.info
+    if status is None or info is None:
+        return None
+    owners = _owners(state, tenant)
+    known = sorted((one for one in status.adapters if one.digest in owners), key=_place)
+    leaving = next_out(known)
+    used, capacity = status.adapter_bytes_used, info.adapter_memory
+    return CacheView(
+        rows=[_row(one, owners, one is leaving) for one in known[:most]],
+        hidden=max(0, len(known) - most),
+        resident=sum(one.state == "resident" for one in known),
+        total=len(known),
+        used=size_words(used),
+        capacity=size_words(capacity),
+        share=round(100 * used / max(1, capacity), 1),
+        pinned=sum(one.pinned for one in known),
+        evictions=sum(one.evictions for one in known),
+        next_name=_name(*owners[leaving.digest]) if leaving else None,
+        next_idle=idle_words(leaving) if leaving else "",
+    )
+
+
+def _owners(state: State, tenant: str) -> dict[str, Owner]:
+    """digest -> the adapter and version that people know it by, the newest one first where there are several."""
+    owners: dict[str, Owner] = {}
+    for adapter in state.registry.snapshots.current.of_tenant(tenant):
+        for version in adapter.versions:
+            if version is adapter.latest() or version.digest not in owners:
+                owners[version.digest] = adapter, version
+    return owners
+
+
+def _place(status: AdapterStatus) -> tuple[int, bool, float]:
+    """In memory first; there the busy ones, then by last use, so that who leaves next stands last."""
+    return ORDER.index(status.state), not status.running, idle_seconds(status)
+
+
+def _row(status: AdapterStatus, owners: dict[str, Owner], leaves_next: bool) -> CacheRow:
+    adapter, version = owners[status.digest]
+    name = _name(adapter, version)
+    pinned = version.pinned or (adapter.pinned and version is adapter.latest())
+    return CacheRow(
+        digest=status.digest,
+        name=adapter.name,
+        reference=name,
+        pin_reference=f"{adapter.name}@{version.number}" if version.pinned else name,
+        words=residency_words(status),
+        tone=TONES[status.state],
+        can_load=status.state in ("registered", "failed"),
+        can_evict=status.state == "resident" and not pinned,
+        pinned=pinned,
+        leaves_next=leaves_next,
+        size=size_words(status.bytes) if status.pages else NOTHING,
+        pages=count_words(status.pages, "page") if status.pages else "",
+        use=_use(status),
+        waiting=f"{status.waiting} waiting" if status.waiting else "",
+        loads=status.loads,
+        load_time="" if status.load_seconds is None else f"last took {1000 * status.load_seconds:.0f} ms",
+        evictions=status.evictions,
+        evicted_for=_cause(status, owners),
+    )
+
+
+def _name(adapter: Adapter, version: Version) -> str:
+    return adapter.name if version is adapter.latest() else f"{adapter.name}@{version.number}"
+
+
+def _use(status: AdapterStatus) -> str:
+    if status.running:
+        return f"{status.running} running"
+    return NOTHING if status.last_used_seconds_ago is None else idle_words(status)
+
+
+def _cause(status: AdapterStatus, owners: dict[str, Owner]) -> str:
+    """Why it left last; the engine names nobody when it was asked to leave."""
+    if not status.evictions:
+        return ""
+    if status.evicted_for is None:
+        return "last asked to leave"
+    winner = owners.get(status.evicted_for)
+    return f"last for {_name(*winner) if winner else status.evicted_for[:12]}"

@@ -1,0 +1,67 @@
+"""From a `lora_path` to two files in the artifact store."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore, Blob
+from loraplex.registry.errors import UploadTooLarge
+
+from ..settings import Settings
+from .errors import SourceRefused
+from .folder import open_adapter
+from .hub import HubAdapter, download, parse_hub_id
+
+MAX_CONFIG_BYTES: Final = 1 << 20
+CHUNK: Final = 1 << 20
+
+
+def fetch_adapter(lora_path: str, settings: Settings, store: ArtifactStore) -> tuple[Blob, Blob]:
+    """Configuration and weights of the adapter at a folder or hub id, if the settings allow it. Blocks.
+
+    Raises SourceRefused, SourceMissing, SourceFailed, RegistryError.
+    """
+    limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(settings.max_adapter_bytes)}
+    if lora_path.startswith("/"):
+        return _from_folder(lora_path, settings.adapter_folders, store, limits)
+    adapter = parse_hub_id(lora_path)
+    if not settings.adapter_hub:
+        raise SourceRefused(
+            f"This server takes no adapters from the hub, so {adapter.repository} was not asked for. The operator "
+            "allows it with adapter_hub or LORAPLEX_ADAPTER_HUB=true."
+        )
+    return _from_hub(adapter, store, limits)
+
+
+def _from_folder(
+    folder: str, allowed: Iterable[Path], store: ArtifactStore, limits: Mapping[str, int]
+) -> tuple[Blob, Blob]:
+    with open_adapter(folder, tuple(allowed)) as (config, weights):
+        return _keep(store, config, CONFIG_FILE, limits), _keep(store, weights, WEIGHTS_FILE, limits)
+
+
+def _from_hub(adapter: HubAdapter, store: ArtifactStore, limits: Mapping[str, int]) -> tuple[Blob, Blob]:
+    """By way of a folder that the sweep removes if this process dies half-way."""
+    with tempfile.TemporaryDirectory(dir=store.incoming) as folder:
+        download(adapter, Path(folder), limits)
+        return _from_folder(folder, [Path(folder)], store, limits)
+
+
+def _keep(store: ArtifactStore, file: BufferedReader, name: str, limits: Mapping[str, int]) -> Blob:
+    """Bring an open file into the store. Raises RegistryError, also when it changes while it is read."""
+    size, limit = os.fstat(file.fileno()).st_size, limits[name]
+    if size > limit:
+        raise UploadTooLarge(f"{name} has {size:,} bytes; this server takes at most {limit:,}.")
+    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    known = store.find(sha256)
+    if known is not None and known.size == size:
+        return known
+    file.seek(0)
+    with store.receive(size, sha256, limit) as incoming:
+        while chunk := file.read(CHUNK):
+            incoming.write(chunk)
+        return incoming.finish()

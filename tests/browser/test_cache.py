@@ -1,0 +1,127 @@
+"""The cache page: what is in memory, who leaves next, and what changes while one looks."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from loraplex.web.state import State
+from tests.web.fake_engine import FakeEngine
+from tests.web.test_adapters_api import add
+
+from .test_overview import generate
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def digests_of(http: httpx.AsyncClient, folders: list[Path], *names: str) -> list[str]:
+    """Add one adapter for each name; what the engine calls them."""
+    added = [(await add(http, name, folder)).json() for name, folder in zip(names, folders, strict=True)]
+    return [one["version"]["digest"] for one in added]
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+async def test_who_is_in_memory_and_who_leaves_next(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    sql, json = await digests_of(http, adapter_folders, "sql-v2", "json")
+    await page.goto("/cache")
+    next_out = page.locator("#next-out")
+    await expect(next_out).to_have_text("Each loads at its first request")
+    await expect(row(page, "sql-v2")).to_contain_text("Ready · on disk")
+    for name in ("sql-v2", "json"):
+        await http.post(f"/api/v1/adapters/{name}/load")
+    engine.idle = {sql: 840.0, json: 3.0}
+    await expect(next_out).to_have_text("sql-v2 would be evicted next, idle 14 min")
+    await expect(row(page, "sql-v2")).to_contain_text("next out")
+    await expect(row(page, "sql-v2")).to_contain_text("1.0 kB2 pages")
+    await expect(row(page, "json")).to_contain_text("idle 3 s")
+    await expect(page.get_by_text("2.0 kB of 1.0 MB")).to_be_visible()
+    await http.post("/api/v1/adapters/sql-v2/evict")
+    engine.evicted_for = {sql: json}
+    await expect(row(page, "sql-v2")).to_contain_text("1last for json")
+    await expect(next_out).to_have_text("json would be evicted next, idle 3 s")
+
+
+async def test_requests_are_seen_while_they_run(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    await digests_of(http, adapter_folders, "sql", "json")
+    await http.post("/api/v1/adapters/sql/load")
+    await page.goto("/cache")
+    engine.delay = 0.03
+    running = asyncio.create_task(generate(http, "sql", 100))
+    await expect(row(page, "sql")).to_contain_text("1 running")
+    await expect(page.locator("#next-out")).to_have_text("Nothing would be evicted: all in memory are pinned or in use")
+    await running
+    await expect(row(page, "sql")).not_to_contain_text("running")
+
+
+async def test_the_buttons_do_what_they_say(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path], state: State
+) -> None:
+    sql, _ = await digests_of(http, adapter_folders, "sql", "json")
+    await page.goto("/cache")
+    mine = row(page, "sql")
+    for button, words, resident in (
+        ("Load", "Loaded into memory.", True),
+        ("Evict", "Evicted from memory.", False),
+        ("Pin", "Pinned: it stays in memory.", True),
+        ("Unpin", "No longer pinned", True),
+    ):
+        await mine.get_by_role("button", name=button, exact=True).click()
+        await expect(page.get_by_role("status").get_by_text(words)).to_be_visible()
+        assert (sql in engine.resident) == resident
+    await mine.get_by_role("button", name="Pin", exact=True).click()
+    await expect(mine.get_by_text("pinned", exact=True)).to_be_visible()
+    await expect(mine.get_by_role("button", name="Evict")).to_have_count(0)
+    [first, _] = await asyncio.to_thread(state.registry.adapters.list)
+    assert [entry.action for entry in await asyncio.to_thread(state.registry.audit.entries, 3)] == [
+        "adapter.pin",
+        "adapter.unpin",
+        "adapter.pin",
+    ]
+    assert first.name == "json" and not first.pinned
+
+
+async def test_a_button_stays_under_the_finger_while_the_page_moves(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    sql, json = await digests_of(http, adapter_folders, "sql", "json")
+    await page.goto("/cache")
+    button = row(page, "sql").get_by_role("button", name="Pin")
+    await button.focus()
+    engine.idle = {json: 60.0}
+    await http.post("/api/v1/adapters/json/load")
+    await expect(row(page, "json")).to_contain_text("idle 60 s")
+    await expect(button).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("Pinned: it stays in memory.")).to_be_visible()
+    assert engine.registered[sql].pinned
+
+
+async def test_older_versions_have_rows_of_their_own(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    first, _ = await digests_of(http, adapter_folders, "sql", "sql")
+    await page.goto("/cache")
+    await row(page, "sql@1").get_by_role("button", name="Pin").click()
+    await expect(row(page, "sql@1").get_by_text("pinned", exact=True)).to_be_visible()
+    assert engine.registered[first].pinned
+    await row(page, "sql@1").get_by_role("button", name="Unpin").click()
+    await expect(row(page, "sql@1").get_by_role("button", name="Pin", exact=True)).to_be_visible()
+    assert not engine.registered[first].pinned
+
+
+async def test_without_adapters_and_without_an_engine(page: Page, engine: FakeEngine) -> None:
+    await page.goto("/cache")
+    await expect(page.get_by_role("heading", name="No adapter is registered")).to_be_visible()
+    engine.crash()
+    await expect(page.get_by_text("Waiting for the engine.")).to_be_visible()
+    await engine.start()
+    await expect(page.get_by_role("link", name="Upload adapter")).to_be_visible()

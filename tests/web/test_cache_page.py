@@ -1,0 +1,109 @@
+"""The cache page as plain HTTP: rows, order, words, and what its buttons are answered."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from bs4 import BeautifulSoup
+
+from loraplex.engine.protocol import AdapterStatus
+from loraplex.web.admin.cache_rows import cache_view
+from loraplex.web.registration import add_from_folder
+from loraplex.web.state import State
+
+from .fake_engine import FakeEngine
+from .test_pages import HTMX, Headers, login, person, sql, trusted
+
+__all__ = ["login", "person", "sql", "trusted"]
+
+
+async def test_htmx_gets_what_moves_alone(person: httpx.AsyncClient) -> None:
+    part = await person.get("/cache", headers=HTMX)
+    assert "<html" not in part.text
+    soup = BeautifulSoup(part.text, "html.parser")
+    assert [tag["id"] for tag in soup.find_all(recursive=False)] == ["cache"]
+    assert [link.text for link in soup.select("tbody a")] == ["sql"]
+
+
+async def test_a_long_list_ends_with_a_count(
+    person: httpx.AsyncClient,
+    state: State,
+    adapter_folders: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loraplex.web.admin.cache.MOST_ROWS", 1)
+    await asyncio.to_thread(add_from_folder, state.registry, state.base, "json", adapter_folders[1], "cli")
+    await state.reconciler.reconcile()
+    soup = BeautifulSoup((await person.get("/cache")).text, "html.parser")
+    assert len(soup.select("tbody tr")) == 1
+    assert "1 more, see all adapters." in " ".join(soup.get_text().split())
+
+
+async def test_the_buttons_act_on_a_version_too(
+    person: httpx.AsyncClient, trusted: Headers, engine: FakeEngine
+) -> None:
+    for reference in ("sql", "sql@1"):
+        for action, resident in (("load", 1), ("evict", 0)):
+            answer = await person.post(f"/cache/{reference}/{action}", headers=trusted)
+            assert (answer.status_code, answer.headers["location"]) == (303, f"/cache?done={action}")
+            assert len(engine.resident) == resident
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/cache/sql/explode", 404, "There is no action"),
+        ("/cache/none/load", 404, "There is no adapter"),
+        ("/cache/none/pin", 404, "There is no adapter"),
+        ("/cache/A B/load", 400, "cannot name an adapter"),
+        ("/cache/sql@7/load", 400, "nothing to load"),
+        ("/cache/sql/evict", 400, "is pinned; unpin it first"),
+    ],
+)
+async def test_refusals_are_pages(
+    person: httpx.AsyncClient, trusted: Headers, path: str, status: int, words: str
+) -> None:
+    await person.post("/cache/sql/pin", headers=trusted)
+    answer = await person.post(path, headers=trusted)
+    assert answer.status_code == status
+    assert words in answer.text and "<h1>" in answer.text
+
+
+async def test_rows_stand_in_the_order_in_which_they_would_stay(
+    person: httpx.AsyncClient,
+    state: State,
+    adapter_folders: list[Path],
+    trusted: Headers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Busy ones first, who leaves next last of those in memory; then what loads, what failed, what is on disk."""
+    [sql] = state.registry.snapshots.current.of_tenant()
+    digests = [f"{place:064x}" for place in range(5)]
+    statuses = [
+        AdapterStatus(digest=digests[0], state="registered", evictions=2, evicted_for=digests[1]),
+        AdapterStatus(digest=digests[1], state="resident", last_used_seconds_ago=50.0, evictions=1),
+        AdapterStatus(digest=digests[2], state="resident", last_used_seconds_ago=5.0, running=2, pages=1, bytes=10),
+        AdapterStatus(digest=digests[3], state="failed", error="no", evictions=1, evicted_for="f" * 64),
+        AdapterStatus(digest=digests[4], state="resident", last_used_seconds_ago=9.0),
+    ]
+    status = state.engine.status
+    assert status is not None
+    status.adapters = [*statuses, AdapterStatus(digest="f" * 64, state="resident", last_used_seconds_ago=999.0)]
+    monkeypatch.setattr(FakeEngine, "status", status)
+    owners = dict.fromkeys(digests, (sql, sql.versions[0]))
+    monkeypatch.setattr("loraplex.web.admin.cache_rows._owners", lambda state, tenant: owners)
+    view = await asyncio.to_thread(cache_view, state, "default", 100)
+    assert view is not None
+    assert [row.digest for row in view.rows] == [digests[place] for place in (2, 4, 1, 3, 0)]
+    assert [row.leaves_next for row in view.rows] == [False, False, True, False, False]
+    assert [row.use for row in view.rows] == ["2 running", "idle 9 s", "idle 50 s", "–", "–"]
+    assert [row.evicted_for for row in view.rows] == [
+        "",
+        "",
+        "last asked to leave",
+        "last for ffffffffffff",
+        "last for sql",
+    ]
+    assert [row.can_load for row in view.rows] == [False, False, False, True, True]
+    assert (view.resident, view.total, view.evictions, view.next_idle) == (3, 5, 4, "idle 50 s")

@@ -1,0 +1,129 @@
+"""Adapters from the hub: the real client against a hub on this machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import huggingface_hub
+import pytest
+
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.web.state import State
+
+from .fake_engine import FakeEngine, sentence_of
+from .fake_hub import COMMIT, REPOSITORY, FakeHub
+from .test_adapters_api import said
+from .test_runtime_lora import as_admin, error_of, load
+
+__all__ = ["as_admin"]
+PINNED = f"{REPOSITORY}@{COMMIT}"
+
+
+def point_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+@pytest.fixture
+def hub(adapter_folders: list[Path], state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub with an adapter and files that nobody asked for; the operator allows it."""
+    files = {name: (adapter_folders[0] / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)}
+    files |= {"README.md": b"hello", "adapter_model.bin": b"\x80\x04pickle"}
+    with FakeHub(files) as hub:
+        point_to(hub.address, monkeypatch)
+        state.settings = state.settings.model_copy(update={"adapter_hub": True})
+        yield hub
+
+
+async def test_an_adapter_of_a_commit(
+    client: httpx.AsyncClient, engine: FakeEngine, hub: FakeHub, state: State
+) -> None:
+    assert (await load(client, "sql", PINNED)).text == "Success: LoRA adapter 'sql' added successfully."
+    [digest] = engine.registered
+    assert await said(client, "sql") == sentence_of(digest)
+    assert {file for _, file in hub.asked} == {CONFIG_FILE, WEIGHTS_FILE}
+    assert list(state.registry.store.incoming.iterdir()) == []
+
+
+async def test_the_hub_is_not_asked_unless_the_operator_allows_it(
+    client: httpx.AsyncClient, hub: FakeHub, state: State
+) -> None:
+    state.settings = state.settings.model_copy(update={"adapter_hub": False})
+    status, kind, message = error_of(await load(client, "sql", PINNED))
+    assert (status, kind) == (400, "InvalidUserInput")
+    assert "LORAPLEX_ADAPTER_HUB" in message
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    "revision", ["", "@main", "@v1.0", "@refs/pr/1", "@", f"@{COMMIT[:7]}", f"@{COMMIT.upper()}", f"@{COMMIT}\n"]
+)
+async def test_only_a_commit_says_what_is_meant(client: httpx.AsyncClient, hub: FakeHub, revision: str) -> None:
+    status, kind, message = error_of(await load(client, "sql", REPOSITORY + revision))
+    assert (status, kind) == (400, "InvalidUserInput")
+    assert f"Load {REPOSITORY}@<commit>" in message and f"{REPOSITORY}/commits/main" in message
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        (f"acme/none@{COMMIT}", "The hub has no model acme/none"),
+        (f"{REPOSITORY}@{'f' * 40}", f"{REPOSITORY} has no commit {'f' * 40}."),
+    ],
+)
+async def test_what_the_hub_does_not_have(client: httpx.AsyncClient, hub: FakeHub, path: str, reason: str) -> None:
+    status, kind, message = error_of(await load(client, "sql", path))
+    assert (status, kind) == (404, "NotFoundError")
+    assert message.startswith(f"Loading lora sql failed: No adapter found for {path}. {reason}")
+
+
+async def test_a_repository_without_an_adapter(client: httpx.AsyncClient, hub: FakeHub, state: State) -> None:
+    del hub.files[WEIGHTS_FILE]
+    assert error_of(await load(client, "sql", PINNED))[:2] == (404, "NotFoundError")
+    assert list(state.registry.store.incoming.iterdir()) == []
+
+
+async def test_nothing_too_large_is_downloaded(client: httpx.AsyncClient, hub: FakeHub, state: State) -> None:
+    state.settings = state.settings.model_copy(update={"max_adapter_bytes": 1000})
+    status, kind, message = error_of(await load(client, "sql", PINNED))
+    assert (status, kind) == (400, "InvalidUserInput")
+    assert WEIGHTS_FILE in message and "at most 1,000" in message
+    assert all(method == "HEAD" for method, _ in hub.asked)
+
+
+async def test_a_hub_that_sends_more_than_it_said(
+    client: httpx.AsyncClient, hub: FakeHub, state: State, adapter_folders: list[Path]
+) -> None:
+    size = (adapter_folders[0] / WEIGHTS_FILE).stat().st_size
+    state.settings = state.settings.model_copy(update={"max_adapter_bytes": size - 1})
+    hub.declared_size = 100
+    assert (await load(client, "sql", PINNED)).status_code >= 400
+    assert (await client.get("/api/v1/adapters")).json()["data"] == []
+
+
+@pytest.mark.parametrize("status", [403, 418, 500])
+async def test_a_hub_that_refuses(client: httpx.AsyncClient, hub: FakeHub, status: int) -> None:
+    hub.refusal = status
+    answered, kind, message = error_of(await load(client, "sql", PINNED))
+    assert (answered, kind) == (500, "InternalServerError")
+    assert message.startswith(f"The hub did not give {REPOSITORY} (") and str(status) in message
+    assert "or download the adapter and load its folder" in message
+
+
+async def test_a_machine_without_a_network(
+    client: httpx.AsyncClient, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point_to("http://127.0.0.1:1", monkeypatch)
+    status, kind, message = error_of(await load(client, "sql", PINNED))
+    assert (status, kind) == (500, "InternalServerError")
+    assert "Check the network" in message
+
+
+async def test_offline_mode(client: httpx.AsyncClient, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    status, kind, message = error_of(await load(client, "sql", PINNED))
+    assert (status, kind) == (500, "InternalServerError")
+    assert "HF_HUB_OFFLINE is set. Unset it" in message
+    assert hub.asked == []
