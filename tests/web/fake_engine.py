@@ -96,7 +96,7 @@ class FakeEngine:
     def _adapter_status(self, spec: AdapterSpec) -> AdapterStatus:
         state = "resident" if spec.digest in self.resident else "registered"
         running = sum(
-            request.adapter is not None and request.adapter.digest == spec.digest
+            any(adapter.digest == spec.digest for adapter in request.adapters)
             for request in self.requests
             if request.request_id in self.running
         )
