@@ -83,6 +83,7 @@ class Loader:
             del self._residents[entry.digest]
             entry.room, entry.state, entry.leaving = None, State.REGISTERED, False
             entry.evictions, entry.evicted_for = entry.evictions + 1, winner
+            entry.leaving_for = None
         elif entry.state is State.LOADING:
             self._leave_queue(entry, State.REGISTERED)
 
@@ -204,7 +205,8 @@ class Loader:
             if coming >= entry.bytes and slots > 0:
                 return
             if not other.leaving:
-                other.leaving, coming, slots = True, coming + other.bytes, slots + 1
+                other.leaving, other.leaving_for = True, entry.digest
+                coming, slots = coming + other.bytes, slots + 1
                 if other.users == 0:
                     self.withdraw(other, winner=entry.digest)
 

@@ -72,7 +72,7 @@ class AdapterPool:
     def load(self, digest: str) -> None:
         """Make it resident as soon as there is room; `resident` and `failure` tell when and why not."""
         entry = self._known(digest)
-        entry.leaving = False
+        entry.leaving, entry.leaving_for = False, None
         if entry.state is not State.RESIDENT:
             entry.ordered, entry.retry_at = True, -math.inf
             self._loader.start(entry)
@@ -84,7 +84,7 @@ class AdapterPool:
             raise ValueError(f"adapter {digest[:12]} is pinned; unpin it first")
         if entry.state is State.LOADING:
             raise ValueError(f"adapter {digest[:12]} is being loaded; evict it when it is resident")
-        entry.leaving = entry.state is State.RESIDENT
+        entry.leaving, entry.leaving_for = entry.state is State.RESIDENT, None
         self._settle(entry)
 
     # What the scheduler asks for
@@ -187,6 +187,6 @@ class AdapterPool:
         if entry.users or entry.busy:
             return
         if entry.leaving or entry.removed:
-            self._loader.withdraw(entry)
+            self._loader.withdraw(entry, winner=entry.leaving_for)
         if entry.removed:
             del self._entries[entry.digest]

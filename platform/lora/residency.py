@@ -70,6 +70,8 @@ class Entry:
     """Loaded for a request that has not taken it yet."""
     leaving: bool = False
     """To be evicted after its last user; nobody new may take it."""
+    leaving_for: str | None = None
+    """Digest of the adapter that needs its room; None where an operator wanted it."""
     removed: bool = False
     """Unregistered, and forgotten after its last user."""
     error: str | None = None

@@ -317,6 +317,7 @@ def test_small_ones_overtake_until_patience_ends(house: House) -> None:
     house.pool.release(used)
     house.work()
     assert house.pool.acquire((large,))
+    assert house.status(small).evicted_for == house.status(used).evicted_for == large
 
 
 def test_who_stops_asking_loses_the_place(house: House) -> None:
