@@ -67,14 +67,21 @@ def make_adapter(
     base: Path,
     rank: int = 8,
     seed: int = 1,
-    kinds: tuple[str, ...] = ALL_KINDS,
+    kinds: tuple[str, ...] | str = ALL_KINDS,
     alpha: float | None = None,
     **settings: Any,
 ) -> Path:
-    """A random PEFT adapter of `base` with a visible effect. `settings` are fields of LoraConfig."""
+    """A random PEFT adapter of `base` with a visible effect. `settings` are fields of LoraConfig.
+
+    `kinds`: names of modules, or "all-linear".
+    """
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     config = LoraConfig(
-        r=rank, lora_alpha=alpha or 2 * rank, target_modules=list(kinds), task_type="CAUSAL_LM", **settings
+        r=rank,
+        lora_alpha=alpha or 2 * rank,
+        target_modules=kinds if isinstance(kinds, str) else list(kinds),
+        task_type="CAUSAL_LM",
+        **settings,
     )
     adapted = get_peft_model(model, config)
     with torch.random.fork_rng(), torch.no_grad():

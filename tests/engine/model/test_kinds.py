@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -31,20 +31,41 @@ def ia3(**settings: Any) -> Callable[[Path, Path, int], Path]:
     return lambda folder, base, seed: make_ia3(folder, base, seed=seed, **settings)
 
 
-KINDS: dict[str, Callable[[Path, Path, int], Path]] = {
-    "lora": lora(rank=8),
-    "dora": lora(rank=8, use_dora=True),
-    "dora-rank-64-rslora": lora(rank=64, alpha=8.0, use_dora=True, use_rslora=True, kinds=("q_proj", "down_proj")),
-    "dora-rank-pattern": lora(rank=3, use_dora=True, rank_pattern={"v_proj": 13}, alpha_pattern={"q_proj": 5}),
-    "ia3": ia3(),
-    "ia3-everywhere": ia3(kinds=ALL_KINDS),
+class Kind(NamedTuple):
+    words: str
+    """For the table of docs/adapters.md."""
+    make: Callable[[Path, Path, int], Path]
+
+
+KINDS: dict[str, Kind] = {
+    "lora": Kind('LoRA on all seven linears, or `target_modules="all-linear"`', lora(rank=8, kinds="all-linear")),
+    "lora-some": Kind("LoRA on any of them; `use_rslora`", lora(rank=16, use_rslora=True, kinds=("up_proj", "o_proj"))),
+    "lora-layers": Kind(
+        "`layers_to_transform`, `exclude_modules`",
+        lora(rank=2, kinds=("q_proj", "v_proj", "k_proj"), layers_to_transform=[1], exclude_modules=["k_proj"]),
+    ),
+    "lora-patterns": Kind(
+        "`rank_pattern`, `alpha_pattern`",
+        lora(rank=3, rank_pattern={"v_proj": 13, "layers.1.mlp.up_proj": 40}, alpha_pattern={"q_proj": 5, "o_proj": 9}),
+    ),
+    "lora-wide": Kind("ranks from 1 to 512", lora(rank=512, kinds=("down_proj",))),
+    "lora-narrow": Kind("", lora(rank=1, kinds=("q_proj",), alpha=3)),
+    "lora-negative": Kind("a negative `lora_alpha`", lora(rank=4, alpha=-6)),
+    "dora": Kind("DoRA (`use_dora`)", lora(rank=8, use_dora=True)),
+    "dora-rslora": Kind("", lora(rank=64, alpha=8.0, use_dora=True, use_rslora=True, kinds=("q_proj", "down_proj"))),
+    "dora-patterns": Kind("", lora(rank=3, use_dora=True, rank_pattern={"v_proj": 13}, alpha_pattern={"q_proj": 5})),
+    "ia3": Kind("IA3", ia3()),
+    "ia3-everywhere": Kind("IA3 on any linears; of `feedforward_modules` down_proj", ia3(kinds=ALL_KINDS)),
 }
-WITH_BIASES: dict[str, Callable[[Path, Path, int], Path]] = {
-    "lora-bias": lora(rank=4, lora_bias=True, kinds=("q_proj", "v_proj")),
-    "biases-of-all": lora(rank=4, bias="all", kinds=("q_proj",)),
-    "biases-of-targets": lora(rank=4, bias="lora_only", kinds=("k_proj", "v_proj")),
-    "dora-with-biases": lora(rank=4, bias="all", use_dora=True, kinds=("q_proj", "v_proj")),
+WITH_BIASES: dict[str, Kind] = {
+    "lora-bias": Kind("a bias of lora_B (`lora_bias`)", lora(rank=4, lora_bias=True, kinds=("q_proj", "v_proj"))),
+    "biases-of-all": Kind('trained biases of all linears (`bias="all"`)', lora(rank=4, bias="all", kinds=("q_proj",))),
+    "biases-of-targets": Kind(
+        'trained biases of the targets (`bias="lora_only"`)', lora(rank=4, bias="lora_only", kinds=("k_proj", "v_proj"))
+    ),
+    "dora-with-biases": Kind("", lora(rank=4, bias="all", use_dora=True, kinds=("q_proj", "v_proj"))),
 }
+PAGE = Path(__file__).parents[3] / "docs" / "adapters.md"
 NEW_TOKENS = 12
 TOLERANCE = 1e-4
 
@@ -65,7 +86,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("case")
     base = make_checkpoint(folder / "base", family, **overrides)
     kinds = KINDS | (WITH_BIASES if request.param in BIASED else {})
-    adapters = {name: make(folder / name, base, seed) for seed, (name, make) in enumerate(kinds.items())}
+    adapters = {name: kind.make(folder / name, base, seed) for seed, (name, kind) in enumerate(kinds.items())}
     names = [None, *adapters]
     generator = torch.Generator().manual_seed(5)
     lengths = torch.randint(1, 40, (len(names),), generator=generator).tolist()
@@ -151,3 +172,9 @@ def test_all_kinds_in_one_batch_equal_peft_one_by_one(case: Case, monkeypatch: p
         found = torch.stack([seen[tuple(output.prompt_token_ids), position] for position in range(NEW_TOKENS)])
         assert (found - logits).abs().max() < TOLERANCE, name
         assert output.outputs[0].token_ids == tokens, name
+
+
+def test_the_page_names_the_kinds_that_are_tested_here() -> None:
+    rows = [f"| {kind.words} |" for kind in (*KINDS.values(), *WITH_BIASES.values()) if kind.words]
+    table = "\n".join(["| served as PEFT computes it |", "|---|", *rows])
+    assert table in PAGE.read_text(), f"put this table into {PAGE.name}:\n{table}"
