@@ -65,7 +65,7 @@ def gather(
     """The same sum from plain [slots, rank, in] and [slots, rank, out] tensors."""
     slots = int(batch.segment_slots.max()) + 1
     weights = [[torch.randn(slots, rank, size).bfloat16() for size in SHAPES[kind]] for kind in kinds]
-    token_slot = batch.token_slot.long()
+    token_slot = batch.token_slot[:, 0].long()
 
     def run(index: int) -> None:
         first = 0
