@@ -1,6 +1,7 @@
 """inspect_adapter: everything that must hold before an adapter may be served, and every reason why not."""
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from .safetensors_header import read_header
 from .values import LARGEST_WEIGHT, scan_tensor
 
 READ_WHEN_REFUSED: Final = 64 << 20
+NEGLIGIBLE: Final = 2.0**-40
+"""A change of weights that no activation computed in float32 would show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspec
     """Judge adapter_config.json (`config`) and adapter_model.safetensors (`weights`) against the base.
 
     Never raises for what the files hold, never imports what they name, needs no torch. Raises OSError where the
-    weights cannot be read.
+    weights cannot be read, EOFError when the file became shorter meanwhile.
     """
     report = Report()
     with weights.open("rb", buffering=0) as file:
@@ -62,16 +65,15 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
         return ""
     digest = hashlib.sha256(DIGEST_TAG)
     unusable: list[str] = []
-    zero: set[int] = set()
+    largest: dict[int, float] = {}
     for facts, tensor in _reading_order(structure, report.failed):
         digest.update(facts)
         magnitudes = scan_tensor(file, tensor, digest.update)
         if not magnitudes.usable:
             unusable.append(quote(tensor.name))
-        if magnitudes.zero:
-            zero.add(tensor.start)
+        largest[tensor.start] = magnitudes.largest
     _report_values(unusable, report)
-    _report_effect(structure.modules, zero, report)
+    _report_effect(structure.modules, largest, report)
     return digest.hexdigest()
 
 
@@ -90,15 +92,21 @@ def _report_values(unusable: list[str], report: Report) -> None:
         report.settle("values", "all values are finite")
 
 
-def _report_effect(modules: tuple[ModuleLora, ...], zero: set[int], report: Report) -> None:
-    idle = [f"{module.kind} of layer {module.layer}" for module in modules if {module.a.start, module.b.start} & zero]
+def _report_effect(modules: tuple[ModuleLora, ...], largest: dict[int, float], report: Report) -> None:
+    idle = [f"{module.kind} of layer {module.layer}" for module in modules if _is_idle(module, largest)]
     if modules and len(idle) == len(modules):
-        message = "the adapter has no effect: in every module A or B is zero"
+        message = "the adapter has no effect: in every module A, B or the scaling is zero or nearly so"
         report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
     elif idle:
-        report.warn("effect", f"modules without effect, as A or B is zero: {enumerate_some(idle)}")
+        report.warn("effect", f"modules without effect, as A or B is (nearly) zero: {enumerate_some(idle)}")
     if not report.failed:
         report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
+
+
+def _is_idle(module: ModuleLora, largest: dict[int, float]) -> bool:
+    """Whether scaling B A is nothing, by a bound on its entries. What was not read may be anything."""
+    a, b = (largest.get(tensor.start, math.inf) for tensor in (module.a, module.b))
+    return abs(module.scaling) * module.rank * a * b < NEGLIGIBLE
 
 
 TEMPORARY = ("/tmp/", "/var/tmp/")

@@ -25,8 +25,8 @@ _BITS: Final[dict[str, tuple[type[np.uint16] | type[np.uint32], int, int]]] = {
 class Magnitudes:
     usable: bool
     """No NaN, no infinity, nothing above LARGEST_WEIGHT."""
-    zero: bool
-    """Every value is 0."""
+    largest: float
+    """Without its sign."""
 
 
 def scan_tensor(file: FileIO, tensor: TensorInfo, update: Callable[[memoryview], object]) -> Magnitudes:
@@ -40,12 +40,18 @@ def scan_tensor(file: FileIO, tensor: TensorInfo, update: Callable[[memoryview],
         read_exactly(file, chunk.data)
         update(chunk.data)
         largest = max(largest, int(np.bitwise_and(chunk.view(bits), bits(mask)).max()))
-    return Magnitudes(largest <= limit, largest == 0)
+    return Magnitudes(largest <= limit, _to_float(largest, tensor.dtype))
 
 
 def read_exactly(file: FileIO, target: memoryview) -> None:
     while target:
         count = file.readinto(target)
         if not count:
-            raise EOFError("the file ends before its last tensor")
+            raise EOFError("the file became shorter while it was read")
         target = target[count:]
+
+
+def _to_float(bits: int, dtype: str) -> float:
+    if dtype == "F16":
+        return float(np.uint16(bits).view(np.float16))
+    return float(np.uint32(bits << 16 if dtype == "BF16" else bits).view(np.float32))
