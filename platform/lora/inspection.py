@@ -38,12 +38,16 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspec
     """Judge adapter_config.json (`config`) and adapter_model.safetensors (`weights`) against the base.
 
     Never raises for what the files hold, never imports what they name, needs no torch. Raises OSError where the
-    weights cannot be read, EOFError when the file became shorter meanwhile.
+    weights cannot be read.
     """
     report = Report()
     with weights.open("rb", buffering=0) as file:
-        structure = read_structure(config, file, base, report)
-        digest = _judge_values(file, structure, report)
+        try:
+            structure = read_structure(config, file, base, report)
+            digest = _judge_values(file, structure, report)
+        except EOFError as error:
+            report.fail("header", f"adapter_model.safetensors cannot be read: {error}", "upload it again")
+            return Inspection(None, tuple(report.findings))
     if report.failed or structure.settings is None:
         return Inspection(None, tuple(report.findings))
     _compare_base(structure.settings, base, report)
@@ -51,7 +55,10 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspec
 
 
 def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Report) -> Structure:
-    """Configuration and header, judged against each other and the base; failures go to `report`."""
+    """Configuration and header, judged against each other and the base; failures go to `report`.
+
+    EOFError where the file becomes shorter meanwhile.
+    """
     size = os.fstat(file.fileno()).st_size
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)

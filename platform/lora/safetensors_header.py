@@ -12,9 +12,11 @@ from .foreign_formats import BEGINNING, name_format
 from .manifest import TensorInfo
 from .report import Report, quote
 from .strict_json import parse_json
-from .values import read_exactly
+from .values import read_bytes
 
 MAX_HEADER: Final = 1 << 20
+SMALL_HEADER: Final = 256 << 10
+"""Allowed for a file of any size: a deep base has thousands of tensors, and those of a small rank are small."""
 MAX_TENSORS: Final = 20_000
 MAX_DIMENSIONS: Final = 8
 ITEM_SIZES: Final = {"F32": 4, "F16": 2, "BF16": 2}
@@ -27,7 +29,7 @@ def read_header(file: FileIO, size: int, report: Report) -> tuple[TensorInfo, ..
     """The tensors of an open file of `size` bytes, in the order of their bytes.
 
     Each thing wrong is a failure in `report`; after one there are none, for nothing can be said of what they hold.
-    EOFError where the file ends before its header.
+    EOFError where the file has become shorter than `size`.
     """
     try:
         entries, data_start = _read_entries(file, size)
@@ -42,22 +44,21 @@ def read_header(file: FileIO, size: int, report: Report) -> tuple[TensorInfo, ..
 
 
 def _read_entries(file: FileIO, size: int) -> tuple[dict[str, Any], int]:
-    beginning = file.read(BEGINNING)
+    beginning = read_bytes(file, min(size, BEGINNING))
     _refuse_other_formats(beginning)
     if size < 10:
         raise ValueError(f"it has only {size:,} bytes")
     length = int.from_bytes(beginning[:8], "little")
-    limit = min(MAX_HEADER, size // 100 + (64 << 10))
+    limit = min(MAX_HEADER, size // 100 + SMALL_HEADER)
     if length > size - 8:
         raise ValueError(f"its header claims {length:,} bytes, the file has {size:,}")
     if length > limit:
         raise ValueError(f"its header has {length:,} bytes; at most {limit:,} are allowed for a file of {size:,} bytes")
     file.seek(8)
-    header = bytearray(length)
-    read_exactly(file, memoryview(header))
+    header = read_bytes(file, length)
     if not header.startswith(b"{"):
         raise ValueError("its header does not begin with '{': it is no safetensors file")
-    entries = parse_json(bytes(header), max_depth=3)
+    entries = parse_json(header, max_depth=3)
     _check_metadata(entries.pop("__metadata__", {}))
     if not entries:
         raise ValueError("it holds no tensors")

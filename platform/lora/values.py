@@ -43,6 +43,13 @@ def scan_tensor(file: FileIO, tensor: TensorInfo, update: Callable[[memoryview],
     return Magnitudes(largest <= limit, _to_float(largest, tensor.dtype))
 
 
+def read_bytes(file: FileIO, count: int) -> bytes:
+    """The next `count` bytes. EOFError where the file ends early."""
+    data = bytearray(count)
+    read_exactly(file, memoryview(data))
+    return bytes(data)
+
+
 def read_exactly(file: FileIO, target: memoryview) -> None:
     while target:
         count = file.readinto(target)
