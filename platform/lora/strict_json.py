@@ -14,7 +14,7 @@ _BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 def parse_json(data: bytes, max_depth: int) -> dict[str, Any]:
-    """The JSON object in `data`. ValueError names what is wrong: format, encoding, syntax, depth, duplicate keys, numbers."""
+    """The JSON object in `data`. ValueError names what is wrong: format, encoding, syntax, depth, keys, numbers."""
     foreign = name_format(data)
     if foreign is not None:
         raise ValueError(f"it is {foreign}, not JSON")

@@ -78,8 +78,13 @@ def ambiguous_texts(good: str) -> Iterator[Case]:
     yield "duplicate-by-escape", "the key 'r' stands twice", added('"\\u0072": 8')
     yield "duplicate-inside", "the key 'q_proj' stands twice", added('"rank_pattern": {"q_proj": 4, "q_proj": 8}')
     yield "nan", "NaN is not a JSON number", good.replace('"lora_alpha": 8', '"lora_alpha": NaN').encode()
-    yield "infinity", "Infinity is not a JSON number", good.replace('"lora_alpha": 8', '"lora_alpha": Infinity').encode()
+    yield (
+        "infinity",
+        "Infinity is not a JSON number",
+        good.replace('"lora_alpha": 8', '"lora_alpha": Infinity').encode(),
+    )
     yield "huge-exponent", "too large", good.replace('"lora_alpha": 8', '"lora_alpha": 1e999').encode()
+    yield "tiny-alpha", "lora_alpha is 0.0", good.replace('"lora_alpha": 8', '"lora_alpha": 1e-400').encode()
     yield "60000-digits", "60000 digits", added('"x": ' + "9" * 60_000)
     yield "60000-decimals", "too large or too long", added('"x": 0.' + "9" * 60_000)
     yield "surrogate", "half of a surrogate pair", added('"revision": "\\udfff"')
@@ -103,15 +108,15 @@ def unknown_types() -> Iterator[Setting]:
         ["LORA"], [], {"LORA": 1},
     ]  # fmt: skip
     for kind in kinds:
-        yield f"type-{ascii(kind)}", f"peft_type is {kind!r}", {"peft_type": kind}
+        yield f"type-{kind!a}", f"peft_type is {kind!r}", {"peft_type": kind}
     yield "type-missing", "has no peft_type", {"peft_type": None}
 
 
 def wrong_numbers() -> Iterator[Setting]:
     for rank in (0, -1, 513, 10**9, 1e9, 4.0, "4", True, None, [4], {"r": 4}, 10**39):
-        yield f"rank-{ascii(rank)}", f"r is {rank}" if rank != "4" else "r is '4'", {"r": rank}
+        yield f"rank-{rank!a}", f"r is {rank!r}", {"r": rank}
         if rank is not None:
-            yield f"rank-pattern-{ascii(rank)}", "rank_pattern['q_proj'] is", {"rank_pattern": {"q_proj": rank}}
+            yield f"rank-pattern-{rank!a}", "rank_pattern['q_proj'] is", {"rank_pattern": {"q_proj": rank}}
     yield "rank-of-others", "has rank 4, adapter_config.json says 5", {"r": 5}
     yield "rank-pattern-of-others", "adapter_config.json says 5", {"rank_pattern": {"q_proj": 5}}
     for alpha in (0, 0.0, -0.0, 1e30, -1e30, 65537, "8", True, None, [8], {"a": 8}, 10**39):
@@ -120,9 +125,8 @@ def wrong_numbers() -> Iterator[Setting]:
         if alpha is not None:
             yield f"alpha-pattern-{shown}", "alpha_pattern['q_proj'] is", {"alpha_pattern": {"q_proj": alpha}}
     yield "alpha-tiny", "the adapter has no effect", {"lora_alpha": 1e-30}
-    yield "alpha-underflow", "lora_alpha is 0.0", {"lora_alpha": 0.0}
     for value in ("yes", "false", 1, 0, []):
-        yield f"rslora-{ascii(value)}", f"use_rslora is {value!r}; it must be true or false", {"use_rslora": value}
+        yield f"rslora-{value!a}", f"use_rslora is {value!r}; it must be true or false", {"use_rslora": value}
 
 
 def patterns_and_names() -> Iterator[Setting]:
@@ -152,10 +156,10 @@ def patterns_and_names() -> Iterator[Setting]:
 def odd_layers() -> Iterator[Setting]:
     for value in ("0", -1, 1.5, True, [0, "1"], [-1], [True], [[0]], {"0": 1}):
         reason = f"layers_to_transform is {value!r}; it must be layer numbers"
-        yield f"layers-{ascii(value)}", reason, {"layers_to_transform": value}
+        yield f"layers-{value!a}", reason, {"layers_to_transform": value}
     yield "layers-elsewhere", "does not name", {"layers_to_transform": [7]}
     for value in ("(h|layers)+", ["h"], 5, {"h": 1}, ["layers", ".*"]):
-        yield f"layers-pattern-{ascii(value)}", f"layers_pattern is {value!r}", {"layers_pattern": value}
+        yield f"layers-pattern-{value!a}", f"layers_pattern is {value!r}", {"layers_pattern": value}
 
 
 def code_and_other_features() -> Iterator[Setting]:
@@ -184,4 +188,4 @@ def code_and_other_features() -> Iterator[Setting]:
     for start in ("pissa", "pissa_niter_16", "PISSA", "olora", "corda", "loftq", "lora_ga"):
         yield f"start-{start}", "against a changed base", {"init_lora_weights": start}
     for start in ("__import__('os')", "", 5, ["pissa"], {"pissa": 1}):
-        yield f"start-{ascii(start)}", f"init_lora_weights is {start!r}, which", {"init_lora_weights": start}
+        yield f"start-{start!a}", f"init_lora_weights is {start!r}, which", {"init_lora_weights": start}

@@ -1,5 +1,7 @@
 """Weights files that are no safetensors file, or not a whole one, and files of other formats in place of the config."""
 
+import bz2
+import gzip
 import io
 import json
 import lzma
@@ -41,10 +43,10 @@ def archives() -> Iterator[Case]:
     yield "zip-of-the-right-file", "is a zip archive", make_zip({"adapter_model.safetensors": good})
     yield "zip-that-leaves-its-folder", "is a zip archive", make_zip({"../../../tmp/owned": b"x"})
     yield "zip-without-files", "is an empty zip archive", make_zip({})
-    yield "tar", "is a tar archive", make_tar("w")
-    yield "tar-xz", "is an xz archive", make_tar("w:xz")
-    yield "tar-bz2", "is a bzip2 archive", make_tar("w:bz2")
-    yield "tar-gz", "is a gzip archive", make_tar("w:gz")
+    yield "tar", "is a tar archive", make_tar()
+    yield "tar-xz", "is an xz archive", lzma.compress(make_tar())
+    yield "tar-bz2", "is a bzip2 archive", bz2.compress(make_tar())
+    yield "tar-gz", "is a gzip archive", gzip.compress(make_tar(), mtime=0)
     yield "xz-bomb", "is an xz archive", lzma.compress(zeros)
     yield "7z", "is a 7-Zip archive", b"7z\xbc\xaf\x27\x1c" + bytes(64)
     yield "zstd", "is a Zstandard archive", b"\x28\xb5\x2f\xfd" + bytes(64)
@@ -119,9 +121,9 @@ def make_zip(files: dict[str, bytes]) -> bytes:
     return archive.getvalue()
 
 
-def make_tar(mode: Any) -> bytes:
+def make_tar() -> bytes:
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode=mode) as file:
+    with tarfile.open(fileobj=archive, mode="w") as file:
         member = tarfile.TarInfo("../../../tmp/owned")
         member.size = 1 << 20
         file.addfile(member, io.BytesIO(bytes(1 << 20)))

@@ -89,7 +89,11 @@ def hostile_names() -> Iterator[Case]:
 
 def hostile_entries() -> Iterator[Case]:
     for dtype in ("F64", "F8_E4M3", "F8_E5M2", "F4", "I64", "I32", "I8", "U8", "BOOL", "C64", "f32", "O", "", "F32 "):
-        yield f"dtype-{dtype or 'empty'}".replace(" ", "-space"), f"has dtype {dtype!r}", header({Q_A: entry(dtype=dtype)})
+        yield (
+            f"dtype-{dtype or 'empty'}".replace(" ", "-space"),
+            f"has dtype {dtype!r}",
+            header({Q_A: entry(dtype=dtype)}),
+        )
     for name, dtype in (("list", ["F32"]), ("null", None), ("number", 4), ("object", {"F32": 1})):
         yield f"dtype-{name}", f"has dtype {dtype!r}", header({Q_A: entry(dtype=dtype)})
     for name, shape in SHAPES.items():

@@ -98,8 +98,12 @@ def incomplete() -> Iterator[Case]:
 
 
 def wrong_shapes() -> Iterator[Case]:
-    wide = dataclasses.replace(BASE, kinds={kind: (2 * inputs, outputs) for kind, (inputs, outputs) in BASE.kinds.items()})
-    tall = dataclasses.replace(BASE, kinds={kind: (inputs, 2 * outputs) for kind, (inputs, outputs) in BASE.kinds.items()})
+    wide = dataclasses.replace(
+        BASE, kinds={kind: (2 * inputs, outputs) for kind, (inputs, outputs) in BASE.kinds.items()}
+    )
+    tall = dataclasses.replace(
+        BASE, kinds={kind: (inputs, 2 * outputs) for kind, (inputs, outputs) in BASE.kinds.items()}
+    )
     yield "base-of-other-width", "but the base has 16 inputs", make_tensors(base=wide)
     yield "base-of-other-height", "but the base has 24 outputs", make_tensors(base=tall)
     yield "base-of-more-layers", "the base has 2 layers", make_tensors(base=dataclasses.replace(BASE, num_layers=64))
