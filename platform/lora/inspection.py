@@ -12,6 +12,7 @@ from typing import Final
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
 from .digest import DIGEST_TAG, canonical_tensors
+from .effect import cancels_out
 from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
@@ -80,7 +81,7 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
             unusable.append(quote(tensor.name))
         largest[tensor.start] = magnitudes.largest
     _report_values(unusable, report)
-    _report_effect(structure.modules, largest, report)
+    _report_effect(file, structure.modules, largest, report)
     return digest.hexdigest()
 
 
@@ -99,11 +100,14 @@ def _report_values(unusable: list[str], report: Report) -> None:
         report.settle("values", "all values are finite")
 
 
-def _report_effect(modules: tuple[ModuleLora, ...], largest: dict[int, float], report: Report) -> None:
+def _report_effect(file: FileIO, modules: tuple[ModuleLora, ...], largest: dict[int, float], report: Report) -> None:
     idle = [f"{module.kind} of layer {module.layer}" for module in modules if _is_idle(module, largest)]
     if modules and len(idle) == len(modules):
         message = "the adapter has no effect: in every module A, B or the scaling is zero or nearly so"
         report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
+    elif modules and not report.failed and all(cancels_out(file, module) for module in modules):
+        message = "the adapter has no effect: in every module the products of B and A cancel out"
+        report.fail("effect", message, "its tensors are not what training makes: save it again")
     elif idle:
         report.warn("effect", f"modules without effect, as A or B is (nearly) zero: {enumerate_some(idle)}")
     if not report.failed:

@@ -83,6 +83,17 @@ def no_effect() -> Iterator[Case]:
     }
     for name, change in changes.items():
         yield name, reason, each(change)
+    for name, dtype in (("", np.float32), ("-half", np.float16)):
+        yield (
+            f"cancels-out{name}",
+            "the products of B and A cancel out",
+            each(lambda name, tensor, dtype=dtype: cancelling(name, tensor).astype(dtype)),
+        )
+    yield (
+        "cancels-out-bfloat16",
+        "the products of B and A cancel out",
+        each(lambda name, tensor: to_bfloat16(cancelling(name, tensor))),
+    )
 
 
 def incomplete() -> Iterator[Case]:
@@ -144,6 +155,13 @@ def with_value(value: float) -> Tensors:
     tensors = make_tensors()
     tensors[Q_B][-1, -1] = value
     return tensors
+
+
+def cancelling(name: str, tensor: Any) -> Any:
+    """Every row of A twice, and every column of B with both signs."""
+    if ".lora_A." in name:
+        return np.concatenate([tensor[:2], tensor[:2]])
+    return np.concatenate([tensor[:, :2], -tensor[:, :2]], axis=1)
 
 
 def to_bfloat16(tensor: Any) -> Any:

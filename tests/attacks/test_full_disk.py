@@ -1,4 +1,4 @@
-"""A disk that fills up at any operation of an upload: the client is told what is the matter, not that there was an error."""
+"""A disk that fills up at any operation of an upload: the client is told what is the matter."""
 
 import errno
 from pathlib import Path
