@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, TaskType, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     LlamaConfig,
@@ -80,8 +80,30 @@ def make_adapter(
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         for name, parameter in adapted.named_parameters():
-            if "lora_" in name:
+            if "magnitude" in name:
+                parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.3))
+            elif "lora_" in name and parameter.dim() == 2:
                 parameter.normal_(std=0.4 / parameter.shape[1] ** 0.5)
+            elif name.endswith(".bias") and parameter.requires_grad:
+                parameter.normal_(std=0.3)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def make_ia3(
+    folder: Path, base: Path, seed: int = 1, kinds: tuple[str, ...] = ("k_proj", "v_proj", "down_proj"), **settings: Any
+) -> Path:
+    """A random IA3 adapter of `base` in PEFT layout. `settings` are fields of IA3Config."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    feedforward = [kind for kind in kinds if kind == "down_proj"]
+    config = IA3Config(**{"feedforward_modules": feedforward, "target_modules": list(kinds)} | settings)
+    config.task_type = TaskType.CAUSAL_LM
+    adapted = get_peft_model(model, config)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for name, parameter in adapted.named_parameters():
+            if "ia3_l" in name:
+                parameter.uniform_(0.3, 1.7)
     adapted.save_pretrained(folder)
     return folder
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from .protocol import GenerateRequest
+from .protocol import MAX_ADAPTERS, GenerateRequest
 
 
 class Overloaded(Exception):
@@ -39,7 +39,7 @@ def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int) ->
     """
     message.params.verify(limits.vocab_size)
     _check_prompt(message.prompt_token_ids, limits)
-    _check_scale(message)
+    _check_adapters(message)
     _check_masks(message, limits)
     return _check_cache(message, limits, cache_tokens)
 
@@ -57,9 +57,14 @@ def _check_prompt(token_ids: list[int], limits: Limits) -> None:
         raise ValueError(f"the prompt has token id {wrong}, outside the vocabulary of {limits.vocab_size}")
 
 
-def _check_scale(message: GenerateRequest) -> None:
-    if message.adapter is not None and not math.isfinite(message.adapter.scale):
-        raise ValueError(f"the adapter's scale must be a finite number, got {message.adapter.scale}")
+def _check_adapters(message: GenerateRequest) -> None:
+    if len(message.adapters) > MAX_ADAPTERS:
+        raise ValueError(f"{len(message.adapters)} adapters were asked for; at most {MAX_ADAPTERS} can be added up")
+    if len({ref.digest for ref in message.adapters}) < len(message.adapters):
+        raise ValueError("an adapter is named twice; add its scales up")
+    for ref in message.adapters:
+        if not math.isfinite(ref.scale):
+            raise ValueError(f"the adapter's scale must be a finite number, got {ref.scale}")
 
 
 def _check_masks(message: GenerateRequest, limits: Limits) -> None:

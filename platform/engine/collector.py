@@ -2,6 +2,7 @@
 
 from .detokenizer import Detokenizer
 from .outputs import CompletionOutput, Logprob, Logprobs, RequestOutput
+from .prompts import Adapter
 from .protocol import FinishReason, GenerateRequest, TokenLogprob, Tokens
 from .tokenizer import Tokenizer
 
@@ -54,7 +55,9 @@ class Choice:
 
 
 class Collector:
-    def __init__(self, request: GenerateRequest, prompt: str | None, adapter: str | None, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, request: GenerateRequest, prompt: str | None, adapter: Adapter | None, tokenizer: Tokenizer
+    ) -> None:
         self.request = request
         self._prompt = prompt
         self._adapter = adapter

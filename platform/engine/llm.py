@@ -19,7 +19,7 @@ from .config import EngineConfig
 from .model.config import base_signature
 from .model.folder import resolve_model_folder
 from .outputs import RequestOutput
-from .prompts import Prompt, one_each, read_prompts
+from .prompts import Adapter, Prompt, one_each, read_adapters, read_prompts
 from .protocol import AdapterRef, EngineInfo, EngineStatus, GenerateRequest, RequestFailed, Tokens
 from .sampling import SamplingParams
 from .threads import prepare_environment
@@ -76,10 +76,12 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
-        adapter: str | Sequence[str | None] | None = None,
+        adapter: Adapter | Sequence[Adapter | None] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """One RequestOutput per prompt, in their order. `params` and `adapter`: one for all, or one each.
+
+        An adapter is a name, or a dict of names and scales: the sum of their deltas.
 
         ValueError, before anything runs, says which prompt, parameter or adapter is wrong. RuntimeError when the engine
         fails on a request; the others are ended too.
@@ -127,16 +129,14 @@ class LLM:
     def _collectors(self, prompts: Prompt | Sequence[Prompt], params: object, adapter: object) -> list[Collector]:
         read = read_prompts(prompts, self.tokenizer)
         all_params = one_each("params", params, len(read), SamplingParams, SamplingParams())
-        names = one_each("adapter", adapter, len(read), str, "")
+        adapters = read_adapters(adapter, len(read))
         return [
-            Collector(self._request(token_ids, params, name), text, name or None, self.tokenizer)
-            for (text, token_ids), params, name in zip(read, all_params, names, strict=True)
+            Collector(self._request(token_ids, params, adapter), text, adapter, self.tokenizer)
+            for (text, token_ids), params, adapter in zip(read, all_params, adapters, strict=True)
         ]
 
-    def _request(self, token_ids: list[int], params: SamplingParams, adapter: str) -> GenerateRequest:
+    def _request(self, token_ids: list[int], params: SamplingParams, adapter: Adapter | None) -> GenerateRequest:
         params.verify(self._opened().info.vocab_size)
-        if adapter and adapter not in self._digests:
-            raise ValueError(f"there is no adapter {adapter!r}; there are: {', '.join(self._digests) or 'none'}")
         if params.seed is None:
             params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(62))
         self._count += 1
@@ -144,8 +144,15 @@ class LLM:
             request_id=str(self._count - 1),
             prompt_token_ids=token_ids,
             params=params,
-            adapter=AdapterRef(self._digests[adapter]) if adapter else None,
+            adapters=self._references(adapter),
         )
+
+    def _references(self, adapter: Adapter | None) -> list[AdapterRef]:
+        scales = {adapter: 1.0} if isinstance(adapter, str) else adapter or {}
+        unknown = [name for name in scales if name not in self._digests]
+        if unknown:
+            raise ValueError(f"there is no adapter {unknown[0]!r}; there are: {', '.join(self._digests) or 'none'}")
+        return [AdapterRef(self._digests[name], scale) for name, scale in scales.items()]
 
     def _run(self, engine: "Engine", collectors: list[Collector], advance: Callable[[Collector], None]) -> None:
         live = {collector.request.request_id: collector for collector in collectors}

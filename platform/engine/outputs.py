@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from .prompts import Adapter
+
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
@@ -46,5 +48,5 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int
     """Prompt tokens found in the prefix cache."""
-    adapter: str | None
-    """Name of the adapter it ran with, None for the base."""
+    adapter: Adapter | None
+    """The adapter it ran with, as it was asked for; None for the base."""

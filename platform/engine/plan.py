@@ -58,8 +58,10 @@ class Draft:
     """Tokens still to give."""
     grants: dict[Sequence, int] = field(default_factory=dict)
     copies: list[tuple[int, int]] = field(default_factory=list)
-    absent: dict[str, str | None] = field(default_factory=dict)
-    """Digests of adapters found not to be resident; where it is known that they never will be, why."""
+    absent: dict[tuple[str, ...], str | None] = field(default_factory=dict)
+    """Digests of adapters found not all to be resident; where it is known that they never will be, why."""
+    unfit: dict[str, str] = field(default_factory=dict)
+    """Ids of requests that ask for what their adapters cannot do, and what that is."""
 
     def grant(self, sequence: Sequence, most: int) -> None:
         """Give it up to `most` more tokens, as far as it has any left and the budget allows."""

@@ -1,6 +1,6 @@
 """What makes two KV blocks the same: a chain of hashes over everything their content depends on.
 
-    root  = SHA-256(schema, salt, base fingerprint, adapter digest, adapter scale)
+    root  = SHA-256(schema, salt, base fingerprint, then digest and scale of each adapter)
     block = SHA-256(hash of the block before, its tokens)
 
 Every field is encoded as tag, length, payload, so different fields never encode to the same bytes.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .protocol import AdapterRef
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class BlockKey(NamedTuple):
@@ -29,10 +29,10 @@ def encode(*fields: str | bytes | int | float | None) -> bytes:
     return b"".join(_encode_field(field) for field in fields)
 
 
-def root_hash(salt: str, fingerprint: str, adapter: AdapterRef | None) -> bytes:
+def root_hash(salt: str, fingerprint: str, adapters: Sequence[AdapterRef]) -> bytes:
     """Start of a chain. `fingerprint` names the base weights and how they are quantized."""
-    digest, scale = (None, None) if adapter is None else (adapter.digest, adapter.scale)
-    return hashlib.sha256(encode(SCHEMA_VERSION, salt, fingerprint, digest, scale)).digest()
+    fields = [field for adapter in adapters for field in (adapter.digest, adapter.scale)]
+    return hashlib.sha256(encode(SCHEMA_VERSION, salt, fingerprint, *fields)).digest()
 
 
 def block_key(parent: bytes, token_ids: Sequence[int]) -> BlockKey:

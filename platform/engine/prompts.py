@@ -8,6 +8,9 @@ from .tokenizer import Tokenizer
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}."""
 
+Adapter = str | Mapping[str, float]
+"""A name, or names with scales: the sum of their deltas."""
+
 Value = TypeVar("Value")
 
 
@@ -25,6 +28,18 @@ def one_each(what: str, given: object, count: int, kind: type[Value], default: V
     if len(values) != count or not all(value is None or isinstance(value, kind) for value in values):
         raise ValueError(f"{what} must be one {kind.__name__} for all prompts, or one for each of the {count}")
     return [default if value is None else value for value in values]
+
+
+def read_adapters(given: object, count: int) -> list[Adapter | None]:
+    """One for each of `count` prompts, from None, one for all, or a sequence. ValueError for another shape."""
+    if given is None or isinstance(given, str | Mapping):
+        return [given or None] * count
+    values = list(given) if isinstance(given, Sequence) else []
+    if len(values) != count or not all(value is None or isinstance(value, str | Mapping) for value in values):
+        raise ValueError(
+            f"adapter must be one name, or one dict of scales, for all prompts, or one for each of {count}"
+        )
+    return [value or None for value in values]
 
 
 def _read_prompt(index: int, prompt: object, tokenizer: Tokenizer) -> tuple[str | None, list[int]]:

@@ -4,10 +4,14 @@ The engine knows digests, token ids and paths the registry hands it; it never se
 """
 
 import enum
+from typing import Final
 
 import msgspec
 
 from .sampling import SamplingParams
+
+MAX_ADAPTERS: Final = 8
+"""Most adapters that are summed for one request."""
 
 
 class FinishReason(enum.StrEnum):
@@ -18,7 +22,7 @@ class FinishReason(enum.StrEnum):
 
 
 class AdapterRef(msgspec.Struct, frozen=True):
-    """The adapter a request runs with. The digest is its whole identity; scale multiplies its own scaling."""
+    """An adapter a request runs with. The digest is its whole identity; scale multiplies its own scaling."""
 
     digest: str
     scale: float = 1.0
@@ -56,7 +60,8 @@ class GenerateRequest(Message, kw_only=True):
     request_id: str
     prompt_token_ids: list[int]
     params: SamplingParams
-    adapter: AdapterRef | None = None
+    adapters: list[AdapterRef] = []
+    """What is added to the base: nothing, one adapter, or the sum of several different ones."""
     tenant: str = "default"
     """Unit of fair scheduling."""
     cache_salt: str = ""

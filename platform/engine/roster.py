@@ -20,14 +20,18 @@ MAX_PREEMPTIONS: Final = 3
 class AdapterResidency(Protocol):
     """Where adapters are asked for; `lora.pool.AdapterPool` is one."""
 
-    def acquire(self, digest: str) -> bool:
-        """True: it is resident and stays so until release. False: not yet; loading begins as soon as it can."""
+    def acquire(self, digests: tuple[str, ...]) -> bool:
+        """True: all are resident and stay so until released. False: not yet, and none is held; missing ones are loaded
+        as soon as they can be."""
 
     def release(self, digest: str) -> None:
-        """Give back one acquire that was answered True."""
+        """Give back one of those that an acquire answered True for."""
 
     def failure(self, digest: str) -> str | None:
         """Why it cannot be had, in words: its load failed, or it is not registered. None while there is hope."""
+
+    def is_additive(self, digest: str) -> bool:
+        """Whether a held one only adds to the base's outputs, so that it can be scaled and summed with others."""
 
 
 @dataclass(slots=True)
@@ -70,10 +74,10 @@ class Roster:
             if sequence.status is Status.PENDING:
                 self._enqueue(sequence)
 
-    def acquire_adapter(self, request: Request, digest: str) -> bool:
-        """Hold an adapter for a request until it ends."""
-        request.holds_adapter = self.adapters.acquire(digest)
-        return request.holds_adapter
+    def acquire_adapters(self, request: Request) -> bool:
+        """Hold its adapters for a request until it ends."""
+        request.holds_adapters = self.adapters.acquire(request.digests)
+        return request.holds_adapters
 
     def fits(self, placement: Placement) -> bool:
         """Whether it can start now and leave each running sequence a block to grow into."""
@@ -181,9 +185,9 @@ class Roster:
     def _end(self, request: Request) -> None:
         del self.requests[request.id]
         self.unstarted.discard(request.id)
-        if request.holds_adapter:
-            assert request.adapter is not None
-            self.adapters.release(request.adapter.digest)
+        if request.holds_adapters:
+            for digest in request.digests:
+                self.adapters.release(digest)
         if not self.requests:
             self.queue.reset()
 

@@ -67,11 +67,14 @@ class ModelRunner:
         )
 
     def _lora(self, scheduled: list[Scheduled], owners: np.ndarray) -> LoraBatch | None:
-        adapters = [item.sequence.request.adapter for item in scheduled]
-        if not any(adapters):
+        adapters = [item.sequence.request.adapters for item in scheduled]
+        most = max(map(len, adapters))
+        if not most:
             return None
-        slots = np.array([-1 if ref is None else self._adapters.slot_of(ref.digest) for ref in adapters], np.int32)
-        scales = np.array([1.0 if ref is None else ref.scale for ref in adapters], np.float32)
+        slots, scales = np.full((len(scheduled), most), -1, np.int32), np.ones((len(scheduled), most), np.float32)
+        for row, refs in enumerate(adapters):
+            for place, ref in enumerate(refs):
+                slots[row, place], scales[row, place] = self._adapters.slot_of(ref.digest), ref.scale
         return LoraBatch.build(self._adapters.table, torch.from_numpy(slots[owners]), torch.from_numpy(scales[owners]))
 
     def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, list[TokenLogprob]]:

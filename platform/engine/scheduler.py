@@ -18,6 +18,11 @@ from .protocol import FinishReason, FromEngine, GenerateRequest, RequestFailed, 
 from .roster import AdapterResidency, Placement, Roster
 from .sequence import Request, Sequence
 
+NOT_ADDITIVE = (
+    "adapter {digest} scales the base's own outputs (DoRA, IA3 or trained biases): it can neither be scaled nor be "
+    "added to others; ask for it alone, with scale 1"
+)
+
 __all__ = ["AdapterResidency", "Limits", "Overloaded", "Scheduler"]
 
 
@@ -155,28 +160,38 @@ class Scheduler:
             yield self.roster.preempted[0]
             return
         for line in self.roster.queue.lines():
-            yield from itertools.islice((s for s in line if self._has_adapter(s.request, draft)), 1)
+            yield from itertools.islice((s for s in line if self._has_adapters(s.request, draft)), 1)
 
-    def _has_adapter(self, request: Request, draft: Draft) -> bool:
-        digest = request.missing_adapter
-        if digest is None:
-            return True
-        if digest not in draft.absent:
-            if self.roster.acquire_adapter(request, digest):
-                return True
-            draft.absent[digest] = self.roster.adapters.failure(digest)
+    def _has_adapters(self, request: Request, draft: Draft) -> bool:
+        if not request.lacks_adapters:
+            return request.id not in draft.unfit
+        if request.digests in draft.absent:
+            return False
+        if self.roster.acquire_adapters(request):
+            return self._are_additive(request, draft)
+        failures = (self.roster.adapters.failure(digest) for digest in request.digests)
+        draft.absent[request.digests] = next((failure for failure in failures if failure is not None), None)
         return False
 
+    def _are_additive(self, request: Request, draft: Draft) -> bool:
+        """Whether the adapters it now holds can be summed and scaled as it asks; an adapter as it is always can."""
+        as_it_is = len(request.adapters) == 1 and request.adapters[0].scale == 1.0
+        changing = [digest for digest in request.digests if not (as_it_is or self.roster.adapters.is_additive(digest))]
+        if changing:
+            draft.unfit[request.id] = NOT_ADDITIVE.format(digest=changing[0][:12])
+        return not changing
+
     def _fail_absent(self, draft: Draft) -> list[RequestFailed]:
-        """End the waiting requests whose adapters will never come."""
-        reasons = {digest: reason for digest, reason in draft.absent.items() if reason is not None}
-        if not reasons:
+        """End the waiting requests whose adapters will never come, or cannot do what is asked."""
+        reasons = {digests: reason for digests, reason in draft.absent.items() if reason is not None}
+        if not reasons and not draft.unfit:
             return []
         waiting = {sequence.request.id: sequence.request for sequence in self.roster.queue}
+        absent = [request for request in waiting.values() if request.lacks_adapters and request.digests in reasons]
+        unfit = [waiting[request_id] for request_id in draft.unfit]
         return [
-            self.roster.fail(request, "unavailable", reasons[digest])
-            for request in waiting.values()
-            if (digest := request.missing_adapter) in reasons
+            *[self.roster.fail(request, "unavailable", reasons[request.digests]) for request in absent],
+            *[self.roster.fail(request, "invalid", draft.unfit[request.id]) for request in unfit],
         ]
 
     def _place(self, sequence: Sequence) -> Placement:

@@ -35,7 +35,8 @@ class Request:
         self.message = message
         self.id = message.request_id
         self.tenant = message.tenant
-        self.adapter = message.adapter
+        self.adapters = message.adapters
+        self.digests = tuple([adapter.digest for adapter in message.adapters])
         self.number = number
         self.arrival = arrival
         self.max_length = max_length
@@ -43,9 +44,9 @@ class Request:
         """Tokens of a choice that the KV cache holds at most; the last one drawn is never computed."""
         self.eos_token_ids = frozenset() if params.ignore_eos else eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)
-        self.root_hash = root_hash(message.cache_salt, fingerprint, message.adapter)
+        self.root_hash = root_hash(message.cache_salt, fingerprint, message.adapters)
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
-        self.holds_adapter = False
+        self.holds_adapters = False
         self.queue_seconds: float | None = None
         self.cached_tokens = 0
         seed = int.from_bytes(os.urandom(8)) if params.seed is None else params.seed
@@ -56,9 +57,8 @@ class Request:
         return self.queue_seconds is not None
 
     @property
-    def missing_adapter(self) -> str | None:
-        """Digest of the adapter it needs and does not hold."""
-        return None if self.adapter is None or self.holds_adapter else self.adapter.digest
+    def lacks_adapters(self) -> bool:
+        return bool(self.digests) and not self.holds_adapters
 
     def unfinished(self) -> list["Sequence"]:
         return [sequence for sequence in self.sequences if sequence.status is not Status.FINISHED]

@@ -23,8 +23,8 @@ def map_blocks(digests: list[str], roster: Roster) -> bytes:
     for block in pool.cached_blocks():
         blocks[block] = CACHED
     for sequence in roster.running:
-        # An adapter that was unregistered while it runs has no place in the list.
-        color = colors.get(_digest(sequence), BASE)
+        # The first of several. An adapter that was unregistered while it runs has no place in the list.
+        color = next((colors[digest] for digest in sequence.request.digests if digest in colors), BASE)
         for block in sequence.blocks:
             blocks[block] = color
     return bytes(blocks[PADDING_BLOCK + 1 :])
@@ -40,9 +40,4 @@ def count_adapters(adapters: list[AdapterStatus], roster: Roster) -> None:
 
 
 def _count(sequences: Iterable[Sequence]) -> Counter[str]:
-    return Counter(_digest(sequence) for sequence in sequences)
-
-
-def _digest(sequence: Sequence) -> str:
-    adapter = sequence.request.adapter
-    return "" if adapter is None else adapter.digest
+    return Counter(digest for sequence in sequences for digest in sequence.request.digests)

@@ -1,4 +1,5 @@
-"""y += scaling * (x A^T) B for each token's own adapter: the one entry for the engine, and the formula in torch."""
+"""y += scaling * (x A^T) B for each token's own adapter, then y = gain * y + shift where it has vectors: the one entry
+for the engine, and the formulas in torch."""
 
 from functools import cache
 from typing import Any, Final, cast
@@ -8,6 +9,7 @@ import torch
 
 from .batch import KINDS, RANKS_PER_PAGE, LoraBatch
 from .kernels import cpu
+from .kernels.vectors import apply_vectors
 
 BITS: Final = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 """How the CPU kernel tells the dtypes apart."""
@@ -23,12 +25,18 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kin
         _add_on_cpu(y, x, batch, layer, kinds)
     else:
         lora_reference(y, x, batch, layer, kinds)
+        vectors_reference(y, batch, layer, kinds)
 
 
 def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
     assert y.is_contiguous()
     members, firsts = _members(kinds, tuple([batch.table.shapes[kind][1] for kind in kinds]))
-    cpu.add_lora(_bits(y), _bits(x.contiguous()), layer, members, firsts, *kernel_arrays(batch))
+    *ranks, floats, vectors = kernel_arrays(batch)
+    cpu.add_lora(_bits(y), _bits(x.contiguous()), layer, members, firsts, *ranks)
+    if y.dtype == torch.float32:
+        apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[5:8])
+    else:
+        vectors_reference(y, batch, layer, kinds)
 
 
 def kernel_arrays(batch: LoraBatch) -> tuple[Any, ...]:
@@ -37,8 +45,9 @@ def kernel_arrays(batch: LoraBatch) -> tuple[Any, ...]:
         table = batch.table
         batch.arrays = (
             *(_bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy()),
-            *(batch.token_scale.numpy(), batch.sorted_tokens.numpy()),
-            *(batch.segment_starts.numpy(), batch.segment_slots.numpy()),
+            *(batch.scales.numpy(), batch.sorted_tokens.numpy()),
+            *(batch.segment_starts.numpy(), batch.segment_slots.numpy(), batch.round_starts.numpy()),
+            *(table.floats.numpy(), table.vectors.numpy()),
         )
     return cast("tuple[Any, ...]", batch.arrays)
 
@@ -57,12 +66,28 @@ def lora_reference(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: in
     """add_lora in plain torch, one adapter and one kind at a time."""
     starts = batch.segment_starts.tolist()
     for segment, slot in enumerate(batch.segment_slots.tolist()):
-        tokens = batch.sorted_tokens[starts[segment] : starts[segment + 1]].long()
+        members = slice(starts[segment], starts[segment + 1])
+        tokens, scales = batch.sorted_tokens[members].long(), batch.scales[members]
         first = 0
         for kind in kinds:
             columns = slice(first, first := first + batch.table.shapes[kind][1])
-            delta = _delta(x[tokens].float(), batch, slot, layer, kind) * batch.token_scale[tokens, None]
+            delta = _delta(x[tokens].float(), batch, slot, layer, kind) * scales[:, None]
             y[tokens, columns] = (y[tokens, columns].float() + delta).to(y.dtype)
+
+
+def vectors_reference(y: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
+    """y = gain * y + shift in plain torch, for the tokens whose adapters have vectors over these outputs."""
+    starts = batch.segment_starts.tolist()
+    for segment, slot in enumerate(batch.segment_slots.tolist()):
+        tokens = batch.sorted_tokens[starts[segment] : starts[segment + 1]].long()
+        first = 0
+        for kind in kinds:
+            width = batch.table.shapes[kind][1]
+            columns = slice(first, first := first + width)
+            page = int(batch.table.vectors[slot, KINDS.index(kind)])
+            if page >= 0:
+                gain, shift = batch.table.floats[page + layer * 2 * width :][: 2 * width].view(2, width)
+                y[tokens, columns] = (y[tokens, columns].float() * gain + shift).to(y.dtype)
 
 
 def _delta(x: torch.Tensor, batch: LoraBatch, slot: int, layer: int, kind: str) -> torch.Tensor:

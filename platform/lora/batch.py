@@ -3,7 +3,7 @@
 Shapes: T tokens of the step, N adapter slots, K module kinds, L layers, P rank pages of the largest adapter.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +34,18 @@ class PageTable:
     """[N, K, L] float32, alpha / r (or / sqrt r) of the module."""
     shapes: dict[str, tuple[int, int]]
     """kind -> (in_features, out_features) of the base, as in BaseSignature.kinds."""
+    vectors: torch.Tensor = field(init=False)
+    """[N, K] int64, where in `floats` the page `[L, 2, out]` of gains and shifts begins: y = gain * y + shift after the
+    adapter's ranks. -1: none."""
+
+    def __post_init__(self) -> None:
+        self.vectors = torch.full(self.offset.shape[:2], -1, dtype=torch.int64, device=self.offset.device)
+
+    @property
+    def floats(self) -> torch.Tensor:
+        """The arena read as float32."""
+        per_float = 4 // self.arena.element_size()
+        return self.arena[: len(self.arena) // per_float * per_float].view(torch.float32)
 
 
 @dataclass(slots=True)
@@ -42,34 +54,49 @@ class LoraBatch:
 
     table: PageTable
     token_slot: torch.Tensor
-    """[T] int32, adapter slot of each token, -1 for the base."""
+    """[T, A] int32, the slots of the adapters that are summed for each token, filled up with -1."""
     token_scale: torch.Tensor
-    """[T] float32, the request's own factor on the adapter's scaling."""
+    """[T, A] float32, the request's own factor on each adapter's scaling."""
     sorted_tokens: torch.Tensor
-    """[M] int32, indices of the M tokens that use an adapter, grouped by slot."""
+    """[M] int32, tokens by round, then by slot: in round a stand the tokens with an adapter in place a."""
+    scales: torch.Tensor
+    """[M] float32, their factors."""
     segment_starts: torch.Tensor
     """[G + 1] int32, segment g owns sorted_tokens[segment_starts[g] : segment_starts[g + 1]]."""
     segment_slots: torch.Tensor
     """[G] int32, the slot of each segment."""
+    round_starts: torch.Tensor
+    """[rounds + 1] int32, round a owns the segments round_starts[a] to round_starts[a + 1]: no token twice."""
     arrays: Any = None
     """The tensors as the CPU kernel takes them, made on first use."""
 
     @staticmethod
     def build(table: PageTable, token_slot: torch.Tensor, token_scale: torch.Tensor) -> "LoraBatch | None":
-        """Group the tokens, given on the host; None when every token uses the base."""
-        slots = token_slot.numpy()
-        order = slots.argsort(kind="stable").astype(np.int32)
-        by_slot = slots[order]
-        first = int(by_slot.searchsorted(0))
-        if first == len(slots):
+        """Group the tokens, given on the host, [T, A] or [T] each; None when every token uses the base."""
+        token_slot, token_scale = token_slot.view(len(token_slot), -1), token_scale.view(len(token_scale), -1)
+        rounds = [
+            _sort(slots, scales) for slots, scales in zip(token_slot.T.numpy(), token_scale.T.numpy(), strict=True)
+        ]
+        tokens, slots, scales = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
+        if not len(tokens):
             return None
-        members = by_slot[first:]
-        starts = np.concatenate(([0], (members[1:] != members[:-1]).nonzero()[0] + 1, [len(members)]), dtype=np.int32)
+        ends = np.cumsum([len(part[0]) for part in rounds])
+        changes = np.flatnonzero(slots[1:] != slots[:-1]) + 1
+        starts = np.unique(np.concatenate(([0], changes, ends))).astype(np.int32)
         return LoraBatch(
             table,
             token_slot,
             token_scale,
-            sorted_tokens=torch.from_numpy(order[first:]),
+            sorted_tokens=torch.from_numpy(tokens),
+            scales=torch.from_numpy(scales),
             segment_starts=torch.from_numpy(starts),
-            segment_slots=torch.from_numpy(members[starts[:-1]].astype(np.int32)),
+            segment_slots=torch.from_numpy(slots[starts[:-1]]),
+            round_starts=torch.from_numpy(np.concatenate(([0], starts.searchsorted(ends))).astype(np.int32)),
         )
+
+
+def _sort(slots: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens that have an adapter in one place, by its slot; their slots and scales."""
+    order = slots.argsort(kind="stable")
+    order = order[slots[order].searchsorted(0) :]
+    return order.astype(np.int32), slots[order].astype(np.int32), scales[order]

@@ -1,4 +1,4 @@
-"""read_settings: adapter_config.json by a schema of our own, for LoRA.
+"""read_settings: adapter_config.json by a schema of our own, for LoRA and IA3.
 
 PEFT's configuration can name modules to import and hold regular expressions to run; here every name is a literal,
 every feature that would change the output and is not served is refused, and every other key is inert.
@@ -22,10 +22,12 @@ MAX_NAMES: Final = 4096
 
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 _READ: Final = {
-    "peft_type", "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
+    "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
-    "task_type", "base_model_name_or_path",
+    "task_type", "base_model_name_or_path", "peft_type", "use_dora", "lora_bias", "feedforward_modules",
 }  # fmt: skip
+FEEDFORWARD: Final = "feedforward_modules"
+BIASES: Final = ("none", "all", "lora_only")
 NAMES_REMEDY: Final = 'give a list of literal names, e.g. "target_modules": ["q_proj", "v_proj"], or "all-linear"'
 
 
@@ -45,6 +47,14 @@ class LoraSettings:
     alpha_pattern: dict[str, float]
     base_model: str
     raw: dict[str, object]
+    peft_type: str = "LORA"
+    """LORA or IA3."""
+    use_dora: bool = False
+    lora_bias: bool = False
+    trains_biases: bool = False
+    """Biases of the base's linears are in the file, to be used instead of the base's own."""
+    feedforward_modules: frozenset[str] = frozenset()
+    """IA3: where the vector scales the input."""
 
     def rank_of(self, path: str) -> int:
         return _first_match(self.rank_pattern, path, self.rank)
@@ -52,6 +62,10 @@ class LoraSettings:
     def scaling_of(self, path: str) -> float:
         alpha, rank = _first_match(self.alpha_pattern, path, self.alpha), self.rank_of(path)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
+
+    def scales_input(self, path: str) -> bool:
+        """IA3: PEFT compares the ends of names, dots or not."""
+        return path.endswith(tuple(self.feedforward_modules))
 
     def targets(self, layer: int, path: str) -> bool:
         """Whether PEFT would put an adapter on the module; a module named in full needs no layer number."""
@@ -73,10 +87,11 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     except ValueError as error:
         report.fail("config", f"adapter_config.json cannot be read: {error}", "upload the file as PEFT wrote it")
         return None
-    if not _is_lora(raw, report):
+    if not _is_served(raw, report):
         return None
     before = len(report.findings)
-    settings = _read_values(_Fields(raw, report))
+    fields = _Fields(raw, report)
+    settings = _read_ia3(fields) if raw["peft_type"] == "IA3" else _read_lora(fields)
     _refuse_unserved(raw, report)
     _mention_unknown(raw, report)
     refused = any(finding.level == "fail" for finding in report.findings[before:])
@@ -84,14 +99,16 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     return None if refused else settings
 
 
-def _is_lora(raw: dict[str, Any], report: Report) -> bool:
+def _is_served(raw: dict[str, Any], report: Report) -> bool:
     kind = raw.get("peft_type")
-    if kind == "LORA":
+    if kind in ("LORA", "IA3"):
         return True
     if kind is None:
         report.fail("config", "adapter_config.json has no peft_type", 'add "peft_type": "LORA" if it is a LoRA')
     else:
-        report.fail("config", f"peft_type is {quote(kind)}; LORA is served", "train or convert the adapter as LoRA")
+        report.fail(
+            "config", f"peft_type is {quote(kind)}; LORA and IA3 are served", "train or convert the adapter as LoRA"
+        )
     return False
 
 
@@ -119,6 +136,18 @@ class _Fields:
             return bool(value)
         self.report.fail("config", f"{key} is {quote(value)}; it must be true or false")
         return False
+
+    def trains_biases(self) -> bool:
+        value = self.raw.get("bias", "none")
+        if value is not None and value not in BIASES:
+            self.report.fail("config", f"bias is {quote(value)}; it must be one of {', '.join(BIASES)}")
+        return value not in ("none", None)
+
+    def target_modules(self) -> frozenset[str] | None:
+        value = self.raw.get("target_modules")
+        if value in (None, []):
+            self.report.fail("config", "target_modules is empty", NAMES_REMEDY)
+        return None if value == "all-linear" else self.names("target_modules")
 
     def names(self, key: str) -> frozenset[str]:
         value = self.raw.get(key)
@@ -156,16 +185,32 @@ class _Fields:
         return None
 
 
-def _read_values(fields: _Fields) -> LoraSettings:
+def _read_ia3(fields: _Fields) -> LoraSettings:
     raw = fields.raw
-    target_modules = None if raw.get("target_modules") == "all-linear" else fields.names("target_modules")
-    if raw.get("target_modules") in (None, []):
-        fields.report.fail("config", "target_modules is empty", NAMES_REMEDY)
+    feedforward = raw.get(FEEDFORWARD)
+    return LoraSettings(
+        rank=0,
+        alpha=1.0,
+        use_rslora=False,
+        target_modules=fields.target_modules(),
+        exclude_modules=fields.names("exclude_modules"),
+        layers=None,
+        rank_pattern={},
+        alpha_pattern={},
+        base_model=str(raw.get("base_model_name_or_path") or ""),
+        raw=raw,
+        peft_type="IA3",
+        feedforward_modules=frozenset([feedforward]) if isinstance(feedforward, str) else fields.names(FEEDFORWARD),
+    )
+
+
+def _read_lora(fields: _Fields) -> LoraSettings:
+    raw = fields.raw
     return LoraSettings(
         rank=fields.rank(raw.get("r"), "r"),
         alpha=fields.alpha(raw.get("lora_alpha"), "lora_alpha"),
         use_rslora=fields.flag("use_rslora"),
-        target_modules=target_modules,
+        target_modules=fields.target_modules(),
         exclude_modules=fields.names("exclude_modules"),
         layers=fields.layers(),
         rank_pattern={
@@ -178,6 +223,9 @@ def _read_values(fields: _Fields) -> LoraSettings:
         },
         base_model=str(raw.get("base_model_name_or_path") or ""),
         raw=raw,
+        use_dora=fields.flag("use_dora"),
+        lora_bias=fields.flag("lora_bias"),
+        trains_biases=fields.trains_biases(),
     )
 
 
@@ -185,10 +233,6 @@ def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
     for key, (reason, remedy) in UNSERVED.items():
         if raw.get(key):
             report.fail("features", f"{key} is set: {reason}", remedy)
-    if raw.get("bias", "none") not in ("none", None):
-        report.fail(
-            "features", f"bias is {quote(raw['bias'])}: trained biases are not served", 'train with bias="none"'
-        )
     if raw.get("layers_pattern") not in (None, "", [], "layers", ["layers"]):
         report.fail("features", f"layers_pattern is {quote(raw['layers_pattern'])}; layers are found under 'layers'")
     start = base_changing_start(raw.get("init_lora_weights"))
@@ -197,7 +241,7 @@ def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
     _judge_auto_mapping(raw.get("auto_mapping"), report)
     if raw.get("task_type") not in (None, "CAUSAL_LM"):
         report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served as a text generator")
-    report.settle("features", "nothing but plain LoRA on linears")
+    report.settle("features", "no feature that is not served")
 
 
 def _judge_auto_mapping(value: object, report: Report) -> None:

@@ -1,6 +1,6 @@
 """What an adapter's identity is taken over: the canonical order of its tensors, and their bytes.
 
-SHA-256 over a version tag, then for each module by layer and kind, A before B: one line of facts that change the
+SHA-256 over a version tag, then for each module by layer and kind, A, B, its vectors: one line of facts that change the
 result (place, scaling, dtype, shape), then the tensor's bytes. Names, metadata, order and unused settings don't count.
 """
 
@@ -15,6 +15,6 @@ DIGEST_TAG: Final = b"loraplex adapter 1\n"
 def canonical_tensors(modules: Iterable[ModuleLora]) -> Iterator[tuple[bytes, TensorInfo]]:
     """(line of facts, tensor) in the order of the digest."""
     for module in sorted(modules, key=lambda module: (module.layer, module.kind)):
-        for side, tensor in (("A", module.a), ("B", module.b)):
-            place = f"{module.layer} {module.kind} {side} {float(module.scaling).hex()}"
+        for part, tensor in module.tensors():
+            place = f"{module.layer} {module.kind} {part} {float(module.scaling).hex()}"
             yield f"{place} {tensor.dtype} {'x'.join(map(str, tensor.shape))}\n".encode(), tensor

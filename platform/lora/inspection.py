@@ -12,15 +12,13 @@ from typing import Final
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
 from .digest import DIGEST_TAG, canonical_tensors
-from .effect import cancels_out
+from .effect import report_effect
 from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
-from .values import LARGEST_WEIGHT, scan_tensor
+from .values import LARGEST_WEIGHT, Magnitudes, scan_tensor
 
 READ_WHEN_REFUSED: Final = 64 << 20
-NEGLIGIBLE: Final = 2.0**-40
-"""A change of weights that no activation computed in float32 would show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +71,14 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
         return ""
     digest = hashlib.sha256(DIGEST_TAG)
     unusable: list[str] = []
-    largest: dict[int, float] = {}
+    seen: dict[TensorInfo, Magnitudes] = {}
     for facts, tensor in _reading_order(structure, report.failed):
         digest.update(facts)
-        magnitudes = scan_tensor(file, tensor, digest.update)
-        if not magnitudes.usable:
+        seen[tensor] = scan_tensor(file, tensor, digest.update)
+        if not seen[tensor].usable:
             unusable.append(quote(tensor.name))
-        largest[tensor.start] = magnitudes.largest
     _report_values(unusable, report)
-    _report_effect(file, structure.modules, largest, report)
+    report_effect(file, structure.modules, seen, report)
     return digest.hexdigest()
 
 
@@ -100,26 +97,6 @@ def _report_values(unusable: list[str], report: Report) -> None:
         report.settle("values", "all values are finite")
 
 
-def _report_effect(file: FileIO, modules: tuple[ModuleLora, ...], largest: dict[int, float], report: Report) -> None:
-    idle = [f"{module.kind} of layer {module.layer}" for module in modules if _is_idle(module, largest)]
-    if modules and len(idle) == len(modules):
-        message = "the adapter has no effect: in every module A, B or the scaling is zero or nearly so"
-        report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
-    elif modules and not report.failed and all(cancels_out(file, module) for module in modules):
-        message = "the adapter has no effect: in every module the products of B and A cancel out"
-        report.fail("effect", message, "its tensors are not what training makes: save it again")
-    elif idle:
-        report.warn("effect", f"modules without effect, as A or B is (nearly) zero: {enumerate_some(idle)}")
-    if not report.failed:
-        report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
-
-
-def _is_idle(module: ModuleLora, largest: dict[int, float]) -> bool:
-    """Whether scaling B A is nothing, by a bound on its entries. What was not read may be anything."""
-    a, b = (largest.get(tensor.start, math.inf) for tensor in (module.a, module.b))
-    return abs(module.scaling) * module.rank * a * b < NEGLIGIBLE
-
-
 TEMPORARY = ("/tmp/", "/var/tmp/")
 """A base in such a folder has a name that says nothing."""
 
@@ -136,13 +113,13 @@ def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> Adap
     modules = structure.modules
     return AdapterManifest(
         digest=digest,
-        peft_type="LORA",
+        peft_type=settings.peft_type,
         rank=max(module.rank for module in modules),
         alpha=settings.alpha,
         target_modules=tuple(sorted({module.kind for module in modules})),
         base_model=settings.base_model,
         modules=modules,
-        parameters=sum(module.rank * (module.a.shape[1] + module.b.shape[0]) for module in modules),
+        parameters=sum(math.prod(tensor.shape) for module in modules for _, tensor in module.tensors()),
         size=structure.size,
         config=settings.raw,
     )

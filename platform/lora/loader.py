@@ -1,7 +1,7 @@
 """Loader: brings adapters into the page store and takes them out. Decides who gets room, and who makes it.
 
-A load has three steps: a thread reads the header; the adapter waits for room; a thread fills its pages. Between the
-steps the engine thread moves it on in `poll`.
+A load has four steps: a thread reads the header; the adapter waits for room; a thread fills its pages; where vectors
+depend on the base's weights, the engine thread finishes them. Between the steps it moves the load on in `poll`.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from .batch import RANKS_PER_PAGE
+from .finish import BaseLinears
 from .manifest import BaseSignature
 from .pages import PageStore, Room
 from .residency import Entry, State
@@ -21,14 +22,24 @@ PATIENCE: Final = 1.0
 FORGOTTEN: Final = 5.0
 """Seconds after which a load, or a loaded adapter, that no request has asked for again loses its claim."""
 LONGEST_RETRY: Final = 60.0
+DONE: Final = object()
 
 
 class Loader:
     """Belongs to the engine thread, so nothing locks: loader threads only fill pages that no table entry shows, and
     hand them back through a Future that `poll` reads."""
 
-    def __init__(self, base: BaseSignature, store: PageStore, executor: Executor, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        base: BaseSignature,
+        store: PageStore,
+        executor: Executor,
+        clock: Callable[[], float],
+        linears: BaseLinears | None,
+    ) -> None:
+        """`linears` must be given to load adapters whose vectors depend on them."""
         self._base = base
+        self._linears = linears
         self._store = store
         self._executor = executor
         self._clock = clock
@@ -53,15 +64,19 @@ class Loader:
 
     def poll(self) -> list[Entry]:
         """Move loads on. Returns the entries whose running job has ended."""
-        ended = [entry for entry in self._queue.values() if entry.job is not None and entry.job.done()]
+        ready = [entry for entry in self._queue.values() if entry.job is None or entry.job.done()]
+        ended = [entry for entry in ready if entry.busy]
         for entry in ended:
-            self._take_result(entry)
+            if entry.job is not None:
+                self._take_result(entry)
+            if entry.finishing is not None:
+                self._finish_some(entry)
         self._give_room()
-        return ended
+        return [entry for entry in ended if not entry.busy]
 
     def withdraw(self, entry: Entry, winner: str | None = None) -> None:
         """Free the pages of an unused resident, in favour of `winner`, or end the wait of one without a running job."""
-        assert entry.users == 0 and entry.job is None
+        assert entry.users == 0 and not entry.busy
         if entry.state is State.RESIDENT:
             assert entry.room is not None
             self._store.free(entry.room)
@@ -75,7 +90,7 @@ class Loader:
         filling = [entry for entry in self._queue.values() if entry.room is not None]
         rooms = [entry.room for entry in (*filling, *self._residents.values()) if entry.room is not None]
         errors = self._store.check_integrity(rooms)
-        errors += [f"adapter {e.digest[:12]} fills pages without a job" for e in filling if e.job is None]
+        errors += [f"adapter {e.digest[:12]} fills pages without a job" for e in filling if not e.busy]
         errors += [
             f"adapter {e.digest[:12]} is queued as {e.state}" for e in self._queue.values() if e.state != "loading"
         ]
@@ -96,7 +111,21 @@ class Loader:
             pages = self._store.count_pages(entry.modules)
             entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
         else:
-            self._publish(entry, entry.room)
+            assert entry.modules is not None
+            entry.finishing = self._store.finish(entry.room, entry.modules, self._linears)
+
+    def _finish_some(self, entry: Entry) -> None:
+        """One module in each step: running requests shall not feel it."""
+        assert entry.finishing is not None and entry.room is not None
+        try:
+            if next(entry.finishing, DONE) is not DONE:
+                return
+        except ValueError as error:
+            entry.finishing = None
+            self._fail(entry, f"adapter {entry.digest[:12]} cannot be loaded: {error}")
+            return
+        entry.finishing = None
+        self._publish(entry, entry.room)
 
     def _fill(self, entry: Entry, room: Room) -> None:
         """Let a thread fill the room; the table does not show it yet."""
@@ -133,7 +162,7 @@ class Loader:
     def _give_room(self) -> None:
         """First come, first served; a small one may overtake until the first has lost its patience."""
         now = self._clock()
-        for entry in [entry for entry in self._queue.values() if entry.job is None]:
+        for entry in [entry for entry in self._queue.values() if not entry.busy]:
             if entry.removed or not (entry.ordered or now - entry.asked < FORGOTTEN):
                 self._leave_queue(entry, State.REGISTERED)
             elif not self._fit(entry) and entry.state is State.LOADING and now - entry.started > PATIENCE:
@@ -168,7 +197,7 @@ class Loader:
         Without this, adapters under steady traffic would keep a new one waiting for ever.
         """
         now = self._clock()
-        others = [other for other in self._residents.values() if not other.pinned]
+        others = [other for other in self._residents.values() if not _must_stay(other, entry)]
         coming = self._store.bytes_free + sum(other.bytes for other in others if other.leaving)
         slots = self._store.free_slots + sum(other.leaving for other in others)
         for other in sorted(others, key=lambda other: not _is_idle(other, now)):
@@ -180,22 +209,27 @@ class Loader:
                     self.withdraw(other, winner=entry.digest)
 
     def _hopeless(self, entry: Entry) -> bool:
-        """Whether it would not fit beside the pinned adapters even if all others left."""
-        pinned = [other for other in self._residents.values() if other.pinned]
-        space = self._store.capacity - sum(other.bytes for other in pinned)
-        if entry.bytes > space or len(pinned) == self._store.slots:
+        """Whether it would not fit beside the adapters that must stay even if all others left."""
+        staying = [other for other in self._residents.values() if _must_stay(other, entry)]
+        space = self._store.capacity - sum(other.bytes for other in staying)
+        if entry.bytes > space or len(staying) == self._store.slots:
             return True
         filling = any(other.room is not None for other in self._queue.values())
-        return not filling and len(pinned) == len(self._residents)
+        return not filling and len(staying) == len(self._residents)
 
     def _refusal(self, entry: Entry) -> str:
-        pinned = [other.bytes for other in self._residents.values() if other.pinned]
+        staying = [other.bytes for other in self._residents.values() if _must_stay(other, entry)]
         return (
             f"adapter {entry.digest[:12]} does not fit: it needs {_megabytes(entry.bytes)} and a slot; of "
             f"{_megabytes(self._store.capacity)} adapter memory and {self._store.slots} slots, "
-            f"pinned adapters hold {_megabytes(sum(pinned))} and {len(pinned)}. "
+            f"adapters that are pinned, or asked for with it, hold {_megabytes(sum(staying))} and {len(staying)}. "
             f"Raise adapter_memory or max_loaded_adapters, or unpin some"
         )
+
+
+def _must_stay(other: Entry, entry: Entry) -> bool:
+    """Pinned, or of no use without it: they are asked for together."""
+    return other.pinned or other.digest in entry.company
 
 
 def _is_idle(entry: Entry, now: float) -> bool:

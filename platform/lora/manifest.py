@@ -36,16 +36,36 @@ class TensorInfo:
     end: int
 
 
+Role = Literal["magnitude", "bias", "lora_bias", "gain"]
+"""What a vector over a linear's outputs is: DoRA's magnitude, a trained bias instead of the base's own, a bias of
+lora_B (scaled as its delta is), or IA3's factor on the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputVector:
+    role: Role
+    tensor: TensorInfo
+    """As many values as the linear has outputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleLora:
-    """The pair of one linear: A is [rank, in], B is [out, rank], delta = scaling * x A^T B^T."""
+    """What an adapter does to one linear: delta = scaling * x A^T B^T, and then what its vectors say."""
 
     layer: int
     kind: str
     rank: int
+    """0: vectors alone."""
     scaling: float
-    a: TensorInfo
-    b: TensorInfo
+    a: TensorInfo | None
+    """[rank, in], and b [out, rank]; None where the rank is 0."""
+    b: TensorInfo | None
+    vectors: tuple[OutputVector, ...] = ()
+
+    def tensors(self) -> list[tuple[str, TensorInfo]]:
+        """Every tensor with what it is, in an order of their own."""
+        pair = [(side, tensor) for side, tensor in (("A", self.a), ("B", self.b)) if tensor is not None]
+        return pair + [(vector.role, vector.tensor) for vector in self.vectors]
 
 
 @dataclass(frozen=True, slots=True)

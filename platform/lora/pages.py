@@ -1,6 +1,6 @@
 """PageStore: the rank pages of all resident adapters, and the one static table through which kernels find them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,12 +10,14 @@ import torch
 from .arena import Arena
 from .batch import KINDS, RANKS_PER_PAGE, PageTable
 from .config_file import MAX_RANK
+from .finish import BaseLinears, finish_module, needs_base
 from .manifest import BaseSignature, ModuleLora
-from .weights import Pages
+from .weights import PageKind, Pages
 
 DTYPE_NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 ALIGNMENT_BYTES: Final = 128
 """A page begins on a cache line of any device."""
+FLOAT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,8 @@ class Room:
     """One slot of the table and the pages that belong to it."""
 
     slot: int
-    offsets: dict[str, list[int]]
-    """kind -> where each of its pages begins, in elements of the arena."""
+    offsets: dict[PageKind, list[int]]
+    """Where each page begins, in elements of the arena."""
 
 
 class PageStore:
@@ -64,19 +66,20 @@ class PageStore:
     def bytes_free(self) -> int:
         return self._arena.free * self._item_size
 
-    def count_pages(self, modules: Sequence[ModuleLora]) -> dict[str, int]:
-        """kind -> pages that an adapter of these modules takes."""
+    def count_pages(self, modules: Sequence[ModuleLora]) -> dict[PageKind, int]:
+        """The pages that an adapter of these modules takes: ranks as the largest of a kind has, vectors in one page."""
         ranks: dict[str, int] = {}
         for module in modules:
             ranks[module.kind] = max(module.rank, ranks.get(module.kind, 0))
-        return {kind: -(-rank // RANKS_PER_PAGE) for kind, rank in ranks.items()}
+        pages = {PageKind(kind, vectors=False): -(-rank // RANKS_PER_PAGE) for kind, rank in ranks.items() if rank}
+        return pages | {PageKind(module.kind, vectors=True): 1 for module in modules if module.vectors}
 
-    def count_bytes(self, pages: dict[str, int]) -> int:
+    def count_bytes(self, pages: dict[PageKind, int]) -> int:
         return (
             sum(count * self._arena.rounded(self._page_size(kind)) for kind, count in pages.items()) * self._item_size
         )
 
-    def reserve(self, pages: dict[str, int]) -> Room | None:
+    def reserve(self, pages: dict[PageKind, int]) -> Room | None:
         """A slot and room for these pages; None when either is lacking."""
         kinds = [kind for kind, count in pages.items() for _ in range(count)]
         offsets = self._arena.allocate_all(map(self._page_size, kinds)) if self._free_slots else None
@@ -106,17 +109,31 @@ class PageStore:
     def publish(self, room: Room, modules: Sequence[ModuleLora]) -> None:
         """Point the table at a filled room: from now on kernels may use its slot."""
         offset, rank, scaling = (np.zeros(part.shape[1:], dtype) for part, dtype in self._table_parts())
-        for kind, offsets in room.offsets.items():
-            offset[KINDS.index(kind), : len(offsets)] = offsets
+        vectors = np.full(len(KINDS), -1, np.int64)
+        for (kind, is_vectors), offsets in room.offsets.items():
+            if is_vectors:
+                vectors[KINDS.index(kind)] = offsets[0] * self._item_size // FLOAT_BYTES
+            else:
+                offset[KINDS.index(kind), : len(offsets)] = offsets
         for module in modules:
             place = KINDS.index(module.kind), module.layer
             rank[place], scaling[place] = module.rank, module.scaling
+        self.table.vectors[room.slot] = torch.from_numpy(vectors)
         for (part, _), row in zip(self._table_parts(), (offset, rank, scaling), strict=True):
             part[room.slot] = torch.from_numpy(row)
+
+    def finish(self, room: Room, modules: Sequence[ModuleLora], base: BaseLinears | None) -> Iterator[None]:
+        """Add to a filled room what depends on the base's weights, one module between two yields."""
+        for module in modules:
+            if needs_base(module):
+                assert base is not None
+                finish_module(module, *self._views(room, module), base)
+                yield
 
     def free(self, room: Room) -> None:
         """Take the room back; its slot then does nothing to whoever still names it."""
         self.table.rank[room.slot] = 0
+        self.table.vectors[room.slot] = -1
         self._arena.release_all(offset for offsets in room.offsets.values() for offset in offsets)
         self._free_slots.append(room.slot)
 
@@ -133,8 +150,27 @@ class PageStore:
     def _table_parts(self) -> list[tuple[torch.Tensor, type[np.generic]]]:
         return [(self.table.offset, np.int64), (self.table.rank, np.int32), (self.table.scaling, np.float32)]
 
-    def _page_size(self, kind: str) -> int:
-        return self._base.num_layers * RANKS_PER_PAGE * sum(self._base.kinds[kind])
+    def _page_size(self, page: PageKind) -> int:
+        """In elements."""
+        inputs, outputs = self._base.kinds[page.kind]
+        if page.vectors:
+            return self._base.num_layers * 2 * outputs * FLOAT_BYTES // self._item_size
+        return self._base.num_layers * RANKS_PER_PAGE * (inputs + outputs)
+
+    def _views(self, room: Room, module: ModuleLora) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The module's A [rank, in] and B rank-major [rank, out], copied, and its vectors [2, out] in the arena."""
+        inputs, outputs = self._base.kinds[module.kind]
+        pages = []
+        for offset in room.offsets.get(PageKind(module.kind, vectors=False), ()):
+            size = RANKS_PER_PAGE * (inputs + outputs)
+            start = offset + module.layer * size
+            pages.append(self.table.arena[start : start + size])
+        split = RANKS_PER_PAGE * inputs
+        a = torch.cat([page[:split].view(-1, inputs) for page in pages] or [torch.empty(0, inputs)])
+        b = torch.cat([page[split:].view(-1, outputs) for page in pages] or [torch.empty(0, outputs)])
+        begin = room.offsets[PageKind(module.kind, vectors=True)][0] * self._item_size // FLOAT_BYTES
+        vectors = self.table.floats[begin + module.layer * 2 * outputs :][: 2 * outputs].view(2, outputs)
+        return a[: module.rank], b[: module.rank], vectors
 
     def _host_pages(self, room: Room, buffer: torch.Tensor) -> Pages:
         bits = buffer.view(torch.int32 if self._item_size == 4 else torch.int16).numpy()

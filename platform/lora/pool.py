@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import torch
 
 from .batch import PageTable
+from .finish import BaseLinears
 from .loader import Loader
 from .manifest import BaseSignature
 from .pages import PageStore
@@ -31,14 +32,16 @@ class AdapterPool:
         device: torch.device,
         executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
+        linears: BaseLinears | None = None,
     ) -> None:
-        """`memory`: bytes for rank pages of `dtype`; `slots`: adapters that may be resident at once.
+        """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `linears`: those of the
+        base, which DoRA and trained biases need.
 
         One loader thread by default: more would only compete with the model for memory and cores.
         """
         self._store = PageStore(base, memory, slots, dtype, device)
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
-        self._loader = Loader(base, self._store, self._executor, clock)
+        self._loader = Loader(base, self._store, self._executor, clock, linears)
         self._clock = clock
         self._entries: dict[str, Entry] = {}
 
@@ -86,17 +89,24 @@ class AdapterPool:
 
     # What the scheduler asks for
 
-    def acquire(self, digest: str) -> bool:
-        """Take it for one sequence. False: not resident; it is being loaded, or `failure` says why not."""
-        entry = self._entries.get(digest)
-        if entry is None or entry.removed:
+    def acquire(self, digests: tuple[str, ...]) -> bool:
+        """Take all of them for one request. False: not all are resident and none is taken; the missing ones are being
+        loaded, or `failure` says why not."""
+        entries = [self._entries.get(digest) for digest in digests]
+        known = [entry for entry in entries if entry is not None and not entry.removed]
+        if len(known) < len(digests):
             return False
-        entry.asked = self._clock()
-        if entry.state is State.RESIDENT and not entry.leaving:
-            entry.users, entry.fresh, entry.last_used = entry.users + 1, False, entry.asked
-            return True
-        self._loader.start(entry)
-        return False
+        now = self._clock()
+        for entry in known:
+            entry.asked, entry.company = now, digests
+        missing = [entry for entry in known if entry.state is not State.RESIDENT or entry.leaving]
+        for entry in missing:
+            self._loader.start(entry)
+        for entry in known:
+            # Those that are here already wait for the others without being evicted for them.
+            entry.users, entry.fresh = entry.users + (not missing), bool(missing)
+            entry.last_used = now if not missing else entry.last_used
+        return not missing
 
     def release(self, digest: str) -> None:
         """Give back what one successful `acquire` took."""
@@ -111,6 +121,12 @@ class AdapterPool:
         if entry is None or entry.removed:
             return f"adapter {digest[:12]} is not registered"
         return entry.error if entry.state is State.FAILED and self._clock() < entry.retry_at else None
+
+    def is_additive(self, digest: str) -> bool:
+        """Whether a taken adapter only adds to what the base computes."""
+        modules = self._entries[digest].modules
+        assert modules is not None
+        return all(vector.role == "lora_bias" for module in modules for vector in module.vectors)
 
     def slot_of(self, digest: str) -> int:
         """Its slot in the table, which stays its own as long as it is held by `acquire`."""
@@ -152,7 +168,7 @@ class AdapterPool:
         for entry in self._entries.values():
             if entry.users < 0 or (entry.users and entry.state is not State.RESIDENT):
                 errors.append(f"adapter {entry.digest[:12]} is {entry.state} with {entry.users} users")
-            if entry.removed and not entry.users and entry.job is None:
+            if entry.removed and not entry.users and not entry.busy:
                 errors.append(f"adapter {entry.digest[:12]} was removed and is still here")
         return errors
 
@@ -168,7 +184,7 @@ class AdapterPool:
 
     def _settle(self, entry: Entry) -> None:
         """Do what was put off until nobody uses the adapter and no thread works on it."""
-        if entry.users or entry.job is not None:
+        if entry.users or entry.busy:
             return
         if entry.leaving or entry.removed:
             self._loader.withdraw(entry)

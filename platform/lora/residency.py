@@ -1,6 +1,7 @@
 """Entry: what the pool knows of one adapter. Residency: the part of it that others may see."""
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,9 +57,13 @@ class Entry:
     """Set while its pages are being filled and while it is resident."""
     job: Future[Any] | None = None
     """What a loader thread is doing for it."""
+    finishing: Iterator[None] | None = None
+    """What the engine thread still has to do for its filled pages."""
     users: int = 0
     asked: float = -math.inf
     """When a request last asked for it."""
+    company: tuple[str, ...] = ()
+    """Digests, its own among them, that were last asked for together."""
     ordered: bool = False
     """An operator asked for the load that runs."""
     fresh: bool = False
@@ -77,6 +82,11 @@ class Entry:
     load_seconds: float | None = None
     last_used: float = -math.inf
     """When it was last taken, given back or loaded."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether its pages are somebody's; an entry that waits for room is not busy."""
+        return self.job is not None or self.finishing is not None
 
     def status(self, now: float) -> Residency:
         return Residency(

@@ -93,7 +93,7 @@ def _read_tensors(entries: dict[str, Any], data_start: int) -> tuple[tuple[Tenso
 
 def _read_tensor(name: str, entry: object, data_start: int) -> TensorInfo:
     if not _NAME.fullmatch(name):
-        raise ValueError("is no tensor's name, which is 1 to 256 letters, digits, '_', '-' and '.'")
+        raise ValueError("is no name: tensor names hold letters, digits, '_', '-' and '.' only, at most 256")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError("is not described by exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -9,8 +9,6 @@ UNSERVED: Final[dict[str, tuple[str, str]]] = {
         "full copies of base modules are not served",
         "train without modules_to_save, or merge the adapter and serve it as a base",
     ),
-    "use_dora": ("DoRA rescales the base weight itself", "train with use_dora=False"),
-    "lora_bias": ("a bias on lora_B is not served", "train with lora_bias=False"),
     "trainable_token_indices": (
         "trained token embeddings are not served",
         "train without trainable_token_indices, or merge them into the base",
@@ -49,7 +47,7 @@ UNSERVED: Final[dict[str, tuple[str, str]]] = {
 INERT: Final = frozenset(
     {
         "peft_version", "revision", "inference_mode", "lora_dropout", "megatron_core", "eva_config", "velora_config",
-        "qalora_group_size", "runtime_config", "ensure_weight_tying",
+        "qalora_group_size", "runtime_config", "ensure_weight_tying", "init_ia3_weights",
     }
 )  # fmt: skip
 """Keys that decide nothing once the adapter is trained."""

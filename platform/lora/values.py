@@ -13,12 +13,12 @@ CHUNK_BYTES: Final = 1 << 20
 LARGEST_WEIGHT: Final = 65504.0
 """What float16 can hold. No trained weight comes near it, and below it no conversion overflows."""
 
-_BITS: Final[dict[str, tuple[type[np.uint16] | type[np.uint32], int, int]]] = {
-    "F32": (np.uint32, 0x7FFFFFFF, 0x477FE000),
-    "F16": (np.uint16, 0x7FFF, 0x7BFF),
-    "BF16": (np.uint16, 0x7FFF, 0x477F),
+_BITS: Final[dict[str, tuple[type[np.uint16] | type[np.uint32], int, int, int]]] = {
+    "F32": (np.uint32, 0x7FFFFFFF, 0x477FE000, 0x3F800000),
+    "F16": (np.uint16, 0x7FFF, 0x7BFF, 0x3C00),
+    "BF16": (np.uint16, 0x7FFF, 0x477F, 0x3F80),
 }
-"""dtype -> (bits, mask of all but the sign, bits of LARGEST_WEIGHT rounded down). Magnitudes order as their bits do."""
+"""dtype -> (bits, mask of all but the sign, bits of LARGEST_WEIGHT rounded down, of 1). Magnitudes order as bits do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +27,23 @@ class Magnitudes:
     """No NaN, no infinity, nothing above LARGEST_WEIGHT."""
     largest: float
     """Without its sign."""
+    one: bool
+    """Every value is 1 or -1."""
 
 
 def scan_tensor(file: FileIO, tensor: TensorInfo, update: Callable[[memoryview], object]) -> Magnitudes:
     """Judge the tensor's values, and pass its bytes to `update` on the way. EOFError where the file ends early."""
-    bits, mask, limit = _BITS[tensor.dtype]
+    bits, mask, limit, one = _BITS[tensor.dtype]
     buffer = np.empty(min(CHUNK_BYTES, tensor.end - tensor.start), np.uint8)
-    largest = 0
+    smallest, largest = mask, 0
     file.seek(tensor.start)
     for position in range(tensor.start, tensor.end, CHUNK_BYTES):
         chunk = buffer[: tensor.end - position]
         read_exactly(file, chunk.data)
         update(chunk.data)
-        largest = max(largest, int(np.bitwise_and(chunk.view(bits), bits(mask)).max()))
-    return Magnitudes(largest <= limit, _to_float(largest, tensor.dtype))
+        magnitudes = np.bitwise_and(chunk.view(bits), bits(mask))
+        smallest, largest = min(smallest, int(magnitudes.min())), max(largest, int(magnitudes.max()))
+    return Magnitudes(largest <= limit, _to_float(largest, tensor.dtype), smallest == largest == one)
 
 
 def read_bytes(file: FileIO, count: int) -> bytes:

@@ -1,7 +1,8 @@
 """Adapter weights from disk to rank pages: read once, verified against the digest, converted, laid out.
 
-Pages are numpy arrays of bit patterns `[L, RANKS_PER_PAGE * (in + out)]`, unsigned integers as wide as the arena's
-dtype. Only numpy runs here: torch operations on a loader thread would start a second team of OpenMP threads.
+Pages are numpy arrays of bit patterns, unsigned integers as wide as the arena's dtype: rank pages
+`[L, RANKS_PER_PAGE * (in + out)]`, vector pages `[L, 2 * out]` float32. Only numpy runs here: torch operations on a
+loader thread would start a second team of OpenMP threads.
 """
 
 import hashlib
@@ -9,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .digest import DIGEST_TAG, canonical_tensors
 from .inspection import read_structure
-from .manifest import BaseSignature, ModuleLora, TensorInfo
+from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
 from .report import Report
 from .values import read_exactly
 
@@ -24,8 +25,15 @@ CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 
 Bits = NDArray[np.unsignedinteger[Any]]
-Pages = Mapping[str, Sequence[Bits]]
-"""kind -> its pages."""
+
+
+class PageKind(NamedTuple):
+    kind: str
+    vectors: bool
+    """A page of gains and shifts over the outputs, not of ranks."""
+
+
+Pages = Mapping[PageKind, Sequence[Bits]]
 
 
 def read_modules(folder: Path, base: BaseSignature) -> tuple[ModuleLora, ...]:
@@ -45,18 +53,26 @@ def load_pages(
 
     ValueError when the bytes on disk are not those of `digest`: then `pages` must not be used.
     """
-    for page in (page for kind in pages.values() for page in kind):
-        page.fill(0)
-    homes = _homes(modules, ranks_per_page, pages)
+    clear_pages(pages)
+    homes = _homes(modules, ranks_per_page, dtype, pages)
     seen = hashlib.sha256(DIGEST_TAG)
     with FileIO(folder / WEIGHTS_FILE) as file:
         for facts, tensor in canonical_tensors(modules):
             bits = _read_tensor(file, tensor)
             seen.update(facts)
             seen.update(bits.data)
-            homes[tensor].put(convert(bits, tensor.dtype, dtype))
+            homes[tensor].put(bits)
     if seen.hexdigest() != digest:
         raise ValueError(f"{folder / WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
+
+
+def clear_pages(pages: Pages) -> None:
+    """No ranks, gains of 1 and shifts of 0."""
+    for kind, found in pages.items():
+        for page in found:
+            page.fill(0)
+            if kind.vectors:
+                _vectors(page)[:, 0] = 1
 
 
 def convert(bits: Bits, source: str, target: str) -> Bits:
@@ -64,17 +80,25 @@ def convert(bits: Bits, source: str, target: str) -> Bits:
     return bits if source == target else _FROM_FLOAT[target](_TO_FLOAT[source](bits))
 
 
+class _Home(Protocol):
+    def put(self, bits: Bits) -> None:
+        """Lay out a tensor where it belongs."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Home:
-    """Where one tensor goes."""
+class _Ranks:
+    """Where A or B goes."""
 
     shares: Sequence[Bits]
     """Its part `[ranks_per_page, width]` of each page."""
     by_column: bool
     """B comes with one column per rank, A with one row."""
+    source: str
+    target: str
 
     def put(self, bits: Bits) -> None:
-        by_rank = bits.T if self.by_column else bits
+        values = convert(bits, self.source, self.target)
+        by_rank = values.T if self.by_column else values
         start = 0
         for share in self.shares:
             rows = by_rank[start : start + len(share)]
@@ -82,14 +106,46 @@ class _Home:
             start += len(share)
 
 
-def _homes(modules: Sequence[ModuleLora], ranks_per_page: int, pages: Pages) -> dict[TensorInfo, _Home]:
-    homes = {}
+@dataclass(frozen=True, slots=True)
+class _Vector:
+    """Where a vector goes: what the base decides of it, `finish` adds later."""
+
+    role: Role
+    source: str
+    scaling: float
+    gain: NDArray[np.float32]
+    shift: NDArray[np.float32]
+
+    def put(self, bits: Bits) -> None:
+        values = _TO_FLOAT[self.source](bits).reshape(-1)
+        if self.role in ("magnitude", "gain"):
+            self.gain[:] *= values
+        else:
+            self.shift[:] += values * np.float32(self.scaling if self.role == "lora_bias" else 1.0)
+
+
+def _homes(modules: Sequence[ModuleLora], ranks_per_page: int, dtype: str, pages: Pages) -> dict[TensorInfo, _Home]:
+    homes: dict[TensorInfo, _Home] = {}
     for module in modules:
-        rows = [page[module.layer] for page in pages[module.kind]]
-        split = ranks_per_page * module.a.shape[1]
-        homes[module.a] = _Home([row[:split].reshape(ranks_per_page, -1) for row in rows], by_column=False)
-        homes[module.b] = _Home([row[split:].reshape(ranks_per_page, -1) for row in rows], by_column=True)
+        if module.a is not None and module.b is not None:
+            rows = [page[module.layer] for page in pages[PageKind(module.kind, vectors=False)]]
+            split = ranks_per_page * module.a.shape[1]
+            a, b = ([part.reshape(ranks_per_page, -1) for part in parts] for parts in _split(rows, split))
+            homes[module.a] = _Ranks(a, by_column=False, source=module.a.dtype, target=dtype)
+            homes[module.b] = _Ranks(b, by_column=True, source=module.b.dtype, target=dtype)
+        for vector in module.vectors:
+            gain, shift = _vectors(pages[PageKind(module.kind, vectors=True)][0])[module.layer]
+            homes[vector.tensor] = _Vector(vector.role, vector.tensor.dtype, module.scaling, gain, shift)
     return homes
+
+
+def _split(rows: Sequence[Bits], at: int) -> tuple[list[Bits], list[Bits]]:
+    return [row[:at] for row in rows], [row[at:] for row in rows]
+
+
+def _vectors(page: Bits) -> NDArray[np.float32]:
+    """[L, 2, out]: gains and shifts."""
+    return page.view(np.float32).reshape(len(page), 2, -1)
 
 
 def _read_tensor(file: FileIO, tensor: TensorInfo) -> Bits:

@@ -31,6 +31,16 @@ class PackedBfloat16Linear:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
         return y
 
+    def columns(self, first: int, last: int) -> torch.Tensor:
+        """The answers to unit vectors: oneDNN keeps its order of the weights to itself."""
+        unit_vectors = torch.zeros(last - first, self.in_features, dtype=torch.bfloat16)
+        unit_vectors.diagonal(first).fill_(1)
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(unit_vectors, self._weight, None, "none", [], "")
+        return y.float()
+
+    def bias(self) -> torch.Tensor:
+        return torch.zeros(sum(self.out_features)) if self._bias is None else self._bias.float()
+
     def weight_bytes(self) -> int:
         rows = sum(self.out_features)
         return 2 * rows * (self.in_features + (self._bias is not None))

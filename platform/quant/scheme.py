@@ -24,5 +24,14 @@ class LinearMethod(Protocol):
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         """x [T, in] in the compute dtype -> [T, sum(out_features)] in the compute dtype, bias added."""
 
+    def columns(self, first: int, last: int) -> torch.Tensor:
+        """[last - first, sum(out_features)] float32: what these inputs count for, exactly as stored, without the bias.
+
+        For what an adapter says relative to the weights; not fast. `first` is even.
+        """
+
+    def bias(self) -> torch.Tensor:
+        """[sum(out_features)] float32, zeros where there is none."""
+
     def weight_bytes(self) -> int:
         """Bytes held after finish()."""

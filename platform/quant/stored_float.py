@@ -5,7 +5,7 @@ instructions: half the memory traffic of fp32 weights. A row's result is the sam
 import numpy as np
 import torch
 
-from .kernels.panel_linear import pack_weight, panel_linear, scratch_size
+from .kernels.panel_linear import pack_weight, panel_linear, scratch_size, unpack_columns
 from .parts import Parts
 
 BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16, torch.float32: torch.float32}
@@ -22,7 +22,7 @@ class StoredFloatLinear:
         self._parts = Parts(in_features, out_features)
         self.panels = np.empty(0, np.float32)
         """The weight as panel_linear takes it, one-dimensional."""
-        self.bias = np.zeros(self._rows, np.float32)
+        self.biases = np.zeros(self._rows, np.float32)
         self._workers = torch.get_num_threads()
 
     def load(self, part: int, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -32,7 +32,7 @@ class StoredFloatLinear:
         weight, bias = self._parts.weight(self._storage), self._parts.bias(torch.float32)
         self.panels = pack_weight(weight.view(BITS[self._storage]).numpy()).reshape(-1)
         if bias is not None:
-            self.bias = bias.numpy()
+            self.biases = bias.numpy()
         del self._parts
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ class StoredFloatLinear:
         scratch = torch.empty(scratch_size(*x.shape))
         panel_linear(
             self.panels,
-            self.bias.ctypes.data,
+            self.biases.ctypes.data,
             x.data_ptr(),
             scratch.data_ptr(),
             y.data_ptr(),
@@ -53,5 +53,12 @@ class StoredFloatLinear:
         )
         return y
 
+    def columns(self, first: int, last: int) -> torch.Tensor:
+        bits = unpack_columns(self.panels, self._rows, self.in_features, first, last)
+        return torch.from_numpy(bits).view(self._storage).float()
+
+    def bias(self) -> torch.Tensor:
+        return torch.from_numpy(self.biases)
+
     def weight_bytes(self) -> int:
-        return self.panels.nbytes + self.bias.nbytes
+        return self.panels.nbytes + self.biases.nbytes

@@ -29,5 +29,11 @@ class TorchLinear:
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self._weight, self._bias)
 
+    def columns(self, first: int, last: int) -> torch.Tensor:
+        return self._weight[:, first:last].T.float()
+
+    def bias(self) -> torch.Tensor:
+        return torch.zeros(sum(self.out_features)) if self._bias is None else self._bias.float()
+
     def weight_bytes(self) -> int:
         return self._weight.nbytes + (self._bias.nbytes if self._bias is not None else 0)

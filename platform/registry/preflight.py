@@ -4,13 +4,9 @@ The files are hostile until proven otherwise, so they are read in a child proces
 whatever they do to it, the API process gets a short verdict or kills it.
 """
 
-import os
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -18,10 +14,10 @@ from loraplex.lora.manifest import BaseSignature
 
 from .artifacts import ArtifactStore, Blob
 from .base import ServedBase
+from .child import ChildFailed, ask_child
+from .conversion import convert, needs_conversion
 from .report import Finding, Report
 
-MAX_VERDICT = 1 << 20
-"""Bytes of JSON that the child may answer with."""
 MAX_CHILDREN = 2
 _REMEMBERED = 64
 
@@ -36,6 +32,15 @@ class Task(msgspec.Struct, frozen=True):
     memory: int
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The two files as they would be served, and what was found in them."""
+
+    config: Blob
+    weights: Blob
+    report: Report
+
+
 class Preflight:
     """Checks against one base. `memory`: bytes of address space of the child, beside the size of the weights file."""
 
@@ -43,6 +48,20 @@ class Preflight:
         self._store, self._base, self._seconds, self._memory = store, base, seconds, memory
         self._lock, self._turns = threading.Lock(), threading.Semaphore(MAX_CHILDREN)
         self._reports: OrderedDict[tuple[str, str], Report] = OrderedDict()
+
+    def prepare(self, config: Blob, weights: Blob) -> Prepared:
+        """Convert these two blobs where their kind is not served as it is, and check what is to be served.
+
+        Blocks until the children have answered. Raises StorageFull.
+        """
+        if not needs_conversion(self._store, config):
+            return Prepared(config, weights, self.check(config, weights))
+        with self._turns:
+            made = convert(self._store, self._base.signature, config, weights)
+        if any(finding.level == "fail" for finding in made.findings):
+            return Prepared(config, weights, Report(made.findings))
+        report = self.check(made.config, made.weights)
+        return Prepared(made.config, made.weights, Report(made.findings + report.findings, report.summary))
 
     def check(self, config: Blob, weights: Blob) -> Report:
         """The report on these two blobs. Blocks until the child has answered; bytes that passed are not read again."""
@@ -60,15 +79,11 @@ class Preflight:
                 self._reports.popitem(last=False)
 
     def _inspect(self, config: Blob, weights: Blob) -> Report:
-        task = self._task(config, weights)
-        command = [sys.executable, "-P", "-s", "-m", "loraplex.registry.preflight_worker"]
         try:
-            child = subprocess.run(
-                command, input=msgspec.json.encode(task), capture_output=True, timeout=self._seconds, env=_environment()
-            )
-        except subprocess.TimeoutExpired:
-            return _unreadable(f"Reading the files took longer than {self._seconds} s.")
-        return _verdict(child)
+            answer = ask_child("loraplex.registry.preflight_worker", self._task(config, weights), self._seconds)
+        except ChildFailed as error:
+            return _unreadable(str(error))
+        return msgspec.json.decode(answer, type=Report)
 
     def _task(self, config: Blob, weights: Blob) -> Task:
         return Task(
@@ -80,25 +95,6 @@ class Preflight:
         )
 
 
-def _verdict(child: "subprocess.CompletedProcess[bytes]") -> Report:
-    if child.returncode != 0:
-        return _unreadable(f"Reading the files ended the checker ({_last_line(child)}).")
-    if len(child.stdout) > MAX_VERDICT:
-        return _unreadable(f"The files gave a report of {len(child.stdout)} bytes.")
-    return msgspec.json.decode(child.stdout, type=Report)
-
-
-def _last_line(child: "subprocess.CompletedProcess[bytes]") -> str:
-    lines = child.stderr.decode("ascii", "backslashreplace").splitlines()
-    return lines[-1][:200] if lines else f"exit status {child.returncode}"
-
-
 def _unreadable(message: str) -> Report:
     remedy = "Save the adapter again with PEFT's save_pretrained() and upload both files."
     return Report([Finding("readable", "fail", message, remedy)])
-
-
-def _environment() -> dict[str, str]:
-    """No secrets of ours, one thread, and the same loraplex that runs here."""
-    source = str(Path(__file__).parents[2])
-    return {"PATH": os.defpath, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

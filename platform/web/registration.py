@@ -1,12 +1,12 @@
 """Making a version of two files; shared by the admin API, the dashboard and the command line."""
 
 import asyncio
-import hashlib
 from pathlib import Path
 
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
 from loraplex.registry.base import ServedBase
+from loraplex.registry.conversion import keep_file
 from loraplex.registry.errors import UploadMissing
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Report
@@ -60,22 +60,15 @@ def _checked(
     tenant: str = DEFAULT_TENANT,
 ) -> tuple[AddedVersion, Report]:
     assert registry.preflight is not None
-    report = registry.preflight.check(config, weights)
+    ready = registry.preflight.prepare(config, weights)
     fingerprint = base.signature.fingerprint
     added = registry.adapters.add_version(
-        name, config, weights, report, base_fingerprint=fingerprint, actor=actor, tenant=tenant
+        name, ready.config, ready.weights, ready.report, base_fingerprint=fingerprint, actor=actor, tenant=tenant
     )
-    return added, report
+    return added, ready.report
 
 
 def _copied(registry: Registry, path: Path) -> Blob:
     if not path.is_file():
         raise ValueError(f"{path} is missing. An adapter's folder has {CONFIG_FILE} and {WEIGHTS_FILE}.")
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        size = file.seek(0, 2)
-        file.seek(0)
-        with registry.store.receive(size, sha256, limit=size) as incoming:
-            while chunk := file.read(1 << 20):
-                incoming.write(chunk)
-            return incoming.finish()
+    return keep_file(registry.store, path)

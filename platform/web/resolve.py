@@ -1,44 +1,91 @@
 """From the `model` a client names to what the engine runs with."""
 
+from collections.abc import Mapping
+
 from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
 from loraplex.registry.snapshot import ResolvedAdapter
 
-from .errors import ApiError, from_engine, not_found, overloaded
+from .errors import ApiError, from_engine, invalid, not_found, overloaded
 from .state import State
 
 
-async def resolve_adapter(state: State, model: str, tenant: str) -> ResolvedAdapter | None:
-    """None for the base model. When this returns, the engine knows the adapter. Raises ApiError."""
-    adapter = find_model(state, model, tenant)
-    if adapter is None:
-        return None
+async def resolve_adapters(
+    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str
+) -> dict[str, tuple[ResolvedAdapter, float]]:
+    """What a request runs with, by the names it used, each with its scale.
+
+    Nothing for the base; the adapter that `model` names; or `adapters` where `model` names the base. When this returns,
+    the engine knows them. Raises ApiError.
+    """
+    if adapters is None:
+        found = find_model(state, model, tenant)
+        resolved = {} if found is None else {model: (found, 1.0)}
+    else:
+        if find_model(state, model, tenant) is not None:
+            message = (
+                f"adapters are added to the base: set model to '{state.settings.base_name}', or leave adapters out."
+            )
+            raise invalid(message, "adapters")
+        resolved = {name: (_find_adapter(state, name, tenant), scale) for name, scale in adapters.items()}
+        if len({adapter.digest for adapter, _ in resolved.values()}) < len(resolved):
+            raise invalid("Two names in adapters mean the same adapter; add their scales up.", "adapters")
+    for adapter, _ in resolved.values():
+        await _ensure(state, adapter)
+    return resolved
+
+
+def explain(
+    state: State,
+    tenant: str,
+    adapters: Mapping[str, ResolvedAdapter],
+    error: EngineUnavailable | RequestRejected,
+) -> ApiError:
+    """What the engine's refusal of a request with `adapters` means, of which some may have been removed since.
+
+    Gone for good is what a new request would hear; a version that another one has replaced is worth a retry.
+    """
+    if not isinstance(error, RequestRejected) or error.kind not in ("unavailable", "invalid"):
+        return from_engine(error)
+    if error.kind == "invalid":
+        return from_engine(_with_names(error, adapters))
+    for name, served in adapters.items():
+        try:
+            adapter = find_model(state, name, tenant)
+        except ApiError as gone:
+            gone.message = f"The adapter was removed before this request could run. {gone.message}"
+            return gone
+        if adapter is None or adapter.digest != served.digest:
+            return overloaded(f"The version of '{name}' that this request waited for was removed; another serves now.")
+    return from_engine(error)
+
+
+def _with_names(error: RequestRejected, adapters: Mapping[str, ResolvedAdapter]) -> RequestRejected:
+    """The engine knows digests alone."""
+    message = str(error)
+    for name, adapter in adapters.items():
+        message = message.replace(adapter.digest[:12], f"'{name}'")
+    return RequestRejected(error.kind, message)
+
+
+async def _ensure(state: State, adapter: ResolvedAdapter) -> None:
     try:
         await state.reconciler.ensure(adapter)
     except AdapterError as error:
         raise _unavailable(f"Adapter '{adapter.name}' cannot be served: {error}") from None
     except EngineUnavailable as error:
         raise from_engine(error) from None
-    return adapter
 
 
-def explain(
-    state: State, model: str, tenant: str, digest: str | None, error: EngineUnavailable | RequestRejected
-) -> ApiError:
-    """What the engine's refusal of a request for `model` means, which may have been removed since it was resolved.
-
-    Gone for good is what a new request would hear; a version that another one has replaced is worth a retry.
-    """
-    if digest is None or not isinstance(error, RequestRejected) or error.kind != "unavailable":
-        return from_engine(error)
+def _find_adapter(state: State, name: str, tenant: str) -> ResolvedAdapter:
     try:
-        adapter = find_model(state, model, tenant)
-    except ApiError as gone:
-        gone.message = f"The adapter was removed before this request could run. {gone.message}"
-        return gone
-    if adapter is None or adapter.digest != digest:
-        return overloaded(f"The version of '{model}' that this request waited for was removed; another serves now.")
-    return from_engine(error)
+        adapter = find_model(state, name, tenant)
+    except ApiError as error:
+        error.param = "adapters"
+        raise
+    if adapter is None:
+        raise invalid(f"adapters names '{name}', which is the base: the base is always there.", "adapters")
+    return adapter
 
 
 def find_model(state: State, model: str, tenant: str) -> ResolvedAdapter | None:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,7 @@ from loraplex.engine.sampling import SamplingParams
 from .auth import Caller
 from .errors import ApiError, invalid, overloaded
 from .generation import Generation
-from .resolve import explain, resolve_adapter
+from .resolve import explain, resolve_adapters
 from .state import State
 
 INLINE_CHARS = 8192
@@ -25,6 +25,8 @@ class Order:
     """What to generate: prompts as token ids, the same parameters for all. `prompt_field` names them in errors."""
 
     model: str
+    adapters: Mapping[str, float] | None = None
+    """Names and scales of adapters that are summed; `model` is then the base."""
     prompts: Sequence[list[int]]
     params: SamplingParams
     prompt_field: str
@@ -40,23 +42,24 @@ async def start_generations(state: State, caller: Caller, order: Order, request_
     if not state.engine.ready():
         raise overloaded(f"The engine is {state.engine.state.value}. Try again in a moment.")
     _verify(order, state)
-    adapter = await resolve_adapter(state, order.model, caller.tenant)
+    adapters = await resolve_adapters(state, order.model, order.adapters, caller.tenant)
+    refs = [AdapterRef(digest=adapter.digest, scale=scale) for adapter, scale in adapters.values()]
     call_id, n = uuid.uuid4().hex, order.params.n
     requests = [
         GenerateRequest(
             request_id=f"{call_id}-{number}",
             prompt_token_ids=prompt,
             params=order.params,
-            adapter=None if adapter is None else AdapterRef(digest=adapter.digest),
+            adapters=refs,
             tenant=caller.tenant,
             cache_salt=f"{caller.tenant}\0{order.cache_salt}",
             priority=order.priority,
         )
         for number, prompt in enumerate(order.prompts)
     ]
-    label = state.settings.base_name if adapter is None else adapter.name
-    digest = None if adapter is None else adapter.digest
-    words = partial(explain, state, order.model, caller.tenant, digest)
+    # Sums have no label of their own: their number has no bound.
+    label = next(iter(adapters.values()))[0].name if len(adapters) == 1 else state.settings.base_name
+    words = partial(explain, state, caller.tenant, {name: adapter for name, (adapter, _) in adapters.items()})
     return [
         Generation(state.engine, state.tokenizer, request, state.metrics, label, request_id, words, number * n)
         for number, request in enumerate(requests)

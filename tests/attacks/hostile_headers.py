@@ -83,7 +83,7 @@ def hostile_names() -> Iterator[Case]:
         "emoji": "\U0001f600",
     }
     for name, tensor in names.items():
-        yield f"name-{name}", "is no tensor's name", header({tensor: entry(DATA, DATA + 256)})
+        yield f"name-{name}", "is no name: tensor names hold letters", header({tensor: entry(DATA, DATA + 256)})
     yield "name-nul", "NUL", header({Q_A + "\0.txt": entry(DATA, DATA + 256)})
 
 

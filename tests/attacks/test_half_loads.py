@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Street:
 
     def load(self) -> str | None:
         """Ask for the bad one and let it be tried once; why that failed."""
-        assert not self.pool.acquire(self.bad)
+        assert not self.pool.acquire((self.bad,))
         self.house.work()
         return self.pool.failure(self.bad)
 
@@ -53,7 +53,7 @@ class Street:
 
     def check_tried_again(self) -> None:
         """Not at once, but soon, and then all is well."""
-        assert not self.pool.acquire(self.bad) and not self.pool.loading()
+        assert not self.pool.acquire((self.bad,)) and not self.pool.loading()
         self.house.clock.now += 1.1
         assert self.pool.failure(self.bad) is None
         self.house.take(self.bad)
@@ -135,7 +135,7 @@ def test_files_that_change_between_the_steps_of_a_load(street: Street, change: s
     """The header is read in one step and the weights in a later one."""
     folder, kept = tmp_path / "3", tmp_path / "kept"
     shutil.copytree(folder, kept)
-    assert not street.pool.acquire(street.bad)
+    assert not street.pool.acquire((street.bad,))
     street.house.executor.run()
     make, words = CHANGES[change]
     make(folder)
@@ -150,7 +150,7 @@ def test_files_that_change_between_the_steps_of_a_load(street: Street, change: s
 
 def test_a_filled_adapter_needs_its_files_no_more(street: Street, tmp_path: Path) -> None:
     """They vanish after the last read, before the table shows the pages."""
-    assert not street.pool.acquire(street.bad)
+    assert not street.pool.acquire((street.bad,))
     street.house.executor.run()
     street.pool.poll()
     street.house.executor.run()
@@ -169,6 +169,20 @@ def test_a_copy_to_the_device_may_fail(street: Street, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(store, "fill", fill)
         assert "out of memory" in str(street.load())
+    street.check_others()
+    street.check_tried_again()
+
+
+def test_vectors_that_do_not_fit_the_weights_of_the_base(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last step before an adapter is shown, on the engine's own thread."""
+
+    def finish(*_: Any) -> Iterator[None]:
+        yield
+        raise ValueError("a magnitude is zero where the base is not")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(street.pool._store, "finish", finish)
+        assert "a magnitude is zero" in str(street.load())
     street.check_others()
     street.check_tried_again()
 

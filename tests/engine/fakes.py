@@ -33,8 +33,8 @@ MASK = (1 << 64) - 1
 
 
 def root_state(message: GenerateRequest) -> int:
-    adapter = message.adapter
-    return zlib.crc32(repr((message.cache_salt, adapter and (adapter.digest, adapter.scale))).encode())
+    adapters = [(adapter.digest, adapter.scale) for adapter in message.adapters]
+    return zlib.crc32(repr((message.cache_salt, adapters)).encode())
 
 
 def next_state(state: int, token_id: int) -> int:
@@ -175,22 +175,33 @@ class FakeAdapters:
         self.loading: set[str] = set()
         self.failed: dict[str, str] = {}
         self.pinned: set[str] = set()
+        self.changing: set[str] = set()
+        """Adapters that do more than add to the base's outputs."""
         self.held: dict[str, int] = {}
         """Resident adapters, least recently used first, and how often they are held."""
 
     def register(self, *digests: str) -> None:
         self.registered.update(digests)
 
-    def acquire(self, digest: str) -> bool:
+    def acquire(self, digests: tuple[str, ...]) -> bool:
+        here = [self._is_here(digest) for digest in digests]
+        if all(here):
+            for digest in digests:
+                self.held[digest] = self.held.pop(digest) + 1
+        return all(here)
+
+    def is_additive(self, digest: str) -> bool:
+        assert self.held[digest]
+        return digest not in self.changing
+
+    def _is_here(self, digest: str) -> bool:
         if digest in self.held:
-            self.held[digest] = self.held.pop(digest) + 1
             return True
         if digest in self.registered and digest not in self.failed and digest not in self.loading and self._make_room():
             self.loading.add(digest)
             if self.instant:
                 self.finish_load(digest)
-                return self.acquire(digest)
-        return False
+        return digest in self.held
 
     def release(self, digest: str) -> None:
         assert self.held[digest] > 0, f"{digest} released twice"
@@ -357,7 +368,7 @@ def tokens(count: int, seed: int = 0) -> list[int]:
 def make_request(
     request_id: str,
     prompt: list[int],
-    adapter: str | None = None,
+    adapter: str | tuple[str, ...] | None = None,
     tenant: str = "default",
     priority: int = 0,
     scale: float = 1.0,
@@ -367,7 +378,7 @@ def make_request(
         request_id=request_id,
         prompt_token_ids=prompt,
         params=SamplingParams(**({"temperature": 0.0, "max_tokens": 8, "seed": 1} | params)),  # type: ignore[arg-type]
-        adapter=None if adapter is None else AdapterRef(adapter, scale),
+        adapters=[AdapterRef(name, scale) for name in ((adapter,) if isinstance(adapter, str) else adapter or ())],
         tenant=tenant,
         cache_salt=tenant,
         priority=priority,

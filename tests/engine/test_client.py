@@ -55,8 +55,8 @@ async def client(model: Path) -> AsyncIterator[EngineClient]:
 
 def request(name: str, max_tokens: int = 8, adapter: str | None = None, **settings: object) -> GenerateRequest:
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **settings)  # type: ignore[arg-type]
-    ref = None if adapter is None else AdapterRef(adapter)
-    return GenerateRequest(request_id=name, prompt_token_ids=PROMPT, params=params, adapter=ref)
+    refs = [] if adapter is None else [AdapterRef(adapter)]
+    return GenerateRequest(request_id=name, prompt_token_ids=PROMPT, params=params, adapters=refs)
 
 
 async def collect(client: EngineClient, request: GenerateRequest) -> list[int]:

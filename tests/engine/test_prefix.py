@@ -8,7 +8,7 @@ from loraplex.engine.prefix import block_key, encode, root_hash
 from loraplex.engine.protocol import AdapterRef
 
 Field = str | bytes | int | float | None
-Identity = tuple[str, str, AdapterRef | None, tuple[int, ...]]
+Identity = tuple[str, str, tuple[AdapterRef, ...], tuple[int, ...]]
 
 FIELDS = st.one_of(
     st.none(),
@@ -44,14 +44,16 @@ def test_borders_and_types_of_fields_are_part_of_the_encoding() -> None:
 def draw_identity(random: random.Random) -> Identity:
     """From so small a world that fields often agree, run into each other, and trade places."""
     words = ["", "a", "b", "ab", "1", "1.0", "None"]
-    adapter = random.choice([None, AdapterRef(random.choice(words), random.choice([1.0, 2.0, 0.5]))])
+    adapters = tuple(
+        AdapterRef(random.choice(words), random.choice([1.0, 2.0, 0.5])) for _ in range(random.choice([0, 0, 1, 1, 2]))
+    )
     tokens = tuple(random.randrange(3) for _ in range(random.randint(1, 8)))
-    return random.choice(words), random.choice(words), adapter, tokens
+    return random.choice(words), random.choice(words), adapters, tokens
 
 
 def chain_hash(identity: Identity, block_size: int = 2) -> bytes:
-    salt, fingerprint, adapter, tokens = identity
-    parent = root_hash(salt, fingerprint, adapter)
+    salt, fingerprint, adapters, tokens = identity
+    parent = root_hash(salt, fingerprint, adapters)
     for start in range(0, len(tokens), block_size):
         parent = block_key(parent, tokens[start : start + block_size]).hash
     return parent
@@ -68,14 +70,15 @@ def test_a_hundred_thousand_pairs_collide_only_when_equal() -> None:
 
 
 def test_each_field_changes_the_key() -> None:
-    base = ("tenant", "base", AdapterRef("digest", 1.0), (1, 2, 3, 4))
+    base = ("tenant", "base", (AdapterRef("digest", 1.0),), (1, 2, 3, 4))
     changes = [
         base,
         ("other", *base[1:]),
         (base[0], "other", *base[2:]),
-        (*base[:2], AdapterRef("other", 1.0), base[3]),
-        (*base[:2], AdapterRef("digest", 2.0), base[3]),
-        (*base[:2], None, base[3]),
+        (*base[:2], (AdapterRef("other", 1.0),), base[3]),
+        (*base[:2], (AdapterRef("digest", 2.0),), base[3]),
+        (*base[:2], (AdapterRef("digest", 1.0), AdapterRef("other", 1.0)), base[3]),
+        (*base[:2], (), base[3]),
         (*base[:3], (1, 2, 4, 3)),
         (*base[:3], (2, 2, 3, 4)),
     ]
@@ -83,4 +86,4 @@ def test_each_field_changes_the_key() -> None:
 
 
 def test_adapter_and_salt_of_the_same_name_stay_apart() -> None:
-    assert root_hash("x", "base", None) != root_hash("", "base", AdapterRef("x"))
+    assert root_hash("x", "base", ()) != root_hash("", "base", [AdapterRef("x")])

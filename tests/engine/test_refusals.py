@@ -16,6 +16,8 @@ from .fakes import EOS, VOCAB, Harness, make_limits, make_request, tokens
         ({"prompt": [1, -1]}, "token id -1"),
         ({"prompt": [1], "temperature": -1.0}, "temperature must be between 0.0 and 100.0"),
         ({"prompt": [1], "adapter": "a", "scale": float("nan")}, "scale must be a finite number, got nan"),
+        ({"prompt": [1], "adapter": ("a", "b", "a")}, "an adapter is named twice"),
+        ({"prompt": [1], "adapter": tuple("abcdefghi")}, "9 adapters were asked for; at most 8"),
         ({"prompt": [1], "min_tokens": 1, "allowed_token_ids": [EOS]}, "forbids every token of allowed_token_ids"),
     ],
 )

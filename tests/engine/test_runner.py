@@ -58,12 +58,12 @@ def runner(decoder: EchoDecoder, cache: RecordingCache) -> ModelRunner:
     return ModelRunner(decoder, cache, Slots(), Sampler(), block_size=4)  # type: ignore[arg-type]
 
 
-def sequence(token_ids: list[int], blocks: list[int], adapter: AdapterRef | None = None, **params: Any) -> Sequence:
+def sequence(token_ids: list[int], blocks: list[int], *adapters: AdapterRef, **params: Any) -> Sequence:
     message = GenerateRequest(
         request_id="r",
         prompt_token_ids=token_ids,
         params=SamplingParams(temperature=0.0, **params),
-        adapter=adapter,
+        adapters=list(adapters),
     )
     request = Request(message, 0, 0.0, max_length=99, eos_token_ids=frozenset(), fingerprint="f")
     request.sequences[0].blocks = blocks
@@ -105,9 +105,24 @@ def test_each_token_carries_its_adapters_slot_and_scale(runner: ModelRunner, dec
     runner.run(StepPlan(items))
     lora = decoder.batch.lora
     assert lora is not None
-    assert lora.token_slot.tolist() == [3, 3, -1, 0]
-    assert lora.token_scale.tolist() == [0.5, 0.5, 1.0, 1.0]
+    assert lora.token_slot.tolist() == [[3], [3], [-1], [0]]
     assert lora.sorted_tokens.tolist() == [3, 0, 1]
+    assert lora.scales.tolist() == [1.0, 0.5, 0.5]
+
+
+def test_a_sum_of_adapters_is_one_round_each(runner: ModelRunner, decoder: EchoDecoder) -> None:
+    both = [AdapterRef("second", 0.5), AdapterRef("first", -2.0)]
+    items = [
+        Scheduled(sequence([1, 2], [1], *both), 0, 2, True),
+        Scheduled(sequence([1], [2], AdapterRef("first")), 0, 1, True),
+    ]
+    runner.run(StepPlan(items))
+    lora = decoder.batch.lora
+    assert lora is not None
+    assert lora.token_slot.tolist() == [[3, 0], [3, 0], [0, -1]]
+    assert lora.sorted_tokens.tolist() == [2, 0, 1, 0, 1] and lora.scales.tolist() == [1.0, 0.5, 0.5, -2.0, -2.0]
+    assert lora.segment_slots.tolist() == [0, 3, 0] and lora.segment_starts.tolist() == [0, 1, 3, 5]
+    assert lora.round_starts.tolist() == [0, 2, 3]
 
 
 def test_prompt_logprobs_are_those_of_the_tokens_that_follow(runner: ModelRunner) -> None:

@@ -140,6 +140,39 @@ def test_an_adapter_that_cannot_be_had_ends_its_requests_only(registered: bool, 
     harness.assert_released()
 
 
+def test_a_sum_waits_for_all_its_adapters_and_holds_none_meanwhile() -> None:
+    harness = Harness(adapters=FakeAdapters(instant=False))
+    harness.adapters.register("a", "b")
+    stream = harness.add(make_request("sum", tokens(4), ("a", "b"), n=2, ignore_eos=True))
+    harness.step()
+    harness.adapters.finish_load("a")
+    harness.step()
+    assert not stream.messages and harness.adapters.held == {"a": 0}
+    harness.adapters.finish_load("b")
+    harness.step()
+    assert harness.adapters.held == {"a": 1, "b": 1}
+    harness.drain()
+    assert stream.reasons == [FinishReason.LENGTH] * 2
+    harness.assert_released()
+
+
+@pytest.mark.parametrize(("adapter", "scale"), [(("a", "b"), 1.0), ("b", 0.5)])
+def test_what_is_more_than_an_addition_is_neither_summed_nor_scaled(
+    adapter: str | tuple[str, ...], scale: float
+) -> None:
+    harness = Harness()
+    harness.adapters.register("a", "b")
+    harness.adapters.changing.add("b")
+    refused = harness.add(make_request("refused", tokens(4), adapter, scale=scale))
+    alone = harness.add(make_request("alone", tokens(4), "b"))
+    scaled = harness.add(make_request("scaled", tokens(4), "a", scale=0.5))
+    harness.drain()
+    assert refused.failure is not None and refused.failure.kind == "invalid"
+    assert "adapter b scales the base's own outputs" in refused.failure.message
+    assert alone.failure is None and scaled.failure is None
+    harness.assert_released()
+
+
 def test_a_running_request_keeps_an_unregistered_adapter_through_preemption() -> None:
     harness = Harness()
     harness.adapters.register("a")

@@ -24,7 +24,8 @@ def test_a_known_prefix_is_not_computed_again_but_its_last_token_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"tenant": "other"}, {"adapter": "a"}, {"adapter": "b", "scale": 2.0}, {"adapter": "c"}]
+    "other",
+    [{"tenant": "other"}, {"adapter": "a"}, {"adapter": "b", "scale": 2.0}, {"adapter": "c"}, {"adapter": ("a", "b")}],
 )
 def test_nothing_is_shared_across_tenants_adapters_or_scales(other: dict[str, Any]) -> None:
     harness = Harness(adapters=FakeAdapters(capacity=4))

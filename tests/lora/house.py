@@ -73,9 +73,9 @@ class House:
             assert self.pool.check_integrity() == []
 
     def take(self, digest: str) -> None:
-        if not self.pool.acquire(digest):
+        if not self.pool.acquire((digest,)):
             self.work()
-            assert self.pool.acquire(digest), self.pool.failure(digest)
+            assert self.pool.acquire((digest,)), self.pool.failure(digest)
         self.check_pages(digest)
 
     def check_pages(self, digest: str) -> None:

@@ -120,7 +120,7 @@ def test_all_failures_are_told_at_once(tmp_path: Path) -> None:
     del tensors[tensor_name(1, "q_proj", "B")]
     tensors[tensor_name(1, "down_proj", "A")][0, 0] = np.nan
     tensors["base_model.model.lm_head.lora_A.weight"] = np.ones((4, 16), np.float32)
-    folder = write_adapter(tmp_path, make_config(use_dora=True, lora_alpha=0), tensors)
+    folder = write_adapter(tmp_path, make_config(use_qalora=True, lora_alpha=0), tensors)
     failed = [finding for finding in findings(folder) if finding.level == "fail"]
     assert {"config", "features", "modules", "shapes", "values"} == {finding.check for finding in failed}
     words = " ".join(finding.message for finding in failed)
@@ -129,7 +129,7 @@ def test_all_failures_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_what_was_not_judged_is_not_praised(tmp_path: Path) -> None:
-    folder = write_adapter(tmp_path, make_config(peft_type="IA3"), make_tensors())
+    folder = write_adapter(tmp_path, make_config(peft_type="OFT"), make_tensors())
     assert not {finding.check for finding in findings(folder)} & {"values", "effect", "targets", "base"}
 
 

@@ -21,18 +21,18 @@ def house(tmp_path: Path) -> House:
 def test_a_load_goes_on_in_the_background(house: House) -> None:
     ready, missing = house.add(1), house.add(2)
     house.take(ready)
-    assert not house.pool.acquire(missing)
+    assert not house.pool.acquire((missing,))
     assert house.pool.loading() and house.status(missing).state == "loading"
     house.pool.poll()
-    assert house.pool.acquire(ready), "nobody else waits"
-    assert not house.pool.acquire(missing) and house.pool.failure(missing) is None
+    assert house.pool.acquire((ready,)), "nobody else waits"
+    assert not house.pool.acquire((missing,)) and house.pool.failure(missing) is None
     slots_shown = int((house.pool.table.rank.amax(dim=(1, 2)) > 0).sum())
     house.executor.run()
     house.pool.poll()
     house.executor.run()
     assert int((house.pool.table.rank.amax(dim=(1, 2)) > 0).sum()) == slots_shown, "published before poll"
     house.pool.poll()
-    assert house.pool.acquire(missing) and not house.pool.loading()
+    assert house.pool.acquire((missing,)) and not house.pool.loading()
     house.check_pages(missing)
     status = house.status(missing)
     assert (status.state, status.rank, status.pages, status.bytes, status.loads) == ("resident", 8, 2, PAGE, 1)
@@ -78,7 +78,7 @@ def test_nothing_is_evicted_in_vain(house: House) -> None:
     house.take(used)
     house.take(idle)
     house.pool.release(idle)
-    assert not house.pool.acquire(large)
+    assert not house.pool.acquire((large,))
     house.work()
     assert house.pool.resident(idle), "even without it the large one does not fit yet"
 
@@ -86,19 +86,19 @@ def test_nothing_is_evicted_in_vain(house: House) -> None:
 def test_what_never_fits_is_told_with_numbers(house: House) -> None:
     giant, other = house.add(1, rank=40), house.add(2)
     house.take(other)
-    assert not house.pool.acquire(giant)
+    assert not house.pool.acquire((giant,))
     house.work()
     message = house.pool.failure(giant)
     assert message is not None and f"{5 * PAGE / 1e6:.1f} MB" in message and f"{3 * PAGE / 1e6:.1f} MB" in message
     assert "adapter_memory" in message
-    assert house.pool.acquire(other), "nobody had to leave for it"
+    assert house.pool.acquire((other,)), "nobody had to leave for it"
 
 
 def test_what_pinned_adapters_leave_no_room_for_fails(house: House) -> None:
     house.add(1, rank=16, pinned=True)
     large = house.add(2, rank=16)
     house.work()
-    assert not house.pool.acquire(large)
+    assert not house.pool.acquire((large,))
     house.work()
     message = house.pool.failure(large)
     assert message is not None and "unpin" in message
@@ -108,7 +108,7 @@ def test_slots_are_room_too(tmp_path: Path) -> None:
     house = House(tmp_path, pages=8, slots=1)
     first, second = house.add(1), house.add(2)
     house.take(first)
-    assert not house.pool.acquire(second)
+    assert not house.pool.acquire((second,))
     house.work()
     assert not house.pool.resident(second)
     house.pool.release(first)
@@ -121,7 +121,7 @@ def test_a_failed_load_marks_that_adapter_only_and_is_tried_again(house: House) 
     weights = house.folder / "1" / "adapter_model.safetensors"
     right = weights.read_bytes()
     weights.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
-    assert not house.pool.acquire(bad)
+    assert not house.pool.acquire((bad,))
     house.work()
     message = house.pool.failure(bad)
     assert message is not None and "has changed on disk" in message
@@ -129,7 +129,7 @@ def test_a_failed_load_marks_that_adapter_only_and_is_tried_again(house: House) 
     house.take(good)
     assert house.pool.bytes_used == PAGE and not bool(house.pool.table.rank[1:].any())
     weights.write_bytes(right)
-    assert not house.pool.acquire(bad) and not house.pool.loading(), "not at once"
+    assert not house.pool.acquire((bad,)) and not house.pool.loading(), "not at once"
     house.clock.now += 1.1
     assert house.pool.failure(bad) is None
     house.take(bad)
@@ -140,7 +140,7 @@ def test_waits_between_tries_grow(house: House) -> None:
     (house.folder / "1" / "adapter_config.json").unlink()
     waits = []
     for _ in range(8):
-        house.pool.acquire(bad)
+        house.pool.acquire((bad,))
         house.work()
         started = house.clock.now
         while house.pool.failure(bad):
@@ -169,7 +169,7 @@ def test_unregistered_adapters_stay_for_their_users(house: House) -> None:
     house.take(digest)
     house.take(digest)
     house.pool.unregister(digest)
-    assert not house.pool.acquire(digest) and "not registered" in str(house.pool.failure(digest))
+    assert not house.pool.acquire((digest,)) and "not registered" in str(house.pool.failure(digest))
     assert house.pool.statuses() == []
     house.pool.release(digest)
     house.check_pages(digest)
@@ -178,10 +178,58 @@ def test_unregistered_adapters_stay_for_their_users(house: House) -> None:
     house.pool.unregister(digest)
 
 
+def test_adapters_that_are_wanted_together_are_not_evicted_for_each_other(house: House) -> None:
+    first, second, third = house.add(1), house.add(2), house.add(3)
+    for digest in (third, first):
+        house.take(digest)
+        house.pool.release(digest)
+        house.clock.now += 1
+    house.add(4)
+    assert not house.pool.acquire((first, second)), "first is here already, second is not"
+    assert house.pool.check_integrity() == [] and house.status(first).running == 0
+    for _ in range(6):
+        house.pool.acquire((first, second))
+        house.work(1)
+        house.clock.now += PATIENCE / 2
+    assert house.pool.acquire((first, second))
+    for digest in (first, second):
+        house.check_pages(digest)
+        house.pool.release(digest)
+
+
+def test_the_waited_for_partner_pushes_out_strangers_only(house: House) -> None:
+    """Both pairs want more room than there is: the pair that asked first gets it, and then the other."""
+    pairs = [(house.add(1), house.add(2)), (house.add(3), house.add(4))]
+    served: list[tuple[str, ...]] = []
+    for _ in range(200):
+        for pair in pairs:
+            if pair not in served and house.pool.acquire(pair):
+                for digest in pair:
+                    house.check_pages(digest)
+                    house.pool.release(digest)
+                served.append(pair)
+        house.work(1)
+        house.clock.now += 0.1
+    assert served == pairs
+
+
+def test_a_sum_that_never_fits_is_refused_in_words(house: House) -> None:
+    together = tuple(house.add(seed) for seed in range(4))
+    for _ in range(20):
+        house.pool.acquire(together)
+        house.work(1)
+        house.clock.now += 0.1
+    reasons = [house.pool.failure(digest) for digest in together]
+    assert any(reason is not None and "asked for with it" in reason for reason in reasons)
+    alone = house.add(9)
+    house.clock.now += FORGOTTEN + 1
+    house.take(alone)
+
+
 @pytest.mark.parametrize("jobs_run", [0, 1, 2])
 def test_unregistering_during_a_load(house: House, jobs_run: int) -> None:
     digest = house.add(1)
-    house.pool.acquire(digest)
+    house.pool.acquire((digest,))
     for _ in range(jobs_run):
         house.executor.run()
         house.pool.poll() if jobs_run > 1 else None
@@ -196,7 +244,7 @@ def test_registering_again_before_the_last_user_is_gone(house: House) -> None:
     house.take(digest)
     house.pool.unregister(digest)
     house.add(1)
-    assert house.pool.acquire(digest)
+    assert house.pool.acquire((digest,))
     house.pool.release(digest)
     house.pool.release(digest)
     assert house.pool.resident(digest)
@@ -215,12 +263,12 @@ def test_another_folder_for_the_same_adapter(house: House) -> None:
 
 def test_evict(house: House) -> None:
     digest = house.add(1)
-    house.pool.acquire(digest)
+    house.pool.acquire((digest,))
     with pytest.raises(ValueError, match="is being loaded"):
         house.pool.evict(digest)
     house.take(digest)
     house.pool.evict(digest)
-    assert not house.pool.acquire(digest), "nobody new may take it"
+    assert not house.pool.acquire((digest,)), "nobody new may take it"
     house.check_pages(digest)
     house.pool.release(digest)
     assert house.status(digest).state == "registered" and house.pool.bytes_used == 0
@@ -245,7 +293,7 @@ def test_steady_users_do_not_keep_a_new_one_out(house: House) -> None:
     for _ in range(4000):
         house.clock.now += 0.01
         for digest in (*steady, waiting):
-            if house.pool.acquire(digest):
+            if house.pool.acquire((digest,)):
                 running.append(digest)
                 served.append(digest)
         while len(running) > 6:
@@ -257,27 +305,27 @@ def test_steady_users_do_not_keep_a_new_one_out(house: House) -> None:
 def test_small_ones_overtake_until_patience_ends(house: House) -> None:
     used, large, small, late = house.add(1, rank=16), house.add(2, rank=24), house.add(3), house.add(4)
     house.take(used)
-    assert not house.pool.acquire(large)
+    assert not house.pool.acquire((large,))
     house.work()
     house.take(small)
     house.pool.release(small)
     house.clock.now += PATIENCE
-    assert not house.pool.acquire(large) and not house.pool.acquire(late)
+    assert not house.pool.acquire((large,)) and not house.pool.acquire((late,))
     house.work()
     assert not house.pool.resident(small) and house.status(late).loads == 0, "its room is kept"
-    assert not house.pool.acquire(used), "in its turn"
+    assert not house.pool.acquire((used,)), "in its turn"
     house.pool.release(used)
     house.work()
-    assert house.pool.acquire(large)
+    assert house.pool.acquire((large,))
 
 
 def test_who_stops_asking_loses_the_place(house: House) -> None:
     used, gone, late = house.add(1, rank=24), house.add(2), house.add(3)
     house.take(used)
-    assert not house.pool.acquire(gone)
+    assert not house.pool.acquire((gone,))
     house.work()
     house.clock.now += FORGOTTEN
-    assert not house.pool.acquire(late)
+    assert not house.pool.acquire((late,))
     house.work()
     assert house.status(gone).state == "registered" and house.status(late).state == "loading"
 
@@ -288,7 +336,7 @@ def test_a_fresh_adapter_is_used_before_it_is_evicted(tmp_path: Path) -> None:
     waiting = list(digests)
     for _ in range(40):
         for digest in list(waiting):
-            if house.pool.acquire(digest):
+            if house.pool.acquire((digest,)):
                 waiting.remove(digest)
                 house.pool.release(digest)
         house.work(1)
@@ -310,7 +358,7 @@ def test_a_real_thread(tmp_path: Path) -> None:
     digests = [house.add(seed) for seed in range(4)]
     for digest in digests * 10:
         deadline = time.monotonic() + 10
-        while not pool.acquire(digest):
+        while not pool.acquire((digest,)):
             assert pool.failure(digest) is None and time.monotonic() < deadline
             pool.poll()
             time.sleep(0.0005)

@@ -83,7 +83,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(target=held, index=index)
     def acquire(self, index: int) -> str:
         digest = stored(index)[0]
-        if self.pool.acquire(digest):
+        if self.pool.acquire((digest,)):
             assert digest in self.known
             self.users[digest] += 1
             return digest
@@ -141,7 +141,7 @@ class PoolMachine(RuleBasedStateMachine):
                 self.house.take(digest)
                 self.pool.release(digest)
             else:
-                self.pool.acquire(digest)
+                self.pool.acquire((digest,))
                 self.house.work()
                 assert "does not fit" in str(self.pool.failure(digest))
 

@@ -45,6 +45,22 @@ def test_stored_float_equals_float64(in_features: int, out_features: tuple[int, 
 
 
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
+@pytest.mark.parametrize("in_features,out_features", SHAPES)
+def test_columns_are_the_stored_weights(in_features: int, out_features: tuple[int, ...], storage: torch.dtype) -> None:
+    methods: list[LinearMethod] = [
+        StoredFloatLinear(in_features, out_features, storage),
+        TorchLinear(in_features, out_features, storage),
+    ]
+    if storage == torch.bfloat16 and "avx512f" in cpu_features():
+        methods.append(PackedBfloat16Linear(in_features, out_features))
+    for method in methods:
+        weight, bias = load_random(method, storage)
+        pieces = [method.columns(first, min(first + 38, in_features)) for first in range(0, in_features, 38)]
+        assert torch.equal(torch.cat(pieces).T.double(), weight), type(method)
+        assert torch.equal(method.bias().double(), bias)
+
+
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
 def test_a_row_is_the_same_bits_whatever_its_neighbours(storage: torch.dtype) -> None:
     method = StoredFloatLinear(515, (70,), storage)
     load_random(method, storage)

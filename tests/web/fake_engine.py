@@ -36,6 +36,7 @@ class FakeEngine:
         self.crash_after: int | None = None
         self.max_queue = 1000
         self.registered: dict[str, AdapterSpec] = {}
+        self.changing: set[str] = set()
         self.resident: set[str] = set()
         self.refused: set[str] = set()
         """Digests whose registration fails."""
@@ -79,7 +80,7 @@ class FakeEngine:
         """Each running request holds some blocks; a few more are cached, the rest is free."""
         places = {digest: place for place, digest in enumerate(self.registered)}
         running = [request for request in self.requests if request.request_id in self.running]
-        kinds = [3 + places[request.adapter.digest] if request.adapter else 2 for request in running]
+        kinds = [3 + places[request.adapters[0].digest] if request.adapters else 2 for request in running]
         used = [kind for kind in kinds for _ in range(BLOCKS_A_REQUEST)] + [1] * CACHED_BLOCKS
         return bytes([*used, *([0] * BLOCKS)][:BLOCKS])
 
@@ -152,8 +153,11 @@ class FakeEngine:
         assert request.request_id not in self.running
         if len(self.running) >= self.max_queue:
             raise RequestRejected("overloaded", "the queue is full")
-        if request.adapter is not None and request.adapter.digest not in self.registered:
-            raise RequestRejected("unavailable", f"adapter {request.adapter.digest[:12]} is not registered")
+        for adapter in request.adapters:
+            if adapter.digest not in self.registered:
+                raise RequestRejected("unavailable", f"adapter {adapter.digest[:12]} is not registered")
+            if adapter.digest in self.changing and len(request.adapters) > 1:
+                raise RequestRejected("invalid", f"adapter {adapter.digest[:12]} scales the base's own outputs")
 
     def _maybe_crash(self, step: int) -> None:
         if self.crash_after is not None and step >= self.crash_after:
@@ -163,7 +167,7 @@ class FakeEngine:
 
     def _output(self, request: GenerateRequest) -> list[int]:
         """The sentence and the end-of-sequence token, or the sentence again and again, cut at max_tokens."""
-        digest = request.adapter.digest if request.adapter else None
+        digest = request.adapters[0].digest if request.adapters else None
         sentence = self._tokenizer.encode(sentence_of(digest), add_special_tokens=False)
         limit = request.params.max_tokens
         room = MAX_MODEL_LEN - len(request.prompt_token_ids) if limit is None else limit

@@ -82,7 +82,7 @@ def fuse(
             table=np.array([_addresses(layer) for layer in layers]),
             embedding=table,
             norm=norm.weight.numpy(),
-            head=(head.panels.ctypes.data, head.bias.ctypes.data),
+            head=(head.panels.ctypes.data, head.biases.ctypes.data),
             cos=rotary.cos.numpy(),
             sin=rotary.sin.numpy(),
             eps=np.float32(norm.eps),
@@ -155,7 +155,7 @@ def _addresses(layer: DecoderLayer) -> list[int]:
     return [
         *(0 if weight is None else weight.data_ptr() for weight in norms),
         *(method.panels.ctypes.data for method in methods),
-        *(method.bias.ctypes.data for method in methods),
+        *(method.biases.ctypes.data for method in methods),
     ]
 
 
@@ -177,4 +177,5 @@ def _no_lora(dtype: torch.dtype) -> kernels.Lora:
         shapes={},
     )
     none = torch.empty(0, dtype=torch.int32)
-    return kernels.Lora(*kernel_arrays(LoraBatch(table, none, torch.empty(0), none, none, none)))
+    scales = torch.empty(0)
+    return kernels.Lora(*kernel_arrays(LoraBatch(table, none, scales, none, scales, none, none, none)))

@@ -253,7 +253,7 @@ def _expand_tile(
 
 @njit
 def _shrink_tokens(
-    arena: Any, start: int, following: int, factor: float, token_scale: Any, x: Any, tokens: Any, h: Any, row: int,
+    arena: Any, start: int, following: int, factor: float, scales: Any, x: Any, tokens: Any, h: Any, row: int,
     end: int, column: int,
 ) -> None:  # fmt: skip
     """h[row:end, column : column + PAGE] from one page, for the sorted tokens row to end."""
@@ -262,7 +262,8 @@ def _shrink_tokens(
     while row < end:
         left = min(end - row, SHRINK_TILE)
         a, b, c = tokens[row], tokens[row + (left > 1)], tokens[row + left - 1]
-        scale_a, scale_b, scale_c = factor * token_scale[a], factor * token_scale[b], factor * token_scale[c]
+        scale_a, scale_b = factor * scales[row], factor * scales[row + (left > 1)]
+        scale_c = factor * scales[row + left - 1]
         if left == 3:
             places = (place, place + stride, place + 2 * stride)
             _shrink_tile(arena, start, following, inputs, x, (a, b, c), (scale_a, scale_b, scale_c), places)
@@ -299,10 +300,10 @@ def _expand_tokens(
 
 
 @njit
-def _fill_work(items: Any, starts: Any, widths: Any, step: int) -> int:
+def _fill_work(items: Any, starts: Any, widths: Any, step: int, first: int, last: int) -> int:
     """Fill items as far as they reach; returns how many there are."""
     count = 0
-    for segment in range(len(widths)):
+    for segment in range(first, last):
         for member in range(widths.shape[1]):
             for position in range(0, widths[segment, member], step):
                 for row in range(starts[segment], starts[segment + 1], TOKENS):
@@ -314,10 +315,13 @@ def _fill_work(items: Any, starts: Any, widths: Any, step: int) -> int:
 
 
 @njit
-def _work(starts: Any, widths: Any, step: int) -> Any:
-    """Items (segment, member, position, row): each `step` of widths[segment, member], each TOKENS rows."""
-    items = np.empty((_fill_work(np.empty((0, 4), np.int64), starts, widths, step), 4), np.int64)
-    _fill_work(items, starts, widths, step)
+def _work(starts: Any, widths: Any, step: int, first: int, last: int) -> Any:
+    """Items (segment, member, position, row): each `step` of widths[segment, member], each TOKENS rows.
+
+    Of the segments from `first` up to `last`.
+    """
+    items = np.empty((_fill_work(np.empty((0, 4), np.int64), starts, widths, step, first, last), 4), np.int64)
+    _fill_work(items, starts, widths, step, first, last)
     return items
 
 
@@ -332,10 +336,10 @@ def _layer_of_page(offset: Any, slots: Any, kinds: Any, firsts: Any, inputs: int
 @njit(parallel=True, cache=True)
 def add_lora(
     y: Any, x: Any, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, rank: Any, scaling: Any,
-    token_scale: Any, sorted_tokens: Any, starts: Any, slots: Any,
+    scales: Any, sorted_tokens: Any, starts: Any, slots: Any, rounds: Any,
 ) -> None:  # fmt: skip
     """Arrays as in PageTable and LoraBatch, all contiguous. kinds [members]: index of each linear of the group;
-    firsts [members + 1]: member m owns y's columns firsts[m] to firsts[m + 1]."""
+    firsts [members + 1]: member m owns y's columns firsts[m] to firsts[m + 1]. A token stands once in each round."""
     inputs, room, members = x.shape[1], offset.shape[2] * PAGE, len(kinds)
     tokens = sorted_tokens.astype(np.int64)
     h = np.empty((len(tokens), members * room), np.float32)
@@ -345,7 +349,7 @@ def add_lora(
             ranks[segment, member] = rank[slots[segment], kinds[member], layer]
             widths[segment, member] = (firsts[member + 1] - firsts[member]) * (ranks[segment, member] > 0)
 
-    shrinks = _work(starts, ranks, PAGE)
+    shrinks = _work(starts, ranks, PAGE, 0, len(slots))
     for index in prange(len(shrinks)):
         segment, member = shrinks[index, 0], shrinks[index, 1]
         position, row = shrinks[index, 2], shrinks[index, 3]
@@ -356,19 +360,20 @@ def add_lora(
         end = min(row + TOKENS, starts[segment + 1])
         factor = scaling[slots[segment], kinds[member], layer]
         _shrink_tokens(
-            arena, start, following, factor, token_scale, x, tokens, h, row, end, member * room + position
+            arena, start, following, factor, scales, x, tokens, h, row, end, member * room + position
         )  # fmt: skip
 
-    expands = _work(starts, widths, COLUMNS)
-    for index in prange(len(expands)):
-        segment, member = expands[index, 0], expands[index, 1]
-        position, row = expands[index, 2], expands[index, 3]
-        width, first = widths[segment, member], firsts[member]
-        pages = offset[slots[segment], kinds[member]].ctypes.data
-        start = PAGE * (layer * (inputs + width) + inputs)
-        end = min(row + TOKENS, starts[segment + 1])
-        for column in range(position, min(position + COLUMNS, width), VECTORS * LANES):
-            _expand_tokens(
-                arena, pages, start + column, width, ranks[segment, member], tokens, h, row, end, member * room,
-                y, first + column, min(VECTORS * LANES, width - column),
-            )  # fmt: skip
+    for number in range(len(rounds) - 1):
+        expands = _work(starts, widths, COLUMNS, rounds[number], rounds[number + 1])
+        for index in prange(len(expands)):
+            segment, member = expands[index, 0], expands[index, 1]
+            position, row = expands[index, 2], expands[index, 3]
+            width, first = widths[segment, member], firsts[member]
+            pages = offset[slots[segment], kinds[member]].ctypes.data
+            start = PAGE * (layer * (inputs + width) + inputs)
+            end = min(row + TOKENS, starts[segment + 1])
+            for column in range(position, min(position + COLUMNS, width), VECTORS * LANES):
+                _expand_tokens(
+                    arena, pages, start + column, width, ranks[segment, member], tokens, h, row, end, member * room,
+                    y, first + column, min(VECTORS * LANES, width - column),
+                )  # fmt: skip

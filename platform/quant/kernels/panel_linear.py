@@ -44,6 +44,14 @@ def pack_weight(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(split.transpose((0, 2, 1, 3) if weight.dtype == np.uint16 else (0, 2, 3, 1)))
 
 
+def unpack_columns(panels: np.ndarray, outputs: int, inputs: int, first: int, last: int) -> np.ndarray:
+    """Rows `first` (even) to `last` of W^T [last - first, N], of one-dimensional panels."""
+    split = panels.reshape(-1, (inputs + 1) // 2, 2 * PANEL)[:, first // 2 : (last + 1) // 2]
+    shape = (*split.shape[:2], PANEL, 2) if panels.dtype == np.uint16 else (*split.shape[:2], 2, PANEL)
+    by_input = split.reshape(shape).transpose((1, 3, 0, 2) if panels.dtype == np.uint16 else (1, 2, 0, 3))
+    return np.ascontiguousarray(by_input.reshape(-1, len(split) * PANEL)[: last - first, :outputs])
+
+
 def scratch_size(m: int, k: int) -> int:
     """Floats of scratch that panel_linear needs."""
     return (m + ROWS) * (k + 1)

@@ -48,6 +48,7 @@ class ChatCall:
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
         order = Order(
             model=fields.model,
+            adapters=fields.adapter_scales(),
             prompts=[await chat_prompt(self._state, fields)],
             params=fields.sampling(
                 fields.max_tokens if completion is None else completion, logprobs, fields.prompt_logprobs

@@ -50,6 +50,7 @@ class CompletionCall:
         max_tokens = self._default_max_tokens(prompts) if fields.max_tokens is None else fields.max_tokens
         order = Order(
             model=fields.model,
+            adapters=fields.adapter_scales(),
             prompts=prompts,
             params=fields.sampling(max_tokens, fields.logprobs, self._prompt_logprobs(max_tokens)),
             prompt_field="prompt",

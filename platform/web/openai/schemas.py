@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from loraplex.engine.protocol import MAX_ADAPTERS
 from loraplex.engine.sampling import MAX_LOGPROBS, MAX_N, SamplingParams
 
 from ..errors import invalid
@@ -25,10 +26,19 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
+class AdapterPart(msgspec.Struct, forbid_unknown_fields=True):
+    """One of several adapters whose deltas are added to the base."""
+
+    name: Name
+    scale: Annotated[float, Meta(ge=-100.0, le=100.0)] = 1.0
+
+
 class GenerationFields(msgspec.Struct, kw_only=True):
     """What chat and completions share."""
 
     model: Name
+    adapters: Annotated[list[AdapterPart], Meta(min_length=1, max_length=MAX_ADAPTERS)] | None = None
+    """With the base as `model`: the sum of these instead of one adapter."""
     max_tokens: Limit | None = None
     n: Choices = 1
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
@@ -52,6 +62,15 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+    def adapter_scales(self) -> dict[str, float] | None:
+        """By name; None where `model` alone says what runs. Raises ApiError for a name that stands twice."""
+        if self.adapters is None:
+            return None
+        scales = {part.name: part.scale for part in self.adapters}
+        if len(scales) < len(self.adapters):
+            raise invalid("adapters names an adapter twice; add its scales up.", "adapters")
+        return scales
 
     def sampling(self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
         """Not yet verified against the vocabulary."""

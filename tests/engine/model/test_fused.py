@@ -44,7 +44,7 @@ def load(folder: Path, stored: torch.dtype, scheme: Any = StoredFloatLinear) -> 
 
 
 def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
-    """Random adapters of ranks 16, 8 and 3 in slots 0, 1 and 2; the last leaves some linears alone."""
+    """Random adapters of ranks 16, 8 and 3 in slots 0, 1 and 2, the first and the last with vectors on some linears."""
     config = ModelConfig.from_folder(folder)
     shapes, layers = config.linear_shapes(), config.num_layers
     sizes = {kind: layers * RANKS_PER_PAGE * sum(shapes[kind]) for kind in KINDS}
@@ -55,7 +55,17 @@ def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
                 offset[slot, index, page], used = used, used + sizes[kind]
     rank = torch.tensor([16, 8, 3], dtype=torch.int32)[:, None, None].repeat(1, len(KINDS), layers)
     rank[2, ::2] = 0
-    return PageTable((torch.randn(used) * 0.1).to(dtype), offset, rank, torch.rand(SLOTS, len(KINDS), layers), shapes)
+    vector_pages = [(slot, index) for slot in (0, 2) for index in range(1, len(KINDS), 2)]
+    widths = [layers * 2 * shapes[KINDS[index]][1] for _, index in vector_pages]
+    ranks, vectors = (torch.randn(used) * 0.1).to(dtype), torch.rand(sum(widths))
+    arena = torch.cat([ranks, vectors.view(dtype)])
+    table = PageTable(arena, offset, rank, torch.rand(SLOTS, len(KINDS), layers), shapes)
+    starts = [
+        (len(arena) - len(vectors.view(dtype))) * arena.itemsize // 4 + sum(widths[:i]) for i in range(len(widths))
+    ]
+    for (slot, index), start in zip(vector_pages, starts, strict=True):
+        table.vectors[slot, index] = start
+    return table
 
 
 def batch(counts: list[int], lengths: list[int], table: PageTable | None, slots: list[int]) -> Batch:

@@ -46,13 +46,16 @@ def random_step(
 def expected(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> torch.Tensor:
     """The definition in float64: A and B put together rank by rank, then one token after the other."""
     result, weights = y.double(), {}
-    for token, slot in enumerate(batch.token_slot.tolist()):
-        first = 0
+    pairs = [(token, place) for token, slots in enumerate(batch.token_slot.tolist()) for place in range(len(slots))]
+    for token, place in pairs:
+        slot, first = int(batch.token_slot[token, place]), 0
         for kind in kinds if slot >= 0 else ():
             if (slot, kind) not in weights:
                 weights[slot, kind] = unpaged(batch.table, slot, layer, kind)
             a, b = weights[slot, kind]
-            factor = batch.table.scaling[slot, KINDS.index(kind), layer].double() * batch.token_scale[token].double()
+            factor = (
+                batch.table.scaling[slot, KINDS.index(kind), layer].double() * batch.token_scale[token, place].double()
+            )
             result[token, first : first + b.shape[1]] += factor * (a @ x[token].double()) @ b
             first += b.shape[1]
     return result
@@ -88,6 +91,33 @@ def test_equals_the_definition(table: PageTable, kinds: tuple[str, ...], tokens:
                 torch.testing.assert_close(result.double(), wanted, rtol=tolerance, atol=20 * tolerance)
 
 
+@pytest.mark.parametrize("kinds", GROUPS, ids="+".join)
+def test_several_adapters_of_a_token_are_summed(table: PageTable, kinds: tuple[str, ...]) -> None:
+    """Up to three for each token, the same ones in other places, some tokens with none."""
+    torch.manual_seed(1)
+    slots = torch.stack([torch.randperm(SLOTS)[:3] for _ in range(61)])
+    slots[torch.rand(61) < 0.5, 2] = -1
+    slots[slots[:, 2] < 0, 1] = torch.where(torch.rand(int((slots[:, 2] < 0).sum())) < 0.5, 1, -1)
+    slots[7] = -1
+    slots[slots[:, 0] == slots[:, 1], 1] = -1
+    x, y = torch.randn(61, SHAPES[kinds[0]][0]), torch.randn(61, sum(SHAPES[kind][1] for kind in kinds))
+    batch = LoraBatch.build(table, slots.to(torch.int32), torch.rand(61, 3) - 0.5)
+    assert batch is not None and len(batch.round_starts) == 4
+    wanted = expected(y, x, batch, 1, kinds)
+    for function in (add_lora, lora_reference):
+        result = y.clone()
+        function(result, x, batch, 1, kinds)
+        torch.testing.assert_close(result.double(), wanted, rtol=2e-5, atol=4e-4)
+    for token in range(61):
+        alone = y[token : token + 1].clone()
+        one = LoraBatch.build(table, batch.token_slot[token : token + 1], batch.token_scale[token : token + 1])
+        if one is not None:
+            add_lora(alone, x[token : token + 1], one, 1, kinds)
+        again = y.clone()
+        add_lora(again, x, batch, 1, kinds)
+        assert torch.equal(alone[0], again[token]), token
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_real_shapes(dtype: torch.dtype) -> None:
     table = random_table(REAL_SHAPES, [dict.fromkeys(KINDS, rank) for rank in (16, 5)], 1, dtype)
@@ -104,7 +134,7 @@ def test_a_token_is_the_same_bits_whatever_its_neighbours(table: PageTable) -> N
     slots = torch.randint(-1, SLOTS, (64,))
     y, x, together = random_step(table, kinds, slots, torch.float32)
     assert together is not None
-    scale = together.token_scale
+    scale = together.token_scale[:, 0]
     batched = y.clone()
     add_lora(batched, x, together, 1, kinds)
     for token in range(64):

@@ -12,6 +12,7 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from loraplex.lora.kernels.cpu import add_lora
+from loraplex.lora.kernels.vectors import apply_vectors
 from loraplex.quant.kernels.panel_linear import panel_linear
 
 from ...attention.kernels.arguments import Paged
@@ -91,10 +92,14 @@ class Lora(NamedTuple):
     offset: Any
     rank: Any
     scaling: Any
-    token_scale: Any
+    scales: Any
     sorted_tokens: Any
     starts: Any
     slots: Any
+    rounds: Any
+    floats: Any
+    """The arena as float32"""
+    vectors: Any
 
 
 @intrinsic
@@ -128,11 +133,12 @@ def _linear(model: Model, layer: int, column: int, x: Array, y: Array, scratch: 
 @njit(inline="always")
 def _lora(model: Model, layer: int, lora: Lora, x: Array, y: Array, group: int, kind: int, count: int) -> None:
     if len(lora.slots):
-        kinds = model.kinds[kind : kind + count]
+        kinds, firsts = model.kinds[kind : kind + count], model.firsts[group, : count + 1]
         add_lora(
-            y, x, layer, kinds, model.firsts[group, : count + 1], lora.arena, lora.offset, lora.rank,
-            lora.scaling, lora.token_scale, lora.sorted_tokens, lora.starts, lora.slots,
+            y, x, layer, kinds, firsts, lora.arena, lora.offset, lora.rank,
+            lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, lora.rounds,
         )  # fmt: skip
+        apply_vectors(y, layer, kinds, firsts, lora.floats, lora.vectors, lora.sorted_tokens, lora.starts, lora.slots)
 
 
 @njit(inline="always")

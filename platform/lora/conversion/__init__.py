@@ -1,0 +1,1 @@
+"""Adapters of other kinds brought to LoRA as they are uploaded: the same change of the weights. No torch."""

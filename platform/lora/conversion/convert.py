@@ -1,0 +1,170 @@
+"""convert_adapter: an AdaLoRA, LoHa, LoKr or VeRA adapter as the LoRA adapter that changes the weights the same way.
+
+Exact wherever the rank of the change can be served; beyond that the nearest LoRA of the largest rank (by singular
+values), refused when it is not near enough. One module is in memory at a time. No torch, no PEFT.
+"""
+
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Final, Protocol
+
+from ..checks import OTHER_BASE, module_path
+from ..config_file import MAX_RANK, LoraSettings
+from ..manifest import BaseSignature, Finding, TensorInfo
+from ..report import Report, enumerate_some
+from . import adalora, loha, lokr, vera
+from .factors import Change, TooLarge, Unfit, relative
+from .header import read_tensors
+from .kinds import KINDS, SMALLER, read_source_settings
+from .source import Module, Place, Tensors, compare_targets, in_words, sort_tensors
+from .write import WeightsFile, lora_config
+
+MAX_ERROR: Final = 0.01
+"""Relative Frobenius error of one module's change above which an adapter is refused."""
+EXACTLY: Final = 1e-5
+"""An error below this is called none."""
+
+
+class Algebra(Protocol):
+    """What the file of each kind holds."""
+
+    @property
+    def PARTS(self) -> frozenset[str]:
+        """Names of the tensors of a module, and of the adapter as a whole."""
+
+    def change(self, module: Module) -> Change:
+        """What the adapter adds to the module's weight. Raises Unfit, TooLarge."""
+
+
+_ALGEBRA: Final[dict[str, Algebra]] = {"ADALORA": adalora, "LOHA": loha, "LOKR": lokr, "VERA": vera}
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of the modules."""
+
+    ranks: dict[Place, int] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
+    square: float = 0.0
+    lost: float = 0.0
+    worst: float = 0.0
+    worst_module: str = ""
+
+    def note(self, place: Place, change: Change) -> None:
+        if change.square == 0:
+            self.idle.append(in_words(place))
+            return
+        self.ranks[place] = change.rank
+        self.square, self.lost = self.square + change.square, self.lost + change.lost
+        if change.error > self.worst:
+            self.worst, self.worst_module = change.error, in_words(place)
+
+
+def convert_adapter(
+    config: bytes, weights: Path, base: BaseSignature, new_config: Path, new_weights: Path, largest: int
+) -> tuple[Finding, ...]:
+    """Write the two files of the LoRA adapter, at most `largest` bytes of weights, and say what was done.
+
+    `config` is one of a `conversion_kind`. With a failure among the findings the new files are worth nothing. Raises
+    OSError where a file can be neither read nor written.
+    """
+    report = Report()
+    settings = read_source_settings(config, report)
+    if settings is not None:
+        with weights.open("rb", buffering=0) as source, new_weights.open("xb", buffering=0) as target:
+            outcome = _convert(source, target, settings, base, largest, report)
+        if outcome is not None:
+            new_config.write_bytes(lora_config(outcome.ranks, settings.base_model, base))
+            _say(outcome, KINDS[_kind(settings)], report)
+    return tuple(finding for finding in report.findings if finding.level != "pass" or finding.check == "converted")
+
+
+def _convert(
+    source: FileIO, target: FileIO, settings: LoraSettings, base: BaseSignature, largest: int, report: Report
+) -> _Outcome | None:
+    tensors = _sorted_tensors(source, settings, base, report)
+    if report.failed:
+        return None
+    output = WeightsFile(target, sorted(tensors.modules), base, largest)
+    outcome = _convert_modules(source, tensors, settings, base, output, report)
+    _judge(outcome, report)
+    if report.failed:
+        return None
+    output.finish()
+    return outcome
+
+
+def _sorted_tensors(source: FileIO, settings: LoraSettings, base: BaseSignature, report: Report) -> Tensors:
+    kind = _kind(settings)
+    tensors = sort_tensors(read_tensors(source, report), _ALGEBRA[kind].PARTS, base, report)
+    if kind == "VERA":
+        vera.require_projection(settings.raw, tensors.shared, report)
+    if not report.failed:
+        compare_targets(set(tensors.modules), settings, base, report)
+    return tensors
+
+
+def _convert_modules(
+    source: FileIO, tensors: Tensors, settings: LoraSettings, base: BaseSignature, output: WeightsFile, report: Report
+) -> _Outcome:
+    outcome, algebra = _Outcome(), _ALGEBRA[_kind(settings)]
+    unfit: list[str] = []
+    too_large: list[str] = []
+    for place, parts in sorted(tensors.modules.items()):
+        module = _module(source, place, parts | tensors.shared, settings, base)
+        try:
+            change = algebra.change(module)
+            module.check_all_used()
+            outcome.note(place, change)
+            if place in outcome.ranks:
+                output.write(place, change)
+        except TooLarge as error:
+            too_large.append(f"{in_words(place)} {error}")
+        except Unfit as error:
+            unfit.append(f"{in_words(place)} {error}")
+    report.fail_all("modules", unfit, OTHER_BASE)
+    report.fail_all("modules", too_large, SMALLER)
+    return outcome
+
+
+def _module(
+    source: FileIO, place: Place, parts: dict[str, TensorInfo], settings: LoraSettings, base: BaseSignature
+) -> Module:
+    path, (inputs, outputs) = module_path(*place), base.kinds[place[1]]
+    return Module(source, inputs, outputs, settings.rank_of(path), settings.scaling_of(path), parts)
+
+
+def _judge(outcome: _Outcome, report: Report) -> None:
+    if report.failed:
+        return
+    if not outcome.ranks:
+        message = "the adapter has no effect: it changes no weight"
+        report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
+    if outcome.worst > MAX_ERROR:
+        message = (
+            f"the nearest LoRA of rank {MAX_RANK} misses {_percent(outcome.worst)} of the change of "
+            f"{outcome.worst_module}; at most {_percent(MAX_ERROR)} is allowed"
+        )
+        report.fail("converted", message, SMALLER)
+
+
+def _say(outcome: _Outcome, kind: str, report: Report) -> None:
+    ranks = sorted({*outcome.ranks.values()})
+    words = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+    if outcome.idle:
+        report.warn("effect", f"modules without effect are left out: {enumerate_some(outcome.idle)}")
+    if outcome.worst < EXACTLY:
+        report.settle("converted", f"converted from {kind}, exactly, at {words}")
+        return
+    overall = _percent(relative(outcome.lost, outcome.square))
+    worst = f"{_percent(outcome.worst)} in {outcome.worst_module}"
+    report.warn("converted", f"converted from {kind} by SVD, error {overall}, at {words}; the largest is {worst}")
+
+
+def _percent(error: float) -> str:
+    return f"{100 * error:.2g} %"
+
+
+def _kind(settings: LoraSettings) -> str:
+    return str(settings.raw["peft_type"])

@@ -1,0 +1,144 @@
+"""The tensors of an adapter that is being converted, by the linear of the base that they change."""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import FileIO
+from typing import Final
+
+import numpy as np
+
+from ..checks import OTHER_BASE, PARENTS, module_path
+from ..config_file import LoraSettings
+from ..manifest import BaseSignature, TensorInfo
+from ..report import Report, enumerate_some, quote
+from ..values import LARGEST_WEIGHT, read_exactly
+from .factors import Matrix, TooLarge, Unfit
+
+Place = tuple[int, str]
+"""Layer and kind of a linear."""
+
+MAX_VALUES: Final = 1 << 25
+"""Of one tensor: as many are in memory at a time, at 8 bytes."""
+
+_MODULE: Final = re.compile(
+    r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,4})\.(self_attn|mlp)\.([a-z]+_proj)\.([a-zA-Z0-9_]+)"
+)
+_SHARED: Final = re.compile(r"base_model\.(vera_[AB])")
+
+
+@dataclass(slots=True)
+class Tensors:
+    """What is in the file, by name of the part: of each module, and of the adapter as a whole."""
+
+    modules: dict[Place, dict[str, TensorInfo]] = field(default_factory=dict)
+    shared: dict[str, TensorInfo] = field(default_factory=dict)
+
+
+def sort_tensors(
+    tensors: tuple[TensorInfo, ...], parts: frozenset[str], base: BaseSignature, report: Report
+) -> Tensors:
+    """Every tensor finds its place, and is one of `parts`, or is a failure in `report`."""
+    result = Tensors()
+    strangers: dict[str, list[str]] = {}
+    for tensor in tensors:
+        shared, module = _SHARED.fullmatch(tensor.name), _MODULE.fullmatch(tensor.name)
+        reason = None if shared and shared[1] in parts else _misplacement(module, parts, base)
+        if reason is not None:
+            strangers.setdefault(reason, []).append(quote(tensor.name))
+        elif shared:
+            result.shared[shared[1]] = tensor
+        elif module:
+            result.modules.setdefault((int(module[1]), module[3]), {})[module[4]] = tensor
+    for reason, names in strangers.items():
+        report.fail("modules", f"{enumerate_some(names)}: {reason}", "tensors that would be ignored change the answers")
+    return result
+
+
+def _misplacement(match: re.Match[str] | None, parts: frozenset[str], base: BaseSignature) -> str | None:
+    if match is None:
+        return "not tensors of a linear of the base's layers"
+    if match[4] in ("hada_t1", "hada_t2", "lokr_t2"):
+        return "they are for convolutions, which the base has not"
+    if match[4] not in parts:
+        return "not what this kind of adapter consists of"
+    if PARENTS.get(match[3]) != match[2] or match[3] not in base.kinds:
+        return "the base has no such linear"
+    if int(match[1]) >= base.num_layers:
+        return f"the base has {base.num_layers} layers, numbered from 0; {OTHER_BASE}"
+    return None
+
+
+def compare_targets(present: set[Place], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
+    """PEFT would leave a targeted linear without tensors at its first, perhaps random, values."""
+    targeted = {place for place in every_place(base) if settings.targets(place[0], module_path(*place))}
+    for sentence, places, remedy in (
+        ("target_modules asks for modules without tensors", targeted - present, "save the whole adapter again"),
+        ("target_modules does not name modules with tensors", present - targeted, "add them to target_modules"),
+    ):
+        if places:
+            message = f"{sentence}: {enumerate_some([in_words(place) for place in sorted(places)])}"
+            report.fail("targets", message, remedy)
+
+
+def every_place(base: BaseSignature) -> Iterator[Place]:
+    return ((layer, kind) for layer in range(base.num_layers) for kind in base.kinds)
+
+
+def in_words(place: Place) -> str:
+    return f"{place[1]} of layer {place[0]}"
+
+
+@dataclass(slots=True)
+class Module:
+    """One linear's tensors, read one by one. The methods raise Unfit, TooLarge."""
+
+    file: FileIO
+    inputs: int
+    outputs: int
+    rank: int
+    """What adapter_config.json says."""
+    scaling: float
+    """alpha / rank by adapter_config.json."""
+    parts: dict[str, TensorInfo]
+    used: set[str] = field(default_factory=set)
+
+    def shape(self, part: str) -> tuple[int, ...]:
+        if part not in self.parts:
+            raise Unfit(f"has no {part}")
+        return self.parts[part].shape
+
+    def matrix_shape(self, part: str) -> tuple[int, int]:
+        shape = self.shape(part)
+        if len(shape) != 2:
+            raise Unfit(f"has {part} of shape {list(shape)}, which is no matrix")
+        return shape[0], shape[1]
+
+    def read(self, part: str, *shape: int) -> Matrix:
+        """The tensor as float64, when it has this shape."""
+        if self.shape(part) != shape:
+            raise Unfit(f"has {part} of shape {list(self.shape(part))} instead of {list(shape)}")
+        if math.prod(shape) > MAX_VALUES:
+            raise TooLarge(f"has {part} of shape {list(shape)}; at most {MAX_VALUES:,} values are read")
+        self.used.add(part)
+        return read_matrix(self.file, self.parts[part])
+
+    def check_all_used(self) -> None:
+        unused = sorted(self.parts.keys() - self.used)
+        if unused:
+            raise Unfit(f"has {', '.join(unused)} beside {', '.join(sorted(self.used))}")
+
+
+def read_matrix(file: FileIO, tensor: TensorInfo) -> Matrix:
+    """The values as float64. Unfit names the tensor that holds NaN, infinity or what no weight can be."""
+    data = bytearray(tensor.end - tensor.start)
+    file.seek(tensor.start)
+    read_exactly(file, memoryview(data))
+    if tensor.dtype == "BF16":
+        values = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = np.frombuffer(data, np.float32 if tensor.dtype == "F32" else np.float16)
+    if values.size and not np.abs(values).max() <= LARGEST_WEIGHT:
+        raise Unfit(f"has values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {quote(tensor.name)}")
+    return values.astype(np.float64).reshape(tensor.shape)

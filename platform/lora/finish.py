@@ -1,0 +1,64 @@
+"""What an adapter's vectors mean beside the base they are served on: y = gain * (W x + b + delta x) + shift.
+
+DoRA (Liu et al. 2024): the result is b + m / ||W + delta|| * (W + delta) x, norms over the inputs of each output. So
+    gain  = m / ||W + delta||
+    shift = bias - gain * b        where `bias` is the trained one, or b
+"""
+
+from typing import Final, Protocol
+
+import torch
+
+from .manifest import ModuleLora
+
+FROM_BASE: Final = frozenset({"magnitude", "bias"})
+"""Roles whose meaning depends on the base's weights."""
+
+
+CHUNK: Final = 256
+"""Inputs looked at together; even, as the base's linears ask."""
+
+
+class BaseLinears(Protocol):
+    """The base's linears as they are served: what is stored in few bits counts as what it stands for."""
+
+    def columns(self, layer: int, kind: str, first: int, last: int) -> torch.Tensor:
+        """W[:, first:last]^T as [last - first, out] float32; `first` is even."""
+
+    def bias(self, layer: int, kind: str) -> torch.Tensor:
+        """[out] float32, zeros where there is none."""
+
+
+def needs_base(module: ModuleLora) -> bool:
+    return any(vector.role in FROM_BASE for vector in module.vectors)
+
+
+def finish_module(
+    module: ModuleLora, a: torch.Tensor, b: torch.Tensor, vectors: torch.Tensor, base: BaseLinears
+) -> None:
+    """Turn magnitudes into gains and trained biases into shifts, in `vectors` [2, out] float32.
+
+    a [rank, in] and b [rank, out] as they are served; `vectors` as load_pages leaves them.
+    """
+    roles = {vector.role for vector in module.vectors}
+    own_bias = base.bias(module.layer, module.kind)
+    gain, shift = vectors
+    if "magnitude" in roles:
+        gain /= _norms(module, a.float(), b.float(), base)
+        if not gain.isfinite().all():
+            raise ValueError(
+                f"{module.kind} of layer {module.layer} has an output of no weight, which DoRA cannot scale"
+            )
+    if "bias" not in roles:
+        shift += own_bias
+    shift -= gain * own_bias
+
+
+def _norms(module: ModuleLora, a: torch.Tensor, b: torch.Tensor, base: BaseLinears) -> torch.Tensor:
+    """||W + delta|| of each row [out], some columns at a time."""
+    squares = torch.zeros(b.shape[1], dtype=torch.float64)
+    for first in range(0, a.shape[1], CHUNK):
+        last = min(first + CHUNK, a.shape[1])
+        delta = module.scaling * (a[:, first:last].T @ b)
+        squares += (base.columns(module.layer, module.kind, first, last) + delta).double().square().sum(0)
+    return squares.sqrt().float()

@@ -1,0 +1,32 @@
+# mypy: allow-untyped-decorators
+"""y[t] = gain * y[t] + shift, in place, where the token's adapter has vectors over the outputs of a linear.
+
+One fused multiply-add for each value: a token's result does not depend on its neighbours.
+"""
+
+from typing import Any
+
+from numba import njit, prange
+
+
+@njit
+def _scale_row(row: Any, floats: Any, start: int, width: int) -> None:
+    for column in range(width):
+        row[column] = floats[start + column] * row[column] + floats[start + width + column]
+
+
+@njit(parallel=True, cache=True)
+def apply_vectors(
+    y: Any, layer: int, kinds: Any, firsts: Any, floats: Any, vectors: Any, sorted_tokens: Any, starts: Any, slots: Any
+) -> None:
+    """y [T, columns] float32. kinds [members]: index of each linear of the group; firsts [members + 1]: member m owns
+    y's columns firsts[m] to firsts[m + 1]. The others as in PageTable and LoraBatch."""
+    for segment in range(len(slots)):
+        for member in range(len(kinds)):
+            page = vectors[slots[segment], kinds[member]]
+            if page >= 0:
+                width = firsts[member + 1] - firsts[member]
+                start = page + layer * 2 * width
+                for index in prange(starts[segment], starts[segment + 1]):
+                    row = y[sorted_tokens[index], firsts[member] : firsts[member + 1]]
+                    _scale_row(row, floats, start, width)
