@@ -15,6 +15,7 @@ from .hostile_configs import hostile_settings, hostile_texts
 from .hostile_files import hostile_weights
 from .hostile_headers import DATA, hostile_headers
 from .hostile_tensors import hostile_tensors
+from .hostile_vectors import hostile_vectors
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ def attacks() -> Iterator[Attack]:
         yield Attack(f"header-{name}", reason, config, frame(header, bytes(DATA)))
     for name, reason, tensors in hostile_tensors():
         yield Attack(f"tensors-{name}", reason, config, encode(tensors))
+    for name, reason, changes, tensors in hostile_vectors():
+        yield Attack(f"vectors-{name}", reason, json.dumps(make_config(**changes)).encode(), encode(tensors))
     for name, reason, text in hostile_texts():
         yield Attack(f"config-{name}", reason, text, weights)
     for name, reason, changes in hostile_settings():
