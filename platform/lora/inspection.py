@@ -12,7 +12,8 @@ from typing import Final
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
 from .digest import DIGEST_TAG, canonical_tensors
-from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, Role, TensorInfo
+from .effect import report_effect
+from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
 from .values import LARGEST_WEIGHT, Magnitudes, scan_tensor
@@ -40,8 +41,12 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspec
     """
     report = Report()
     with weights.open("rb", buffering=0) as file:
-        structure = read_structure(config, file, base, report)
-        digest = _judge_values(file, structure, report)
+        try:
+            structure = read_structure(config, file, base, report)
+            digest = _judge_values(file, structure, report)
+        except EOFError as error:
+            report.fail("header", f"adapter_model.safetensors cannot be read: {error}", "upload it again")
+            return Inspection(None, tuple(report.findings))
     if report.failed or structure.settings is None:
         return Inspection(None, tuple(report.findings))
     _compare_base(structure.settings, base, report)
@@ -49,7 +54,10 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspec
 
 
 def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Report) -> Structure:
-    """Configuration and header, judged against each other and the base; failures go to `report`."""
+    """Configuration and header, judged against each other and the base; failures go to `report`.
+
+    EOFError where the file becomes shorter meanwhile.
+    """
     size = os.fstat(file.fileno()).st_size
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
@@ -70,7 +78,7 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
         if not seen[tensor].usable:
             unusable.append(quote(tensor.name))
     _report_values(unusable, report)
-    _report_effect(structure.modules, seen, report)
+    report_effect(file, structure.modules, seen, report)
     return digest.hexdigest()
 
 
@@ -87,34 +95,6 @@ def _report_values(unusable: list[str], report: Report) -> None:
         report.fail("values", message, "the training diverged: take an earlier checkpoint")
     elif not report.failed:
         report.settle("values", "all values are finite")
-
-
-def _report_effect(modules: tuple[ModuleLora, ...], seen: dict[TensorInfo, Magnitudes], report: Report) -> None:
-    idle = [f"{module.kind} of layer {module.layer}" for module in modules if not _has_effect(module, seen)]
-    if modules and len(idle) == len(modules):
-        message = "the adapter has no effect: in every module A or B is zero, and vectors change nothing"
-        report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
-    elif idle:
-        report.warn("effect", f"modules without effect, as A or B is zero: {enumerate_some(idle)}")
-    if not report.failed:
-        report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
-
-
-def _has_effect(module: ModuleLora, seen: dict[TensorInfo, Magnitudes]) -> bool:
-    """Judged without the base: a trained bias may equal the base's, a magnitude alone is what training starts from."""
-    if (
-        module.a is not None
-        and module.b is not None
-        and not any(tensor in seen and seen[tensor].zero for tensor in (module.a, module.b))
-    ):
-        return True
-    return any(_vector_has_effect(vector.role, seen.get(vector.tensor)) for vector in module.vectors)
-
-
-def _vector_has_effect(role: Role, seen: Magnitudes | None) -> bool:
-    if role == "gain":
-        return seen is None or not seen.one
-    return role == "bias" or (role == "lora_bias" and (seen is None or not seen.zero))
 
 
 TEMPORARY = ("/tmp/", "/var/tmp/")

@@ -8,58 +8,54 @@ import re
 from io import FileIO
 from typing import Any, Final
 
+from .foreign_formats import BEGINNING, name_format
 from .manifest import TensorInfo
-from .report import Report, enumerate_some, quote
+from .report import Report, quote
 from .strict_json import parse_json
+from .values import read_bytes
 
 MAX_HEADER: Final = 1 << 20
+SMALL_HEADER: Final = 256 << 10
+"""Allowed for a file of any size: a deep base has thousands of tensors, and those of a small rank are small."""
 MAX_TENSORS: Final = 20_000
 MAX_DIMENSIONS: Final = 8
 ITEM_SIZES: Final = {"F32": 4, "F16": 2, "BF16": 2}
 SAVE_REMEDY: Final = "save the adapter again with PEFT's save_pretrained"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
-_MAGIC: Final = {
-    b"\x80": "a Python pickle",
-    b"PK\x03\x04": "a zip archive, as torch.save writes",
-    b"GGUF": "a GGUF file",
-    b"\x89HDF": "an HDF5 file",
-    b"\x1f\x8b": "a gzip archive",
-    b"{": "a JSON document",
-    b"version https://git-lfs": "a Git LFS pointer, not the file itself",
-}
 
 
 def read_header(file: FileIO, size: int, report: Report) -> tuple[TensorInfo, ...]:
     """The tensors of an open file of `size` bytes, in the order of their bytes.
 
-    Each thing wrong is a failure in `report`; after one the result holds only the entries that are sound.
+    Each thing wrong is a failure in `report`; after one there are none, for nothing can be said of what they hold.
+    EOFError where the file has become shorter than `size`.
     """
     try:
         entries, data_start = _read_entries(file, size)
     except ValueError as error:
         report.fail("header", f"adapter_model.safetensors cannot be read: {error}", SAVE_REMEDY)
         return ()
-    tensors = _read_tensors(entries, data_start, report)
-    if not report.failed:
-        report.fail_all("header", _layout_problems(tensors, data_start, size), SAVE_REMEDY)
+    tensors, problems = _read_tensors(entries, data_start)
+    problems = problems or _layout_problems(tensors, data_start, size)
+    report.fail_all("header", problems, SAVE_REMEDY)
     report.settle("header", f"{len(tensors)} tensors fill the file's {size:,} bytes without gap or overlap")
-    return tensors
+    return () if problems else tensors
 
 
 def _read_entries(file: FileIO, size: int) -> tuple[dict[str, Any], int]:
-    beginning = file.read(32)
+    beginning = read_bytes(file, min(size, BEGINNING))
     _refuse_other_formats(beginning)
     if size < 10:
         raise ValueError(f"it has only {size:,} bytes")
     length = int.from_bytes(beginning[:8], "little")
-    limit = min(MAX_HEADER, size // 100 + (64 << 10))
+    limit = min(MAX_HEADER, size // 100 + SMALL_HEADER)
     if length > size - 8:
         raise ValueError(f"its header claims {length:,} bytes, the file has {size:,}")
     if length > limit:
         raise ValueError(f"its header has {length:,} bytes; at most {limit:,} are allowed for a file of {size:,} bytes")
     file.seek(8)
-    header = file.read(length)
+    header = read_bytes(file, length)
     if not header.startswith(b"{"):
         raise ValueError("its header does not begin with '{': it is no safetensors file")
     entries = parse_json(header, max_depth=3)
@@ -72,9 +68,10 @@ def _read_entries(file: FileIO, size: int) -> tuple[dict[str, Any], int]:
 
 
 def _refuse_other_formats(beginning: bytes) -> None:
-    for magic, name in _MAGIC.items():
-        # A safetensors file may begin with any length byte, but its ninth byte is always '{'.
-        if beginning.startswith(magic) and beginning[8:9] != b"{":
+    # A safetensors file may begin with any length byte, but its ninth byte is always '{'.
+    if beginning[8:9] != b"{":
+        name = "a JSON document" if beginning.startswith(b"{") else name_format(beginning)
+        if name is not None:
             raise ValueError(f"it is {name}; only safetensors files are accepted")
 
 
@@ -83,22 +80,20 @@ def _check_metadata(metadata: object) -> None:
         raise ValueError("__metadata__ in its header is not a map from text to text")
 
 
-def _read_tensors(entries: dict[str, Any], data_start: int, report: Report) -> tuple[TensorInfo, ...]:
-    bad_names = [quote(name) for name in entries if not _NAME.fullmatch(name)]
-    if bad_names:
-        message = f"tensor names hold letters, digits, '_', '-' and '.' only, unlike {enumerate_some(bad_names)}"
-        report.fail("header", message, SAVE_REMEDY)
+def _read_tensors(entries: dict[str, Any], data_start: int) -> tuple[tuple[TensorInfo, ...], list[str]]:
+    """The tensors by place, and what is wrong with those that cannot be read."""
     tensors, problems = [], []
     for name, entry in entries.items():
         try:
             tensors.append(_read_tensor(name, entry, data_start))
         except ValueError as error:
             problems.append(f"{quote(name)} {error}")
-    report.fail_all("header", problems, SAVE_REMEDY)
-    return tuple(sorted(tensors, key=lambda tensor: tensor.start))
+    return tuple(sorted(tensors, key=lambda tensor: tensor.start)), problems
 
 
 def _read_tensor(name: str, entry: object, data_start: int) -> TensorInfo:
+    if not _NAME.fullmatch(name):
+        raise ValueError("is no name: tensor names hold letters, digits, '_', '-' and '.' only, at most 256")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError("is not described by exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -5,6 +5,8 @@ import math
 import re
 from typing import Any, Final, NoReturn
 
+from .foreign_formats import name_format
+
 LONGEST_NUMBER: Final = 40
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """Also takes a string that never ends, so that no byte is looked at twice."""
@@ -12,7 +14,10 @@ _BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 def parse_json(data: bytes, max_depth: int) -> dict[str, Any]:
-    """The JSON object in `data`. ValueError names what is wrong: encoding, syntax, depth, duplicate keys, numbers."""
+    """The JSON object in `data`. ValueError names what is wrong: format, encoding, syntax, depth, keys, numbers."""
+    foreign = name_format(data)
+    if foreign is not None:
+        raise ValueError(f"it is {foreign}, not JSON")
     _check_depth(data, max_depth)
     try:
         value = json.loads(

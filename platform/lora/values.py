@@ -25,8 +25,8 @@ _BITS: Final[dict[str, tuple[type[np.uint16] | type[np.uint32], int, int, int]]]
 class Magnitudes:
     usable: bool
     """No NaN, no infinity, nothing above LARGEST_WEIGHT."""
-    zero: bool
-    """Every value is 0."""
+    largest: float
+    """Without its sign."""
     one: bool
     """Every value is 1 or -1."""
 
@@ -43,12 +43,25 @@ def scan_tensor(file: FileIO, tensor: TensorInfo, update: Callable[[memoryview],
         update(chunk.data)
         magnitudes = np.bitwise_and(chunk.view(bits), bits(mask))
         smallest, largest = min(smallest, int(magnitudes.min())), max(largest, int(magnitudes.max()))
-    return Magnitudes(largest <= limit, largest == 0, smallest == largest == one)
+    return Magnitudes(largest <= limit, _to_float(largest, tensor.dtype), smallest == largest == one)
+
+
+def read_bytes(file: FileIO, count: int) -> bytes:
+    """The next `count` bytes. EOFError where the file ends early."""
+    data = bytearray(count)
+    read_exactly(file, memoryview(data))
+    return bytes(data)
 
 
 def read_exactly(file: FileIO, target: memoryview) -> None:
     while target:
         count = file.readinto(target)
         if not count:
-            raise EOFError("the file ends before its last tensor")
+            raise EOFError("the file became shorter while it was read")
         target = target[count:]
+
+
+def _to_float(bits: int, dtype: str) -> float:
+    if dtype == "F16":
+        return float(np.uint16(bits).view(np.float16))
+    return float(np.uint32(bits << 16 if dtype == "BF16" else bits).view(np.float32))

@@ -61,14 +61,14 @@ class IncomingFile:
         self._received += len(chunk)
 
     def finish(self) -> Blob:
-        """Check size and SHA-256, make the bytes durable and visible. Raises UploadMismatch."""
+        """Check size and SHA-256, make the bytes durable and visible. Raises UploadMismatch, StorageFull."""
         self._check()
         with _full_disk_in_words():
             os.fchmod(self._file.fileno(), 0o400)
             os.fsync(self._file.fileno())
-        self._file.close()
-        self._path.rename(self._store.blob_path(self._sha256))
-        sync_folder(self._store.blobs)
+            self._file.close()
+            self._path.rename(self._store.blob_path(self._sha256))
+            sync_folder(self._store.blobs)
         return Blob(self._sha256, self._size)
 
     def abort(self) -> None:
@@ -137,14 +137,15 @@ class ArtifactStore:
         return self.adapters / check_sha256(digest)
 
     def publish(self, digest: str, config: Blob, weights: Blob) -> None:
-        """Make the adapter folder from two blobs, replacing whatever is there. Raises UploadMissing."""
-        staging = Path(tempfile.mkdtemp(dir=self.incoming))
-        self._link(config, staging / CONFIG_FILE)
-        self._link(weights, staging / WEIGHTS_FILE)
-        sync_folder(staging)
-        self.discard(self.folder(digest))
-        staging.rename(self.folder(digest))
-        sync_folder(self.adapters)
+        """Make the adapter folder from two blobs, replacing whatever is there. Raises UploadMissing, StorageFull."""
+        with _full_disk_in_words():
+            staging = Path(tempfile.mkdtemp(dir=self.incoming))
+            self._link(config, staging / CONFIG_FILE)
+            self._link(weights, staging / WEIGHTS_FILE)
+            sync_folder(staging)
+            self.discard(self.folder(digest))
+            staging.rename(self.folder(digest))
+            sync_folder(self.adapters)
 
     def problem(self, digest: str, config_size: int, weights_size: int) -> str | None:
         """Why the folder of this digest cannot be served, or None when both files have their size."""

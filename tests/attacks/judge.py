@@ -12,11 +12,9 @@ from typing import Any
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import BaseSignature
 
-WATCHED = ("import", "open", "exec", "compile", "socket", "subprocess", "os.", "pickle", "marshal", "ctypes", "shutil")
-
 
 class Watch:
-    """Audit events since it was last asked, while it is on."""
+    """Audit events since it was last asked, while it is on: everything that reaches out of the interpreter."""
 
     def __init__(self) -> None:
         self.on = False
@@ -24,12 +22,12 @@ class Watch:
         sys.addaudithook(self)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self.on and event.startswith(WATCHED):
-            self.events.append(f"{event} {arguments[0]}" if event == "open" else event)
+        if self.on:
+            self.events.append(f"open {arguments[0]} {arguments[1]}" if event == "open" else event)
 
 
 def judge(folder: Path, base: BaseSignature, watch: Watch) -> dict[str, Any]:
-    config = (folder / "adapter_config.json").read_bytes()
+    config, modules = (folder / "adapter_config.json").read_bytes(), set(sys.modules)
     started = time.process_time()
     watch.on = True
     inspection = inspect_adapter(config, folder / "adapter_model.safetensors", base)
@@ -37,12 +35,12 @@ def judge(folder: Path, base: BaseSignature, watch: Watch) -> dict[str, Any]:
     seconds, events, watch.events = time.process_time() - started, watch.events, []
     failures = [finding.message for finding in inspection.failures()]
     return {"failures": failures, "served": inspection.manifest is not None, "seconds": seconds, "events": events,
-            "memory": peak_memory()}  # fmt: skip
+            "imported": sorted(set(sys.modules) - modules), "memory": peak_memory()}  # fmt: skip
 
 
-def peak_memory() -> int:
+def peak_memory(process: int | str = "self") -> int:
     """Bytes; getrusage would count what the process that started this one had used."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
 

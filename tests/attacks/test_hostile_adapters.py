@@ -2,23 +2,31 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lora.adapters import BASE, make_config, make_tensors, write_adapter
+from loraplex.lora import inspection
+from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.manifest import BaseSignature
+from tests.lora.adapters import BASE, encode, frame, make_config, make_tensors, read_manifest, write_adapter
 
-from .hostile_adapters import Attack, attacks
+from .hostile_adapters import attacks
+from .hostile_headers import DATA, Q_A, Q_B, entry, header
 
-ATTACKS = list(attacks())
+NAMES = [(attack.name, attack.reason) for attack in attacks()]
+REASONS = dict(NAMES)
 SECONDS, MEMORY = 2.0, 256 << 20
 Verdicts = dict[str, dict[str, Any]]
 
 
-def judge(folders: list[Path]) -> list[dict[str, Any]]:
+def judge(folders: Iterable[Path]) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.attacks.judge", json.dumps(dataclasses.asdict(BASE))]
     text = "".join(f"{folder}\n" for folder in folders)
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=True)
@@ -29,27 +37,99 @@ def judge(folders: list[Path]) -> list[dict[str, Any]]:
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     """The good one comes first: it brings in whatever the standard library loads late."""
     root = tmp_path_factory.mktemp("attacks")
-    folders = [write_adapter(root / "good", make_config(), make_tensors())]
-    folders += [write_adapter(root / attack.name, attack.config, attack.weights) for attack in ATTACKS]
-    return {folder.name: verdict for folder, verdict in zip(folders, judge(folders), strict=True)}
+    folders = {"good": write_adapter(root / "good", make_config(), make_tensors())}
+    for number, attack in enumerate(attacks()):
+        folders[attack.name] = write_adapter(root / str(number), attack.config, attack.weights)
+    found = dict(zip(folders, judge(folders.values()), strict=True))
+    assert sorted(path.name for path in root.iterdir()) == sorted(folder.name for folder in folders.values())
+    return found
+
+
+def check_harmless(verdict: dict[str, Any]) -> None:
+    assert verdict["seconds"] <= SECONDS
+    assert verdict["memory"] <= MEMORY
+    assert verdict["imported"] == []
+    (event,) = verdict["events"]
+    assert event.startswith("open ") and event.endswith("/adapter_model.safetensors r")
 
 
 def test_the_good_one_is_served(verdicts: Verdicts) -> None:
     assert verdicts["good"]["served"]
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_refused_for_its_own_reason(attack: Attack, verdicts: Verdicts) -> None:
-    verdict = verdicts[attack.name]
+def test_there_are_hundreds_each_with_its_own_name() -> None:
+    assert len(REASONS) == len(NAMES) >= 500
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_refused_for_its_own_reason(name: str, verdicts: Verdicts) -> None:
+    verdict = verdicts[name]
     assert not verdict["served"]
-    assert attack.reason in " | ".join(verdict["failures"]), verdict["failures"]
-    assert all(message.isascii() and message.isprintable() and len(message) < 1000 for message in verdict["failures"])
-    assert verdict["seconds"] <= SECONDS
-    assert verdict["memory"] <= MEMORY
-    assert [
-        event for event in verdict["events"] if not event.endswith(f"{attack.name}/adapter_model.safetensors")
-    ] == []
+    (message,) = verdict["failures"]
+    assert REASONS[name] in message
+    assert message.isascii() and message.isprintable() and len(message) < 1000
+    check_harmless(verdict)
 
 
-def test_names_are_unique() -> None:
-    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
+def refusals(folder: Path, base: BaseSignature = BASE) -> list[str]:
+    config = (folder / "adapter_config.json").read_bytes()
+    return [found.message for found in inspect_adapter(config, folder / "adapter_model.safetensors", base).failures()]
+
+
+@pytest.mark.parametrize("damage", [{Q_A: None}, {Q_B: entry(128, 512, shape=[24, 4])}, {"z": entry(DATA, DATA + 256)}])
+def test_a_bad_configuration_does_not_hide_a_bad_file(damage: dict[str, Any], tmp_path: Path) -> None:
+    """Nor is a byte read by a header that was found wrong."""
+    file = frame(header(damage), bytes(DATA))
+    (alone,) = refusals(write_adapter(tmp_path, make_config(), file))
+    both = refusals(write_adapter(tmp_path, make_config(r=0), file))
+    assert len(both) == 2 and "r is 0" in both[0] and both[1] == alone
+
+
+def test_a_terabyte_that_is_not_there(tmp_path: Path) -> None:
+    """A sparse file: it costs its maker nothing."""
+    rows = 1 << 34
+    huge = {Q_A: entry(0, rows * 64, shape=[rows, 16]), Q_B: entry(rows * 64, rows * 64 + 384, shape=[24, 4])}
+    folder = write_adapter(tmp_path, make_config(), frame(json.dumps(huge).encode()))
+    file = folder / "adapter_model.safetensors"
+    with file.open("r+b") as opened:
+        opened.truncate(file.stat().st_size + rows * 64 + 384)
+    (verdict,) = judge([folder])
+    assert f"A has rank {rows}, B has rank 4" in verdict["failures"][0]
+    check_harmless(verdict)
+
+
+def test_thousands_of_patterns_on_a_deep_base(tmp_path: Path) -> None:
+    deep = dataclasses.replace(BASE, num_layers=126)
+    patterns = {f"m{index}": 4 for index in range(3000)}
+    config = make_config(rank_pattern=patterns, target_modules=list(BASE.kinds))
+    folder = write_adapter(tmp_path, config, make_tensors(5, list(BASE.kinds), deep))
+    started = time.process_time()
+    (message,) = refusals(folder, deep)
+    assert "has rank 5, adapter_config.json says 4" in message
+    assert time.process_time() - started <= SECONDS
+
+
+@pytest.mark.parametrize("kept", [8, 100, -1])
+def test_a_file_that_shrinks_while_it_is_read(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its size was asked for, and after its header was read."""
+    file = write_adapter(tmp_path, make_config(), make_tensors()) / "adapter_model.safetensors"
+
+    def shrink(*arguments: Any) -> Any:
+        os.truncate(file, kept % file.stat().st_size)
+        return original(*arguments)
+
+    place = "_judge_values" if kept < 0 else "read_header"
+    original = getattr(inspection, place)
+    monkeypatch.setattr(inspection, place, shrink)
+    assert refusals(tmp_path) == ["adapter_model.safetensors cannot be read: the file became shorter while it was read"]
+
+
+def test_what_is_odd_and_means_something_is_served(tmp_path: Path) -> None:
+    """A negative scaling, subnormal values among others, and texts that nobody runs."""
+    tensors = make_tensors()
+    tensors[Q_A][:, 0] = 1e-40
+    code = "__import__('os').system('touch owned')"
+    weights = encode(tensors, metadata={"format": code, "../../owned": code})
+    config = make_config(lora_alpha=-8, revision=code, evil=[code], base_model_name_or_path="../../tiny")
+    manifest = read_manifest(write_adapter(tmp_path, config, weights))
+    assert {module.scaling for module in manifest.modules} == {-2.0}

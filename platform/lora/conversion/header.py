@@ -20,9 +20,11 @@ def read_tensors(file: FileIO, report: Report) -> tuple[TensorInfo, ...]:
         report.fail("header", f"adapter_model.safetensors cannot be read: {error}", SAVE_REMEDY)
         return ()
     empty = {name: entry for name, entry in entries.items() if _is_empty(entry)}
-    tensors = _read_tensors({name: entry for name, entry in entries.items() if name not in empty}, data_start, report)
-    if not report.failed:
-        report.fail_all("header", _layout_problems(tensors, data_start, size), SAVE_REMEDY)
+    tensors, problems = _read_tensors({name: entry for name, entry in entries.items() if name not in empty}, data_start)
+    problems = problems or _layout_problems(tensors, data_start, size)
+    report.fail_all("header", problems, SAVE_REMEDY)
+    if problems:
+        return ()
     return tensors + tuple(TensorInfo(name, "F32", tuple(entry["shape"]), 0, 0) for name, entry in empty.items())
 
 

@@ -1,0 +1,77 @@
+"""report_effect: an adapter that would answer as the base does is refused, whichever way it comes to nothing."""
+
+from collections.abc import Mapping
+from io import FileIO
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .manifest import ModuleLora, Role, TensorInfo
+from .report import Report, enumerate_some
+from .values import LARGEST_WEIGHT, Magnitudes, read_exactly
+
+NEGLIGIBLE: Final = 2.0**-40
+"""A change of weights that no activation computed in float32 would show."""
+ROUNDING: Final = 1e-5
+"""Of the sum of all magnitudes: far above what float32 rounds away, far below what any training leaves."""
+
+
+def report_effect(
+    file: FileIO, modules: tuple[ModuleLora, ...], seen: Mapping[TensorInfo, Magnitudes], report: Report
+) -> None:
+    """Judge by `seen`, the tensors that were read; what was not read may be anything."""
+    idle = [f"{module.kind} of layer {module.layer}" for module in modules if not _has_effect(module, seen)]
+    if modules and len(idle) == len(modules):
+        message = "the adapter has no effect: everywhere A, B or the scaling is (nearly) zero, and vectors do nothing"
+        report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
+    elif modules and not report.failed and all(_cancels_out(file, module) for module in modules):
+        message = "the adapter has no effect: in every module the products of B and A cancel out"
+        report.fail("effect", message, "its tensors are not what training makes: save it again")
+    elif idle:
+        report.warn("effect", f"modules without effect, as A or B is (nearly) zero: {enumerate_some(idle)}")
+    if not report.failed:
+        report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
+
+
+def _has_effect(module: ModuleLora, seen: Mapping[TensorInfo, Magnitudes]) -> bool:
+    """Judged without the base: a trained bias may equal the base's, a magnitude alone is what training starts from."""
+    return not _bound(module, seen) < NEGLIGIBLE or any(
+        _vector_has_effect(vector.role, seen.get(vector.tensor)) for vector in module.vectors
+    )
+
+
+def _bound(module: ModuleLora, seen: Mapping[TensorInfo, Magnitudes]) -> float:
+    """No entry of scaling B A is above it; NaN where one of them is."""
+    if module.a is None or module.b is None:
+        return 0.0
+    a, b = (seen[tensor].largest if tensor in seen else LARGEST_WEIGHT for tensor in (module.a, module.b))
+    return abs(module.scaling) * module.rank * a * b
+
+
+def _vector_has_effect(role: Role, seen: Magnitudes | None) -> bool:
+    if role == "gain":
+        return seen is None or not seen.one
+    return role == "bias" or (role == "lora_bias" and (seen is None or seen.largest > 0))
+
+
+def _cancels_out(file: FileIO, module: ModuleLora) -> bool:
+    """Whether B A x is nothing but rounding, for an x that no weights were made for. EOFError where the file ends."""
+    if module.a is None or module.b is None or module.vectors:
+        return False
+    exact = np.cos(np.square(np.arange(module.a.shape[1], dtype=np.float64))).astype(np.float32)
+    magnitudes = np.abs(exact)
+    for tensor in (module.a, module.b):
+        weights = _read_floats(file, tensor)
+        exact = weights @ exact
+        magnitudes = np.abs(weights, out=weights) @ magnitudes
+    return float(np.abs(exact).max()) <= ROUNDING * float(magnitudes.max())
+
+
+def _read_floats(file: FileIO, tensor: TensorInfo) -> NDArray[np.float32]:
+    bits: NDArray[Any] = np.empty(tensor.shape, np.uint32 if tensor.dtype == "F32" else np.uint16)
+    file.seek(tensor.start)
+    read_exactly(file, bits.data.cast("B"))
+    if tensor.dtype == "F16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16 if tensor.dtype == "BF16" else bits).view(np.float32)

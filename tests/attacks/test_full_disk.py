@@ -1,0 +1,24 @@
+"""A disk that fills up at any operation of an upload: the client is told what is the matter."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from loraplex.registry.artifacts import ArtifactStore
+from loraplex.registry.errors import StorageFull
+from tests.registry.helpers import put, sha256
+from tests.registry.test_artifacts import fail_call
+
+OPERATIONS = 13
+"""Write, sync, rename and sync for each of the two files; link them, sync, rename and sync."""
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("failing", range(OPERATIONS))
+def test_a_full_disk_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, number: int) -> None:
+    store = ArtifactStore(tmp_path, free_floor=0)
+    with monkeypatch.context() as patch:
+        fail_call(patch, failing, number)
+        with pytest.raises(StorageFull, match="Free space on it"):
+            store.publish(sha256(b"an adapter"), put(store, b"{}"), put(store, b"weights"))
