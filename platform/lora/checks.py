@@ -66,7 +66,7 @@ def match_modules(
             _judge_parts(place, parts, settings, problems)
     modules = [_fit(place, parts, settings, base, problems) for place, parts in sorted(found.items())]
     _report(problems, report)
-    if settings is not None:
+    if settings is not None and not problems.names:
         adapted = {place for place, parts in found.items() if parts.keys() - {"bias"}}
         _compare_targets(adapted, settings, base, report)
     report.settle("modules", f"all {len(tensors)} tensors land on {len(found)} modules of the base")

@@ -106,7 +106,7 @@ class Loader:
         job, entry.job = entry.job, None
         error = job.exception()
         if error is not None:
-            self._fail(entry, f"adapter {entry.digest[:12]} cannot be loaded: {error}")
+            self._fail(entry, _cause(entry, error))
         elif entry.room is None:
             entry.modules = job.result()
             pages = self._store.count_pages(entry.modules)
@@ -121,12 +121,12 @@ class Loader:
         try:
             if next(entry.finishing, DONE) is not DONE:
                 return
-        except ValueError as error:
             entry.finishing = None
-            self._fail(entry, f"adapter {entry.digest[:12]} cannot be loaded: {error}")
-            return
-        entry.finishing = None
-        self._publish(entry, entry.room)
+            self._publish(entry, entry.room)
+        except (ValueError, RuntimeError, MemoryError) as error:
+            # Out of memory, or a device error: this adapter's, and nobody else's.
+            entry.finishing = None
+            self._fail(entry, _cause(entry, error))
 
     def _fill(self, entry: Entry, room: Room) -> None:
         """Let a thread fill the room; the table does not show it yet."""
@@ -227,6 +227,12 @@ class Loader:
             f"adapters that are pinned, or asked for with it, hold {_megabytes(sum(staying))} and {len(staying)}. "
             f"Raise adapter_memory or max_loaded_adapters, or unpin some"
         )
+
+
+def _cause(entry: Entry, error: BaseException) -> str:
+    """In words that tell a client no paths of the server."""
+    words = error.strerror if isinstance(error, OSError) else str(error)
+    return f"adapter {entry.digest[:12]} cannot be loaded: {words or type(error).__name__}"
 
 
 def _must_stay(other: Entry, entry: Entry) -> bool:

@@ -63,7 +63,7 @@ def load_pages(
             seen.update(bits.data)
             homes[tensor].put(bits)
     if seen.hexdigest() != digest:
-        raise ValueError(f"{folder / WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
+        raise ValueError(f"{WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
 
 
 def clear_pages(pages: Pages) -> None:

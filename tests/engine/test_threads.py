@@ -21,8 +21,17 @@ def fill(values):
     for index in numba.prange(len(values)):
         values[index] = index
 
+@numba.njit(parallel=True)
+def halve(values):
+    for index in numba.prange(len(values)):
+        values[index] = values[index] * numpy.float32(0.5)
+
 values = numpy.zeros(100)
 fill(values)
+subnormal = numpy.full(100, 1e-40, numpy.float32)
+assert not (torch.from_numpy(subnormal) * 0.5).any()
+halve(subnormal)
+assert not subnormal.any()
 assert (values == numpy.arange(100)).all()
 assert (count, torch.get_num_threads(), numba.get_num_threads()) == (1, 1, 1)
 assert sharing == "numba shares torch's OpenMP pool", sharing
