@@ -25,8 +25,8 @@ SAVE_REMEDY: Final = "save the adapter again with PEFT's save_pretrained"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
-def read_header(file: FileIO, size: int, report: Report) -> tuple[TensorInfo, ...]:
-    """The tensors of an open file of `size` bytes, in the order of their bytes.
+def read_header(file: FileIO, size: int, report: Report, empty_allowed: bool = False) -> tuple[TensorInfo, ...]:
+    """The tensors of an open file of `size` bytes, in the order of their bytes. `empty_allowed`: they may have none.
 
     Each thing wrong is a failure in `report`; after one there are none, for nothing can be said of what they hold.
     EOFError where the file has become shorter than `size`.
@@ -36,7 +36,7 @@ def read_header(file: FileIO, size: int, report: Report) -> tuple[TensorInfo, ..
     except ValueError as error:
         report.fail("header", f"adapter_model.safetensors cannot be read: {error}", SAVE_REMEDY)
         return ()
-    tensors, problems = _read_tensors(entries, data_start)
+    tensors, problems = _read_tensors(entries, data_start, empty_allowed)
     problems = problems or _layout_problems(tensors, data_start, size)
     report.fail_all("header", problems, SAVE_REMEDY)
     report.settle("header", f"{len(tensors)} tensors fill the file's {size:,} bytes without gap or overlap")
@@ -80,18 +80,20 @@ def _check_metadata(metadata: object) -> None:
         raise ValueError("__metadata__ in its header is not a map from text to text")
 
 
-def _read_tensors(entries: dict[str, Any], data_start: int) -> tuple[tuple[TensorInfo, ...], list[str]]:
+def _read_tensors(
+    entries: dict[str, Any], data_start: int, empty_allowed: bool
+) -> tuple[tuple[TensorInfo, ...], list[str]]:
     """The tensors by place, and what is wrong with those that cannot be read."""
     tensors, problems = [], []
     for name, entry in entries.items():
         try:
-            tensors.append(_read_tensor(name, entry, data_start))
+            tensors.append(_read_tensor(name, entry, data_start, empty_allowed))
         except ValueError as error:
             problems.append(f"{quote(name)} {error}")
-    return tuple(sorted(tensors, key=lambda tensor: tensor.start)), problems
+    return tuple(sorted(tensors, key=lambda tensor: (tensor.start, tensor.end))), problems
 
 
-def _read_tensor(name: str, entry: object, data_start: int) -> TensorInfo:
+def _read_tensor(name: str, entry: object, data_start: int, empty_allowed: bool) -> TensorInfo:
     if not _NAME.fullmatch(name):
         raise ValueError("is no name: tensor names hold letters, digits, '_', '-' and '.' only, at most 256")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
@@ -104,7 +106,7 @@ def _read_tensor(name: str, entry: object, data_start: int) -> TensorInfo:
     if not _are_counts(offsets) or len(offsets) != 2:
         raise ValueError(f"has the data_offsets {quote(offsets)}, which are no two whole numbers")
     bytes_needed = math.prod(shape) * ITEM_SIZES[dtype]
-    if bytes_needed == 0:
+    if bytes_needed == 0 and not empty_allowed:
         raise ValueError(f"is empty: its shape is {quote(shape)}")
     if offsets[1] - offsets[0] != bytes_needed:
         raise ValueError(f"needs {quote(bytes_needed)} bytes for its shape, but has {quote(offsets[1] - offsets[0])}")

@@ -1,6 +1,5 @@
 """The child process that reads uploaded files: a Task on standard input, a Report on standard output, then it ends."""
 
-import resource
 import sys
 from pathlib import Path
 
@@ -9,26 +8,16 @@ import msgspec
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import AdapterManifest, Inspection
 
+from .child import limit_child
 from .preflight import Task
 from .report import Finding, Report, Summary
 
 
 def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
-    _limit(task)
+    limit_child(task.cpu_seconds, task.memory, file_bytes=0)
     inspection = inspect_adapter(Path(task.config).read_bytes(), Path(task.weights), task.base)
     sys.stdout.buffer.write(msgspec.json.encode(_report(inspection)))
-
-
-def _limit(task: Task) -> None:
-    for what, amount in (
-        (resource.RLIMIT_CPU, task.cpu_seconds),
-        (resource.RLIMIT_AS, task.memory),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, 32),
-    ):
-        resource.setrlimit(what, (amount, amount))
 
 
 def _report(inspection: Inspection) -> Report:

@@ -90,11 +90,10 @@ def test_a_label_cannot_break_a_page_or_a_database(store: ArtifactStore) -> None
 
 PROBE = """
 import json, os, sys
-import loraplex.registry.preflight_worker as worker
-from loraplex.registry.preflight import Task
-from loraplex.lora.manifest import BaseSignature
+import loraplex.registry.preflight_worker
+from loraplex.registry.child import limit_child
 
-worker._limit(Task("c", "w", BaseSignature("f", 1, {}), cpu_seconds=5, memory=1 << 30))
+limit_child(cpu_seconds=5, memory=1 << 30, file_bytes=0)
 def write():
     with open(sys.argv[1], "wb", buffering=0) as file:
         file.write(b"x")

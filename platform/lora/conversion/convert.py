@@ -4,6 +4,7 @@ Exact wherever the rank of the change can be served; beyond that the nearest LoR
 values), refused when it is not near enough. One module is in memory at a time. No torch, no PEFT.
 """
 
+import os
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -13,9 +14,9 @@ from ..checks import OTHER_BASE, module_path
 from ..config_file import MAX_RANK, LoraSettings
 from ..manifest import BaseSignature, Finding, TensorInfo
 from ..report import Report, enumerate_some
+from ..safetensors_header import read_header
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
-from .header import read_tensors
 from .kinds import KINDS, SMALLER, read_source_settings
 from .source import Module, Place, Tensors, compare_targets, in_words, sort_tensors
 from .write import WeightsFile, lora_config
@@ -97,7 +98,9 @@ def _convert(
 
 def _sorted_tensors(source: FileIO, settings: LoraSettings, base: BaseSignature, report: Report) -> Tensors:
     kind = _kind(settings)
-    tensors = sort_tensors(read_tensors(source, report), _ALGEBRA[kind].PARTS, base, report)
+    # AdaLoRA saves a module of which it has dropped every rank as tensors without a value.
+    read = read_header(source, os.fstat(source.fileno()).st_size, report, empty_allowed=True)
+    tensors = sort_tensors(read, _ALGEBRA[kind].PARTS, base, report)
     if kind == "VERA":
         vera.require_projection(settings.raw, tensors.shared, report)
     if not report.failed:
