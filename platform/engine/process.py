@@ -12,7 +12,7 @@ import traceback
 import msgspec
 
 from .config import EngineConfig
-from .threads import prepare_environment
+from .threads import flush_subnormals, prepare_environment
 
 
 def run(connection: socket.socket, config: EngineConfig) -> int:
@@ -45,6 +45,7 @@ def main() -> None:
     """Ctrl-C in a terminal reaches both processes; only the parent decides when this one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prepare_environment()
+    flush_subnormals()
     config = msgspec.json.decode(sys.stdin.readline(), type=EngineConfig)
     sys.exit(run(socket.socket(fileno=int(sys.argv[1])), config))
 

@@ -30,8 +30,6 @@ def set_threads(count: int | None = None) -> tuple[int, str]:
 
     from .kernels.openmp import numba_thread_limit, set_numba_threads, share_torch_openmp
 
-    # Subnormal weights would cost everyone in a batch up to 90 times the time (measured); the pool inherits it.
-    torch.set_flush_denormal(True)
     limit = min(available_cores(), numba_thread_limit())
     count = limit if count is None else count
     if not 1 <= count <= limit:
@@ -40,6 +38,17 @@ def set_threads(count: int | None = None) -> tuple[int, str]:
     torch.set_num_threads(count)
     set_numba_threads(count)
     return count, sharing
+
+
+def flush_subnormals() -> None:
+    """Count numbers below 1e-38 as zero, in this thread and in those of the pool that it starts.
+
+    One adapter with such weights would otherwise cost everyone in its batch up to 90 times the time (measured). For a
+    process of our own: other code may rely on them.
+    """
+    import torch  # prepare_environment() must come before
+
+    torch.set_flush_denormal(True)
 
 
 def available_cores() -> int:

@@ -119,7 +119,12 @@ def test_a_seed_makes_the_whole_program_repeatable(base: Path) -> None:
         (["a", [1, 999]], None, None, "token id 999, outside the vocabulary of 320"),
         (["a", "b"], [GREEDY], None, "params must be one SamplingParams for all prompts, or one for each of the 2"),
         (["a"], None, "nobody", "there is no adapter 'nobody'; there are: mine"),
-        (["a"], None, ["mine", None], "adapter must be one str for all prompts, or one for each of the 1"),
+        (
+            ["a"],
+            None,
+            ["mine", None],
+            "adapter must be one name, or one dict of scales, for all prompts, or one for each of 1",
+        ),
         (["a"], SamplingParams(top_p=2.0), None, "top_p must be between"),
         (["a" * 600], None, None, "tokens, but prompt and output together may have 256"),
     ],

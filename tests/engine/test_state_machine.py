@@ -183,7 +183,9 @@ class Walk(RuleBasedStateMachine):
             f"r{self.count}",
             # Few prompts, so that many share a prefix.
             [source.randrange(1, 3)] * source.randint(1, 14),
-            adapter=source.choice([None, None, *(stored(number)[0] for number in range(len(RANKS)))]),
+            adapter=tuple(
+                stored(number)[0] for number in source.sample(range(len(RANKS)), source.choice([0, 0, 1, 1, 1, 2]))
+            ),
             tenant=source.choice("xy"),
             priority=source.randrange(3),
             n=source.choice([1, 1, 2, 3]),
@@ -200,7 +202,7 @@ class Walk(RuleBasedStateMachine):
     def _holders(self) -> Counter[str]:
         """digest -> requests that hold it."""
         requests = self.harness.roster.requests.values()
-        return Counter(r.adapter.digest for r in requests if r.holds_adapter and r.adapter)
+        return Counter(digest for r in requests if r.holds_adapters for digest in r.digests)
 
     def _check_adapters(self) -> None:
         assert self.adapters.check_integrity() == []

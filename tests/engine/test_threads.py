@@ -13,6 +13,7 @@ ONE_POOL = """
 from pathlib import Path
 from loraplex.engine import threads
 threads.prepare_environment()
+threads.flush_subnormals()
 count, sharing = threads.set_threads(1)
 import numba, numpy, torch
 
