@@ -31,8 +31,6 @@ TOKENS: Final = 48
 
 LINE: Final = 64
 """Bytes of a cache line."""
-WIDEN: Final = 8
-"""Tokens from which on an item's 16-bit weights are widened to fp32 once, and not again for each tile."""
 AHEAD: Final = 4 * VECTORS * LANES
 """How many columns ahead expand prefetches."""
 
@@ -253,30 +251,6 @@ def _expand_tile(
     return types.void(arena, *integers, h, y, cells, types.int64), generate
 
 
-@intrinsic
-def _widen(typing: Any, arena: Any, start: Any, wide: Any, count: Any) -> Any:
-    """wide[:count] = arena[start : start + count] as fp32, exactly."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _Code(builder)
-        source = code.at(_data(context, builder, arena, arguments[0]), arguments[1], arena.dtype)
-        target, count = _data(context, builder, wide, arguments[2]), arguments[3]
-
-        def copy(position: Any, mask: Any) -> None:
-            value = code.load(code.at(source, position, arena.dtype), arena.dtype, mask)
-            code.store(value, code.at(target, position, types.float32), types.float32, mask)
-
-        def body(index: Any, sums: list[Any]) -> list[Any]:
-            position = builder.mul(index, _INT(LANES))
-            copy(position, code.mask(builder.sub(count, position)))
-            return sums
-
-        code.loop(builder.sdiv(builder.add(count, _INT(LANES - 1)), _INT(LANES)), [], body)
-        return context.get_dummy_value()
-
-    return types.void(arena, types.int64, wide, types.int64), generate
-
-
 @njit
 def _shrink_tokens(
     arena: Any, start: int, following: int, factor: float, scales: Any, x: Any, tokens: Any, h: Any, row: int,
@@ -323,29 +297,6 @@ def _expand_tokens(
             _expand_tile(arena, pages, start, outputs, ranks, (place,), y, (a,), columns)
         row += left
         place += left * stride
-
-
-@njit
-def _expand_columns(
-    arena: Any, pages: Any, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int,
-    h_column: int, y: Any, y_column: int, columns: int,
-) -> None:  # fmt: skip
-    """As _expand_tokens; `pages` are the offsets themselves."""
-    if end - row < WIDEN:
-        _expand_tokens(
-            arena, pages.ctypes.data, start, outputs, ranks, tokens, h, row, end, h_column, y, y_column, columns
-        )
-        return
-    block = VECTORS * LANES
-    wide, places = np.empty(ranks * block, np.float32), np.empty((ranks + PAGE - 1) // PAGE, np.int64)
-    for page in range(len(places)):
-        places[page] = page * PAGE * block
-    for rank in range(ranks):
-        source = pages[rank // PAGE] + start + (rank % PAGE) * outputs
-        _widen(arena, source, wide[rank * block : (rank + 1) * block], columns)
-    _expand_tokens(
-        wide, places.ctypes.data, 0, block, ranks, tokens, h, row, end, h_column, y, y_column, columns
-    )  # fmt: skip
 
 
 @njit
@@ -408,13 +359,9 @@ def add_lora(
         )
         end = min(row + TOKENS, starts[segment + 1])
         factor = scaling[slots[segment], kinds[member], layer]
-        column = member * room + position
-        if end - row >= WIDEN:
-            wide = np.empty(PAGE * inputs, np.float32)
-            _widen(arena, start, wide, PAGE * inputs)
-            _shrink_tokens(wide, 0, 0, factor, scales, x, tokens, h, row, end, column)
-        else:
-            _shrink_tokens(arena, start, following, factor, scales, x, tokens, h, row, end, column)
+        _shrink_tokens(
+            arena, start, following, factor, scales, x, tokens, h, row, end, member * room + position
+        )  # fmt: skip
 
     for number in range(len(rounds) - 1):
         expands = _work(starts, widths, COLUMNS, rounds[number], rounds[number + 1])
@@ -422,11 +369,11 @@ def add_lora(
             segment, member = expands[index, 0], expands[index, 1]
             position, row = expands[index, 2], expands[index, 3]
             width, first = widths[segment, member], firsts[member]
-            pages = offset[slots[segment], kinds[member]]
+            pages = offset[slots[segment], kinds[member]].ctypes.data
             start = PAGE * (layer * (inputs + width) + inputs)
             end = min(row + TOKENS, starts[segment + 1])
             for column in range(position, min(position + COLUMNS, width), VECTORS * LANES):
-                _expand_columns(
+                _expand_tokens(
                     arena, pages, start + column, width, ranks[segment, member], tokens, h, row, end, member * room,
                     y, first + column, min(VECTORS * LANES, width - column),
                 )  # fmt: skip
