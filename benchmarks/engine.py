@@ -10,6 +10,7 @@ from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import base_signature
 from loraplex.engine.protocol import AdapterRef, GenerateRequest, RequestFailed
 from loraplex.engine.sampling import SamplingParams
+from loraplex.engine.server import LOADING_MILLISECONDS
 from loraplex.lora.inspection import inspect_adapter
 
 
@@ -78,6 +79,9 @@ class MeasuredEngine:
         self._engine.adapters.poll()
         for message in self._engine.core.step():
             assert not isinstance(message, RequestFailed), message
+        if not self._engine.core.progressed:
+            # As the server does: the loader thread needs the interpreter.
+            time.sleep(LOADING_MILLISECONDS / 1000)
 
     def _add(self, names: Sequence[str | None], prompt_tokens: int, max_tokens: int) -> None:
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
