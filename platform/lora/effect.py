@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from io import FileIO
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .manifest import ModuleLora, Role, TensorInfo
 from .report import Report, enumerate_some
-from .values import LARGEST_WEIGHT, Magnitudes, read_exactly
+from .values import LARGEST_WEIGHT, Magnitudes, read_bits, to_floats
 
 NEGLIGIBLE: Final = 2.0**-40
 """A change of weights that no activation computed in float32 would show."""
@@ -62,16 +61,7 @@ def _cancels_out(file: FileIO, module: ModuleLora) -> bool:
     exact = np.cos(np.square(np.arange(module.a.shape[1], dtype=np.float64))).astype(np.float32)
     magnitudes = np.abs(exact)
     for tensor in (module.a, module.b):
-        weights = _read_floats(file, tensor)
+        weights = to_floats(read_bits(file, tensor), tensor.dtype)
         exact = weights @ exact
-        magnitudes = np.abs(weights, out=weights) @ magnitudes
+        magnitudes = np.abs(weights) @ magnitudes
     return float(np.abs(exact).max()) <= ROUNDING * float(magnitudes.max())
-
-
-def _read_floats(file: FileIO, tensor: TensorInfo) -> NDArray[np.float32]:
-    bits: NDArray[Any] = np.empty(tensor.shape, np.uint32 if tensor.dtype == "F32" else np.uint16)
-    file.seek(tensor.start)
-    read_exactly(file, bits.data.cast("B"))
-    if tensor.dtype == "F16":
-        return bits.view(np.float16).astype(np.float32)
-    return (bits.astype(np.uint32) << 16 if tensor.dtype == "BF16" else bits).view(np.float32)

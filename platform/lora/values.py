@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .manifest import TensorInfo
+
+Bits = NDArray[np.unsignedinteger[Any]]
+"""Values as they are stored."""
 
 CHUNK_BYTES: Final = 1 << 20
 LARGEST_WEIGHT: Final = 65504.0
@@ -43,7 +47,8 @@ def scan_tensor(file: FileIO, tensor: TensorInfo, update: Callable[[memoryview],
         update(chunk.data)
         magnitudes = np.bitwise_and(chunk.view(bits), bits(mask))
         smallest, largest = min(smallest, int(magnitudes.min())), max(largest, int(magnitudes.max()))
-    return Magnitudes(largest <= limit, _to_float(largest, tensor.dtype), smallest == largest == one)
+    value = to_floats(np.array([largest], bits), tensor.dtype)[0]
+    return Magnitudes(largest <= limit, float(value), smallest == largest == one)
 
 
 def read_bytes(file: FileIO, count: int) -> bytes:
@@ -61,7 +66,16 @@ def read_exactly(file: FileIO, target: memoryview) -> None:
         target = target[count:]
 
 
-def _to_float(bits: int, dtype: str) -> float:
+def read_bits(file: FileIO, tensor: TensorInfo) -> Bits:
+    """The tensor's values as they are stored. EOFError where the file ends early."""
+    bits: Bits = np.empty(tensor.shape, np.uint32 if tensor.dtype == "F32" else np.uint16)
+    file.seek(tensor.start)
+    read_exactly(file, bits.reshape(-1).view(np.uint8).data)
+    return bits
+
+
+def to_floats(bits: Bits, dtype: str) -> NDArray[np.float32]:
+    """What stored values of the safetensors type stand for."""
     if dtype == "F16":
-        return float(np.uint16(bits).view(np.float16))
-    return float(np.uint32(bits << 16 if dtype == "BF16" else bits).view(np.float32))
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16 if dtype == "BF16" else bits).view(np.float32)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,10 @@ from .digest import DIGEST_TAG, canonical_tensors
 from .inspection import read_structure
 from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
 from .report import Report
-from .values import read_exactly
+from .values import Bits, read_bits, to_floats
 
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
-
-Bits = NDArray[np.unsignedinteger[Any]]
 
 
 class PageKind(NamedTuple):
@@ -58,7 +56,7 @@ def load_pages(
     seen = hashlib.sha256(DIGEST_TAG)
     with FileIO(folder / WEIGHTS_FILE) as file:
         for facts, tensor in canonical_tensors(modules):
-            bits = _read_tensor(file, tensor)
+            bits = read_bits(file, tensor)
             seen.update(facts)
             seen.update(bits.data)
             homes[tensor].put(bits)
@@ -77,7 +75,7 @@ def clear_pages(pages: Pages) -> None:
 
 def convert(bits: Bits, source: str, target: str) -> Bits:
     """Bit patterns of the dtype `source` as those of `target`, rounded to nearest even."""
-    return bits if source == target else _FROM_FLOAT[target](_TO_FLOAT[source](bits))
+    return bits if source == target else _FROM_FLOAT[target](to_floats(bits, source))
 
 
 class _Home(Protocol):
@@ -117,7 +115,7 @@ class _Vector:
     shift: NDArray[np.float32]
 
     def put(self, bits: Bits) -> None:
-        values = _TO_FLOAT[self.source](bits).reshape(-1)
+        values = to_floats(bits, self.source).reshape(-1)
         if self.role in ("magnitude", "gain"):
             self.gain[:] *= values
         else:
@@ -148,27 +146,11 @@ def _vectors(page: Bits) -> NDArray[np.float32]:
     return page.view(np.float32).reshape(len(page), 2, -1)
 
 
-def _read_tensor(file: FileIO, tensor: TensorInfo) -> Bits:
-    bits: Bits = np.empty(tensor.shape, np.uint32 if tensor.dtype == "F32" else np.uint16)
-    file.seek(tensor.start)
-    read_exactly(file, bits.data.cast("B"))
-    return bits
-
-
-def _bfloat16_to_float(bits: Bits) -> NDArray[np.float32]:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
 def _float_to_bfloat16(values: NDArray[np.float32]) -> Bits:
     bits = values.view(np.uint32)
     return ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
 
 
-_TO_FLOAT: Final[dict[str, Callable[[Bits], NDArray[np.float32]]]] = {
-    "F32": lambda bits: bits.view(np.float32),
-    "F16": lambda bits: bits.view(np.float16).astype(np.float32),
-    "BF16": _bfloat16_to_float,
-}
 _FROM_FLOAT: Final[dict[str, Callable[[NDArray[np.float32]], Bits]]] = {
     "F32": lambda values: values.view(np.uint32),
     "F16": lambda values: values.astype(np.float16).view(np.uint16),

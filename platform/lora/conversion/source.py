@@ -13,7 +13,7 @@ from ..checks import OTHER_BASE, PARENTS, module_path
 from ..config_file import LoraSettings
 from ..manifest import BaseSignature, TensorInfo
 from ..report import Report, enumerate_some, quote
-from ..values import LARGEST_WEIGHT, read_exactly
+from ..values import LARGEST_WEIGHT, read_bits, to_floats
 from .factors import Matrix, TooLarge, Unfit
 
 Place = tuple[int, str]
@@ -132,13 +132,7 @@ class Module:
 
 def read_matrix(file: FileIO, tensor: TensorInfo) -> Matrix:
     """The values as float64. Unfit names the tensor that holds NaN, infinity or what no weight can be."""
-    data = bytearray(tensor.end - tensor.start)
-    file.seek(tensor.start)
-    read_exactly(file, memoryview(data))
-    if tensor.dtype == "BF16":
-        values = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    else:
-        values = np.frombuffer(data, np.float32 if tensor.dtype == "F32" else np.float16)
+    values = to_floats(read_bits(file, tensor), tensor.dtype)
     if values.size and not np.abs(values).max() <= LARGEST_WEIGHT:
         raise Unfit(f"has values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {quote(tensor.name)}")
-    return values.astype(np.float64).reshape(tensor.shape)
+    return values.astype(np.float64)
