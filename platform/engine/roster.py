@@ -33,6 +33,9 @@ class AdapterResidency(Protocol):
     def is_additive(self, digest: str) -> bool:
         """Whether a held one only adds to the base's outputs, so that it can be scaled and summed with others."""
 
+    def vocab_size(self, digest: str) -> int:
+        """Tokens that the base knows with a held one: token ids are below it."""
+
 
 @dataclass(slots=True)
 class Placement:

@@ -17,6 +17,7 @@ from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, Te
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
 from .values import LARGEST_WEIGHT, Magnitudes, scan_tensor
+from .vocabulary_checks import vocabulary_of
 
 READ_WHEN_REFUSED: Final = 64 << 20
 
@@ -31,6 +32,8 @@ class Structure:
     modules: tuple[ModuleLora, ...]
     size: int
     """Bytes of the weights file."""
+    vocab_size: int
+    """As in AdapterManifest."""
 
 
 def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspection:
@@ -62,7 +65,7 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
     modules = match_modules(tensors, settings, base, report) if tensors else ()
-    return Structure(settings, tensors, modules, size)
+    return Structure(settings, tensors, modules, size, vocabulary_of(modules, base))
 
 
 def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
@@ -119,7 +122,8 @@ def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> Adap
         target_modules=tuple(sorted({module.kind for module in modules})),
         base_model=settings.base_model,
         modules=modules,
-        parameters=sum(math.prod(tensor.shape) for module in modules for _, tensor in module.tensors()),
+        parameters=sum(math.prod(tensor.shape) for tensor in structure.tensors),
         size=structure.size,
+        vocab_size=structure.vocab_size,
         config=settings.raw,
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .manifest import ModuleLora
 from .pages import Room
+from .weights import Contents
 
 
 class State(StrEnum):
@@ -46,10 +46,10 @@ class Entry:
     digest: str
     folder: str
     folder_read: str | None = None
-    """The folder that `modules` describe."""
+    """The folder that `contents` describe."""
     pinned: bool = False
     state: State = State.REGISTERED
-    modules: tuple[ModuleLora, ...] | None = None
+    contents: Contents | None = None
     """None until its header was first read."""
     pages: int = 0
     bytes: int = 0
@@ -94,7 +94,7 @@ class Entry:
         return Residency(
             digest=self.digest,
             state=self.state,
-            rank=max((module.rank for module in self.modules or ()), default=0),
+            rank=max((module.rank for module in self.contents.modules), default=0) if self.contents else 0,
             pages=self.pages,
             bytes=self.bytes,
             pinned=self.pinned,

@@ -5,14 +5,6 @@ from typing import Final
 from .report import quote
 
 UNSERVED: Final[dict[str, tuple[str, str]]] = {
-    "modules_to_save": (
-        "full copies of base modules are not served",
-        "train without modules_to_save, or merge the adapter and serve it as a base",
-    ),
-    "trainable_token_indices": (
-        "trained token embeddings are not served",
-        "train without trainable_token_indices, or merge them into the base",
-    ),
     "alora_invocation_tokens": (
         "activated LoRA switches on in the middle of a prompt",
         "train as a plain LoRA without alora_invocation_tokens",

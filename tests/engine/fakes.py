@@ -176,6 +176,7 @@ class FakeAdapters:
         self.failed: dict[str, str] = {}
         self.pinned: set[str] = set()
         self.changing: set[str] = set()
+        self.vocab_sizes: dict[str, int] = {}
         """Adapters that do more than add to the base's outputs."""
         self.held: dict[str, int] = {}
         """Resident adapters, least recently used first, and how often they are held."""
@@ -193,6 +194,10 @@ class FakeAdapters:
     def is_additive(self, digest: str) -> bool:
         assert self.held[digest]
         return digest not in self.changing
+
+    def vocab_size(self, digest: str) -> int:
+        assert self.held[digest]
+        return self.vocab_sizes.get(digest, 1 << 30)
 
     def _is_here(self, digest: str) -> bool:
         if digest in self.held:
