@@ -33,6 +33,9 @@ class AdapterResidency(Protocol):
     def is_additive(self, digest: str) -> bool:
         """Whether a held one only adds to the base's outputs, so that it can be scaled and summed with others."""
 
+    def invocation_tokens(self, digest: str) -> tuple[int, ...]:
+        """Of a held one: it acts on a prompt from the last occurrence of these on; none: on all of it."""
+
 
 @dataclass(slots=True)
 class Placement:

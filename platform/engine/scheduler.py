@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
+from .activation import find_start
 from .admission import Limits, Overloaded, bound_length
 from .block_pool import BlockPool
 from .commit import Commit
@@ -21,6 +22,11 @@ from .sequence import Request, Sequence
 NOT_ADDITIVE = (
     "adapter {digest} scales the base's own outputs (DoRA, IA3 or trained biases): it can neither be scaled nor be "
     "added to others; ask for it alone, with scale 1"
+)
+
+NOT_INVOKED = (
+    "adapter {digest} acts from its invocation tokens on, and the prompt does not contain them: {tokens}; "
+    "put them where it shall begin"
 )
 
 __all__ = ["AdapterResidency", "Limits", "Overloaded", "Scheduler"]
@@ -168,7 +174,7 @@ class Scheduler:
         if request.digests in draft.absent:
             return False
         if self.roster.acquire_adapters(request):
-            return self._are_additive(request, draft)
+            return self._are_additive(request, draft) and self._activate(request, draft)
         failures = (self.roster.adapters.failure(digest) for digest in request.digests)
         draft.absent[request.digests] = next((failure for failure in failures if failure is not None), None)
         return False
@@ -180,6 +186,16 @@ class Scheduler:
         if changing:
             draft.unfit[request.id] = NOT_ADDITIVE.format(digest=changing[0][:12])
         return not changing
+
+    def _activate(self, request: Request, draft: Draft) -> bool:
+        """Find the first token that each of the adapters it now holds acts on; False where there is none."""
+        prompt, found = request.message.prompt_token_ids, self.roster.adapters.invocation_tokens
+        starts = [find_start(prompt, found(digest)) for digest in request.digests]
+        for digest, start in zip(request.digests, starts, strict=True):
+            if start is None:
+                draft.unfit[request.id] = NOT_INVOKED.format(digest=digest[:12], tokens=list(found(digest)))
+        request.starts = tuple([start for start in starts if start is not None])
+        return request.id not in draft.unfit
 
     def _fail_absent(self, draft: Draft) -> list[RequestFailed]:
         """End the waiting requests whose adapters will never come, or cannot do what is asked."""

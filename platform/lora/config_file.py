@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from .activation import KEY as INVOCATION
+from .activation import read_invocation_tokens, refuse_invocation_tokens
 from .report import Report, enumerate_some, quote
 from .strict_json import parse_json
 from .unserved import INERT, UNSERVED, base_changing_start
@@ -25,6 +27,7 @@ _READ: Final = {
     "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
     "task_type", "base_model_name_or_path", "peft_type", "use_dora", "lora_bias", "feedforward_modules",
+    INVOCATION,
 }  # fmt: skip
 FEEDFORWARD: Final = "feedforward_modules"
 BIASES: Final = ("none", "all", "lora_only")
@@ -55,6 +58,8 @@ class LoraSettings:
     """Biases of the base's linears are in the file, to be used instead of the base's own."""
     feedforward_modules: frozenset[str] = frozenset()
     """IA3: where the vector scales the input."""
+    invocation_tokens: tuple[int, ...] = ()
+    """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
     def rank_of(self, path: str) -> int:
         return _first_match(self.rank_pattern, path, self.rank)
@@ -187,6 +192,7 @@ class _Fields:
 
 def _read_ia3(fields: _Fields) -> LoraSettings:
     raw = fields.raw
+    refuse_invocation_tokens(raw, fields.report)
     feedforward = raw.get(FEEDFORWARD)
     return LoraSettings(
         rank=0,
@@ -226,6 +232,7 @@ def _read_lora(fields: _Fields) -> LoraSettings:
         use_dora=fields.flag("use_dora"),
         lora_bias=fields.flag("lora_bias"),
         trains_biases=fields.trains_biases(),
+        invocation_tokens=read_invocation_tokens(raw, fields.report),
     )
 
 

@@ -9,11 +9,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
+from .activation import judge_invocation_tokens
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
-from .digest import DIGEST_TAG, canonical_tensors
+from .digest import canonical_tensors, digest_opening
 from .effect import report_effect
-from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
+from .manifest import AdapterManifest, BaseSignature, Content, Inspection, ModuleLora, TensorInfo
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
 from .values import LARGEST_WEIGHT, Magnitudes, scan_tensor
@@ -31,6 +32,10 @@ class Structure:
     modules: tuple[ModuleLora, ...]
     size: int
     """Bytes of the weights file."""
+
+    @property
+    def content(self) -> Content:
+        return Content(self.modules, self.settings.invocation_tokens if self.settings else ())
 
 
 def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspection:
@@ -62,14 +67,16 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
     modules = match_modules(tensors, settings, base, report) if tensors else ()
-    return Structure(settings, tensors, modules, size)
+    structure = Structure(settings, tensors, modules, size)
+    judge_invocation_tokens(structure.content.invocation_tokens, base, report)
+    return structure
 
 
 def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
     """Read every byte once: the digest, values no weight can have, and adapters that do nothing."""
     if any(finding.check == "header" and finding.level == "fail" for finding in report.findings):
         return ""
-    digest = hashlib.sha256(DIGEST_TAG)
+    digest = hashlib.sha256(digest_opening(structure.content.invocation_tokens))
     unusable: list[str] = []
     seen: dict[TensorInfo, Magnitudes] = {}
     for facts, tensor in _reading_order(structure, report.failed):
@@ -122,4 +129,5 @@ def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> Adap
         parameters=sum(math.prod(tensor.shape) for module in modules for _, tensor in module.tensors()),
         size=structure.size,
         config=settings.raw,
+        invocation_tokens=settings.invocation_tokens,
     )

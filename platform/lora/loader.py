@@ -15,7 +15,7 @@ from .finish import BaseLinears
 from .manifest import BaseSignature
 from .pages import PageStore, Room
 from .residency import Entry, State
-from .weights import load_pages, read_modules
+from .weights import load_pages, read_content
 
 PATIENCE: Final = 1.0
 """Seconds an adapter waits for room before nobody may overtake it and residents in use are asked to leave."""
@@ -60,7 +60,7 @@ class Loader:
         self._queue[entry.digest] = entry
         if entry.folder_read != entry.folder:
             entry.folder_read = entry.folder
-            entry.job = self._executor.submit(read_modules, Path(entry.folder), self._base)
+            entry.job = self._executor.submit(read_content, Path(entry.folder), self._base)
 
     def poll(self) -> list[Entry]:
         """Move loads on. Returns the entries whose running job has ended."""
@@ -108,11 +108,11 @@ class Loader:
         if error is not None:
             self._fail(entry, _cause(entry, error))
         elif entry.room is None:
-            entry.modules = job.result()
+            entry.content = job.result()
             pages = self._store.count_pages(entry.modules)
             entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
         else:
-            assert entry.modules is not None
+            assert entry.content is not None
             entry.finishing = self._store.finish(entry.room, entry.modules, self._linears)
 
     def _finish_some(self, entry: Entry) -> None:
@@ -130,15 +130,15 @@ class Loader:
 
     def _fill(self, entry: Entry, room: Room) -> None:
         """Let a thread fill the room; the table does not show it yet."""
-        assert entry.modules is not None and entry.folder_read is not None
+        assert entry.content is not None and entry.folder_read is not None
         write = partial(
-            load_pages, Path(entry.folder_read), entry.modules, entry.digest, self._store.dtype_name, RANKS_PER_PAGE
+            load_pages, Path(entry.folder_read), entry.content, entry.digest, self._store.dtype_name, RANKS_PER_PAGE
         )
         entry.room = room
         entry.job = self._executor.submit(self._store.fill, room, write)
 
     def _publish(self, entry: Entry, room: Room) -> None:
-        assert entry.modules is not None
+        assert entry.content is not None
         self._store.publish(room, entry.modules)
         self._leave_queue(entry, State.RESIDENT)
         self._residents[entry.digest] = entry
@@ -172,7 +172,7 @@ class Loader:
 
     def _fit(self, entry: Entry) -> bool:
         """Begin to fill its pages if there is, or can be made, room now. Fails it when there can never be."""
-        assert entry.modules is not None
+        assert entry.content is not None
         pages = self._store.count_pages(entry.modules)
         room = self._store.reserve(pages)
         victims = iter(self._evictable(entry))

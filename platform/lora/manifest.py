@@ -21,6 +21,8 @@ class BaseSignature:
     """kind -> (in_features, out_features), e.g. q_proj -> (896, 896)."""
     name: str = ""
     """What people call the base; an adapter that names another one gets a warning. Empty: not compared."""
+    vocab_size: int = 0
+    """0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,15 @@ class ModuleLora:
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """All of an adapter that decides the output, but for the bytes of its tensors."""
+
+    modules: tuple[ModuleLora, ...]
+    invocation_tokens: tuple[int, ...] = ()
+    """It acts on a prompt from the last occurrence of these on; none: on all of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterManifest:
     digest: str
     """SHA-256 over the canonical configuration and the canonical weights: the adapter's identity."""
@@ -84,6 +95,8 @@ class AdapterManifest:
     """Bytes of the weights file."""
     config: dict[str, object] = field(default_factory=dict)
     """adapter_config.json as read, for display."""
+    invocation_tokens: tuple[int, ...] = ()
+    """As in Content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from .batch import PageTable
 from .finish import BaseLinears
 from .loader import Loader
-from .manifest import BaseSignature
+from .manifest import BaseSignature, Content
 from .pages import PageStore
 from .residency import Entry, Residency, State
 
@@ -124,9 +124,12 @@ class AdapterPool:
 
     def is_additive(self, digest: str) -> bool:
         """Whether a taken adapter only adds to what the base computes."""
-        modules = self._entries[digest].modules
-        assert modules is not None
+        modules = self._held(digest).modules
         return all(vector.role == "lora_bias" for module in modules for vector in module.vectors)
+
+    def invocation_tokens(self, digest: str) -> tuple[int, ...]:
+        """Of a taken adapter: it acts on a prompt from the last occurrence of these on; none: on all of it."""
+        return self._held(digest).invocation_tokens
 
     def slot_of(self, digest: str) -> int:
         """Its slot in the table, which stays its own as long as it is held by `acquire`."""
@@ -175,6 +178,11 @@ class AdapterPool:
     def close(self) -> None:
         """Wait for the running load and end the loader thread."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _held(self, digest: str) -> Content:
+        content = self._entries[digest].content
+        assert content is not None
+        return content
 
     def _known(self, digest: str) -> Entry:
         entry = self._entries.get(digest)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .manifest import ModuleLora
+from .manifest import Content, ModuleLora
 from .pages import Room
 
 
@@ -46,10 +46,10 @@ class Entry:
     digest: str
     folder: str
     folder_read: str | None = None
-    """The folder that `modules` describe."""
+    """The folder that `content` describes."""
     pinned: bool = False
     state: State = State.REGISTERED
-    modules: tuple[ModuleLora, ...] | None = None
+    content: Content | None = None
     """None until its header was first read."""
     pages: int = 0
     bytes: int = 0
@@ -86,6 +86,11 @@ class Entry:
     """When it was last taken, given back or loaded."""
 
     @property
+    def modules(self) -> tuple[ModuleLora, ...]:
+        """None of them until its header was first read."""
+        return () if self.content is None else self.content.modules
+
+    @property
     def busy(self) -> bool:
         """Whether its pages are somebody's; an entry that waits for room is not busy."""
         return self.job is not None or self.finishing is not None
@@ -94,7 +99,7 @@ class Entry:
         return Residency(
             digest=self.digest,
             state=self.state,
-            rank=max((module.rank for module in self.modules or ()), default=0),
+            rank=max((module.rank for module in self.modules), default=0),
             pages=self.pages,
             bytes=self.bytes,
             pinned=self.pinned,

@@ -13,10 +13,6 @@ UNSERVED: Final[dict[str, tuple[str, str]]] = {
         "trained token embeddings are not served",
         "train without trainable_token_indices, or merge them into the base",
     ),
-    "alora_invocation_tokens": (
-        "activated LoRA switches on in the middle of a prompt",
-        "train as a plain LoRA without alora_invocation_tokens",
-    ),
     "target_parameters": (
         "LoRA on bare parameters such as expert tensors is not served",
         "target linears by target_modules instead",

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .digest import DIGEST_TAG, canonical_tensors
+from .digest import canonical_tensors, digest_opening
 from .inspection import read_structure
-from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
+from .manifest import BaseSignature, Content, ModuleLora, Role, TensorInfo
 from .report import Report
 from .values import Bits, read_bits, to_floats
 
@@ -34,28 +34,26 @@ class PageKind(NamedTuple):
 Pages = Mapping[PageKind, Sequence[Bits]]
 
 
-def read_modules(folder: Path, base: BaseSignature) -> tuple[ModuleLora, ...]:
-    """The modules of an adapter the registry has checked. ValueError says why it cannot be served after all."""
+def read_content(folder: Path, base: BaseSignature) -> Content:
+    """What an adapter that the registry has checked consists of. ValueError says why it cannot be served after all."""
     report = Report()
     with FileIO(folder / WEIGHTS_FILE) as file:
         structure = read_structure((folder / CONFIG_FILE).read_bytes(), file, base, report)
     if report.failed:
         raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
-    return structure.modules
+    return structure.content
 
 
-def load_pages(
-    folder: Path, modules: Sequence[ModuleLora], digest: str, dtype: str, ranks_per_page: int, pages: Pages
-) -> None:
+def load_pages(folder: Path, content: Content, digest: str, dtype: str, ranks_per_page: int, pages: Pages) -> None:
     """Fill `pages`, whose dtype is F32, F16 or BF16. Ranks that no module has become zero.
 
     ValueError when the bytes on disk are not those of `digest`: then `pages` must not be used.
     """
     clear_pages(pages)
-    homes = _homes(modules, ranks_per_page, dtype, pages)
-    seen = hashlib.sha256(DIGEST_TAG)
+    homes = _homes(content.modules, ranks_per_page, dtype, pages)
+    seen = hashlib.sha256(digest_opening(content.invocation_tokens))
     with FileIO(folder / WEIGHTS_FILE) as file:
-        for facts, tensor in canonical_tensors(modules):
+        for facts, tensor in canonical_tensors(content.modules):
             bits = read_bits(file, tensor)
             seen.update(facts)
             seen.update(bits.data)

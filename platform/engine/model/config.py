@@ -84,7 +84,8 @@ def base_signature(folder: str | Path) -> BaseSignature:
     config = ModelConfig.from_folder(folder)
     shapes = config.linear_shapes()
     identity = (config.architecture, config.vocab_size, config.num_layers, config.num_heads, sorted(shapes.items()))
-    return BaseSignature(fingerprint_weights(Path(folder), repr(identity)), config.num_layers, shapes)
+    fingerprint = fingerprint_weights(Path(folder), repr(identity))
+    return BaseSignature(fingerprint, config.num_layers, shapes, vocab_size=config.vocab_size)
 
 
 def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
