@@ -12,3 +12,12 @@ def find_start(prompt: Sequence[int], invocation_tokens: Sequence[int]) -> int |
         if prompt[start] == first and list(prompt[start : start + length]) == sought:
             return start
     return None
+
+
+def explain_absence(adapter: str, invocation_tokens: Sequence[int], text: str = "") -> str:
+    """What to tell who asks for an adapter that the prompt never switches on. `text`: what the tokens stand for."""
+    shown = f"{text!r}, " if text else ""
+    return (
+        f"adapter {adapter} acts from its invocation tokens on, and the prompt does not contain them: "
+        f"{shown}token ids {list(invocation_tokens)}; put them where it shall begin"
+    )

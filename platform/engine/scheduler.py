@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from .activation import find_start
+from .activation import explain_absence, find_start
 from .admission import Limits, Overloaded, bound_length
 from .block_pool import BlockPool
 from .commit import Commit
@@ -22,11 +22,6 @@ from .sequence import Request, Sequence
 NOT_ADDITIVE = (
     "adapter {digest} scales the base's own outputs (DoRA, IA3 or trained biases): it can neither be scaled nor be "
     "added to others; ask for it alone, with scale 1"
-)
-
-NOT_INVOKED = (
-    "adapter {digest} acts from its invocation tokens on, and the prompt does not contain them: {tokens}; "
-    "put them where it shall begin"
 )
 
 __all__ = ["AdapterResidency", "Limits", "Overloaded", "Scheduler"]
@@ -193,7 +188,7 @@ class Scheduler:
         starts = [find_start(prompt, found(digest)) for digest in request.digests]
         for digest, start in zip(request.digests, starts, strict=True):
             if start is None:
-                draft.unfit[request.id] = NOT_INVOKED.format(digest=digest[:12], tokens=list(found(digest)))
+                draft.unfit[request.id] = explain_absence(digest[:12], found(digest))
         request.starts = tuple([start for start in starts if start is not None])
         return request.id not in draft.unfit
 
