@@ -158,7 +158,8 @@ class LLM:
         for name in scales:
             sought = self._manifests[name].invocation_tokens
             if find_start(prompt, sought) is None:
-                raise ValueError(explain_absence(repr(name), sought, self.tokenizer.decode(list(sought))))
+                text = self.tokenizer.decode(list(sought), skip_special_tokens=False)
+                raise ValueError(explain_absence(repr(name), sought, text))
         return [AdapterRef(self._manifests[name].digest, scale) for name, scale in scales.items()]
 
     def _run(self, engine: "Engine", collectors: list[Collector], advance: Callable[[Collector], None]) -> None:
