@@ -25,6 +25,7 @@ BASE = BaseSignature(
         "down_proj": (40, 16),
     },
     name="acme/tiny",
+    vocab_size=320,
 )
 DTYPES = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16", np.dtype(np.uint16): "BF16"}
 """numpy has no bfloat16; its bit patterns stand for it."""
