@@ -73,9 +73,10 @@ class ModelRunner:
             return None
         slots, scales, starts = np.full(shape, -1, np.int32), np.ones(shape, np.float32), np.zeros(shape, np.int64)
         for row, request in enumerate(requests):
-            starts[row, : len(request.starts)] = request.starts
-            for place, ref in enumerate(request.adapters):
+            for place, (ref, start) in enumerate(zip(request.adapters, request.starts, strict=True)):
                 slots[row, place], scales[row, place] = self._adapters.slot_of(ref.digest), ref.scale
+                if start:
+                    starts[row, place] = start
         token_slots = slots[owners]
         if starts.any():
             token_slots[positions[:, None] < starts[owners]] = -1

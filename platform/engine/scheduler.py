@@ -183,14 +183,17 @@ class Scheduler:
         return not changing
 
     def _activate(self, request: Request, draft: Draft) -> bool:
-        """Find the first token that each of the adapters it now holds acts on; False where there is none."""
-        prompt, found = request.message.prompt_token_ids, self.roster.adapters.invocation_tokens
-        starts = [find_start(prompt, found(digest)) for digest in request.digests]
-        for digest, start in zip(request.digests, starts, strict=True):
+        """Find the first token that each of the adapters it now holds acts on; False where one never acts."""
+        starts = []
+        for digest in request.digests:
+            sought = self.roster.adapters.invocation_tokens(digest)
+            start = find_start(request.message.prompt_token_ids, sought)
             if start is None:
-                draft.unfit[request.id] = explain_absence(digest[:12], found(digest))
-        request.starts = tuple([start for start in starts if start is not None])
-        return request.id not in draft.unfit
+                draft.unfit[request.id] = explain_absence(digest[:12], sought)
+                return False
+            starts.append(start)
+        request.starts = tuple(starts)
+        return True
 
     def _fail_absent(self, draft: Draft) -> list[RequestFailed]:
         """End the waiting requests whose adapters will never come, or cannot do what is asked."""
