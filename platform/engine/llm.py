@@ -12,8 +12,9 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loraplex.lora.inspection import inspect_adapter
-from loraplex.lora.manifest import BaseSignature
+from loraplex.lora.manifest import AdapterManifest, BaseSignature
 
+from .activation import explain_absence, find_start
 from .admission import most_tokens
 from .collector import Collector
 from .config import EngineConfig
@@ -57,7 +58,9 @@ class LLM:
 
         folder = resolve_model_folder(str(model))
         self.tokenizer = Tokenizer(folder)
-        specs = {name: _inspect(name, Path(path), base_signature(folder)) for name, path in (adapters or {}).items()}
+        manifests = {
+            name: _inspect(name, Path(path), base_signature(folder)) for name, path in (adapters or {}).items()
+        }
         config = EngineConfig(
             model=str(folder),
             dtype=dtype,
@@ -67,9 +70,9 @@ class LLM:
             **{"max_queue": UNLIMITED} | settings,
         )
         self._engine: Engine | None = build_engine(config)
-        for name, digest in specs.items():
-            self._engine.adapters.register(digest, str((adapters or {})[name]))
-        self._digests = specs
+        for name, manifest in manifests.items():
+            self._engine.adapters.register(manifest.digest, str((adapters or {})[name]))
+        self._manifests = manifests
         self._seeds = random.Random(seed)
         self._count = 0
 
@@ -144,17 +147,22 @@ class LLM:
             request_id=str(self._count - 1),
             prompt_token_ids=token_ids,
             params=params,
-            adapters=self._references(adapter),
+            adapters=self._references(adapter, token_ids),
         )
         params.verify(most_tokens(self._opened().info.vocab_size, request))
         return request
 
-    def _references(self, adapter: Adapter | None) -> list[AdapterRef]:
+    def _references(self, adapter: Adapter | None, prompt: list[int]) -> list[AdapterRef]:
         scales = {adapter: 1.0} if isinstance(adapter, str) else adapter or {}
-        unknown = [name for name in scales if name not in self._digests]
+        unknown = [name for name in scales if name not in self._manifests]
         if unknown:
-            raise ValueError(f"there is no adapter {unknown[0]!r}; there are: {', '.join(self._digests) or 'none'}")
-        return [AdapterRef(self._digests[name], scale) for name, scale in scales.items()]
+            raise ValueError(f"there is no adapter {unknown[0]!r}; there are: {', '.join(self._manifests) or 'none'}")
+        for name in scales:
+            sought = self._manifests[name].invocation_tokens
+            if find_start(prompt, sought) is None:
+                text = self.tokenizer.decode(list(sought), skip_special_tokens=False)
+                raise ValueError(explain_absence(repr(name), sought, text))
+        return [AdapterRef(self._manifests[name].digest, scale) for name, scale in scales.items()]
 
     def _run(self, engine: "Engine", collectors: list[Collector], advance: Callable[[Collector], None]) -> None:
         live = {collector.request.request_id: collector for collector in collectors}
@@ -173,8 +181,8 @@ class LLM:
                 time.sleep(LOADING_SECONDS)
 
 
-def _inspect(name: str, folder: Path, base: BaseSignature) -> str:
-    """Digest of the adapter in `folder`. ValueError with every reason why it cannot be used."""
+def _inspect(name: str, folder: Path, base: BaseSignature) -> AdapterManifest:
+    """What the adapter in `folder` is. ValueError with every reason why it cannot be used."""
     config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     missing = [path.name for path in (config, weights) if not path.is_file()]
     if missing:
@@ -182,7 +190,7 @@ def _inspect(name: str, folder: Path, base: BaseSignature) -> str:
     inspection = inspect_adapter(config.read_bytes(), weights, base)
     if inspection.manifest is None:
         raise ValueError(f"adapter {name!r}: " + "; ".join(finding.message for finding in inspection.failures()))
-    return inspection.manifest.digest
+    return inspection.manifest
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """What makes two KV blocks the same: a chain of hashes over everything their content depends on.
 
-    root  = SHA-256(schema, salt, base fingerprint, then digest and scale of each adapter)
-    block = SHA-256(hash of the block before, its tokens)
+    root  = SHA-256(schema, salt, base fingerprint)
+    block = SHA-256(hash of the block before, its tokens, then digest, scale and first token of the adapters)
 
-Every field is encoded as tag, length, payload, so different fields never encode to the same bytes.
+Adapters stand in the block in which one of them begins: all that act by then, in the order in which they are summed.
+What comes before the first token of every adapter is the base's own, whoever asks. Every field is encoded as tag,
+length, payload, so different fields never encode to the same bytes.
 """
 
 import hashlib
@@ -12,9 +14,15 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .protocol import AdapterRef
+SCHEMA_VERSION = 3
 
-SCHEMA_VERSION = 2
+
+class Acting(NamedTuple):
+    """An adapter, and the position of the first token that it acts on."""
+
+    digest: str
+    scale: float
+    start: int
 
 
 class BlockKey(NamedTuple):
@@ -29,16 +37,19 @@ def encode(*fields: str | bytes | int | float | None) -> bytes:
     return b"".join(_encode_field(field) for field in fields)
 
 
-def root_hash(salt: str, fingerprint: str, adapters: Sequence[AdapterRef]) -> bytes:
+def root_hash(salt: str, fingerprint: str) -> bytes:
     """Start of a chain. `fingerprint` names the base weights and how they are quantized."""
-    fields = [field for adapter in adapters for field in (adapter.digest, adapter.scale)]
-    return hashlib.sha256(encode(SCHEMA_VERSION, salt, fingerprint, *fields)).digest()
+    return hashlib.sha256(encode(SCHEMA_VERSION, salt, fingerprint)).digest()
 
 
-def block_key(parent: bytes, token_ids: Sequence[int]) -> BlockKey:
-    """Key of the block that holds these tokens after the chain that ends with `parent`."""
+def block_key(parent: bytes, token_ids: Sequence[int], adapters: Sequence[Acting] = ()) -> BlockKey:
+    """Key of the block that holds these tokens after the chain that ends with `parent`.
+
+    `adapters`: all that act on it, when one of them begins in it; otherwise none.
+    """
     tokens = array("q", token_ids).tobytes()
-    return BlockKey(hashlib.sha256(encode(parent, tokens)).digest(), tokens)
+    fields = [field for adapter in adapters for field in adapter]
+    return BlockKey(hashlib.sha256(encode(parent, tokens, *fields)).digest(), tokens)
 
 
 def _encode_field(field: str | bytes | int | float | None) -> bytes:

@@ -63,19 +63,24 @@ class ModelRunner:
             context_lengths=torch.from_numpy(context_lengths),
             block_tables=torch.from_numpy(tables),
             sample_rows=torch.from_numpy(_wanted_rows(scheduled, query_starts)),
-            lora=self._lora(scheduled, owners),
+            lora=self._lora(scheduled, owners, positions),
         )
 
-    def _lora(self, scheduled: list[Scheduled], owners: np.ndarray) -> LoraBatch | None:
-        adapters = [item.sequence.request.adapters for item in scheduled]
-        most = max(map(len, adapters))
-        if not most:
+    def _lora(self, scheduled: list[Scheduled], owners: np.ndarray, positions: np.ndarray) -> LoraBatch | None:
+        requests = [item.sequence.request for item in scheduled]
+        shape = len(requests), max(len(request.adapters) for request in requests)
+        if not shape[1]:
             return None
-        slots, scales = np.full((len(scheduled), most), -1, np.int32), np.ones((len(scheduled), most), np.float32)
-        for row, refs in enumerate(adapters):
-            for place, ref in enumerate(refs):
+        slots, scales, starts = np.full(shape, -1, np.int32), np.ones(shape, np.float32), np.zeros(shape, np.int64)
+        for row, request in enumerate(requests):
+            for place, (ref, start) in enumerate(zip(request.adapters, request.starts, strict=True)):
                 slots[row, place], scales[row, place] = self._adapters.slot_of(ref.digest), ref.scale
-        return LoraBatch.build(self._adapters.table, torch.from_numpy(slots[owners]), torch.from_numpy(scales[owners]))
+                if start:
+                    starts[row, place] = start
+        token_slots = slots[owners]
+        if starts.any():
+            token_slots[positions[:, None] < starts[owners]] = -1
+        return LoraBatch.build(self._adapters.table, torch.from_numpy(token_slots), torch.from_numpy(scales[owners]))
 
     def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, list[TokenLogprob]]:
         """`logits` of all prompt targets, item after item."""

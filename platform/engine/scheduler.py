@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
+from .activation import explain_absence, find_start
 from .admission import Limits, Overloaded, bound_length
 from .block_pool import BlockPool
 from .commit import Commit
@@ -169,7 +170,7 @@ class Scheduler:
         if request.digests in draft.absent:
             return False
         if self.roster.acquire_adapters(request):
-            return self._is_fit(request, draft)
+            return self._is_fit(request, draft) and self._activate(request, draft)
         failures = (self.roster.adapters.failure(digest) for digest in request.digests)
         draft.absent[request.digests] = next((failure for failure in failures if failure is not None), None)
         return False
@@ -191,6 +192,19 @@ class Scheduler:
         if request.largest_token >= vocab_size:
             return UNKNOWN_TOKEN.format(token=request.largest_token, vocab_size=vocab_size)
         return None
+
+    def _activate(self, request: Request, draft: Draft) -> bool:
+        """Find the first token that each of the adapters it now holds acts on; False where one never acts."""
+        starts = []
+        for digest in request.digests:
+            sought = self.roster.adapters.invocation_tokens(digest)
+            start = find_start(request.message.prompt_token_ids, sought)
+            if start is None:
+                draft.unfit[request.id] = explain_absence(digest[:12], sought)
+                return False
+            starts.append(start)
+        request.starts = tuple(starts)
+        return True
 
     def _fail_absent(self, draft: Draft) -> list[RequestFailed]:
         """End the waiting requests whose adapters will never come, or cannot do what is asked."""

@@ -5,7 +5,7 @@ import hashlib
 import os
 
 from .admission import largest_token
-from .prefix import BlockKey, block_key, encode, root_hash
+from .prefix import Acting, BlockKey, block_key, encode, root_hash
 from .protocol import FinishReason, GenerateRequest, TokenLogprob
 from .sampling_state import SampleRow
 
@@ -46,7 +46,9 @@ class Request:
         """Tokens of a choice that the KV cache holds at most; the last one drawn is never computed."""
         self.eos_token_ids = frozenset() if params.ignore_eos else eos_token_ids
         self.stop_token_ids = frozenset(params.stop_token_ids)
-        self.root_hash = root_hash(message.cache_salt, fingerprint, message.adapters)
+        self.starts = (0,) * len(message.adapters)
+        """Position of the first token that each adapter acts on. Known for sure once the request holds them."""
+        self.root_hash = root_hash(message.cache_salt, fingerprint)
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.holds_adapters = False
         self.queue_seconds: float | None = None
@@ -61,6 +63,13 @@ class Request:
     @property
     def lacks_adapters(self) -> bool:
         return bool(self.digests) and not self.holds_adapters
+
+    def beginning(self, first: int, end: int) -> list[Acting]:
+        """Its adapters that act on a token before `end`, when one of them begins at `first` or later."""
+        if not any(first <= start < end for start in self.starts):
+            return []
+        acting = zip(self.adapters, self.starts, strict=True)
+        return [Acting(ref.digest, ref.scale, start) for ref, start in acting if start < end]
 
     def unfinished(self) -> list["Sequence"]:
         return [sequence for sequence in self.sequences if sequence.status is not Status.FINISHED]
@@ -139,9 +148,10 @@ class Sequence:
     def hash_blocks(self, count: int, block_size: int) -> list[BlockKey]:
         """Keys of at least the first `count` blocks, all full; each block is hashed once in a sequence's life."""
         while len(self.keys) < count:
-            start = len(self.keys) * block_size
+            first = len(self.keys) * block_size
+            end = first + block_size
             parent = self.keys[-1].hash if self.keys else self.request.root_hash
-            self.keys.append(block_key(parent, self.token_ids[start : start + block_size]))
+            self.keys.append(block_key(parent, self.token_ids[first:end], self.request.beginning(first, end)))
         return self.keys
 
     def end_with(self, token_id: int) -> tuple[FinishReason | None, int | None]:

@@ -86,7 +86,7 @@ class LoraBatch:
 
     table: PageTable
     token_slot: torch.Tensor
-    """[T, A] int32, the slots of the adapters that are summed for each token, filled up with -1."""
+    """[T, A] int32, the slots of the adapters that are summed for each token, -1 in the other places."""
     token_scale: torch.Tensor
     """[T, A] float32, the request's own factor on each adapter's scaling."""
     sorted_tokens: torch.Tensor
@@ -108,12 +108,11 @@ class LoraBatch:
     def build(table: PageTable, token_slot: torch.Tensor, token_scale: torch.Tensor) -> "LoraBatch | None":
         """Group the tokens, given on the host, [T, A] or [T] each; None when every token uses the base."""
         token_slot, token_scale = token_slot.view(len(token_slot), -1), token_scale.view(len(token_scale), -1)
-        rounds = [
-            _sort(slots, scales) for slots, scales in zip(token_slot.T.numpy(), token_scale.T.numpy(), strict=True)
-        ]
-        tokens, slots, scales = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
-        if not len(tokens):
+        places = zip(token_slot.T.numpy(), token_scale.T.numpy(), strict=True)
+        rounds = [found for slots, scales in places if len((found := _sort(slots, scales))[0])]
+        if not rounds:
             return None
+        tokens, slots, scales = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
         ends = np.cumsum([len(part[0]) for part in rounds])
         changes = np.flatnonzero(slots[1:] != slots[:-1]) + 1
         starts = np.unique(np.concatenate(([0], changes, ends))).astype(np.int32)

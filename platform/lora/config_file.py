@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from .activation import KEY as INVOCATION
+from .activation import read_invocation_tokens, refuse_invocation_tokens
 from .manifest import EMBEDDING, HEAD
 from .report import Report, enumerate_some, quote
 from .strict_json import parse_json
@@ -29,6 +31,7 @@ _READ: Final = {
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
     "task_type", "base_model_name_or_path", "peft_type", "use_dora", "lora_bias", "feedforward_modules",
     "modules_to_save", "trainable_token_indices",
+    INVOCATION,
 }  # fmt: skip
 FEEDFORWARD: Final = "feedforward_modules"
 BIASES: Final = ("none", "all", "lora_only")
@@ -63,6 +66,8 @@ class LoraSettings:
     """Modules that are in the file as a whole."""
     token_indices: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Name of the embedding or the head -> the tokens whose rows are in the file."""
+    invocation_tokens: tuple[int, ...] = ()
+    """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
     def rank_of(self, path: str) -> int:
         return _first_match(self.rank_pattern, path, self.rank)
@@ -226,6 +231,7 @@ class _Fields:
 
 def _read_ia3(fields: _Fields) -> LoraSettings:
     raw = fields.raw
+    refuse_invocation_tokens(raw, fields.report)
     feedforward = raw.get(FEEDFORWARD)
     return LoraSettings(
         rank=0,
@@ -267,6 +273,7 @@ def _read_lora(fields: _Fields) -> LoraSettings:
         trains_biases=fields.trains_biases(),
         modules_to_save=fields.names("modules_to_save"),
         token_indices=fields.token_indices(),
+        invocation_tokens=read_invocation_tokens(raw, fields.report),
     )
 
 

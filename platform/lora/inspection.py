@@ -9,9 +9,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
+from .activation import judge_invocation_tokens
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
-from .digest import DIGEST_TAG, canonical_tensors
+from .digest import canonical_tensors, digest_opening
 from .effect import report_effect
 from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
 from .report import Report, enumerate_some, quote
@@ -34,6 +35,10 @@ class Structure:
     """Bytes of the weights file."""
     vocab_size: int
     """As in AdapterManifest."""
+
+    @property
+    def invocation_tokens(self) -> tuple[int, ...]:
+        return self.settings.invocation_tokens if self.settings else ()
 
 
 def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspection:
@@ -65,6 +70,7 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
     modules = match_modules(tensors, settings, base, report) if tensors else ()
+    judge_invocation_tokens(settings.invocation_tokens if settings else (), modules, base, report)
     return Structure(settings, tensors, modules, size, vocabulary_of(modules, base))
 
 
@@ -72,7 +78,7 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
     """Read every byte once: the digest, values no weight can have, and adapters that do nothing."""
     if any(finding.check == "header" and finding.level == "fail" for finding in report.findings):
         return ""
-    digest = hashlib.sha256(DIGEST_TAG)
+    digest = hashlib.sha256(digest_opening(structure.invocation_tokens))
     unusable: list[str] = []
     seen: dict[TensorInfo, Magnitudes] = {}
     for facts, tensor in _reading_order(structure, report.failed):
@@ -126,4 +132,5 @@ def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> Adap
         size=structure.size,
         vocab_size=structure.vocab_size,
         config=settings.raw,
+        invocation_tokens=settings.invocation_tokens,
     )

@@ -125,6 +125,8 @@ class AdapterManifest:
     """Tokens that the adapted model knows; 0: as many as the base."""
     config: dict[str, object] = field(default_factory=dict)
     """adapter_config.json as read, for display."""
+    invocation_tokens: tuple[int, ...] = ()
+    """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,10 @@ class AdapterPool:
         """Tokens that the base knows with this taken adapter."""
         return self._contents(digest).vocab_size
 
+    def invocation_tokens(self, digest: str) -> tuple[int, ...]:
+        """Of a taken adapter: it acts on a prompt from the last occurrence of these on; none: on all of it."""
+        return self._contents(digest).invocation_tokens
+
     def slot_of(self, digest: str) -> int:
         """Its slot in the table, which stays its own as long as it is held by `acquire`."""
         entry = self._entries[digest]

@@ -5,10 +5,6 @@ from typing import Final
 from .report import quote
 
 UNSERVED: Final[dict[str, tuple[str, str]]] = {
-    "alora_invocation_tokens": (
-        "activated LoRA switches on in the middle of a prompt",
-        "train as a plain LoRA without alora_invocation_tokens",
-    ),
     "target_parameters": (
         "LoRA on bare parameters such as expert tensors is not served",
         "target linears by target_modules instead",

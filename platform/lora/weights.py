@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch import RANKS_PER_PAGE, TOKENS_PER_PAGE
-from .digest import DIGEST_TAG, canonical_tensors
+from .digest import canonical_tensors, digest_opening
 from .inspection import read_structure
 from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
 from .report import Report
@@ -49,6 +49,8 @@ class Contents:
     """Embedding or head -> tokens with rows other than the base's, ascending."""
     vocab_size: int
     """Tokens that the adapted model knows."""
+    invocation_tokens: tuple[int, ...]
+    """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
 
 def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredRows | None) -> Contents:
@@ -60,7 +62,10 @@ def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredR
         if report.failed:
             raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
         tokens = find_changed_tokens(file, structure.modules, dtype, stored)
-    return Contents(structure.modules, tokens, structure.vocab_size or base.vocab_size)
+    if structure.invocation_tokens and any(map(len, tokens.values())):
+        raise ValueError("rows of tokens of its own beside alora_invocation_tokens would act before those too")
+    vocab_size = structure.vocab_size or base.vocab_size
+    return Contents(structure.modules, tokens, vocab_size, structure.invocation_tokens)
 
 
 def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages: Pages) -> None:
@@ -70,7 +75,7 @@ def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages:
     """
     clear_pages(pages)
     homes = _homes(contents, dtype, pages)
-    seen = hashlib.sha256(DIGEST_TAG)
+    seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
     with FileIO(folder / WEIGHTS_FILE) as file:
         for facts, tensor in canonical_tensors(contents.modules):
             bits = read_bits(file, tensor)

@@ -34,6 +34,7 @@ def _summary(manifest: AdapterManifest) -> Summary:
         target_modules=list(manifest.target_modules),
         parameters=manifest.parameters,
         base_model=_shown(manifest.base_model),
+        invocation_tokens=list(manifest.invocation_tokens),
     )
 
 

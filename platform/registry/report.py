@@ -24,6 +24,7 @@ class Summary(msgspec.Struct, frozen=True):
     target_modules: list[str]
     parameters: int
     base_model: str
+    invocation_tokens: list[int] = []
 
 
 class Report(msgspec.Struct, frozen=True):

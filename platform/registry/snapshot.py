@@ -30,6 +30,8 @@ class ResolvedAdapter:
     digest: str
     folder: Path
     created_at: datetime
+    invocation_tokens: tuple[int, ...]
+    """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,9 @@ class Snapshot:
         if obstacle:
             raise AdapterUnavailable(obstacle)
         folder = self.store.folder(version.digest)
-        return ResolvedAdapter(adapter.name, version.number, version.digest, folder, version.created_at)
+        return ResolvedAdapter(
+            adapter.name, version.number, version.digest, folder, version.created_at, version.invocation_tokens
+        )
 
     def _obstacle(self, adapter: Adapter, version: Version) -> str | None:
         label = f"Version {version.number} of adapter '{adapter.name}'"

@@ -54,7 +54,12 @@ class Table(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UtcDateTime(), dict[str, Any]: JSON(), list[str]: JSON()}
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        datetime: UtcDateTime(),
+        dict[str, Any]: JSON(),
+        list[str]: JSON(),
+        list[int]: JSON(),
+    }
 
 
 class Tenant(Table):
@@ -101,6 +106,8 @@ class Artifact(Table):
     parameters: Mapped[int] = mapped_column(BigInteger)
     base_model: Mapped[str] = mapped_column(Text)
     """What the adapter's configuration calls its base; a label only."""
+    invocation_tokens: Mapped[list[int] | None]
+    """It acts on a prompt from the last occurrence of these on; none: on all of it. Null in rows older than this."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     broken: Mapped[str | None] = mapped_column(Text)
     """Why the bytes cannot be served; None while they can."""

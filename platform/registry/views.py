@@ -30,6 +30,8 @@ class Version:
     enabled: bool
     pinned: bool
     broken: str | None
+    invocation_tokens: tuple[int, ...]
+    """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +105,5 @@ def version_view(row: tables.AdapterVersion) -> Version:
         enabled=row.enabled,
         pinned=row.pinned,
         broken=artifact.broken,
+        invocation_tokens=tuple(artifact.invocation_tokens or ()),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from loraplex.engine.activation import explain_absence, find_start
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.sampling import SamplingParams
 
@@ -43,6 +44,8 @@ async def start_generations(state: State, caller: Caller, order: Order, request_
         raise overloaded(f"The engine is {state.engine.state.value}. Try again in a moment.")
     _verify(order, state)
     adapters = await resolve_adapters(state, order.model, order.adapters, caller.tenant)
+    for name, (adapter, _) in adapters.items():
+        _check_invocation(name, adapter.invocation_tokens, order, state)
     refs = [AdapterRef(digest=adapter.digest, scale=scale) for adapter, scale in adapters.values()]
     call_id, n = uuid.uuid4().hex, order.params.n
     requests = [
@@ -98,6 +101,14 @@ def _check_prompt(prompt: list[int], order: Order, state: State) -> None:
     # The engine keeps room for one token even when none is asked for.
     if len(prompt) + (output or 1) > limit:
         raise _too_long(len(prompt), output, limit, order)
+
+
+def _check_invocation(name: str, invocation_tokens: Sequence[int], order: Order, state: State) -> None:
+    """Refuse a prompt that never switches an adapter on: the engine would, but only once it has loaded it."""
+    if any(find_start(prompt, invocation_tokens) is None for prompt in order.prompts):
+        text = state.tokenizer.decode(list(invocation_tokens), skip_special_tokens=False)
+        message = explain_absence(f"'{name}'", invocation_tokens, text)
+        raise invalid(f"{message}.", order.prompt_field, "adapter_not_invoked")
 
 
 def _too_long(prompt: int, output: int | None, limit: int, order: Order) -> ApiError:

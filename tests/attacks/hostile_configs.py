@@ -98,6 +98,7 @@ def hostile_settings() -> Iterator[Setting]:
     yield from wrong_numbers()
     yield from patterns_and_names()
     yield from odd_layers()
+    yield from odd_invocations()
     yield from code_and_other_features()
 
 
@@ -160,6 +161,23 @@ def odd_layers() -> Iterator[Setting]:
     yield "layers-elsewhere", "does not name", {"layers_to_transform": [7]}
     for value in ("(h|layers)+", ["h"], 5, {"h": 1}, ["layers", ".*"]):
         yield f"layers-pattern-{value!a}", f"layers_pattern is {value!r}", {"layers_pattern": value}
+
+
+def odd_invocations() -> Iterator[Setting]:
+    """Tokens that no prompt can hold, and what would act on more than stands after them."""
+    key = "alora_invocation_tokens"
+    values: list[Any] = [
+        [], "5", "", 5, 0, True, False, 1.5, {"0": 5}, {}, [True], [1, False], [5.0], ["5"], [-1], [None], [[5]],
+        [1 << 31], [10**39], [5] * 65, [5] * 9999, ["__import__('os')"],
+    ]  # fmt: skip
+    for index, value in enumerate(values):
+        yield f"invocation-{index}", f"{key} is {ascii(value)[:100]}", {key: value}
+    yield "invocation-vocabulary", "holds 320, outside the base's vocabulary of 320", {key: [5, 320, 5]}
+    yield "invocation-largest", "holds 2147483647, outside", {key: [(1 << 31) - 1]}
+    for other, value in (("use_dora", True), ("bias", "all"), ("bias", "lora_only")):
+        reason = f"{other} is {value!r} beside {key}: it would act before"
+        yield f"invocation-{other}-{value!a}", reason, {key: [5], other: value}
+    yield "invocation-ia3", "only LoRA can be activated", {key: [5], "peft_type": "IA3"}
 
 
 def code_and_other_features() -> Iterator[Setting]:

@@ -1,13 +1,15 @@
 """A deterministic engine without a model: the real scheduler and block pool, a runner whose cache can be checked.
 
-The fake model chains a hash over (salt, adapter, scale, every token so far). The cache holds, for each slot, the hash
-up to its token; the next token is read from the slot of the last one. So any mistake in scheduling, caching, sharing
-or copying reads a wrong hash: the runner notices it at once, and the tokens differ from those of the solo run.
+The fake model chains a hash over (salt, every token so far with the adapters that act on it and their scales). The
+cache holds, for each slot, the hash up to its token; the next token is read from the slot of the last one. So any
+mistake in scheduling, caching, sharing or copying reads a wrong hash: the runner notices it at once, and the tokens
+differ from those of the solo run.
 """
 
 import random
 import zlib
 from dataclasses import dataclass, field
+from functools import cache
 
 from loraplex.engine.block_pool import BlockPool
 from loraplex.engine.core import EngineCore
@@ -30,15 +32,42 @@ from loraplex.engine.sequence import Sequence, choice_seed
 VOCAB = 50
 EOS = 0
 MASK = (1 << 64) - 1
+INVOKING = 7
+INVOCATIONS: dict[str, tuple[int, ...]] = {"late": (INVOKING,), "latest": (INVOKING, INVOKING)}
+"""Adapters that act on a prompt from the last occurrence of these tokens on."""
+
+
+def starts_of(message: GenerateRequest) -> list[int] | None:
+    """The first token that each adapter acts on; None where the prompt lacks the tokens of one."""
+    prompt, starts = tuple(message.prompt_token_ids), []
+    for adapter in message.adapters:
+        sought = INVOCATIONS.get(adapter.digest, ())
+        found = [start for start in range(len(prompt)) if prompt[start : start + len(sought)] == sought]
+        if not found:
+            return None
+        starts.append(found[-1] if sought else 0)
+    return starts
 
 
 def root_state(message: GenerateRequest) -> int:
-    adapters = [(adapter.digest, adapter.scale) for adapter in message.adapters]
-    return zlib.crc32(repr((message.cache_salt, adapters)).encode())
+    return zlib.crc32(message.cache_salt.encode())
 
 
-def next_state(state: int, token_id: int) -> int:
+def influence(message: GenerateRequest, starts: list[int] | None, position: int) -> int:
+    """What the adapters that act on a token, in their order, do to it; 0 where none does."""
+    assert starts is not None, "it runs without its adapter"
+    acting = [(adapter, start) for adapter, start in zip(message.adapters, starts, strict=True) if start <= position]
+    return _influence(*[(adapter.digest, adapter.scale) for adapter, _ in acting]) if acting else 0
+
+
+@cache
+def _influence(*acting: tuple[str, float]) -> int:
+    return zlib.crc32(repr(acting).encode())
+
+
+def next_state(state: int, token_id: int, influence: int = 0) -> int:
     """Content of a slot: depends on everything before it."""
+    state ^= influence << 32
     state = ((state ^ (token_id + 1)) * 0x9E3779B97F4A7C15) & MASK
     return state ^ (state >> 29)
 
@@ -54,11 +83,13 @@ def draw(state: int, row: SampleRow) -> int:
 
 def solo(message: GenerateRequest, index: int, max_model_len: int) -> tuple[list[int], FinishReason]:
     """What a choice must say, computed without an engine."""
-    params = message.params
+    params, starts = message.params, starts_of(message)
+    if starts is None:
+        return [], FinishReason.ERROR
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
     state = root_state(message)
-    for token_id in message.prompt_token_ids:
-        state = next_state(state, token_id)
+    for position, token_id in enumerate(message.prompt_token_ids):
+        state = next_state(state, token_id, influence(message, starts, position))
     most = max_model_len - len(message.prompt_token_ids)
     most = most if params.max_tokens is None else min(most, params.max_tokens)
     output: list[int] = []
@@ -68,7 +99,8 @@ def solo(message: GenerateRequest, index: int, max_model_len: int) -> tuple[list
         output.append(draw(state, SampleRow(params, seed, len(output), [], [], blocked)))
         if output[-1] in ends:
             return output, FinishReason.STOP
-        state = next_state(state, output[-1])
+        position = len(message.prompt_token_ids) + len(output) - 1
+        state = next_state(state, output[-1], influence(message, starts, position))
     return output, FinishReason.LENGTH
 
 
@@ -157,10 +189,10 @@ class FakeRunner:
 
 
 def chain(sequence: Sequence, count: int) -> list[int]:
-    state = root_state(sequence.request.message)
-    states = []
-    for token_id in sequence.token_ids[:count]:
-        state = next_state(state, token_id)
+    message = sequence.request.message
+    state, starts, states = root_state(message), starts_of(message), []
+    for position, token_id in enumerate(sequence.token_ids[:count]):
+        state = next_state(state, token_id, influence(message, starts, position))
         states.append(state)
     return states
 
@@ -198,6 +230,10 @@ class FakeAdapters:
     def vocab_size(self, digest: str) -> int:
         assert self.held[digest]
         return self.vocab_sizes.get(digest, 1 << 30)
+
+    def invocation_tokens(self, digest: str) -> tuple[int, ...]:
+        assert self.held[digest]
+        return INVOCATIONS.get(digest, ())
 
     def _is_here(self, digest: str) -> bool:
         if digest in self.held:

@@ -4,11 +4,14 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loraplex.engine.prefix import block_key, encode, root_hash
-from loraplex.engine.protocol import AdapterRef
+from loraplex.engine.prefix import Acting, encode
+from loraplex.engine.protocol import AdapterRef, GenerateRequest
+from loraplex.engine.sampling import SamplingParams
+from loraplex.engine.sequence import Request
 
 Field = str | bytes | int | float | None
-Identity = tuple[str, str, tuple[AdapterRef, ...], tuple[int, ...]]
+Identity = tuple[str, str, tuple[Acting, ...], tuple[int, ...]]
+BLOCK_SIZE = 2
 
 FIELDS = st.one_of(
     st.none(),
@@ -44,46 +47,74 @@ def test_borders_and_types_of_fields_are_part_of_the_encoding() -> None:
 def draw_identity(random: random.Random) -> Identity:
     """From so small a world that fields often agree, run into each other, and trade places."""
     words = ["", "a", "b", "ab", "1", "1.0", "None"]
-    adapters = tuple(
-        AdapterRef(random.choice(words), random.choice([1.0, 2.0, 0.5])) for _ in range(random.choice([0, 0, 1, 1, 2]))
-    )
     tokens = tuple(random.randrange(3) for _ in range(random.randint(1, 8)))
+    adapters = tuple(
+        Acting(
+            random.choice(words), random.choice([1.0, 2.0, 0.5]), random.choice([0, 0, random.randrange(len(tokens))])
+        )
+        for _ in range(random.choice([0, 0, 1, 1, 2]))
+    )
     return random.choice(words), random.choice(words), adapters, tokens
 
 
-def chain_hash(identity: Identity, block_size: int = 2) -> bytes:
+def content(identity: Identity, end: int) -> Identity:
+    """All that keys and values of the tokens before `end` depend on."""
     salt, fingerprint, adapters, tokens = identity
-    parent = root_hash(salt, fingerprint, adapters)
-    for start in range(0, len(tokens), block_size):
-        parent = block_key(parent, tokens[start : start + block_size]).hash
-    return parent
+    return salt, fingerprint, tuple(acting for acting in adapters if acting.start < end), tokens[:end]
 
 
-def test_a_hundred_thousand_pairs_collide_only_when_equal() -> None:
+def chain_keys(identity: Identity) -> list[bytes]:
+    salt, fingerprint, adapters, tokens = identity
+    refs = [AdapterRef(acting.digest, acting.scale) for acting in adapters]
+    message = GenerateRequest(
+        request_id="r", prompt_token_ids=list(tokens), params=SamplingParams(), adapters=refs, cache_salt=salt
+    )
+    request = Request(message, 0, 0.0, max_length=99, eos_token_ids=frozenset(), fingerprint=fingerprint)
+    request.starts = tuple(acting.start for acting in adapters)
+    return [key.hash for key in request.sequences[0].hash_blocks(len(tokens) // BLOCK_SIZE, BLOCK_SIZE)]
+
+
+def test_pairs_of_chains_share_exactly_the_blocks_that_are_the_same() -> None:
+    """Block by block: the same key if and only if the keys and values in it are the same."""
     source = random.Random(1)
-    equal = 0
-    for _ in range(100_000):
+    shared_by_some, equal = 0, 0
+    for _ in range(20_000):
         left, right = draw_identity(source), draw_identity(source)
-        assert (chain_hash(left) == chain_hash(right)) == (left == right), (left, right)
-        equal += left == right
-    assert equal > 0
+        if source.random() < 0.3:
+            right = (*left[:2], right[2], left[3])
+        for number, pair in enumerate(zip(chain_keys(left), chain_keys(right), strict=False), 1):
+            same_content = content(left, number * BLOCK_SIZE) == content(right, number * BLOCK_SIZE)
+            assert (pair[0] == pair[1]) == same_content, (left, right)
+            equal += same_content
+            shared_by_some += same_content and left[2] != right[2]
+    assert equal > 300 and shared_by_some > 300
 
 
 def test_each_field_changes_the_key() -> None:
-    base = ("tenant", "base", (AdapterRef("digest", 1.0),), (1, 2, 3, 4))
-    changes = [
+    base: Identity = ("tenant", "base", (Acting("digest", 1.0, 0),), (1, 2, 3, 4))
+    changes: list[Identity] = [
         base,
         ("other", *base[1:]),
         (base[0], "other", *base[2:]),
-        (*base[:2], (AdapterRef("other", 1.0),), base[3]),
-        (*base[:2], (AdapterRef("digest", 2.0),), base[3]),
-        (*base[:2], (AdapterRef("digest", 1.0), AdapterRef("other", 1.0)), base[3]),
+        (*base[:2], (Acting("other", 1.0, 0),), base[3]),
+        (*base[:2], (Acting("digest", 2.0, 0),), base[3]),
+        (*base[:2], (Acting("digest", 1.0, 1),), base[3]),
+        (*base[:2], (Acting("digest", 1.0, 2),), base[3]),
+        (*base[:2], (Acting("digest", 1.0, 0), Acting("other", 1.0, 0)), base[3]),
+        (*base[:2], (Acting("other", 1.0, 0), Acting("digest", 1.0, 0)), base[3]),
         (*base[:2], (), base[3]),
         (*base[:3], (1, 2, 4, 3)),
         (*base[:3], (2, 2, 3, 4)),
     ]
-    assert len({chain_hash(change) for change in changes}) == len(changes)
+    assert len({chain_keys(change)[-1] for change in changes}) == len(changes)
+
+
+def test_an_adapter_that_begins_late_leaves_the_blocks_before_it_to_the_base() -> None:
+    tokens = tuple(range(10))
+    base, late = (chain_keys(("", "base", adapters, tokens)) for adapters in ((), (Acting("digest", 1.0, 5),)))
+    assert [mine == theirs for mine, theirs in zip(base, late, strict=True)] == [True, True, False, False, False]
 
 
 def test_adapter_and_salt_of_the_same_name_stay_apart() -> None:
-    assert root_hash("x", "base", ()) != root_hash("", "base", [AdapterRef("x")])
+    salted, adapted = ("x", "base", (), (1, 2)), ("", "base", (Acting("x", 1.0, 0),), (1, 2))
+    assert chain_keys(salted) != chain_keys(adapted)

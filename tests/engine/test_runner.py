@@ -125,6 +125,24 @@ def test_a_sum_of_adapters_is_one_round_each(runner: ModelRunner, decoder: EchoD
     assert lora.round_starts.tolist() == [0, 2, 3]
 
 
+def test_an_adapter_acts_from_its_first_token_on(runner: ModelRunner, decoder: EchoDecoder) -> None:
+    """Before it, on it and after it; and each adapter of a sum from its own."""
+    late = sequence([1, 2, 3, 4, 5], [1], AdapterRef("second", 0.5))
+    both = sequence([1, 2, 3, 4], [2], AdapterRef("second"), AdapterRef("first"))
+    late.request.starts, both.request.starts = (2,), (3, 1)
+    chunks = [Scheduled(late, 1, 3, False), Scheduled(sequence([1], [3], AdapterRef("first")), 0, 1, True)]
+    runner.run(StepPlan(chunks))
+    assert decoder.batch.lora is not None
+    assert decoder.batch.lora.token_slot.tolist() == [[-1], [3], [3], [0]]
+    runner.run(StepPlan([Scheduled(both, 0, 4, True), Scheduled(late, 0, 2, False)]))
+    assert decoder.batch.lora.token_slot.tolist() == [[-1, -1], [-1, 0], [-1, 0], [3, 0], [-1, -1], [-1, -1]]
+    assert decoder.batch.lora.round_starts.tolist() == [0, 1, 2]
+    runner.run(StepPlan([Scheduled(both, 0, 3, False)]))
+    assert decoder.batch.lora.segment_slots.tolist() == [0] and decoder.batch.lora.round_starts.tolist() == [0, 1]
+    runner.run(StepPlan([Scheduled(late, 0, 2, False), Scheduled(both, 0, 1, False)]))
+    assert decoder.batch.lora is None
+
+
 def test_prompt_logprobs_are_those_of_the_tokens_that_follow(runner: ModelRunner) -> None:
     judged = Scheduled(sequence([1, 2, 5, 6], [1], prompt_logprobs=1), 0, 3, False)
     plain = Scheduled(sequence([4], [2]), 0, 1, True)

@@ -4,7 +4,7 @@ import pytest
 
 from loraplex.engine.protocol import FinishReason
 
-from .fakes import FakeAdapters, Harness, make_request, tokens
+from .fakes import INVOCATIONS, INVOKING, FakeAdapters, Harness, make_request, tokens
 
 # Prefix cache
 
@@ -37,6 +37,43 @@ def test_nothing_is_shared_across_tenants_adapters_or_scales(other: dict[str, An
     stream = harness.add(make_request("second", tokens(16), **other))
     harness.drain()
     assert stream.messages[0].cached_tokens == 0
+
+
+@pytest.mark.parametrize("place", [7, 8, 9, 11, 14])
+@pytest.mark.parametrize("names", [(None, "late"), ("late", None), ("late", "latest")])
+def test_what_stands_before_an_adapter_begins_is_the_bases(names: tuple[str | None, str | None], place: int) -> None:
+    """Whoever comes first, the other finds the blocks of 4 before the one in which the adapter begins."""
+    harness = Harness(block_size=4)
+    harness.adapters.register(*INVOCATIONS)
+    prompt = tokens(24, seed=2)
+    prompt[place : place + 2] = [INVOKING] * 2
+    streams = []
+    for number, name in enumerate(names):
+        streams.append(harness.add(make_request(f"r{number}", prompt, adapter=name)))
+        harness.drain()
+    first, second = (stream.messages[0].cached_tokens for stream in streams)
+    began = [place + (name == "late") for name in names if name is not None]
+    assert (first, second) == (0, min(began) // 4 * 4)
+    again = harness.add(make_request("again", prompt, adapter=names[0]))
+    harness.drain()
+    assert again.messages[0].cached_tokens == 20
+    harness.assert_released()
+
+
+def test_an_adapter_that_is_not_invoked_is_refused_before_anything_runs() -> None:
+    harness = Harness(adapters=FakeAdapters(capacity=3))
+    harness.adapters.register("a", *INVOCATIONS)
+    assert INVOKING not in tokens(8)
+    streams = [
+        harness.add(make_request("alone", tokens(8), adapter="late")),
+        harness.add(make_request("summed", [*tokens(8), INVOKING], adapter=("a", "late", "latest"))),
+    ]
+    harness.drain()
+    for stream, (name, sought) in zip(streams, [("late", [7]), ("latest", [7, 7])], strict=True):
+        assert stream.failure is not None and stream.failure.kind == "invalid"
+        assert f"adapter {name} acts from its invocation tokens on" in stream.failure.message
+        assert str(sought) in stream.failure.message
+    harness.assert_released()
 
 
 def test_output_is_cached_too() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from .fakes import VOCAB, FakeAdapters, Harness, make_request
+from .fakes import INVOCATIONS, INVOKING, VOCAB, FakeAdapters, Harness, make_request
 
 SEEDS = 2000
 BATCHES = 8
@@ -16,8 +16,10 @@ class Traffic:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.stem = [self.random.randrange(VOCAB) for _ in range(30)]
+        for place in (self.random.randrange(4), self.random.randrange(4, 16)):
+            self.stem[place : place + 2] = [INVOKING, INVOKING]
         adapters = FakeAdapters(capacity=self.random.randint(1, 2))
-        adapters.register("a", "b", "c")
+        adapters.register("a", "b", "c", *INVOCATIONS)
         budget = self.random.randint(2, 20)
         self.harness = Harness(
             num_blocks=self.random.randint(4, 32),
@@ -49,7 +51,7 @@ class Traffic:
         request = make_request(
             name,
             prompt,
-            adapter=self.random.choice([None, None, None, "a", "a", "b", "c", "unknown"]),
+            adapter=self.random.choice([None, None, None, None, "a", "a", "b", "c", "late", "latest", "unknown"]),
             tenant=self.random.choice("xxy"),
             priority=self.random.randint(0, 2),
             n=self.random.choice([1, 1, 1, 2, 4]),

@@ -27,12 +27,14 @@ from hypothesis.stateful import (
 from tests.lora.adapters import make_adapter
 from tests.lora.house import House
 
-from .fakes import Harness, make_request
+from .fakes import INVOCATIONS, Harness, make_request
 
 WALKS = 850
 RULES_A_WALK = 150
 RANKS = (1, 8, 16)
 """Of 1, 1 and 2 pages; the pool has 1 to 3 pages."""
+INVOCATION = [2, 2]
+"""Of the second adapter: it acts on a prompt from the last two of these on."""
 NUMBERS = st.sampled_from(range(len(RANKS)))
 EVENTS = st.sampled_from(["load", "evict", "register", "register", "unregister", "pin", "unpin"])
 SEEDS = st.integers(0, 2**20)
@@ -43,7 +45,11 @@ PATIENT = 2000
 @cache
 def stored(number: int) -> tuple[str, str]:
     """Digest and folder of an adapter, written once for all walks."""
-    digest, folder = make_adapter(Path(tempfile.mkdtemp(prefix="loraplex-test-")), RANKS[number], seed=number)
+    folder = Path(tempfile.mkdtemp(prefix="loraplex-test-"))
+    invocation = INVOCATION if number == 1 else None
+    digest, _ = make_adapter(folder, RANKS[number], seed=number, alora_invocation_tokens=invocation)
+    if invocation:
+        INVOCATIONS[digest] = tuple(invocation)
     return digest, str(folder)
 
 

@@ -107,11 +107,25 @@ def test_identity_changes_with_the_result(tmp_path: Path) -> None:
         (make_config(), bits),
         (make_config(), swapped),
         (make_config(), half),
+        *[(make_config(alora_invocation_tokens=tokens), make_tensors()) for tokens in ([1, 2], [12], [1], [2, 1])],
         (make_config(target_modules=["k_proj"]), keys),
         (make_config(target_modules=["v_proj"]), values),
     ]
     digests = {read_manifest(write_adapter(tmp_path / str(i), *variant)).digest for i, variant in enumerate(variants)}
     assert len(digests) == len(variants)
+
+
+def test_invocation_tokens(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path, make_config(alora_invocation_tokens=[319, 0, 319]), make_tensors())
+    assert read_manifest(folder).invocation_tokens == (319, 0, 319)
+    assert {finding.check: finding.message for finding in findings(folder)}["activation"] == (
+        "it acts on a prompt from the last [319, 0, 319] on"
+    )
+    plain = read_manifest(write_adapter(tmp_path, make_config(alora_invocation_tokens=None), make_tensors()))
+    assert (
+        plain.invocation_tokens == ()
+        and plain.digest == read_manifest(write_adapter(tmp_path, make_config(), make_tensors())).digest
+    )
 
 
 def test_all_failures_are_told_at_once(tmp_path: Path) -> None:

@@ -117,9 +117,10 @@ def test_every_flipped_byte_of_the_weights_is_found(tmp_path: Path) -> None:
     resident(folder, digest)
 
 
-def test_changed_settings_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{"lora_alpha": 9}, {"alora_invocation_tokens": [5]}])
+def test_changed_settings_are_found(tmp_path: Path, settings: dict[str, Any]) -> None:
     digest, folder = make_adapter(tmp_path)
-    write_adapter(folder, make_config(lora_alpha=9), make_tensors())
+    write_adapter(folder, make_config(**settings), make_tensors())
     with pytest.raises(ValueError, match="has changed on disk"):
         resident(folder, digest)
 

@@ -15,6 +15,7 @@ from loraplex.engine.client import EngineClient
 from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state
+from tests.checkpoints import make_adapter
 
 from .conftest import KEY
 from .test_adapters_api import add
@@ -52,8 +53,15 @@ async def complete(client: httpx.AsyncClient, model: str, **fields: Any) -> dict
     return answer
 
 
+async def _judge_what_the_base_has_read(client: httpx.AsyncClient) -> dict[str, Any]:
+    """The answer of `judge`, which acts from token 310 on, to a prompt that the base has answered."""
+    prompt = [*range(3, 43), 310, *range(43, 50)]
+    await complete(client, "tiny", prompt=prompt)
+    return await complete(client, "judge", prompt=prompt)
+
+
 async def test_upload_use_and_a_killed_engine(
-    real: State, http: httpx.AsyncClient, adapter_folders: list[Path]
+    real: State, http: httpx.AsyncClient, adapter_folders: list[Path], checkpoint: Path, tmp_path: Path
 ) -> None:
     base = await complete(http, "tiny")
     for name, folder in zip(("one", "two"), adapter_folders, strict=True):
@@ -63,6 +71,11 @@ async def test_upload_use_and_a_killed_engine(
     together = await asyncio.gather(*(complete(http, name, n=2) for name in ("tiny", "one", "two")))
     for answer, text in zip(together, (base["choices"][0]["text"], *texts.values()), strict=True):
         assert {choice["text"] for choice in answer["choices"]} == {text}
+
+    judge = make_adapter(tmp_path / "judge", checkpoint, rank=2, alora_invocation_tokens=[310])
+    assert (await add(http, "judge", judge)).status_code == 201
+    verdict = await _judge_what_the_base_has_read(http)
+    assert verdict["usage"]["prompt_tokens_details"]["cached_tokens"] == 32
 
     streams = [asyncio.create_task(_stream(http, name)) for name in ("tiny", "one", "two")]
     async with asyncio.timeout(30):
@@ -79,6 +92,7 @@ async def test_upload_use_and_a_killed_engine(
         while (await http.get("/ready")).status_code != 200:
             await asyncio.sleep(0.05)
     assert (await complete(http, "one"))["choices"][0]["text"] == texts["one"]
+    assert (await _judge_what_the_base_has_read(http))["choices"] == verdict["choices"]
     assert (await http.get("/health", headers={"authorization": f"Bearer {KEY}"})).status_code == 200
 
 

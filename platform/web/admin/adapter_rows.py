@@ -91,6 +91,7 @@ def facts_of(version: Version) -> list[tuple[str, str]]:
         ("Rank", str(version.rank)),
         ("Alpha", f"{version.alpha:g}"),
         ("Targets", ", ".join(version.target_modules)),
+        *([("Invocation tokens", ", ".join(map(str, version.invocation_tokens)))] if version.invocation_tokens else []),
         ("Parameters", f"{version.parameters:,}"),
         ("File size", size_words(version.size)),
         ("Trained on", version.base_model or "not said"),

@@ -1,5 +1,6 @@
 """Every kind of adapter against peft: all of them and the base mixed in one batch, each as peft computes it alone."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.variants import calculate_alora_offsets
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.sampler import Sampled, Sampler, SampleRow
@@ -86,11 +88,20 @@ KINDS: dict[str, Kind] = {
         "", lora(rank=4, kinds=("q_proj",), vocab_size=GROWN, trainable_token_indices=[*range(320, GROWN), TRAINED])
     ),
     "fewer-tokens": Kind("", lora(rank=4, kinds=("q_proj",), vocab_size=SHRUNK)),
+    "alora": Kind(
+        "activated LoRA (`alora_invocation_tokens`), also in sums", lora(rank=8, alora_invocation_tokens=[310])
+    ),
+    "alora-some": Kind(
+        "", lora(rank=3, kinds=("v_proj", "up_proj"), use_rslora=True, alora_invocation_tokens=[311, 312, 311])
+    ),
     "ia3": Kind("IA3", ia3()),
     "ia3-everywhere": Kind("IA3 on any linears; of `feedforward_modules` down_proj", ia3(kinds=ALL_KINDS)),
 }
 WITH_BIASES: dict[str, Kind] = {
     "lora-bias": Kind("a bias of lora_B (`lora_bias`)", lora(rank=4, lora_bias=True, kinds=("q_proj", "v_proj"))),
+    "alora-bias": Kind(
+        "", lora(rank=4, lora_bias=True, kinds=("k_proj", "o_proj"), alora_invocation_tokens=[310, 311])
+    ),
     "biases-of-all": Kind('trained biases of all linears (`bias="all"`)', lora(rank=4, bias="all", kinds=("q_proj",))),
     "biases-of-targets": Kind(
         'trained biases of the targets (`bias="lora_only"`)', lora(rank=4, bias="lora_only", kinds=("k_proj", "v_proj"))
@@ -100,6 +111,7 @@ WITH_BIASES: dict[str, Kind] = {
 PAGE = Path(__file__).parents[3] / "docs" / "adapters.md"
 NEW_TOKENS = 12
 TOLERANCE = 1e-4
+INVOCATION = "alora_invocation_tokens"
 
 
 @dataclass
@@ -129,10 +141,18 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     for name, prompt in zip(names, prompts, strict=True):
         if VOCABULARIES.get(name or "") == GROWN:
             prompt += range(320, GROWN)
+    prompts = [invoke(prompt, adapters.get(name or "")) for prompt, name in zip(prompts, names, strict=True)]
     made = Case(base, adapters, names, prompts)
     for prompt, name in zip(prompts, names, strict=True):
         _generate_alone(made, prompt, name)
     return made
+
+
+def invoke(prompt: list[int], adapter: Path | None) -> list[int]:
+    """The prompt with the invocation tokens in it, twice, where the adapter has some."""
+    tokens = (json.loads((adapter / "adapter_config.json").read_text()) if adapter else {}).get(INVOCATION) or []
+    first, second = len(prompt) // 3, 2 * len(prompt) // 3
+    return prompt[:first] + tokens + prompt[first:second] + tokens + prompt[second:]
 
 
 @torch.inference_mode()
@@ -141,11 +161,20 @@ def _generate_alone(case: Case, prompt: list[int], name: str | None) -> None:
     adapters = {} if name is None else {name: case.adapters[name]}
     model = reference_model(case.base, adapters, VOCABULARIES.get(name or ""))
     ids = list(prompt)
-    for _ in range(NEW_TOKENS):
-        logits = model(input_ids=torch.tensor([ids])).logits[0]
+    for made in range(NEW_TOKENS):
+        logits = model(input_ids=torch.tensor([ids]), **offsets(model, prompt, made)).logits[0]
         ids.append(int(logits[-1].argmax()))
     case.tokens.append(ids[len(prompt) :])
     case.logits.append(logits[len(prompt) - 1 :])
+
+
+def offsets(model: Any, prompt: list[int], made: int) -> dict[str, list[int]]:
+    """As peft's generate() fixes them for a prompt with `made` tokens after it."""
+    if not any(getattr(config, INVOCATION, None) for config in getattr(model, "peft_config", {}).values()):
+        return {}
+    names = [name for name, config in model.peft_config.items() if config.alora_invocation_tokens]
+    [offset] = calculate_alora_offsets(model.peft_config, names[0], torch.tensor([prompt]))
+    return {"alora_offsets": [offset + made]}
 
 
 def open_llm(case: Case) -> LLM:
@@ -158,14 +187,14 @@ def greedy() -> SamplingParams:
 
 def test_sums_of_scaled_adapters_equal_peft(case: Case, tmp_path: Path) -> None:
     """Beside the base and each adapter alone, in one batch."""
-    names, scales = ["lora", "other", "wide"], [0.7, -0.4, 1.3]
-    adapters = {"lora": case.adapters["lora"]} | {
-        name: make_adapter(tmp_path / name, case.base, rank=rank, seed=rank)
-        for name, rank in (("other", 3), ("wide", 24))
+    names, scales = ["lora", "other", "alora"], [0.7, -0.4, 1.3]
+    adapters = {name: case.adapters[name] for name in ("lora", "alora")} | {
+        name: make_adapter(tmp_path / name, case.base, rank=rank, seed=rank) for name, rank in (("other", 3),)
     }
     sums = [dict(zip(names[:count], scales, strict=False)) for count in (1, 2, 3)]
+    sums.append(dict(zip(names[::-1], scales, strict=True)))
     model = reference_model(case.base, adapters)
-    prompts = case.prompts[: len(sums) + 2]
+    prompts = [invoke(prompt, case.adapters["alora"]) for prompt in case.prompts[: len(sums) + 2]]
     expected = [
         _sum_with_peft(model, prompt, parts) for prompt, parts in zip(prompts, [*sums, {}, {"lora": 1.0}], strict=True)
     ]
@@ -174,7 +203,7 @@ def test_sums_of_scaled_adapters_equal_peft(case: Case, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no adapter 'nobody'"):
             llm.generate(prompts[0], greedy(), {"lora": 1.0, "nobody": 1.0}, use_tqdm=False)
     assert [output.outputs[0].token_ids for output in outputs] == expected
-    assert len({tuple(tokens) for tokens in expected[:4]}) == 4
+    assert len({tuple(tokens) for tokens in expected[:5]}) == 5
 
 
 @torch.inference_mode()
@@ -185,8 +214,9 @@ def _sum_with_peft(model: Any, prompt: list[int], parts: dict[str, float]) -> li
         if isinstance(module, LoraLayer):
             for name in module.scaling:
                 module.set_scale(name, parts.get(name, 0.0))
-    for _ in range(NEW_TOKENS):
-        ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    for made in range(NEW_TOKENS):
+        logits = model(input_ids=torch.tensor([ids]), **offsets(model, prompt, made)).logits
+        ids.append(int(logits[0, -1].argmax()))
     return ids[len(prompt) :]
 
 
