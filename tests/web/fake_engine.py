@@ -39,6 +39,8 @@ class FakeEngine:
         self.registered: dict[str, AdapterSpec] = {}
         self.changing: set[str] = set()
         self.resident: set[str] = set()
+        self.kept: set[str] = set()
+        """Digests that the host cache has a copy of."""
         self.idle: dict[str, float] = {}
         """digest -> seconds since its last use; none where it was never used."""
         self.evictions: Counter[str] = Counter()
@@ -72,6 +74,7 @@ class FakeEngine:
             block_map=self._block_map(),
             adapters=adapters,
             adapter_bytes_used=len(self.resident) * 1000,
+            adapter_host_bytes_used=len(self.kept) * 1000,
             steps=10,
             prompt_tokens=20,
             generation_tokens=30 + self.made,
@@ -103,9 +106,11 @@ class FakeEngine:
         return AdapterStatus(
             digest=spec.digest,
             state=state,
+            tier="device" if state == "resident" else "host" if spec.digest in self.kept else "disk",
             rank=8,
             pages=2,
             bytes=1000,
+            host_bytes=1000 if spec.digest in self.kept else 0,
             pinned=spec.pinned,
             running=running,
             loads=1,
@@ -135,6 +140,7 @@ class FakeEngine:
             kv_cache_bytes=1 << 20,
             weight_bytes=1 << 20,
             adapter_memory=1 << 20,
+            adapter_host_memory=1 << 20,
             max_loaded_adapters=8,
             num_threads=1,
             load_seconds=0.1,

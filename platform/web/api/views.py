@@ -46,8 +46,10 @@ def version_json(version: Version, statuses: dict[str, AdapterStatus], failures:
         "enabled": version.enabled,
         "pinned": version.pinned,
         "state": status.state,
+        "tier": status.tier,
         "running": status.running,
         "bytes": status.bytes,
+        "host_bytes": status.host_bytes,
         "error": version.broken or status.error or failures.get(version.digest),
     }
 
