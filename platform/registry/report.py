@@ -24,6 +24,8 @@ class Summary(msgspec.Struct, frozen=True):
     target_modules: list[str]
     parameters: int
     base_model: str
+    vocab_size: int = 0
+    """Tokens that it has rows for; 0: those of the base."""
 
 
 class Report(msgspec.Struct, frozen=True):

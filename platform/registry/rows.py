@@ -63,6 +63,7 @@ def artifact_row(session: Session, summary: Summary) -> tables.Artifact:
             target_modules=summary.target_modules,
             parameters=summary.parameters,
             base_model=summary.base_model,
+            vocab_size=summary.vocab_size,
         )
     return row
 

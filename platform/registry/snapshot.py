@@ -30,6 +30,10 @@ class ResolvedAdapter:
     digest: str
     folder: Path
     created_at: datetime
+    vocab_size: int
+    """Tokens that it has rows for; 0: those of the base."""
+    tokenizer_digest: str | None
+    """What it adds to the base's tokenizer; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +105,15 @@ class Snapshot:
         obstacle = self._obstacle(adapter, version)
         if obstacle:
             raise AdapterUnavailable(obstacle)
-        folder = self.store.folder(version.digest)
-        return ResolvedAdapter(adapter.name, version.number, version.digest, folder, version.created_at)
+        return ResolvedAdapter(
+            name=adapter.name,
+            version=version.number,
+            digest=version.digest,
+            folder=self.store.folder(version.digest),
+            created_at=version.created_at,
+            vocab_size=version.vocab_size,
+            tokenizer_digest=version.tokenizer_digest,
+        )
 
     def _obstacle(self, adapter: Adapter, version: Version) -> str | None:
         label = f"Version {version.number} of adapter '{adapter.name}'"
