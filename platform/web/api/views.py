@@ -40,6 +40,7 @@ def version_json(version: Version, statuses: dict[str, AdapterStatus], failures:
         "target_modules": list(version.target_modules),
         "parameters": version.parameters,
         "base_model": version.base_model,
+        "tokenizer_digest": version.tokenizer_digest,
         "uploaded_by": version.uploaded_by,
         "created_at": version.created_at.isoformat(),
         "enabled": version.enabled,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from loraplex.engine.model.config import base_signature
+from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.registry.base import ServedBase
 from loraplex.registry.migrate import upgrade
@@ -16,8 +16,9 @@ from ..settings import Settings
 @contextmanager
 def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]:
     """The registry of the data folder, migrated, with the base model known. A running server sees changes at once."""
-    signature = base_signature(resolve_model_folder(settings.model))
-    base = ServedBase(settings.base_name, signature, settings.trained_name)
+    folder = resolve_model_folder(settings.model)
+    vocab_size = ModelConfig.from_folder(folder).vocab_size
+    base = ServedBase(settings.base_name, base_signature(folder), settings.trained_name, folder, vocab_size)
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
     registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))
