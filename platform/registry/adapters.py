@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from . import tables
+from .adapter_tokenizer import AdapterTokenizer
 from .artifacts import ArtifactStore, Blob
 from .audit import record
 from .database import Database
@@ -17,7 +18,7 @@ from .names import Reference, check_adapter_name, check_alias, parse_reference
 from .report import Report
 from .rows import adapter_row, artifact_row, get_or_add_adapter, target_row, version_row
 from .tables import DEFAULT_TENANT, utc_now
-from .tokenizers import AdapterTokenizer, keep_tokenizer
+from .tokenizers import keep_tokenizer
 from .views import Adapter, Version, adapter_view, load_adapters, version_view
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
 from loraplex.registry.base import ServedBase
@@ -13,7 +14,6 @@ from loraplex.registry.errors import UploadMissing, UploadTooLarge
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Report
 from loraplex.registry.tables import DEFAULT_TENANT
-from loraplex.registry.tokenizers import AdapterTokenizer
 
 from .adapter_tokenizers.check import Terms, check_tokenizer
 from .adapter_tokenizers.files import SETTINGS_FILE, TEMPLATE_FILE, TOKENIZER_FILE, TOKENIZER_LIMITS

@@ -5,7 +5,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
 
-from loraplex.registry.tokenizers import AdapterTokenizer, Tokenizers
+from loraplex.registry.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.tokenizers import Tokenizers
 
 from .adapter_tokenizers.added_tokens import as_library_token
 from .errors import ApiError

@@ -11,7 +11,7 @@ import tokenizers
 
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.lora.strict_json import parse_json
-from loraplex.registry.tokenizers import AddedToken
+from loraplex.registry.adapter_tokenizer import AddedToken
 
 from .files import TOKENIZER_FILE
 from .unfit import Unfit
@@ -20,6 +20,10 @@ MAX_TOKENS: Final = 4096
 MAX_CONTENT: Final = 256
 MAX_CHARS: Final = 1 << 16
 """Characters of all added tokens together: each one costs memory in the matcher."""
+MOST_TIMES: Final = 8
+"""As large as the base's: line breaks and spaces differ."""
+MORE_BYTES: Final = 4 << 20
+"""For the added tokens."""
 MAX_DEPTH: Final = 16
 PARTS: Final = ("model", "normalizer", "pre_tokenizer", "post_processor", "decoder")
 IGNORED: Final = {"version", "truncation", "padding"}
@@ -45,6 +49,8 @@ def read_added_tokens(data: bytes, base_data: bytes, base: Tokenizer) -> list[Ad
     """By id; empty for the base's own file. Both arguments are the bytes of a tokenizer.json. Raises Unfit."""
     if data == base_data:
         return []
+    if len(data) > MOST_TIMES * len(base_data) + MORE_BYTES:
+        raise Unfit(f"{TOKENIZER_FILE} is much larger than the base's ({len(data):,} bytes)", SAME_BASE)
     own, theirs = _parse(data), json.loads(base_data)
     _compare_parts(own, theirs)
     known = {token.id: token for token in _tokens(theirs)}

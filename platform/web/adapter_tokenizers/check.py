@@ -1,5 +1,6 @@
-"""check_tokenizer: may an adapter's tokenizer files be used on this base? A child process reads them, as in preflight."""
+"""check_tokenizer: may an adapter's tokenizer files be used on this base? A child reads them, as in preflight."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,39 +8,21 @@ from typing import Final
 
 import msgspec
 
+from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.base import ServedBase
 from loraplex.registry.child import ChildFailed, ask_child
 from loraplex.registry.report import Finding
-from loraplex.registry.tokenizers import AdapterTokenizer
 
 from ..template_workers.trial import try_template
 from ..units import count_words
+from .task import CheckTask, Verdict
 
-SECONDS: Final = 60
+TURNS: Final = threading.Semaphore(2)
+SECONDS: Final = 30
 MEMORY: Final = 4 << 30
 """Bytes of address space of the child: two large vocabularies as JSON, and the base's tokenizer."""
 CHECK: Final = "tokenizer"
 SWITCH: Final = "the operator allows them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true"
-
-
-class CheckTask(msgspec.Struct, frozen=True):
-    """What the child reads from its standard input. `files`: name -> path; `base`: folder of the base."""
-
-    files: dict[str, str]
-    base: str
-    vocab_size: int
-    cpu_seconds: int
-    memory: int
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """`problem` says why the files cannot be used. Without one, `tokenizer` None means that they change nothing."""
-
-    tokenizer: AdapterTokenizer | None
-    problem: str | None = None
-    remedy: str | None = None
-    named_tokens: dict[str, str] = {}
-    """All of them, for the chat template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +65,11 @@ def in_words(tokenizer: AdapterTokenizer) -> str:
 def _ask(files: Mapping[str, Path], base: ServedBase, vocab_size: int) -> Verdict:
     task = CheckTask({name: str(path) for name, path in files.items()}, str(base.folder), vocab_size, SECONDS, MEMORY)
     try:
-        return msgspec.json.decode(ask_child("loraplex.web.adapter_tokenizers.worker", task, SECONDS), type=Verdict)
+        with TURNS:
+            answer = ask_child("loraplex.web.adapter_tokenizers.worker", task, SECONDS)
     except ChildFailed as error:
         return Verdict(None, f"the tokenizer files cannot be read: {error}", "leave them out, or save them again")
+    return msgspec.json.decode(answer, type=Verdict)
 
 
 def _problem_of_template(tokenizer: AdapterTokenizer, named_tokens: Mapping[str, str]) -> str | None:

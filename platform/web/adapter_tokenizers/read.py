@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from loraplex.engine.tokenizer import NAMED_TOKENS, Tokenizer
 from loraplex.lora.strict_json import parse_json
-from loraplex.registry.tokenizers import AdapterTokenizer
+from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 
 from .added_tokens import MAX_CONTENT, MAX_DEPTH, as_library_token, read_added_tokens
 from .files import SETTINGS_FILE, TEMPLATE_FILE, TOKENIZER_FILE, TOKENIZER_LIMITS

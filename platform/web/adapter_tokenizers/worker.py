@@ -8,8 +8,8 @@ import msgspec
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.child import limit_child
 
-from .check import CheckTask, Verdict
 from .read import Base, read_tokenizer
+from .task import CheckTask, Verdict
 from .unfit import Unfit
 
 
