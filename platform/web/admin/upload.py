@@ -32,7 +32,14 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 async def upload(request: Request, state: StateOf, name: str = "") -> Response:
     limit = int(state.settings.max_adapter_bytes)
     return page(
-        request, "upload.html", SECTION, name=name, max_bytes=limit, name_pattern=HTML_PATTERN, name_rule=NAME_RULE
+        request,
+        "upload.html",
+        SECTION,
+        name=name,
+        max_bytes=limit,
+        name_pattern=HTML_PATTERN,
+        name_rule=NAME_RULE,
+        tokenizers=state.settings.adapter_tokenizers,
     )
 
 
