@@ -1,20 +1,25 @@
 """Wordings: what adapters bring for text, made when it is first needed and kept while there is room."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.tokenizers import Tokenizers
 
 from .adapter_tokenizers.added_tokens import as_library_token
-from .errors import ApiError
+from .errors import ApiError, overloaded
 from .template_workers.pool import TemplateWorkers
 from .token_text import TokenText
 from .wording import StrangersTemplate, Template, Wording, trusted_template
 
 MOST_KEPT: Final = 64
+
+logger = logging.getLogger(__name__)
 
 
 class Wordings:
@@ -39,11 +44,18 @@ class Wordings:
         if not self._allowed:
             raise _not_allowed()
         if digest not in self._kept:
-            self._kept[digest] = await asyncio.to_thread(self._make, digest)
+            self._kept[digest] = await self._made(digest)
         self._kept.move_to_end(digest)
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return self._kept[digest]
+
+    async def _made(self, digest: str) -> Wording:
+        try:
+            return await asyncio.to_thread(self._make, digest)
+        except SQLAlchemyError:
+            logger.exception("the tokenizer %s cannot be read", digest[:12])
+            raise overloaded("The database that holds this adapter's tokenizer is away. Try again soon.") from None
 
     def _make(self, digest: str) -> Wording:
         own = self._tokenizers.get(digest)

@@ -284,7 +284,7 @@ def test_a_file_that_would_cost_too_much_is_not_parsed(base: Base, tmp_path: Pat
 
 
 def test_a_child_that_fails_is_a_refusal(served: ServedBase, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "MEMORY", 64 << 20)
+    monkeypatch.setattr(check, "MEMORY", 16 << 20)
     found, finding = check_tokenizer(files_in(folder), served, 0, ON)
     assert (found, finding.level) == (None, "fail")
     assert "ended the checker" in finding.message

@@ -14,6 +14,7 @@ from loraplex.lora.strict_json import parse_json
 from loraplex.registry.adapter_tokenizer import AddedToken
 
 from .files import TOKENIZER_FILE
+from .parts import PARTS, differing_parts
 from .unfit import Unfit
 
 MAX_TOKENS: Final = 4096
@@ -25,19 +26,8 @@ MOST_TIMES: Final = 8
 MORE_BYTES: Final = 4 << 20
 """For the added tokens."""
 MAX_DEPTH: Final = 16
-PARTS: Final = ("model", "normalizer", "pre_tokenizer", "post_processor", "decoder")
 IGNORED: Final = {"version", "truncation", "padding"}
 """Settings of the training's batches; requests are never cut or padded."""
-MODEL_DEFAULTS: Final = {
-    "dropout": None,
-    "unk_token": None,
-    "continuing_subword_prefix": None,
-    "end_of_word_suffix": None,
-    "fuse_unk": False,
-    "byte_fallback": False,
-    "ignore_merges": False,
-}
-"""What older releases of the library leave out."""
 SAME_BASE: Final = (
     "take the base's own tokenizer and only add tokens to it with tokenizer.add_tokens(), "
     f"or leave {TOKENIZER_FILE} out"
@@ -52,7 +42,9 @@ def read_added_tokens(data: bytes, base_data: bytes, base: Tokenizer) -> list[Ad
     if len(data) > MOST_TIMES * len(base_data) + MORE_BYTES:
         raise Unfit(f"{TOKENIZER_FILE} is much larger than the base's ({len(data):,} bytes)", SAME_BASE)
     own, theirs = _parse(data), json.loads(base_data)
-    _compare_parts(own, theirs)
+    differing = differing_parts(own, theirs)
+    if differing:
+        raise Unfit(f"{TOKENIZER_FILE} has another {' and another '.join(differing)} than the base", SAME_BASE)
     known = {token.id: token for token in _tokens(theirs)}
     found = _tokens(own)
     _check_kept(found, known)
@@ -83,25 +75,6 @@ def _parse(data: bytes) -> dict[str, Any]:
     if unknown:
         raise Unfit(f"{TOKENIZER_FILE} has the unknown member {ascii(min(unknown))[:80]}", SAME_BASE)
     return own
-
-
-def _compare_parts(own: dict[str, Any], theirs: dict[str, Any]) -> None:
-    differing = [part for part in PARTS if _canonical(part, own.get(part)) != _canonical(part, theirs.get(part))]
-    if differing:
-        raise Unfit(f"{TOKENIZER_FILE} has another {' and another '.join(differing)} than the base", SAME_BASE)
-
-
-def _canonical(part: str, value: Any) -> str:
-    if part == "model" and isinstance(value, dict):
-        value = {**MODEL_DEFAULTS, **value, "merges": _merges(value.get("merges"))}
-    return json.dumps(value, sort_keys=True)
-
-
-def _merges(merges: Any) -> Any:
-    """Newer releases of the library write pairs where older ones joined them with a space."""
-    if not isinstance(merges, list):
-        return merges
-    return [pair.split(" ") if isinstance(pair, str) and pair.count(" ") == 1 else pair for pair in merges]
 
 
 def _tokens(document: dict[str, Any]) -> list[AddedToken]:

@@ -149,6 +149,7 @@ def _as_json(adapter: Adapter) -> dict[str, Any]:
                 "rank": version.rank,
                 "alpha": version.alpha,
                 "target_modules": list(version.target_modules),
+                "tokenizer_digest": version.tokenizer_digest,
                 "size": version.size,
                 "enabled": version.enabled,
                 "created_at": version.created_at.isoformat(),
