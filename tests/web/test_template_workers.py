@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +102,21 @@ def test_a_worker_that_dies_is_replaced(worker: TemplateProcess) -> None:
     with pytest.raises(TemplateFailure, match="ended the process"):
         worker.render(job(GREETING))
     assert worker.render(job(GREETING)) == "Hello"
+
+
+def test_an_escape_from_the_sandbox_would_find_nothing(worker: TemplateProcess) -> None:
+    """No file, no socket, no secret, no torch, little memory."""
+    worker.render(job(GREETING))
+    assert worker._child is not None
+    folder = Path(f"/proc/{worker._child.pid}")
+    lines = {line[:26].strip(): line[26:].split() for line in (folder / "limits").read_text().splitlines()}
+    assert lines["Max open files"][0] == "3"
+    assert lines["Max file size"][0] == "0"
+    assert int(lines["Max address space"][0]) == 256 << 20
+    names = {variable.partition("=")[0] for variable in (folder / "environ").read_text().split("\0") if variable}
+    assert names <= {"PATH", "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LC_CTYPE"}
+    assert "libtorch" not in (folder / "maps").read_text()
+    assert len(list((folder / "fd").iterdir())) == 3
 
 
 async def test_others_are_rendered_meanwhile(workers: TemplateWorkers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from loraplex.engine.tokenizer import NAMED_TOKENS, Tokenizer
 from loraplex.lora.strict_json import parse_json
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
 
 from .added_tokens import MAX_CONTENT, MAX_DEPTH, as_library_token, read_added_tokens
 from .files import SETTINGS_FILE, TEMPLATE_FILE, TOKENIZER_FILE, TOKENIZER_LIMITS
@@ -31,25 +31,33 @@ class Base:
 def read_tokenizer(files: Mapping[str, Path], base: Base) -> AdapterTokenizer | None:
     """None when these files, whichever there are, change nothing. Raises Unfit."""
     settings = _read_settings(files)
-    added = []
-    if TOKENIZER_FILE in files:
-        own, theirs = files[TOKENIZER_FILE].read_bytes(), (base.folder / TOKENIZER_FILE).read_bytes()
-        added = read_added_tokens(own, theirs, base.tokenizer)
-    else:
+    added = _read_added(files, settings, base)
+    template = _own_template(_read_template(files, settings), base.tokenizer)
+    named = _named_tokens(settings, base.tokenizer)
+    _check_end(named, added, base.tokenizer)
+    if not added and template is None:
+        named = {name: token for name, token in named.items() if name in VISIBLE_IN_BASE_TEMPLATE}
+    return AdapterTokenizer(added, template, named) if added or template is not None or named else None
+
+
+def _read_added(files: Mapping[str, Path], settings: dict[str, Any], base: Base) -> list[AddedToken]:
+    if TOKENIZER_FILE not in files:
         _check_no_tokens(settings, base.tokenizer)
+        return []
+    own, theirs = files[TOKENIZER_FILE].read_bytes(), (base.folder / TOKENIZER_FILE).read_bytes()
+    added = read_added_tokens(own, theirs, base.tokenizer)
     if added and added[-1].id >= base.vocab_size:
         problem = f"the added token {ascii(added[-1].content)[:80]} has id {added[-1].id}, but base and adapter have"
         remedy = "train with modules_to_save or trainable_token_indices after resize_token_embeddings(), and save again"
         raise Unfit(f"{problem} rows for {base.vocab_size} token ids", remedy)
-    template = _own_template(_read_template(files, settings), base.tokenizer)
-    named = _named_tokens(settings, base.tokenizer)
-    extended = base.tokenizer.extended([as_library_token(token) for token in added], named)
+    return added
+
+
+def _check_end(named: dict[str, str], added: list[AddedToken], tokenizer: Tokenizer) -> None:
+    extended = tokenizer.extended([as_library_token(token) for token in added], named)
     if "eos_token" in named and extended.eos_token_id is None:
         problem = f"{SETTINGS_FILE} names eos_token {ascii(named['eos_token'])[:80]}, which is no token"
         raise Unfit(problem, f"upload the {TOKENIZER_FILE} that has it, or name another one")
-    if not added and template is None:
-        named = {name: token for name, token in named.items() if name in VISIBLE_IN_BASE_TEMPLATE}
-    return AdapterTokenizer(added, template, named) if added or template is not None or named else None
 
 
 def _read_settings(files: Mapping[str, Path]) -> dict[str, Any]:
