@@ -18,6 +18,7 @@ from ..units import count_words
 from .task import CheckTask, Verdict
 
 TURNS: Final = threading.Semaphore(2)
+"""Children at once."""
 SECONDS: Final = 30
 MEMORY: Final = 4 << 30
 """Bytes of address space of the child: two large vocabularies as JSON, and the base's tokenizer."""
