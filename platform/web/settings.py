@@ -100,6 +100,10 @@ class Settings(BaseSettings):
         False, description="Let POST /v1/load_lora_adapter download adapters from the Hugging Face hub, by commit"
     )
 
+    adapter_tokenizers: bool = Field(
+        False, description="Let adapters bring added tokens and a chat template; templates run in a sandboxed process"
+    )
+
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
     max_model_len: Count | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")

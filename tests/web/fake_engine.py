@@ -47,6 +47,8 @@ class FakeEngine:
         self.evicted_for: dict[str, str] = {}
         self.refused: set[str] = set()
         """Digests whose registration fails."""
+        self.says: dict[str, list[int]] = {}
+        """Token ids that an adapter answers with instead of its sentence."""
         self.unloadable: set[str] = set()
         """Digests whose load fails."""
         self.stuck: set[str] = set()
@@ -201,19 +203,22 @@ class FakeEngine:
     def _output(self, request: GenerateRequest) -> list[int]:
         """The sentence and the end-of-sequence token, or the sentence again and again, cut at max_tokens."""
         digest = request.adapters[0].digest if request.adapters else None
-        sentence = self._tokenizer.encode(sentence_of(digest), add_special_tokens=False)
+        sentence = self.says.get(digest or "") or self._tokenizer.encode(sentence_of(digest), add_special_tokens=False)
         limit = request.params.max_tokens
         room = MAX_MODEL_LEN - len(request.prompt_token_ids) if limit is None else limit
         if request.params.ignore_eos:
             return (sentence * (room // len(sentence) + 1))[:room] or [-1]
         eos = self._tokenizer.eos_token_id
         assert eos is not None
-        return [*sentence, eos][:room] or [-1]
+        output = [*sentence, eos][:room] or [-1]
+        stop = next((at for at, token in enumerate(output) if token in request.params.stop_token_ids), len(output))
+        return output[: stop + 1]
 
     def _tokens(self, request: GenerateRequest, index: int, output: list[int], step: int) -> Tokens:
         token, params = output[step], request.params
         token_ids = [token] if token >= 0 else []
-        stopped = token == self._tokenizer.eos_token_id and not params.ignore_eos
+        asked = token in params.stop_token_ids
+        stopped = asked or (token == self._tokenizer.eos_token_id and not params.ignore_eos)
         last = step == len(output) - 1
         first_choice = step == 0 and index == 0
         return Tokens(
@@ -223,6 +228,7 @@ class FakeEngine:
             logprobs=None if params.logprobs is None else [logprob_of(t, params.logprobs) for t in token_ids],
             prompt_logprobs=self._prompt_logprobs(request) if first_choice else None,
             finish_reason=(FinishReason.STOP if stopped else FinishReason.LENGTH) if last else None,
+            stop_reason=token if last and asked else None,
             cached_tokens=4 if step == 0 else 0,
             queue_seconds=0.001 if step == 0 else None,
         )

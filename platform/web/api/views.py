@@ -41,6 +41,7 @@ def version_json(version: Version, statuses: dict[str, AdapterStatus], failures:
         "parameters": version.parameters,
         "base_model": version.base_model,
         "invocation_tokens": list(version.invocation_tokens),
+        "tokenizer_digest": version.tokenizer_digest,
         "uploaded_by": version.uploaded_by,
         "created_at": version.created_at.isoformat(),
         "enabled": version.enabled,
