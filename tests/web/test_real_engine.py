@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +21,9 @@ from .conftest import KEY
 from .test_adapters_api import add
 from .test_streams import free_port
 from .tokenizer_folders import save_tokenizer
+
+GROWN = 330
+"""Tokens of a model whose base knows 320."""
 
 
 @pytest_asyncio.fixture
@@ -124,20 +126,21 @@ async def test_loaded_by_path_into_memory_and_out_of_it(
     assert 'running_lora_adapters="two"' in await _metrics(http, 'adapters="two"')
     gone = await http.post("/v1/completions", json={"model": "one", "prompt": "a"})
     assert gone.json()["error"]["code"] == "model_not_found"
-    shutil.copytree(adapter_folders[0], tmp_path / "own")
     await _answers_as_transformers(http, checkpoint, tmp_path / "own")
 
 
 async def _answers_as_transformers(client: httpx.AsyncClient, checkpoint: Path, folder: Path) -> None:
-    """With its own tokens, in rows that the base's tokenizer leaves unused, and its own template."""
-    theirs = save_tokenizer(checkpoint, folder)
+    """With its own template and tokens, the last of them in rows that the base does not have."""
+    make_adapter(folder, checkpoint, rank=2, vocab_size=GROWN)
+    theirs = save_tokenizer(checkpoint, folder, more=GROWN - 303)
+    assert theirs.convert_tokens_to_ids("<call>") == GROWN - 1
     loaded = await client.post("/v1/load_lora_adapter", json={"lora_name": "own", "lora_path": str(folder)})
     assert loaded.status_code == 200, loaded.text
     messages = [{"role": "user", "content": "What does <call> do?"}]
     body = {"model": "own", "messages": messages, "max_tokens": 8, "temperature": 0, "skip_special_tokens": False}
     answer = await client.post("/v1/chat/completions", json=body | {"ignore_eos": True})
     prompt = theirs.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    model = reference_model(checkpoint, {"own": folder})
+    model = reference_model(checkpoint, {"own": folder}, GROWN)
     made = model.generate(**prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False, eos_token_id=None)
     text = theirs.decode(made[0, prompt["input_ids"].shape[1] :])
     assert answer.json()["choices"][0]["message"]["content"] == text

@@ -15,10 +15,12 @@ ADDED = ("<|turn|>", "<|end|>", "<call>")
 
 
 def save_tokenizer(
-    base: Path, folder: Path, template: str | None = OWN_TEMPLATE, **named: str
+    base: Path, folder: Path, template: str | None = OWN_TEMPLATE, more: int = 0, **named: str
 ) -> PreTrainedTokenizerFast:
-    """The base's tokenizer with ADDED, written to `folder` by transformers and opened from there."""
+    """The base's tokenizer with ADDED, and `more` tokens before them, written to `folder` by transformers and opened
+    from there."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
+    tokenizer.add_tokens([AddedToken(f"<more {number}>", normalized=False) for number in range(more)])
     tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in ADDED[:2]], special_tokens=True)
     tokenizer.add_tokens([AddedToken(ADDED[2], normalized=False)])
     for name, token in named.items():
