@@ -16,7 +16,7 @@ from benchmarks.bench_linear import stored
 from benchmarks.timing import best_of_each
 from loraplex.engine.threads import prepare_environment, set_threads
 from loraplex.lora.apply import add_lora
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.batch import RANKS_PER_PAGE, LoraBatch, PageTable
 
 SHAPES = {
     "q_proj": (896, 896), "k_proj": (896, 128), "v_proj": (896, 128), "o_proj": (896, 896),
@@ -79,14 +79,14 @@ def gather(
 
 def make_table(adapters: int, rank: int, layers: int) -> PageTable:
     pages = -(-rank // RANKS_PER_PAGE)
-    offset = torch.zeros(adapters, len(KINDS), pages, dtype=torch.int64)
+    offset = torch.zeros(adapters, len(SHAPES), pages, dtype=torch.int64)
     position = 0
     for slot in range(adapters):
-        for index, kind in enumerate(KINDS):
+        for index, kind in enumerate(SHAPES):
             for page in range(pages):
                 offset[slot, index, page] = position
                 position += layers * RANKS_PER_PAGE * sum(SHAPES[kind])
-    shape = (adapters, len(KINDS), layers)
+    shape = (adapters, len(SHAPES), layers)
     arena = torch.from_numpy(np.empty(position, np.uint16)).view(torch.bfloat16).copy_(torch.randn(position) / 30)
     return PageTable(arena, offset, torch.full(shape, rank, dtype=torch.int32), torch.ones(shape), SHAPES)
 

@@ -69,13 +69,18 @@ def make_adapter(
     seed: int = 1,
     kinds: tuple[str, ...] | str = ALL_KINDS,
     alpha: float | None = None,
+    vocab_size: int | None = None,
     **settings: Any,
 ) -> Path:
     """A random PEFT adapter of `base` with a visible effect. `settings` are fields of LoraConfig.
 
-    `kinds`: names of modules, or "all-linear".
+    `kinds`: names of modules, or "all-linear". `vocab_size`: what the embedding is resized to before training.
     """
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    if vocab_size is not None:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model.resize_token_embeddings(vocab_size)
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha or 2 * rank,
@@ -87,7 +92,9 @@ def make_adapter(
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         for name, parameter in adapted.named_parameters():
-            if "magnitude" in name:
+            if "modules_to_save" in name or "trainable_tokens" in name:
+                parameter.add_(torch.empty_like(parameter).normal_(std=float(parameter.std().clamp(min=0.2))))
+            elif "magnitude" in name:
                 parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.3))
             elif "lora_" in name and parameter.dim() == 2:
                 parameter.normal_(std=0.4 / parameter.shape[1] ** 0.5)
@@ -135,9 +142,16 @@ def make_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def reference_model(base: Path, adapters: dict[str, Path] | None = None) -> PreTrainedModel | PeftModel:
-    """The checkpoint in transformers, float32, with its adapters in peft (`set_adapter`, `disable_adapter`)."""
+def reference_model(
+    base: Path, adapters: dict[str, Path] | None = None, vocab_size: int | None = None
+) -> PreTrainedModel | PeftModel:
+    """The checkpoint in transformers, float32, with its adapters in peft (`set_adapter`, `disable_adapter`).
+
+    `vocab_size`: what the embedding was resized to before they were trained.
+    """
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    if vocab_size is not None:
+        model.resize_token_embeddings(vocab_size)
     for name, folder in (adapters or {}).items():
         if isinstance(model, PeftModel):
             model.load_adapter(folder, adapter_name=name)

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from loraplex.lora.config_file import MAX_TOKENS
+
 from .protocol import MAX_ADAPTERS, GenerateRequest
 
 
@@ -37,14 +39,27 @@ def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int) ->
 
     `cache_tokens` is the size of the KV cache.
     """
-    message.params.verify(limits.vocab_size)
-    _check_prompt(message.prompt_token_ids, limits)
+    vocab_size = most_tokens(limits.vocab_size, message)
+    message.params.verify(vocab_size)
+    _check_prompt(message.prompt_token_ids, vocab_size, limits)
     _check_adapters(message)
     _check_masks(message, limits)
     return _check_cache(message, limits, cache_tokens)
 
 
-def _check_prompt(token_ids: list[int], limits: Limits) -> None:
+def most_tokens(vocab_size: int, message: GenerateRequest) -> int:
+    """Token ids are below it. How many an adapter adds shows when it is resident; the scheduler then looks again."""
+    return vocab_size + MAX_TOKENS if message.adapters else vocab_size
+
+
+def largest_token(message: GenerateRequest) -> int:
+    """Of all token ids that the request names."""
+    params = message.params
+    named = (message.prompt_token_ids, params.stop_token_ids, params.logit_bias or (), params.allowed_token_ids or ())
+    return max(max(ids, default=0) for ids in named)
+
+
+def _check_prompt(token_ids: list[int], vocab_size: int, limits: Limits) -> None:
     if not token_ids:
         raise ValueError("the prompt is empty; it needs at least one token")
     if len(token_ids) + 1 > limits.max_model_len:
@@ -52,8 +67,8 @@ def _check_prompt(token_ids: list[int], limits: Limits) -> None:
             f"the prompt has {len(token_ids)} tokens, but prompt and output together may have {limits.max_model_len}; "
             f"shorten it to at most {limits.max_model_len - 1}"
         )
-    if min(token_ids) < 0 or max(token_ids) >= limits.vocab_size:
-        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < limits.vocab_size)
+    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
         raise ValueError(f"the prompt has token id {wrong}, outside the vocabulary of {limits.vocab_size}")
 
 

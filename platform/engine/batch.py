@@ -28,3 +28,17 @@ class Batch:
     """[R] int64, tokens whose logits are needed."""
     lora: LoraBatch | None = None
     """None when no token of this step uses an adapter: then no LoRA code runs at all."""
+
+
+def single_tokens(batch: Batch, tokens: torch.Tensor) -> Batch:
+    """Some tokens of a step, each a sequence of its own: for what looks at no other tokens."""
+    count = len(tokens)
+    return Batch(
+        token_ids=batch.token_ids[tokens],
+        positions=batch.positions[tokens],
+        slot_mapping=batch.slot_mapping[tokens],
+        query_starts=torch.arange(count + 1, dtype=torch.int32),
+        context_lengths=torch.ones(count, dtype=torch.int32),
+        block_tables=torch.zeros(count, 1, dtype=torch.int32),
+        sample_rows=torch.empty(0, dtype=torch.int64),
+    )

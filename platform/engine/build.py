@@ -12,7 +12,7 @@ from loraplex.lora.pool import AdapterPool
 
 from .admission import Limits
 from .attention.cpu import CpuAttention
-from .base_linears import DecoderLinears
+from .base_modules import DecoderModules
 from .block_pool import BlockPool
 from .config import EngineConfig
 from .core import EngineCore
@@ -57,7 +57,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         checkpoint = Checkpoint(folder)
         decoder = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype).load(max_model_len)
     with stages.timed("memory reserved"):
-        adapters = _reserve_adapters(config, device, base, decoder)
+        adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint))
         free = free_memory() - config.adapter_memory
         plan = plan_kv_cache(config, model, max_model_len, device.stored_dtype.itemsize, free)
         cache = _reserve_cache(config, model, device, plan)
@@ -101,14 +101,16 @@ class Stages:
         self._report(stage, seconds)
 
 
-def _reserve_adapters(config: EngineConfig, device: Device, base: BaseSignature, decoder: Decoder) -> AdapterPool:
+def _reserve_adapters(
+    config: EngineConfig, device: Device, base: BaseSignature, modules: DecoderModules
+) -> AdapterPool:
     return AdapterPool(
         base,
         memory=config.adapter_memory,
         slots=config.max_loaded_adapters,
         dtype=device.stored_dtype,
         device=device.device,
-        linears=DecoderLinears(decoder),
+        modules=modules,
     )
 
 

@@ -15,6 +15,7 @@ from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import AdapterManifest, BaseSignature
 
 from .activation import explain_absence, find_start
+from .admission import most_tokens
 from .collector import Collector
 from .config import EngineConfig
 from .model.config import base_signature
@@ -139,16 +140,17 @@ class LLM:
         ]
 
     def _request(self, token_ids: list[int], params: SamplingParams, adapter: Adapter | None) -> GenerateRequest:
-        params.verify(self._opened().info.vocab_size)
         if params.seed is None:
             params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(62))
         self._count += 1
-        return GenerateRequest(
+        request = GenerateRequest(
             request_id=str(self._count - 1),
             prompt_token_ids=token_ids,
             params=params,
             adapters=self._references(adapter, token_ids),
         )
+        params.verify(most_tokens(self._opened().info.vocab_size, request))
+        return request
 
     def _references(self, adapter: Adapter | None, prompt: list[int]) -> list[AdapterRef]:
         scales = {adapter: 1.0} if isinstance(adapter, str) else adapter or {}

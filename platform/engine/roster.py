@@ -36,6 +36,9 @@ class AdapterResidency(Protocol):
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         """Of a held one: it acts on a prompt from the last occurrence of these on; none: on all of it."""
 
+    def vocab_size(self, digest: str) -> int:
+        """Tokens that the base knows with a held one: token ids are below it."""
+
 
 @dataclass(slots=True)
 class Placement:

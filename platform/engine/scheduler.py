@@ -20,9 +20,10 @@ from .roster import AdapterResidency, Placement, Roster
 from .sequence import Request, Sequence
 
 NOT_ADDITIVE = (
-    "adapter {digest} scales the base's own outputs (DoRA, IA3 or trained biases): it can neither be scaled nor be "
-    "added to others; ask for it alone, with scale 1"
+    "adapter {digest} changes what the base itself computes (DoRA, IA3, trained biases, norms or tokens): it can "
+    "neither be scaled nor be added to others; ask for it alone, with scale 1"
 )
+UNKNOWN_TOKEN = "the request has token id {token}, outside the vocabulary of {vocab_size} that its adapter has"
 
 __all__ = ["AdapterResidency", "Limits", "Overloaded", "Scheduler"]
 
@@ -169,31 +170,40 @@ class Scheduler:
         if request.digests in draft.absent:
             return False
         if self.roster.acquire_adapters(request):
-            return self._are_additive(request, draft) and self._activate(request, draft)
+            return self._is_fit(request, draft)
         failures = (self.roster.adapters.failure(digest) for digest in request.digests)
         draft.absent[request.digests] = next((failure for failure in failures if failure is not None), None)
         return False
 
-    def _are_additive(self, request: Request, draft: Draft) -> bool:
-        """Whether the adapters it now holds can be summed and scaled as it asks; an adapter as it is always can."""
-        as_it_is = len(request.adapters) == 1 and request.adapters[0].scale == 1.0
-        changing = [digest for digest in request.digests if not (as_it_is or self.roster.adapters.is_additive(digest))]
-        if changing:
-            draft.unfit[request.id] = NOT_ADDITIVE.format(digest=changing[0][:12])
-        return not changing
+    def _is_fit(self, request: Request, draft: Draft) -> bool:
+        """Whether the adapters it now holds can do what it asks for."""
+        reason = self._unfitness(request) or self._activate(request)
+        if reason is not None:
+            draft.unfit[request.id] = reason
+        return reason is None
 
-    def _activate(self, request: Request, draft: Draft) -> bool:
-        """Find the first token that each of the adapters it now holds acts on; False where one never acts."""
+    def _unfitness(self, request: Request) -> str | None:
+        adapters, digests = self.roster.adapters, request.digests
+        as_it_is = len(request.adapters) == 1 and request.adapters[0].scale == 1.0
+        changing = [digest for digest in digests if not (as_it_is or adapters.is_additive(digest))]
+        if changing:
+            return NOT_ADDITIVE.format(digest=changing[0][:12])
+        vocab_size = min(adapters.vocab_size(digest) for digest in digests)
+        if request.largest_token >= vocab_size:
+            return UNKNOWN_TOKEN.format(token=request.largest_token, vocab_size=vocab_size)
+        return None
+
+    def _activate(self, request: Request) -> str | None:
+        """Find the first token that each of the adapters it now holds acts on; why not, when one never acts."""
         starts = []
         for digest in request.digests:
             sought = self.roster.adapters.invocation_tokens(digest)
             start = find_start(request.message.prompt_token_ids, sought)
             if start is None:
-                draft.unfit[request.id] = explain_absence(digest[:12], sought)
-                return False
+                return explain_absence(digest[:12], sought)
             starts.append(start)
         request.starts = tuple(starts)
-        return True
+        return None
 
     def _fail_absent(self, draft: Draft) -> list[RequestFailed]:
         """End the waiting requests whose adapters will never come, or cannot do what is asked."""

@@ -4,6 +4,7 @@ import enum
 import hashlib
 import os
 
+from .admission import largest_token
 from .prefix import Acting, BlockKey, block_key, encode, root_hash
 from .protocol import FinishReason, GenerateRequest, TokenLogprob
 from .sampling_state import SampleRow
@@ -37,6 +38,7 @@ class Request:
         self.tenant = message.tenant
         self.adapters = message.adapters
         self.digests = tuple([adapter.digest for adapter in message.adapters])
+        self.largest_token = largest_token(message)
         self.number = number
         self.arrival = arrival
         self.max_length = max_length

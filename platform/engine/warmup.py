@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from loraplex.lora.batch import LoraBatch, PageTable
+from loraplex.lora.vocabulary import compile_kernels
 
 from .attention.backend import AttentionBackend
 from .batch import Batch
@@ -40,6 +41,7 @@ def warm_up(
             batch = _dummy_batch(counts, lengths, block_size)
             batch.lora = _no_adapter(table, sum(counts)) if with_lora else None
             logits = decoder.forward(batch, cache)
+    compile_kernels(table, decoder.norm.weight.dtype)
     for params in (SamplingParams(temperature=0.0), EVERYTHING):
         sampler.sample(logits[:1], [SampleRow(params, 0, 0, [0], [], logprobs=params.logprobs)])
     cache.copy_blocks([(0, 0)])

@@ -36,8 +36,8 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kin
 def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
     assert y.is_contiguous()
     members, firsts = _members(kinds, tuple([batch.table.shapes[kind][1] for kind in kinds]))
-    *ranks, floats, vectors = kernel_arrays(batch)
-    cpu.add_lora(_bits(y), _bits(x.contiguous()), layer, members, firsts, *ranks)
+    *ranks, floats, vectors, _ = kernel_arrays(batch)
+    cpu.add_lora(as_bits(y), as_bits(x.contiguous()), layer, members, firsts, *ranks)
     if y.dtype == torch.float32:
         apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[5:8])
     else:
@@ -66,10 +66,10 @@ def kernel_arrays(batch: LoraBatch) -> tuple[Any, ...]:
     if batch.arrays is None:
         table = batch.table
         batch.arrays = (
-            *(_bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy()),
+            *(as_bits(table.arena), table.offset.numpy(), table.rank.numpy(), table.scaling.numpy()),
             *(batch.scales.numpy(), batch.sorted_tokens.numpy()),
             *(batch.segment_starts.numpy(), batch.segment_slots.numpy(), batch.round_starts.numpy()),
-            *(table.floats.numpy(), table.vectors.numpy()),
+            *(table.floats.numpy(), table.vectors.numpy(), batch.token_slot.numpy()),
         )
     return cast("tuple[Any, ...]", batch.arrays)
 
@@ -80,7 +80,8 @@ def _members(kinds: tuple[str, ...], widths: tuple[int, ...]) -> tuple[Any, Any]
     return np.array([KINDS.index(kind) for kind in kinds]), np.cumsum([0, *widths])
 
 
-def _bits(tensor: torch.Tensor) -> Any:
+def as_bits(tensor: torch.Tensor) -> Any:
+    """As the CPU kernels take it."""
     return tensor.numpy() if tensor.dtype == torch.float32 else tensor.view(BITS[tensor.dtype]).numpy()
 
 

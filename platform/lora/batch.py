@@ -3,6 +3,7 @@
 Shapes: T tokens of the step, N adapter slots, K module kinds, L layers, P rank pages of the largest adapter.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -10,10 +11,37 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-RANKS_PER_PAGE: Final = 8
+from .manifest import EMBEDDING, HEAD
 
-KINDS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Module kinds in the order of the page table. One linear group of the decoder holds one to three of them."""
+RANKS_PER_PAGE: Final = 8
+TOKENS_PER_PAGE: Final = 32
+"""Rows of the embedding or of the head in one page; a multiple of RANKS_PER_PAGE."""
+
+LINEARS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linears of a layer. One linear group of the decoder holds one to three of them."""
+NORMS: Final = ("input_layernorm", "post_attention_layernorm", "norm", "q_norm", "k_norm")
+KINDS: Final = (*LINEARS, HEAD, EMBEDDING, *NORMS)
+"""Module kinds in the order of the page table."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPages:
+    """Rows of the embedding or of the head that an adapter brings."""
+
+    tokens: torch.Tensor
+    """[rows] int64, ascending."""
+    offsets: torch.Tensor
+    """[pages] int64, where in the arena each page `[TOKENS_PER_PAGE, hidden size]` of them begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What the adapter of a slot changes beside the linears of the layers."""
+
+    kinds: frozenset[str]
+    rows: dict[str, RowPages]
+    vocab_size: int
+    """Tokens that the adapted model knows."""
 
 
 @dataclass(slots=True)
@@ -22,7 +50,8 @@ class PageTable:
 
     The page of (slot, kind, page) starts at element `offset[slot, kind, page]` of `arena` and is laid out
     `[L, RANKS_PER_PAGE, in + out]`: for each layer, RANKS_PER_PAGE rows of A (`[8, in]`, contiguous) followed by
-    RANKS_PER_PAGE rows of B stored rank-major (`[8, out]`, contiguous). Ranks past `rank` are zero.
+    RANKS_PER_PAGE rows of B stored rank-major (`[8, out]`, contiguous). Ranks past `rank` are zero. What the base has
+    once has one layer, 0.
     """
 
     arena: torch.Tensor
@@ -34,7 +63,9 @@ class PageTable:
     scaling: torch.Tensor
     """[N, K, L] float32, alpha / r (or / sqrt r) of the module."""
     shapes: dict[str, tuple[int, int]]
-    """kind -> (in_features, out_features) of the base, as in BaseSignature.kinds."""
+    """kind -> (in_features, out_features) of the base, as of BaseSignature.shapes."""
+    extras: dict[int, Extras] = field(default_factory=dict)
+    """By slot; most adapters have none."""
     vectors: torch.Tensor = field(init=False)
     """[N, K] int64, where in `floats` the page `[L, 2, out]` of gains and shifts begins: y = gain * y + shift after the
     adapter's ranks. -1: none."""
@@ -68,6 +99,8 @@ class LoraBatch:
     """[G] int32, the slot of each segment."""
     round_starts: torch.Tensor
     """[rounds + 1] int32, round a owns the segments round_starts[a] to round_starts[a + 1]: no token twice."""
+    changed: frozenset[str] = frozenset()
+    """Kinds of modules beside the layers' linears that an adapter of this step changes."""
     arrays: Any = None
     """What the kernels of the device take, made on first use."""
 
@@ -92,7 +125,14 @@ class LoraBatch:
             segment_starts=torch.from_numpy(starts),
             segment_slots=torch.from_numpy(slots[starts[:-1]]),
             round_starts=torch.from_numpy(np.concatenate(([0], starts.searchsorted(ends))).astype(np.int32)),
+            changed=_changed_kinds(table, slots[starts[:-1]]),
         )
+
+    def segments(self) -> Iterator[tuple[int, slice]]:
+        """(slot, its part of sorted_tokens) of each segment."""
+        starts = self.segment_starts.tolist()
+        for slot, bounds in zip(self.segment_slots.tolist(), pairwise(starts), strict=True):
+            yield slot, slice(*bounds)
 
     def rounds(self) -> "list[LoraBatch]":
         """A batch of each round, in none of which a token stands twice."""
@@ -110,6 +150,12 @@ class LoraBatch:
             round_starts=torch.tensor([0, last - first], dtype=torch.int32),
             arrays=None,
         )
+
+
+def _changed_kinds(table: PageTable, slots: np.ndarray) -> frozenset[str]:
+    if not table.extras:
+        return frozenset()
+    return frozenset().union(*(table.extras[slot].kinds for slot in slots.tolist() if slot in table.extras))
 
 
 def _sort(slots: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,11 +6,12 @@ every feature that would change the output and is not served is refused, and eve
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from .activation import KEY as INVOCATION
 from .activation import read_invocation_tokens, refuse_invocation_tokens
+from .manifest import EMBEDDING, HEAD
 from .report import Report, enumerate_some, quote
 from .strict_json import parse_json
 from .unserved import INERT, UNSERVED, base_changing_start
@@ -21,13 +22,15 @@ MAX_CONFIG: Final = 64 << 10
 MAX_RANK: Final = 512
 MAX_ALPHA: Final = 1 << 16
 MAX_NAMES: Final = 4096
+MAX_TOKENS: Final = 1 << 16
+"""Rows of single tokens that an adapter may bring."""
 
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 _READ: Final = {
     "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
     "task_type", "base_model_name_or_path", "peft_type", "use_dora", "lora_bias", "feedforward_modules",
-    INVOCATION,
+    "modules_to_save", "trainable_token_indices", INVOCATION,
 }  # fmt: skip
 FEEDFORWARD: Final = "feedforward_modules"
 BIASES: Final = ("none", "all", "lora_only")
@@ -58,6 +61,10 @@ class LoraSettings:
     """Biases of the base's linears are in the file, to be used instead of the base's own."""
     feedforward_modules: frozenset[str] = frozenset()
     """IA3: where the vector scales the input."""
+    modules_to_save: frozenset[str] = frozenset()
+    """Modules that are in the file as a whole."""
+    token_indices: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Name of the embedding or the head -> the tokens whose rows are in the file."""
     invocation_tokens: tuple[int, ...] = ()
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
@@ -72,12 +79,26 @@ class LoraSettings:
         """IA3: PEFT compares the ends of names, dots or not."""
         return path.endswith(tuple(self.feedforward_modules))
 
+    def saves(self, path: str) -> bool:
+        """PEFT compares the ends of names, dots or not."""
+        return path.endswith(tuple(self.modules_to_save))
+
+    def tokens_of(self, path: str) -> tuple[int, ...] | None:
+        """The tokens that PEFT would train rows of; None: no adapter of single tokens is there."""
+        names = _names_of(path)
+        return next((tokens for name, tokens in self.token_indices.items() if name in names), None)
+
     def targets(self, layer: int, path: str) -> bool:
-        """Whether PEFT would put an adapter on the module; a module named in full needs no layer number."""
+        """Whether PEFT would put an adapter on the module; a module named in full needs no layer number.
+
+        `layer` is -1 for a module outside the layers, of which all-linear means none.
+        """
         names = _names_of(path)
         if names & self.exclude_modules:
             return False
-        if self.target_modules is None or path in self.target_modules:
+        if self.target_modules is None:
+            return layer >= 0
+        if path in self.target_modules:
             return True
         return (self.layers is None or layer in self.layers) and bool(names & self.target_modules)
 
@@ -179,6 +200,23 @@ class _Fields:
             self.report.fail("config", f"{key} has the keys {enumerate_some(odd)}: patterns are not run", remedy)
         return value
 
+    def token_indices(self) -> dict[str, tuple[int, ...]]:
+        """A list alone is of the embedding."""
+        key = "trainable_token_indices"
+        value = self.raw.get(key)
+        lists = {EMBEDDING: value} if isinstance(value, list) else value or {}
+        if not isinstance(lists, dict) or not set(lists) <= {EMBEDDING, f"model.{EMBEDDING}", HEAD}:
+            self.report.fail(
+                "config", f"{key} is {quote(value)}; it must be token ids, or ids by embed_tokens, lm_head"
+            )
+            return {}
+        for tokens in lists.values():
+            if not isinstance(tokens, list) or not 0 < len(tokens) <= MAX_TOKENS or not _are_tokens(tokens):
+                words = f"{key} is {quote(value)}; it must be up to {MAX_TOKENS} different token ids"
+                self.report.fail("config", words)
+                return {}
+        return {name: tuple(tokens) for name, tokens in lists.items()}
+
     def layers(self) -> frozenset[int] | None:
         value = self.raw.get("layers_to_transform")
         indices = [value] if type(value) is int else value
@@ -232,6 +270,8 @@ def _read_lora(fields: _Fields) -> LoraSettings:
         use_dora=fields.flag("use_dora"),
         lora_bias=fields.flag("lora_bias"),
         trains_biases=fields.trains_biases(),
+        modules_to_save=fields.names("modules_to_save"),
+        token_indices=fields.token_indices(),
         invocation_tokens=read_invocation_tokens(raw, fields.report),
     )
 
@@ -265,6 +305,10 @@ def _mention_unknown(raw: dict[str, Any], report: Report) -> None:
     unknown = [quote(key) for key in raw if key not in _READ and key not in UNSERVED and key not in INERT]
     if unknown:
         report.warn("features", f"unknown keys are ignored: {enumerate_some(unknown)}")
+
+
+def _are_tokens(values: list[object]) -> bool:
+    return all(type(value) is int and value >= 0 for value in values) and len(set(values)) == len(values)
 
 
 def _is_literal(name: object) -> bool:

@@ -12,6 +12,8 @@ from .values import LARGEST_WEIGHT, Magnitudes, read_bits, to_floats
 
 NEGLIGIBLE: Final = 2.0**-40
 """A change of weights that no activation computed in float32 would show."""
+COPY: Final = ".base_layer."
+"""PEFT saves the base's own embedding and head beside their LoRA."""
 ROUNDING: Final = 1e-5
 """Of the sum of all magnitudes: far above what float32 rounds away, far below what any training leaves."""
 
@@ -34,9 +36,12 @@ def report_effect(
 
 
 def _has_effect(module: ModuleLora, seen: Mapping[TensorInfo, Magnitudes]) -> bool:
-    """Judged without the base: a trained bias may equal the base's, a magnitude alone is what training starts from."""
-    return not _bound(module, seen) < NEGLIGIBLE or any(
-        _vector_has_effect(vector.role, seen.get(vector.tensor)) for vector in module.vectors
+    """Judged without the base: trained biases, norms and rows of tokens may equal the base's, a magnitude alone is what
+    training starts from."""
+    return (
+        not _bound(module, seen) < NEGLIGIBLE
+        or any(_vector_has_effect(vector.role, seen.get(vector.tensor)) for vector in module.vectors)
+        or any(COPY not in part.tensor.name for part in module.rows)
     )
 
 
@@ -51,7 +56,7 @@ def _bound(module: ModuleLora, seen: Mapping[TensorInfo, Magnitudes]) -> float:
 def _vector_has_effect(role: Role, seen: Magnitudes | None) -> bool:
     if role == "gain":
         return seen is None or not seen.one
-    return role == "bias" or (role == "lora_bias" and (seen is None or seen.largest > 0))
+    return role in ("bias", "norm") or (role == "lora_bias" and (seen is None or seen.largest > 0))
 
 
 def _cancels_out(file: FileIO, module: ModuleLora) -> bool:

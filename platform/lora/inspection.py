@@ -9,15 +9,16 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from .activation import judge_invocation_tokens
+from .activation import judge_activation
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
 from .digest import canonical_tensors, digest_opening
 from .effect import report_effect
-from .manifest import AdapterManifest, BaseSignature, Content, Inspection, ModuleLora, TensorInfo
+from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
 from .values import LARGEST_WEIGHT, Magnitudes, scan_tensor
+from .vocabulary_checks import vocabulary_of
 
 READ_WHEN_REFUSED: Final = 64 << 20
 
@@ -32,10 +33,12 @@ class Structure:
     modules: tuple[ModuleLora, ...]
     size: int
     """Bytes of the weights file."""
+    vocab_size: int
+    """As in AdapterManifest."""
 
     @property
-    def content(self) -> Content:
-        return Content(self.modules, self.settings.invocation_tokens if self.settings else ())
+    def invocation_tokens(self) -> tuple[int, ...]:
+        return () if self.settings is None else self.settings.invocation_tokens
 
 
 def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspection:
@@ -67,8 +70,8 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
     modules = match_modules(tensors, settings, base, report) if tensors else ()
-    structure = Structure(settings, tensors, modules, size)
-    judge_invocation_tokens(structure.content.invocation_tokens, base, report)
+    structure = Structure(settings, tensors, modules, size, vocabulary_of(modules, base))
+    judge_activation(structure.invocation_tokens, modules, base, report)
     return structure
 
 
@@ -76,7 +79,7 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
     """Read every byte once: the digest, values no weight can have, and adapters that do nothing."""
     if any(finding.check == "header" and finding.level == "fail" for finding in report.findings):
         return ""
-    digest = hashlib.sha256(digest_opening(structure.content.invocation_tokens))
+    digest = hashlib.sha256(digest_opening(structure.invocation_tokens))
     unusable: list[str] = []
     seen: dict[TensorInfo, Magnitudes] = {}
     for facts, tensor in _reading_order(structure, report.failed):
@@ -126,8 +129,9 @@ def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> Adap
         target_modules=tuple(sorted({module.kind for module in modules})),
         base_model=settings.base_model,
         modules=modules,
-        parameters=sum(math.prod(tensor.shape) for module in modules for _, tensor in module.tensors()),
+        parameters=sum(math.prod(tensor.shape) for tensor in structure.tensors),
         size=structure.size,
+        vocab_size=structure.vocab_size,
         config=settings.raw,
         invocation_tokens=settings.invocation_tokens,
     )

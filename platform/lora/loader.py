@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from .batch import RANKS_PER_PAGE
-from .finish import BaseLinears
+from .finish import BaseModules
 from .manifest import BaseSignature
 from .pages import PageStore, Room
 from .residency import Entry, State
-from .weights import load_pages, read_content
+from .weights import load_pages, read_contents
 
 PATIENCE: Final = 1.0
 """Seconds an adapter waits for room before nobody may overtake it and residents in use are asked to leave."""
@@ -35,11 +34,11 @@ class Loader:
         store: PageStore,
         executor: Executor,
         clock: Callable[[], float],
-        linears: BaseLinears | None,
+        modules: BaseModules | None,
     ) -> None:
-        """`linears` must be given to load adapters whose vectors depend on them."""
+        """`modules` of the base must be given to load adapters that depend on them."""
         self._base = base
-        self._linears = linears
+        self._modules = modules
         self._store = store
         self._executor = executor
         self._clock = clock
@@ -60,7 +59,9 @@ class Loader:
         self._queue[entry.digest] = entry
         if entry.folder_read != entry.folder:
             entry.folder_read = entry.folder
-            entry.job = self._executor.submit(read_content, Path(entry.folder), self._base)
+            entry.job = self._executor.submit(
+                read_contents, Path(entry.folder), self._base, self._store.dtype_name, self._modules
+            )
 
     def poll(self) -> list[Entry]:
         """Move loads on. Returns the entries whose running job has ended."""
@@ -108,15 +109,15 @@ class Loader:
         if error is not None:
             self._fail(entry, _cause(entry, error))
         elif entry.room is None:
-            entry.content = job.result()
-            pages = self._store.count_pages(entry.modules)
+            entry.contents = job.result()
+            pages = self._store.count_pages(entry.contents)
             entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
         else:
-            assert entry.content is not None
-            entry.finishing = self._store.finish(entry.room, entry.modules, self._linears)
+            assert entry.contents is not None
+            entry.finishing = self._store.finish(entry.room, entry.contents, self._modules)
 
     def _finish_some(self, entry: Entry) -> None:
-        """One module in each step: running requests shall not feel it."""
+        """A part in each step: running requests shall not feel it."""
         assert entry.finishing is not None and entry.room is not None
         try:
             if next(entry.finishing, DONE) is not DONE:
@@ -130,16 +131,14 @@ class Loader:
 
     def _fill(self, entry: Entry, room: Room) -> None:
         """Let a thread fill the room; the table does not show it yet."""
-        assert entry.content is not None and entry.folder_read is not None
-        write = partial(
-            load_pages, Path(entry.folder_read), entry.content, entry.digest, self._store.dtype_name, RANKS_PER_PAGE
-        )
+        assert entry.contents is not None and entry.folder_read is not None
+        write = partial(load_pages, Path(entry.folder_read), entry.contents, entry.digest, self._store.dtype_name)
         entry.room = room
         entry.job = self._executor.submit(self._store.fill, room, write)
 
     def _publish(self, entry: Entry, room: Room) -> None:
-        assert entry.content is not None
-        self._store.publish(room, entry.modules)
+        assert entry.contents is not None
+        self._store.publish(room, entry.contents)
         self._leave_queue(entry, State.RESIDENT)
         self._residents[entry.digest] = entry
         entry.fresh, entry.failures, entry.loads = True, 0, entry.loads + 1
@@ -172,8 +171,8 @@ class Loader:
 
     def _fit(self, entry: Entry) -> bool:
         """Begin to fill its pages if there is, or can be made, room now. Fails it when there can never be."""
-        assert entry.content is not None
-        pages = self._store.count_pages(entry.modules)
+        assert entry.contents is not None
+        pages = self._store.count_pages(entry.contents)
         room = self._store.reserve(pages)
         victims = iter(self._evictable(entry))
         while room is None and (victim := next(victims, None)) is not None:

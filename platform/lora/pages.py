@@ -6,13 +6,14 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .arena import Arena
-from .batch import KINDS, RANKS_PER_PAGE, PageTable
+from .batch import KINDS, LINEARS, NORMS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, PageTable, RowPages
 from .config_file import MAX_RANK
-from .finish import BaseLinears, finish_module, needs_base
+from .finish import BaseModules, finish_module, needs_base
 from .manifest import BaseSignature, ModuleLora
-from .weights import PageKind, Pages
+from .weights import Contents, PageKind, Pages
 
 DTYPE_NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 ALIGNMENT_BYTES: Final = 128
@@ -35,6 +36,7 @@ class PageStore:
     def __init__(self, base: BaseSignature, memory: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self._item_size = dtype.itemsize
         self._base = base
+        self._shapes = base.shapes()
         self.dtype_name = DTYPE_NAMES[dtype]
         self._arena = Arena(memory // self._item_size, ALIGNMENT_BYTES // self._item_size)
         self._free_slots = list(reversed(range(slots)))
@@ -45,7 +47,7 @@ class PageStore:
             offset=torch.zeros(*shape, MAX_RANK // RANKS_PER_PAGE, dtype=torch.int64, device=device),
             rank=torch.zeros(*shape, base.num_layers, dtype=torch.int32, device=device),
             scaling=torch.zeros(*shape, base.num_layers, dtype=torch.float32, device=device),
-            shapes=base.kinds,
+            shapes=self._shapes,
         )
         self._copy_stream = _side_stream(device) if device.type == "cuda" else None
 
@@ -66,13 +68,15 @@ class PageStore:
     def bytes_free(self) -> int:
         return self._arena.free * self._item_size
 
-    def count_pages(self, modules: Sequence[ModuleLora]) -> dict[PageKind, int]:
-        """The pages that an adapter of these modules takes: ranks as the largest of a kind has, vectors in one page."""
+    def count_pages(self, contents: Contents) -> dict[PageKind, int]:
+        """The pages that an adapter takes: ranks as the largest of a kind has, vectors in one page, its own rows."""
         ranks: dict[str, int] = {}
-        for module in modules:
+        for module in contents.modules:
             ranks[module.kind] = max(module.rank, ranks.get(module.kind, 0))
-        pages = {PageKind(kind, vectors=False): -(-rank // RANKS_PER_PAGE) for kind, rank in ranks.items() if rank}
-        return pages | {PageKind(module.kind, vectors=True): 1 for module in modules if module.vectors}
+        pages = {PageKind(kind, "ranks"): -(-rank // RANKS_PER_PAGE) for kind, rank in ranks.items() if rank}
+        pages |= {PageKind(module.kind, "vectors"): 1 for module in contents.modules if module.vectors}
+        rows = {PageKind(kind, "rows"): -(-len(tokens) // TOKENS_PER_PAGE) for kind, tokens in contents.tokens.items()}
+        return pages | {page: count for page, count in rows.items() if count}
 
     def count_bytes(self, pages: dict[PageKind, int]) -> int:
         return (
@@ -106,34 +110,53 @@ class PageStore:
                     self.table.arena[target : target + self._page_size(kind)].copy_(staging[page], non_blocking=True)
         self._copy_stream.synchronize()
 
-    def publish(self, room: Room, modules: Sequence[ModuleLora]) -> None:
+    def publish(self, room: Room, contents: Contents) -> None:
         """Point the table at a filled room: from now on kernels may use its slot."""
         offset, rank, scaling = (np.zeros(part.shape[1:], dtype) for part, dtype in self._table_parts())
         vectors = np.full(len(KINDS), -1, np.int64)
-        for (kind, is_vectors), offsets in room.offsets.items():
-            if is_vectors:
+        for (kind, part), offsets in room.offsets.items():
+            if part == "vectors":
                 vectors[KINDS.index(kind)] = offsets[0] * self._item_size // FLOAT_BYTES
-            else:
+            elif part == "ranks":
                 offset[KINDS.index(kind), : len(offsets)] = offsets
-        for module in modules:
+        for module in contents.modules:
             place = KINDS.index(module.kind), module.layer
             rank[place], scaling[place] = module.rank, module.scaling
         self.table.vectors[room.slot] = torch.from_numpy(vectors)
-        for (part, _), row in zip(self._table_parts(), (offset, rank, scaling), strict=True):
-            part[room.slot] = torch.from_numpy(row)
+        for (table, _), row in zip(self._table_parts(), (offset, rank, scaling), strict=True):
+            table[room.slot] = torch.from_numpy(row)
+        self._publish_extras(room, contents)
 
-    def finish(self, room: Room, modules: Sequence[ModuleLora], base: BaseLinears | None) -> Iterator[None]:
-        """Add to a filled room what depends on the base's weights, one module between two yields."""
-        for module in modules:
+    def _publish_extras(self, room: Room, contents: Contents) -> None:
+        kinds = {kind for kind, _ in room.offsets}.difference(LINEARS)
+        if kinds or contents.vocab_size != self._base.vocab_size:
+            rows = {
+                kind: self._row_pages(room, kind, tokens) for kind, tokens in contents.tokens.items() if len(tokens)
+            }
+            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size)
+
+    def _row_pages(self, room: Room, kind: str, tokens: NDArray[np.int64]) -> RowPages:
+        device, offsets = self.table.arena.device, room.offsets[PageKind(kind, "rows")]
+        return RowPages(torch.from_numpy(tokens).to(device), torch.tensor(offsets, device=device))
+
+    def finish(self, room: Room, contents: Contents, base: BaseModules | None) -> Iterator[None]:
+        """Add to a filled room what depends on the base's weights, a part of it between two yields."""
+        for module in contents.modules:
             if needs_base(module):
                 assert base is not None
-                finish_module(module, *self._views(room, module), base)
-                yield
+                yield from finish_module(module, *self._views(room, module), base)
+        for kind in NORMS:
+            if PageKind(kind, "vectors") in room.offsets:
+                assert base is not None
+                own = {module.layer for module in contents.modules if module.kind == kind}
+                for layer in set(range(self._base.layers_of(kind))) - own:
+                    self._vectors(room, layer, kind)[0] = base.norm(layer, kind)
 
     def free(self, room: Room) -> None:
         """Take the room back; its slot then does nothing to whoever still names it."""
         self.table.rank[room.slot] = 0
         self.table.vectors[room.slot] = -1
+        self.table.extras.pop(room.slot, None)
         self._arena.release_all(offset for offsets in room.offsets.values() for offset in offsets)
         self._free_slots.append(room.slot)
 
@@ -152,32 +175,41 @@ class PageStore:
 
     def _page_size(self, page: PageKind) -> int:
         """In elements."""
-        inputs, outputs = self._base.kinds[page.kind]
-        if page.vectors:
-            return self._base.num_layers * 2 * outputs * FLOAT_BYTES // self._item_size
-        return self._base.num_layers * RANKS_PER_PAGE * (inputs + outputs)
+        inputs, outputs = self._shapes[page.kind]
+        layers = self._base.layers_of(page.kind)
+        match page.part:
+            case "ranks":
+                return layers * RANKS_PER_PAGE * (inputs + outputs)
+            case "vectors":
+                return layers * 2 * outputs * FLOAT_BYTES // self._item_size
+            case "rows":
+                return TOKENS_PER_PAGE * self._base.hidden_size
 
     def _views(self, room: Room, module: ModuleLora) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The module's A [rank, in] and B rank-major [rank, out], copied, and its vectors [2, out] in the arena."""
-        inputs, outputs = self._base.kinds[module.kind]
+        inputs, outputs = self._shapes[module.kind]
         pages = []
-        for offset in room.offsets.get(PageKind(module.kind, vectors=False), ()):
+        for offset in room.offsets.get(PageKind(module.kind, "ranks"), ()):
             size = RANKS_PER_PAGE * (inputs + outputs)
             start = offset + module.layer * size
             pages.append(self.table.arena[start : start + size])
         split = RANKS_PER_PAGE * inputs
         a = torch.cat([page[:split].view(-1, inputs) for page in pages] or [torch.empty(0, inputs)])
         b = torch.cat([page[split:].view(-1, outputs) for page in pages] or [torch.empty(0, outputs)])
-        begin = room.offsets[PageKind(module.kind, vectors=True)][0] * self._item_size // FLOAT_BYTES
-        vectors = self.table.floats[begin + module.layer * 2 * outputs :][: 2 * outputs].view(2, outputs)
-        return a[: module.rank], b[: module.rank], vectors
+        return a[: module.rank], b[: module.rank], self._vectors(room, module.layer, module.kind)
+
+    def _vectors(self, room: Room, layer: int, kind: str) -> torch.Tensor:
+        """[2, out] in the arena."""
+        outputs = self._shapes[kind][1]
+        begin = room.offsets[PageKind(kind, "vectors")][0] * self._item_size // FLOAT_BYTES
+        return self.table.floats[begin + layer * 2 * outputs :][: 2 * outputs].view(2, outputs)
 
     def _host_pages(self, room: Room, buffer: torch.Tensor) -> Pages:
         bits = buffer.view(torch.int32 if self._item_size == 4 else torch.int16).numpy()
         unsigned = bits.view(f"u{self._item_size}")
         return {
             kind: [
-                unsigned[offset : offset + self._page_size(kind)].reshape(self._base.num_layers, -1)
+                unsigned[offset : offset + self._page_size(kind)].reshape(self._base.layers_of(kind.kind), -1)
                 for offset in offsets
             ]
             for kind, offsets in room.offsets.items()

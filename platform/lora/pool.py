@@ -12,11 +12,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import torch
 
 from .batch import PageTable
-from .finish import BaseLinears
+from .finish import BaseModules
 from .loader import Loader
-from .manifest import BaseSignature, Content
+from .manifest import BaseSignature
 from .pages import PageStore
 from .residency import Entry, Residency, State
+from .weights import Contents
 
 
 class AdapterPool:
@@ -32,16 +33,17 @@ class AdapterPool:
         device: torch.device,
         executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
-        linears: BaseLinears | None = None,
+        modules: BaseModules | None = None,
     ) -> None:
-        """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `linears`: those of the
-        base, which DoRA and trained biases need.
+        """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `modules`: those of
+        the base, which DoRA, trained biases, norms and rows of tokens need.
 
         One loader thread by default: more would only compete with the model for memory and cores.
         """
+        self._base = base
         self._store = PageStore(base, memory, slots, dtype, device)
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
-        self._loader = Loader(base, self._store, self._executor, clock, linears)
+        self._loader = Loader(base, self._store, self._executor, clock, modules)
         self._clock = clock
         self._entries: dict[str, Entry] = {}
 
@@ -124,12 +126,18 @@ class AdapterPool:
 
     def is_additive(self, digest: str) -> bool:
         """Whether a taken adapter only adds to what the base computes."""
-        modules = self._held(digest).modules
-        return all(vector.role == "lora_bias" for module in modules for vector in module.vectors)
+        contents = self._contents(digest)
+        vectors = (vector for module in contents.modules for vector in module.vectors)
+        own_tokens = contents.vocab_size != self._base.vocab_size or any(map(len, contents.tokens.values()))
+        return not own_tokens and all(vector.role == "lora_bias" for vector in vectors)
+
+    def vocab_size(self, digest: str) -> int:
+        """Tokens that the base knows with this taken adapter."""
+        return self._contents(digest).vocab_size
 
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         """Of a taken adapter: it acts on a prompt from the last occurrence of these on; none: on all of it."""
-        return self._held(digest).invocation_tokens
+        return self._contents(digest).invocation_tokens
 
     def slot_of(self, digest: str) -> int:
         """Its slot in the table, which stays its own as long as it is held by `acquire`."""
@@ -179,10 +187,10 @@ class AdapterPool:
         """Wait for the running load and end the loader thread."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _held(self, digest: str) -> Content:
-        content = self._entries[digest].content
-        assert content is not None
-        return content
+    def _contents(self, digest: str) -> Contents:
+        contents = self._entries[digest].contents
+        assert contents is not None
+        return contents
 
     def _known(self, digest: str) -> Entry:
         entry = self._entries.get(digest)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .manifest import Content, ModuleLora
 from .pages import Room
+from .weights import Contents
 
 
 class State(StrEnum):
@@ -46,10 +46,10 @@ class Entry:
     digest: str
     folder: str
     folder_read: str | None = None
-    """The folder that `content` describes."""
+    """The folder that `contents` describe."""
     pinned: bool = False
     state: State = State.REGISTERED
-    content: Content | None = None
+    contents: Contents | None = None
     """None until its header was first read."""
     pages: int = 0
     bytes: int = 0
@@ -86,11 +86,6 @@ class Entry:
     """When it was last taken, given back or loaded."""
 
     @property
-    def modules(self) -> tuple[ModuleLora, ...]:
-        """None of them until its header was first read."""
-        return () if self.content is None else self.content.modules
-
-    @property
     def busy(self) -> bool:
         """Whether its pages are somebody's; an entry that waits for room is not busy."""
         return self.job is not None or self.finishing is not None
@@ -99,7 +94,7 @@ class Entry:
         return Residency(
             digest=self.digest,
             state=self.state,
-            rank=max((module.rank for module in self.modules), default=0),
+            rank=max((module.rank for module in self.contents.modules), default=0) if self.contents else 0,
             pages=self.pages,
             bytes=self.bytes,
             pinned=self.pinned,

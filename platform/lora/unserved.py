@@ -5,14 +5,6 @@ from typing import Final
 from .report import quote
 
 UNSERVED: Final[dict[str, tuple[str, str]]] = {
-    "modules_to_save": (
-        "full copies of base modules are not served",
-        "train without modules_to_save, or merge the adapter and serve it as a base",
-    ),
-    "trainable_token_indices": (
-        "trained token embeddings are not served",
-        "train without trainable_token_indices, or merge them into the base",
-    ),
     "target_parameters": (
         "LoRA on bare parameters such as expert tensors is not served",
         "target linears by target_modules instead",

@@ -79,3 +79,20 @@ def to_floats(bits: Bits, dtype: str) -> NDArray[np.float32]:
     if dtype == "F16":
         return bits.view(np.float16).astype(np.float32)
     return (bits.astype(np.uint32) << 16 if dtype == "BF16" else bits).view(np.float32)
+
+
+def convert(bits: Bits, source: str, target: str) -> Bits:
+    """Bit patterns of the dtype `source` as those of `target`, rounded to nearest even."""
+    return bits if source == target else _FROM_FLOAT[target](to_floats(bits, source))
+
+
+def _float_to_bfloat16(values: NDArray[np.float32]) -> Bits:
+    bits = values.view(np.uint32)
+    return ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
+
+
+_FROM_FLOAT: Final[dict[str, Callable[[NDArray[np.float32]], Bits]]] = {
+    "F32": lambda values: values.view(np.uint32),
+    "F16": lambda values: values.astype(np.float16).view(np.uint16),
+    "BF16": _float_to_bfloat16,
+}

@@ -1,63 +1,86 @@
 """Adapter weights from disk to rank pages: read once, verified against the digest, converted, laid out.
 
 Pages are numpy arrays of bit patterns, unsigned integers as wide as the arena's dtype: rank pages
-`[L, RANKS_PER_PAGE * (in + out)]`, vector pages `[L, 2 * out]` float32. Only numpy runs here: torch operations on a
+`[L, RANKS_PER_PAGE * (in + out)]`, vector pages `[L, 2 * out]` float32, pages of token rows `[1, TOKENS_PER_PAGE *
+hidden size]`. Only numpy runs here: torch operations on a
 loader thread would start a second team of OpenMP threads.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .batch import RANKS_PER_PAGE, TOKENS_PER_PAGE
 from .digest import canonical_tensors, digest_opening
 from .inspection import read_structure
-from .manifest import BaseSignature, Content, ModuleLora, Role, TensorInfo
+from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
 from .report import Report
-from .values import Bits, read_bits, to_floats
+from .token_rows import StoredRows, find_changed_tokens
+from .values import Bits, convert, read_bits, to_floats
 
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 
 
+Part = Literal["ranks", "vectors", "rows"]
+
+
 class PageKind(NamedTuple):
     kind: str
-    vectors: bool
-    """A page of gains and shifts over the outputs, not of ranks."""
+    part: Part
+    """Ranks of A and B; gains and shifts over the outputs; rows of tokens."""
 
 
 Pages = Mapping[PageKind, Sequence[Bits]]
 
 
-def read_content(folder: Path, base: BaseSignature) -> Content:
-    """What an adapter that the registry has checked consists of. ValueError says why it cannot be served after all."""
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an adapter brings: all that decides how much room it needs."""
+
+    modules: tuple[ModuleLora, ...]
+    tokens: Mapping[str, NDArray[np.int64]]
+    """Embedding or head -> tokens with rows other than the base's, ascending."""
+    vocab_size: int
+    """Tokens that the adapted model knows."""
+    invocation_tokens: tuple[int, ...] = ()
+    """It acts on a prompt from the last occurrence of these on; none: on all of it."""
+
+
+def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredRows | None) -> Contents:
+    """What an adapter the registry has checked brings to a base served in `dtype`. `stored` must be given for adapters
+    with rows of tokens. ValueError says why it cannot be served after all."""
     report = Report()
     with FileIO(folder / WEIGHTS_FILE) as file:
         structure = read_structure((folder / CONFIG_FILE).read_bytes(), file, base, report)
-    if report.failed:
-        raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
-    return structure.content
+        if report.failed:
+            raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
+        tokens = find_changed_tokens(file, structure.modules, dtype, stored)
+    vocab_size = structure.vocab_size or base.vocab_size
+    return Contents(structure.modules, tokens, vocab_size, structure.invocation_tokens)
 
 
-def load_pages(folder: Path, content: Content, digest: str, dtype: str, ranks_per_page: int, pages: Pages) -> None:
+def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages: Pages) -> None:
     """Fill `pages`, whose dtype is F32, F16 or BF16. Ranks that no module has become zero.
 
     ValueError when the bytes on disk are not those of `digest`: then `pages` must not be used.
     """
     clear_pages(pages)
-    homes = _homes(content.modules, ranks_per_page, dtype, pages)
-    seen = hashlib.sha256(digest_opening(content.invocation_tokens))
+    homes = _homes(contents, dtype, pages)
+    seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
     with FileIO(folder / WEIGHTS_FILE) as file:
-        for facts, tensor in canonical_tensors(content.modules):
+        for facts, tensor in canonical_tensors(contents.modules):
             bits = read_bits(file, tensor)
             seen.update(facts)
             seen.update(bits.data)
-            homes[tensor].put(bits)
+            for home in homes.pop(tensor, ()):
+                home.put(bits)
     if seen.hexdigest() != digest:
         raise ValueError(f"{WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
 
@@ -67,13 +90,8 @@ def clear_pages(pages: Pages) -> None:
     for kind, found in pages.items():
         for page in found:
             page.fill(0)
-            if kind.vectors:
+            if kind.part == "vectors":
                 _vectors(page)[:, 0] = 1
-
-
-def convert(bits: Bits, source: str, target: str) -> Bits:
-    """Bit patterns of the dtype `source` as those of `target`, rounded to nearest even."""
-    return bits if source == target else _FROM_FLOAT[target](to_floats(bits, source))
 
 
 class _Home(Protocol):
@@ -114,24 +132,52 @@ class _Vector:
 
     def put(self, bits: Bits) -> None:
         values = to_floats(bits, self.source).reshape(-1)
-        if self.role in ("magnitude", "gain"):
+        if self.role in ("magnitude", "gain", "norm"):
             self.gain[:] *= values
         else:
             self.shift[:] += values * np.float32(self.scaling if self.role == "lora_bias" else 1.0)
 
 
-def _homes(modules: Sequence[ModuleLora], ranks_per_page: int, dtype: str, pages: Pages) -> dict[TensorInfo, _Home]:
-    homes: dict[TensorInfo, _Home] = {}
-    for module in modules:
+@dataclass(frozen=True, slots=True)
+class _TokenRows:
+    """Where rows of tokens go: each token that has room takes its row."""
+
+    pages: Sequence[Bits]
+    """[1, TOKENS_PER_PAGE * hidden size] each."""
+    room: NDArray[np.int64]
+    """The tokens that have room, ascending."""
+    tokens: tuple[int, ...] | None
+    source: str
+    target: str
+
+    def put(self, bits: Bits) -> None:
+        tokens = np.arange(len(bits)) if self.tokens is None else np.array(self.tokens)
+        sources = np.full(len(self.pages) * TOKENS_PER_PAGE, -1)
+        brought = np.flatnonzero(np.isin(tokens, self.room))
+        sources[self.room.searchsorted(tokens[brought])] = brought
+        for page, rows in zip(self.pages, sources.reshape(-1, TOKENS_PER_PAGE), strict=True):
+            taken = rows >= 0
+            page.reshape(TOKENS_PER_PAGE, -1)[taken] = convert(bits[rows[taken]], self.source, self.target)
+
+
+def _homes(contents: Contents, dtype: str, pages: Pages) -> dict[TensorInfo, list[_Home]]:
+    homes: dict[TensorInfo, list[_Home]] = {}
+    for module in contents.modules:
         if module.a is not None and module.b is not None:
-            rows = [page[module.layer] for page in pages[PageKind(module.kind, vectors=False)]]
-            split = ranks_per_page * module.a.shape[1]
-            a, b = ([part.reshape(ranks_per_page, -1) for part in parts] for parts in _split(rows, split))
-            homes[module.a] = _Ranks(a, by_column=False, source=module.a.dtype, target=dtype)
-            homes[module.b] = _Ranks(b, by_column=True, source=module.b.dtype, target=dtype)
+            rows = [page[module.layer] for page in pages[PageKind(module.kind, "ranks")]]
+            split = RANKS_PER_PAGE * module.a.shape[1]
+            a, b = ([part.reshape(RANKS_PER_PAGE, -1) for part in parts] for parts in _split(rows, split))
+            homes[module.a] = [_Ranks(a, by_column=False, source=module.a.dtype, target=dtype)]
+            homes[module.b] = [_Ranks(b, by_column=True, source=module.b.dtype, target=dtype)]
         for vector in module.vectors:
-            gain, shift = _vectors(pages[PageKind(module.kind, vectors=True)][0])[module.layer]
-            homes[vector.tensor] = _Vector(vector.role, vector.tensor.dtype, module.scaling, gain, shift)
+            gain, shift = _vectors(pages[PageKind(module.kind, "vectors")][0])[module.layer]
+            homes[vector.tensor] = [_Vector(vector.role, vector.tensor.dtype, module.scaling, gain, shift)]
+        for brought in module.rows:
+            room = contents.tokens[module.kind]
+            home = _TokenRows(
+                pages.get(PageKind(module.kind, "rows"), ()), room, brought.tokens, brought.tensor.dtype, dtype
+            )
+            homes.setdefault(brought.tensor, []).append(home)
     return homes
 
 
@@ -142,15 +188,3 @@ def _split(rows: Sequence[Bits], at: int) -> tuple[list[Bits], list[Bits]]:
 def _vectors(page: Bits) -> NDArray[np.float32]:
     """[L, 2, out]: gains and shifts."""
     return page.view(np.float32).reshape(len(page), 2, -1)
-
-
-def _float_to_bfloat16(values: NDArray[np.float32]) -> Bits:
-    bits = values.view(np.uint32)
-    return ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
-
-
-_FROM_FLOAT: Final[dict[str, Callable[[NDArray[np.float32]], Bits]]] = {
-    "F32": lambda values: values.view(np.uint32),
-    "F16": lambda values: values.astype(np.float16).view(np.uint16),
-    "BF16": _float_to_bfloat16,
-}

@@ -14,9 +14,9 @@ Case = tuple[str, str, Tensors]
 """Name, a part of the one message that must refuse it, and the tensors."""
 
 ABSENT = {
-    "mlp-of-attention": (Q_A.replace("self_attn", "mlp"), "the base has no such linear"),
-    "attention-of-mlp": (tensor_name(0, "up_proj", "A").replace("mlp", "self_attn"), "the base has no such linear"),
-    "fused-qkv": (Q_A.replace("q_proj", "qkv_proj"), "the base has no such linear"),
+    "mlp-of-attention": (Q_A.replace("self_attn", "mlp"), "the base has no such module"),
+    "attention-of-mlp": (tensor_name(0, "up_proj", "A").replace("mlp", "self_attn"), "the base has no such module"),
+    "fused-qkv": (Q_A.replace("q_proj", "qkv_proj"), "the base has no such module"),
     "gpt2": ("base_model.model.transformer.h.0.attn.c_attn.lora_A.weight", "not tensors of an adapter of a linear"),
     "mistral-original": (Q_A.replace("self_attn.q_proj", "attention.wq"), "not tensors of an adapter of a linear"),
     "vision-tower": (Q_A.replace("model.layers", "vision_tower.layers"), "not tensors of an adapter of a linear"),
@@ -105,7 +105,8 @@ def incomplete() -> Iterator[Case]:
     yield "missing-kind", "asks for modules without tensors: down_proj", keep(lambda name: "q_proj" in name)
     yield "untargeted", "target_modules does not name: up_proj", make_tensors(kinds=("q_proj", "down_proj", "up_proj"))
     ones = np.ones((4, 16), np.float32)
-    yield "both-spellings", "has two tensors lora_A", make_tensors() | {Q_A.replace(".weight", ".default.weight"): ones}
+    twice = make_tensors() | {Q_A.replace(".weight", ".default.weight"): ones}
+    yield "both-spellings", "has two tensors of lora_A", twice
 
 
 def wrong_shapes() -> Iterator[Case]:

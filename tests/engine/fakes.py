@@ -208,6 +208,7 @@ class FakeAdapters:
         self.failed: dict[str, str] = {}
         self.pinned: set[str] = set()
         self.changing: set[str] = set()
+        self.vocab_sizes: dict[str, int] = {}
         """Adapters that do more than add to the base's outputs."""
         self.held: dict[str, int] = {}
         """Resident adapters, least recently used first, and how often they are held."""
@@ -229,6 +230,10 @@ class FakeAdapters:
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         assert self.held[digest]
         return INVOCATIONS.get(digest, ())
+
+    def vocab_size(self, digest: str) -> int:
+        assert self.held[digest]
+        return self.vocab_sizes.get(digest, 1 << 30)
 
     def _is_here(self, digest: str) -> bool:
         if digest in self.held:

@@ -168,7 +168,7 @@ def test_what_is_more_than_an_addition_is_neither_summed_nor_scaled(
     scaled = harness.add(make_request("scaled", tokens(4), "a", scale=0.5))
     harness.drain()
     assert refused.failure is not None and refused.failure.kind == "invalid"
-    assert "adapter b scales the base's own outputs" in refused.failure.message
+    assert "adapter b changes what the base itself computes" in refused.failure.message
     assert alone.failure is None and scaled.failure is None
     harness.assert_released()
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loraplex.lora.checks import module_path
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import AdapterManifest, BaseSignature
+from loraplex.lora.tensor_names import module_path
 
 BASE = BaseSignature(
     fingerprint="tiny",
@@ -25,7 +25,9 @@ BASE = BaseSignature(
         "down_proj": (40, 16),
     },
     name="acme/tiny",
-    vocab_size=320,
+    vocab_size=50,
+    hidden_size=16,
+    normed_head_size=6,
 )
 DTYPES = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16", np.dtype(np.uint16): "BF16"}
 """numpy has no bfloat16; its bit patterns stand for it."""

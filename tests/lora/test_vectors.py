@@ -134,7 +134,7 @@ def test_vectors_belong_to_the_identity(tmp_path: Path) -> None:
 
 def open_pool(base: RandomBase, memory: int = 1 << 20) -> AdapterPool:
     cpu = torch.device("cpu")
-    return AdapterPool(BASE, memory=memory, slots=4, dtype=torch.bfloat16, device=cpu, linears=base)
+    return AdapterPool(BASE, memory=memory, slots=4, dtype=torch.bfloat16, device=cpu, modules=base)
 
 
 def load(pool: AdapterPool, digest: str, folder: Path) -> int:

@@ -9,10 +9,11 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.batch import KINDS, PageTable
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.pages import PageStore
-from loraplex.lora.weights import convert, load_pages, read_content
+from loraplex.lora.values import convert
+from loraplex.lora.weights import load_pages, read_contents
 
 from .adapters import BASE, make_adapter, make_config, make_tensors, read_manifest, tensor_name, write_adapter
 from .page_reading import read_back
@@ -42,11 +43,11 @@ def resident(folder: Path, digest: str, dtype: torch.dtype = torch.float32, base
     """The table after the adapter was loaded into slot 0."""
     store = PageStore(base, 1 << 20, 1, dtype, torch.device("cpu"))
     store.table.arena.fill_(torch.nan)
-    content = read_content(folder, base)
-    room = store.reserve(store.count_pages(content.modules))
+    contents = read_contents(folder, base, store.dtype_name, None)
+    room = store.reserve(store.count_pages(contents))
     assert room is not None
-    store.fill(room, lambda pages: load_pages(folder, content, digest, store.dtype_name, RANKS_PER_PAGE, pages))
-    store.publish(room, content.modules)
+    store.fill(room, lambda pages: load_pages(folder, contents, digest, store.dtype_name, pages))
+    store.publish(room, contents)
     return store.table
 
 

@@ -184,7 +184,7 @@ class FakeEngine:
             if adapter.digest not in self.registered:
                 raise RequestRejected("unavailable", f"adapter {adapter.digest[:12]} is not registered")
             if adapter.digest in self.changing and len(request.adapters) > 1:
-                raise RequestRejected("invalid", f"adapter {adapter.digest[:12]} scales the base's own outputs")
+                raise RequestRejected("invalid", f"adapter {adapter.digest[:12]} changes what the base itself computes")
 
     def _maybe_crash(self, step: int) -> None:
         if self.crash_after is not None and step >= self.crash_after:

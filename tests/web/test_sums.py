@@ -70,7 +70,7 @@ async def test_the_engines_refusal_names_the_adapter(
     engine.changing.add(digests[1])
     response = await ask(client, adapters=[{"name": "sql"}, {"name": "json"}])
     assert response.status_code == 400
-    assert "adapter 'json' scales the base's own outputs" in response.json()["error"]["message"]
+    assert "adapter 'json' changes what the base itself computes" in response.json()["error"]["message"]
 
 
 async def test_a_removed_adapter_is_named(client: httpx.AsyncClient, digests: list[str]) -> None:

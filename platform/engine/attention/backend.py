@@ -11,7 +11,7 @@ import torch
 from ..batch import Batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Rotary:
     """What happens to query and key heads before attention: RMS norm (Qwen3), then half-rotation rope."""
 

@@ -2,6 +2,7 @@
 
 import math
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ class CpuAttention:
         self._counter = np.zeros(1, dtype=np.int64)
         self._batch: Batch | None = None
         self._arguments: Paged | None = None
-        self._heads: dict[int, tuple[Rotary, Heads]] = {}
+        self._heads: WeakKeyDictionary[Rotary, Heads] = WeakKeyDictionary()
 
     @property
     def rotates_in_kernel(self) -> bool:
@@ -134,7 +135,6 @@ class CpuAttention:
             key = torch.zeros(tokens, self.num_kv_heads, self.head_dim, dtype=compute_dtype)
             self.write(0, key, key, batch)
             self.attend(0, query, batch)
-        self._heads.clear()
 
     def _plan(self, batch: Batch) -> Paged:
         decodes, prefills, merges = plan(batch.query_starts.numpy(), batch.context_lengths.numpy(), self._chunk)
@@ -162,14 +162,14 @@ class CpuAttention:
         )
 
     def _heads_of(self, rotary: Rotary) -> Heads:
-        """Views of a layer's tables, made once; the key is safe while the entry holds its Rotary."""
-        if id(rotary) not in self._heads:
+        """Views of a layer's tables, made once."""
+        heads = self._heads.get(rotary)
+        if heads is None:
             none = np.empty(0, dtype=np.float32)
-            query_norm, key_norm = (n if n is None else n.numpy() for n in (rotary.query_norm, rotary.key_norm))
-            norms = (none, none) if query_norm is None else (query_norm, key_norm)
-            heads = Heads(rotary.cos.numpy(), rotary.sin.numpy(), norms[0], norms[1], np.float32(rotary.eps))
-            self._heads[id(rotary)] = (rotary, heads)
-        return self._heads[id(rotary)][1]
+            query, key = (none if norm is None else norm.numpy() for norm in (rotary.query_norm, rotary.key_norm))
+            heads = Heads(rotary.cos.numpy(), rotary.sin.numpy(), query, key, np.float32(rotary.eps))
+            self._heads[rotary] = heads
+        return heads
 
     def _padded(self, heads: torch.Tensor) -> torch.Tensor:
         missing = self._size - self.head_dim

@@ -84,8 +84,15 @@ def base_signature(folder: str | Path) -> BaseSignature:
     config = ModelConfig.from_folder(folder)
     shapes = config.linear_shapes()
     identity = (config.architecture, config.vocab_size, config.num_layers, config.num_heads, sorted(shapes.items()))
-    fingerprint = fingerprint_weights(Path(folder), repr(identity))
-    return BaseSignature(fingerprint, config.num_layers, shapes, vocab_size=config.vocab_size)
+    return BaseSignature(
+        fingerprint_weights(Path(folder), repr(identity)),
+        config.num_layers,
+        shapes,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        normed_head_size=config.head_dim if config.qk_norm else 0,
+        tied=config.tie_word_embeddings,
+    )
 
 
 def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from loraplex.lora.norms import replace_norms
+from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.choose import Choice
 from loraplex.quant.scheme import LinearMethod
 
@@ -34,16 +36,34 @@ class Decoder:
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
-        if self.fused is not None:
-            return self.fused.forward(batch, cache)
-        x = F.embedding(batch.token_ids, self.embedding).to(self.norm.weight.dtype)
+        embedded = None if batch.lora is None else embed(batch.token_ids, self.embedding, batch.lora)
+        forward = self._forward if self.fused is None else self.fused.forward
+        logits, hidden = forward(batch, embedded, cache)
+        return adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
+
+    def _forward(
+        self, batch: Batch, embedded: Embedded | None, cache: AttentionBackend
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The base's logits and what they are computed of; embeddings, norms and linears are the adapters' already."""
+        x = self._embed(batch.token_ids, embedded)
         residual = torch.zeros_like(x)
         for layer in self.layers:
             x = layer.apply(x, residual, batch, cache)
         rows = batch.sample_rows
+        x, residual = x[rows], residual[rows]
         if not len(rows):
-            return torch.empty(0, self.embedding.shape[0])
-        return self.head.apply(self.norm.apply_to_sum(x[rows], residual[rows])).float()
+            return torch.empty(0, self.embedding.shape[0]), x
+        x = self.norm.apply_to_sum(x, residual)
+        x = replace_norms(x, residual, rows, batch.lora, 0, "norm", self.norm.eps)
+        return self.head.apply(x).float(), x
+
+    def _embed(self, token_ids: torch.Tensor, embedded: Embedded | None) -> torch.Tensor:
+        dtype = self.norm.weight.dtype
+        if embedded is None:
+            return F.embedding(token_ids, self.embedding).to(dtype)
+        x = F.embedding(token_ids.clamp(max=len(self.embedding) - 1), self.embedding).to(dtype)
+        x[embedded.tokens] = embedded.values.to(dtype)
+        return x
 
     def weight_bytes(self) -> int:
         linears = [
@@ -105,10 +125,8 @@ class DecoderLoader:
         return LoraLinear(method, layer, kinds)
 
     def _head(self) -> LinearMethod:
-        """A tied checkpoint that brings a head all the same is taken at its word, as transformers does."""
-        name = "lm_head.weight" if "lm_head.weight" in self.checkpoint else "model.embed_tokens.weight"
         method = self.scheme.create(self.config.hidden_size, (self.config.vocab_size,))
-        method.load(0, self._tensor(name), None)
+        method.load(0, self._tensor(self.checkpoint.head_name), None)
         method.finish()
         return method
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from loraplex.lora.apply import kernel_arrays
-from loraplex.lora.batch import KINDS, LoraBatch, PageTable
+from loraplex.lora.batch import KINDS, NORMS, LoraBatch, PageTable
+from loraplex.lora.vocabulary import Embedded
 from loraplex.quant.kernels.panel_linear import scratch_size
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
@@ -37,25 +38,34 @@ class FusedDecoder:
     sizes: kernels.Sizes
     most_inputs: int
     no_lora: kernels.Lora
+    no_embeddings: Embedded
     owners: tuple[object, ...]
     """Hold the weights that the model's addresses point to."""
     rooms: kernels.Rooms | None = None
 
-    def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
-        """As Decoder.forward."""
+    def forward(
+        self, batch: Batch, embedded: Embedded | None, cache: AttentionBackend
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The base's logits [R, V] and what they are computed of [R, C], good until the next step."""
         assert cache is self.cache
         logits = torch.empty(len(batch.sample_rows), len(self.model.embedding))
+        rooms = self._rooms(len(batch.token_ids), len(logits))
+        token_ids, own = batch.token_ids, self.no_embeddings
+        if embedded is not None:
+            token_ids, own = token_ids.clamp(max=len(self.model.embedding) - 1), embedded
         kernels.forward(
-            batch.token_ids.numpy(),
+            token_ids.numpy(),
+            own.tokens.numpy(),
+            own.values.numpy(),
             batch.sample_rows.numpy(),
             logits.numpy(),
-            self._rooms(len(batch.token_ids), len(logits)),
+            rooms,
             self.model,
             self.sizes,
             self.cache.arguments(batch),
             self.no_lora if batch.lora is None else kernels.Lora(*kernel_arrays(batch.lora)),
         )
-        return logits
+        return logits, torch.from_numpy(rooms.sampled_normed)
 
     def _rooms(self, tokens: int, rows: int) -> kernels.Rooms:
         """Those of the last step again if it was as long."""
@@ -88,10 +98,12 @@ def fuse(
             eps=np.float32(norm.eps),
             kinds=np.arange(len(KINDS)),
             firsts=_firsts(layers[0]),
+            norm_kinds=np.array([KINDS.index(norm) for norm in NORMS]),
         ),
         sizes=kernels.Sizes(hidden, cache.num_heads, cache.num_kv_heads, cache.head_dim, intermediate, norm_size),
         most_inputs=max(hidden, intermediate, cache.num_heads * cache.head_dim),
         no_lora=_no_lora(embedding.dtype),
+        no_embeddings=Embedded(torch.empty(0, dtype=torch.int64), torch.empty(0, hidden)),
         owners=(layers, head),
     )
 
@@ -178,4 +190,4 @@ def _no_lora(dtype: torch.dtype) -> kernels.Lora:
     )
     none = torch.empty(0, dtype=torch.int32)
     scales = torch.empty(0)
-    return kernels.Lora(*kernel_arrays(LoraBatch(table, none, scales, none, scales, none, none, none)))
+    return kernels.Lora(*kernel_arrays(LoraBatch(table, none.view(0, 1), scales, none, scales, none, none, none)))

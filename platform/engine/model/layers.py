@@ -3,12 +3,15 @@
 Shapes: T new tokens, C hidden size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from loraplex.lora.batch import LoraBatch
+from loraplex.lora.norms import norm_weight, replace_norms
+
 from ..attention.backend import AttentionBackend, Rotary
-from ..batch import Batch
+from ..batch import Batch, single_tokens
 from ..kernels.norm import add_rms_norm
 from ..kernels.silu import silu_multiply
 from .linear import LoraLinear
@@ -33,8 +36,25 @@ class Attention:
 
     def apply(self, x: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """x [T, C] -> [T, C]; the new tokens' keys and values go to the cache on the way."""
-        query = cache.rotate_and_write(self.layer, self.qkv.apply(x, batch), self.rotary, batch)
+        qkv = self.qkv.apply(x, batch)
+        query = cache.rotate_and_write(self.layer, qkv, self.rotary, batch)
+        if batch.lora is not None and batch.lora.changed & {"q_norm", "k_norm"}:
+            self._rotate_again(qkv, query, batch, batch.lora, cache)
         return self.output.apply(cache.attend(self.layer, query, batch).flatten(1), batch)
+
+    def _rotate_again(
+        self, qkv: torch.Tensor, query: torch.Tensor, batch: Batch, lora: LoraBatch, cache: AttentionBackend
+    ) -> None:
+        """For the tokens whose adapters norm queries or keys with weights of their own."""
+        size = query.shape[2]
+        for slot in set(lora.token_slot[:, 0].tolist()):
+            norms = [norm_weight(lora, slot, self.layer, kind, size) for kind in ("q_norm", "k_norm")]
+            if any(norm is not None for norm in norms):
+                tokens = (lora.token_slot[:, 0] == slot).nonzero()[:, 0]
+                own = (self.rotary.query_norm, self.rotary.key_norm)
+                chosen = [old if new is None else new for old, new in zip(own, norms, strict=True)]
+                rotary = replace(self.rotary, query_norm=chosen[0], key_norm=chosen[1])
+                query[tokens] = cache.rotate_and_write(self.layer, qkv[tokens], rotary, single_tokens(batch, tokens))
 
 
 @dataclass(slots=True)
@@ -55,5 +75,11 @@ class DecoderLayer:
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """x [T, C] is what was computed last and not yet added to the residual stream; so is what is returned."""
-        x = self.attention.apply(self.input_norm.apply_to_sum(x, residual), batch, cache)
-        return self.mlp.apply(self.mlp_norm.apply_to_sum(x, residual), batch)
+        x = self.attention.apply(self._norm(self.input_norm, "input_layernorm", x, residual, batch), batch, cache)
+        return self.mlp.apply(self._norm(self.mlp_norm, "post_attention_layernorm", x, residual, batch), batch)
+
+    def _norm(self, norm: Norm, kind: str, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
+        x = norm.apply_to_sum(x, residual)
+        if batch.lora is None or kind not in batch.lora.changed:
+            return x
+        return replace_norms(x, residual, torch.arange(len(x)), batch.lora, self.attention.layer, kind, norm.eps)

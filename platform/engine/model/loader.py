@@ -34,6 +34,11 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
+    @property
+    def head_name(self) -> str:
+        """A tied checkpoint that brings a head all the same is taken at its word, as transformers does."""
+        return "lm_head.weight" if "lm_head.weight" in self else "model.embed_tokens.weight"
+
     def tensor(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._files[name].get_tensor(name)
         return tensor

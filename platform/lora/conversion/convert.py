@@ -10,11 +10,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Final, Protocol
 
-from ..checks import OTHER_BASE, module_path
 from ..config_file import MAX_RANK, LoraSettings
 from ..manifest import BaseSignature, Finding, TensorInfo
 from ..report import Report, enumerate_some
 from ..safetensors_header import read_header
+from ..tensor_names import OTHER_BASE, module_path
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
 from .kinds import KINDS, SMALLER, read_source_settings

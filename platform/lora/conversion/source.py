@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from ..checks import OTHER_BASE, PARENTS, module_path
 from ..config_file import LoraSettings
 from ..manifest import BaseSignature, TensorInfo
 from ..report import Report, enumerate_some, quote
+from ..tensor_names import OTHER_BASE, PARENTS, module_path
 from ..values import LARGEST_WEIGHT, read_bits, to_floats
 from .factors import Matrix, TooLarge, Unfit
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from ..checks import module_path
 from ..config_file import MAX_RANK
 from ..manifest import BaseSignature
+from ..tensor_names import module_path
 from .factors import Change, TooLarge
 from .source import Place, every_place
 

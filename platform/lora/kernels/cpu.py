@@ -252,7 +252,7 @@ def _expand_tile(
 
 
 @njit
-def _shrink_tokens(
+def shrink_tokens(
     arena: Any, start: int, following: int, factor: float, scales: Any, x: Any, tokens: Any, h: Any, row: int,
     end: int, column: int,
 ) -> None:  # fmt: skip
@@ -359,7 +359,7 @@ def add_lora(
         )
         end = min(row + TOKENS, starts[segment + 1])
         factor = scaling[slots[segment], kinds[member], layer]
-        _shrink_tokens(
+        shrink_tokens(
             arena, start, following, factor, scales, x, tokens, h, row, end, member * room + position
         )  # fmt: skip
 

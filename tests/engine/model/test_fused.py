@@ -11,7 +11,7 @@ from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.quant.choose import Choice
 from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.torch_linear import TorchLinear
@@ -47,16 +47,16 @@ def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
     """Random adapters of ranks 16, 8 and 3 in slots 0, 1 and 2, the first and the last with vectors on some linears."""
     config = ModelConfig.from_folder(folder)
     shapes, layers = config.linear_shapes(), config.num_layers
-    sizes = {kind: layers * RANKS_PER_PAGE * sum(shapes[kind]) for kind in KINDS}
+    sizes = {kind: layers * RANKS_PER_PAGE * sum(shapes[kind]) for kind in LINEARS}
     offset, used = torch.zeros(SLOTS, len(KINDS), PAGES, dtype=torch.int64), 0
     for slot in range(SLOTS):
-        for index, kind in enumerate(KINDS):
+        for index, kind in enumerate(LINEARS):
             for page in range(PAGES):
                 offset[slot, index, page], used = used, used + sizes[kind]
     rank = torch.tensor([16, 8, 3], dtype=torch.int32)[:, None, None].repeat(1, len(KINDS), layers)
     rank[2, ::2] = 0
-    vector_pages = [(slot, index) for slot in (0, 2) for index in range(1, len(KINDS), 2)]
-    widths = [layers * 2 * shapes[KINDS[index]][1] for _, index in vector_pages]
+    vector_pages = [(slot, index) for slot in (0, 2) for index in range(1, len(LINEARS), 2)]
+    widths = [layers * 2 * shapes[LINEARS[index]][1] for _, index in vector_pages]
     ranks, vectors = (torch.randn(used) * 0.1).to(dtype), torch.rand(sum(widths))
     arena = torch.cat([ranks, vectors.view(dtype)])
     table = PageTable(arena, offset, rank, torch.rand(SLOTS, len(KINDS), layers), shapes)

@@ -2,7 +2,7 @@
 
 import torch
 
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, PageTable
 from loraplex.lora.pages import ALIGNMENT_BYTES
 
 
@@ -11,7 +11,7 @@ def align_pages(table: PageTable, device: str = "cpu") -> PageTable:
     step = ALIGNMENT_BYTES // table.arena.element_size()
     offset, position, pages = table.offset.clone(), 0, []
     for slot, kind, page in _used_pages(table):
-        size = table.rank.shape[2] * RANKS_PER_PAGE * sum(table.shapes[KINDS[kind]])
+        size = table.rank.shape[2] * RANKS_PER_PAGE * sum(table.shapes[LINEARS[kind]])
         begin = int(table.offset[slot, kind, page])
         gap = torch.full((-size % step + step,), float("nan"), dtype=table.arena.dtype)
         pages += [table.arena[begin : begin + size], gap]

@@ -2,7 +2,7 @@
 
 import torch
 
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, PageTable
 
 Ranks = list[dict[str, int]]
 """For each slot: kind -> rank, kinds left out are not adapted."""
@@ -14,17 +14,17 @@ def random_table(
     """Pages in random order with NaN between them and in the table's unused corners."""
     generator = torch.Generator().manual_seed(seed)
     pages_needed = max(-(-rank // RANKS_PER_PAGE) for slot in ranks for rank in slot.values())
-    offset = torch.full((len(ranks), len(KINDS), pages_needed), -(1 << 40), dtype=torch.int64)
-    rank_table = torch.zeros(len(ranks), len(KINDS), layers, dtype=torch.int32)
+    offset = torch.full((len(ranks), len(LINEARS), pages_needed), -(1 << 40), dtype=torch.int64)
+    rank_table = torch.zeros(len(ranks), len(LINEARS), layers, dtype=torch.int32)
     chunks, position = [], 0
     for slot, kind, page, size in _pages(shapes, ranks, layers, generator):
         gap = int(torch.randint(1, 9, (), generator=generator))
         chunks.append(torch.full((gap,), float("nan")))
-        offset[slot, KINDS.index(kind), page] = position + gap
+        offset[slot, LINEARS.index(kind), page] = position + gap
         used = min(RANKS_PER_PAGE, ranks[slot][kind] - page * RANKS_PER_PAGE)
         chunks.append(_random_page(shapes[kind], layers, used, generator).flatten())
         position += gap + size
-        rank_table[slot, KINDS.index(kind)] = ranks[slot][kind]
+        rank_table[slot, LINEARS.index(kind)] = ranks[slot][kind]
     scaling = torch.rand(rank_table.shape, generator=generator) + 0.5
     return PageTable(torch.cat(chunks).to(dtype), offset, rank_table, scaling, shapes)
 

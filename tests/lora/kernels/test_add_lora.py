@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from loraplex.lora.apply import add_lora, lora_reference
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 
 from .pages import random_table
 
 SLOTS = 6
 RANKS = (1, 3, 8, 16, 33, 64)
-SHAPES = {kind: (70, 2 * index + 30) for index, kind in enumerate(KINDS)} | {"down_proj": (131, 70)}
+SHAPES = {kind: (70, 2 * index + 30) for index, kind in enumerate(LINEARS)} | {"down_proj": (131, 70)}
 REAL_SHAPES = {
     "q_proj": (896, 896), "k_proj": (896, 128), "v_proj": (896, 128), "o_proj": (896, 896),
     "gate_proj": (896, 4864), "up_proj": (896, 4864), "down_proj": (4864, 896),
@@ -31,7 +31,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 
 @pytest.fixture(scope="module", params=DTYPES, ids=str)
 def table(request: pytest.FixtureRequest) -> PageTable:
-    return random_table(SHAPES, [dict.fromkeys(KINDS, rank) for rank in RANKS], 2, request.param)
+    return random_table(SHAPES, [dict.fromkeys(LINEARS, rank) for rank in RANKS], 2, request.param)
 
 
 def random_step(
@@ -54,7 +54,8 @@ def expected(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kin
                 weights[slot, kind] = unpaged(batch.table, slot, layer, kind)
             a, b = weights[slot, kind]
             factor = (
-                batch.table.scaling[slot, KINDS.index(kind), layer].double() * batch.token_scale[token, place].double()
+                batch.table.scaling[slot, LINEARS.index(kind), layer].double()
+                * batch.token_scale[token, place].double()
             )
             result[token, first : first + b.shape[1]] += factor * (a @ x[token].double()) @ b
             first += b.shape[1]
@@ -63,7 +64,7 @@ def expected(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kin
 
 def unpaged(table: PageTable, slot: int, layer: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     """A [rank, in] and B [rank, out] of one module."""
-    index, (inputs, outputs) = KINDS.index(kind), table.shapes[kind]
+    index, (inputs, outputs) = LINEARS.index(kind), table.shapes[kind]
     a, b = [torch.empty(0, inputs)], [torch.empty(0, outputs)]
     for rank in range(int(table.rank[slot, index, layer])):
         page, row = divmod(rank, RANKS_PER_PAGE)
@@ -120,7 +121,7 @@ def test_several_adapters_of_a_token_are_summed(table: PageTable, kinds: tuple[s
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_real_shapes(dtype: torch.dtype) -> None:
-    table = random_table(REAL_SHAPES, [dict.fromkeys(KINDS, rank) for rank in (16, 5)], 1, dtype)
+    table = random_table(REAL_SHAPES, [dict.fromkeys(LINEARS, rank) for rank in (16, 5)], 1, dtype)
     for kinds in GROUPS:
         y, x, batch = random_step(table, kinds, torch.tensor([0, 1, 0, -1, 1, 0]), torch.float32)
         assert batch is not None
@@ -160,8 +161,8 @@ def test_untargeted_kinds_and_base_tokens_keep_their_bits() -> None:
 
 
 def test_ranks_that_differ_by_layer() -> None:
-    table = random_table(SHAPES, [dict.fromkeys(KINDS, 12)], 2, torch.float32)
-    table.rank[0, KINDS.index("o_proj"), 0] = 0
+    table = random_table(SHAPES, [dict.fromkeys(LINEARS, 12)], 2, torch.float32)
+    table.rank[0, LINEARS.index("o_proj"), 0] = 0
     y, x, batch = random_step(table, ("o_proj",), torch.tensor([0, 0]), torch.float32)
     assert batch is not None
     before = y.clone()
@@ -182,7 +183,7 @@ def test_not_a_number_of_one_token_stays_there(table: PageTable) -> None:
 
 
 def test_bfloat16_output_rounds_to_even_and_keeps_infinity() -> None:
-    table = random_table(SHAPES, [dict.fromkeys(KINDS, 1)], 1, torch.bfloat16)
+    table = random_table(SHAPES, [dict.fromkeys(LINEARS, 1)], 1, torch.bfloat16)
     y, x, batch = random_step(table, ("o_proj",), torch.tensor([0, 0]), torch.bfloat16)
     assert batch is not None
     y[1, 0], y[1, 1] = float("inf"), float("nan")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loraplex.engine.batch import Batch
 from loraplex.engine.model import linear
 from loraplex.lora import pages
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.lora.chunks import make_chunks
 from loraplex.lora.kernels.tiles import ALIGNMENT_BYTES, PAGE, ROWS, bound_chunks, count_split_inputs
 
@@ -17,7 +17,7 @@ from .pages import random_table
 
 
 def table_of(slots: int) -> PageTable:
-    return random_table(dict.fromkeys(KINDS, (8, 8)), [{"o_proj": 1}] * slots, 1, torch.float32)
+    return random_table(dict.fromkeys(LINEARS, (8, 8)), [{"o_proj": 1}] * slots, 1, torch.float32)
 
 
 @given(st.lists(st.integers(-1, 4), min_size=1, max_size=200), st.integers(5, 9))

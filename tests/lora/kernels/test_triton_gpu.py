@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from loraplex.lora.apply import add_lora
-from loraplex.lora.batch import KINDS, LoraBatch, PageTable
+from loraplex.lora.batch import LINEARS, LoraBatch, PageTable
 
 from .aligned_pages import align_pages
 from .pages import random_table
@@ -14,12 +14,12 @@ if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 pytestmark = pytest.mark.gpu
 RANKS = (1, 8, 13, 64, 3, 17)
-ODD_SHAPES = {kind: (1023, 2 * index + 131) for index, kind in enumerate(KINDS)} | {"down_proj": (131, 1024)}
+ODD_SHAPES = {kind: (1023, 2 * index + 131) for index, kind in enumerate(LINEARS)} | {"down_proj": (131, 1024)}
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=str)
 def host_table(request: pytest.FixtureRequest) -> PageTable:
-    return align_pages(random_table(REAL_SHAPES, [dict.fromkeys(KINDS, rank) for rank in RANKS], 2, request.param))
+    return align_pages(random_table(REAL_SHAPES, [dict.fromkeys(LINEARS, rank) for rank in RANKS], 2, request.param))
 
 
 def on_device(batch: LoraBatch, table: PageTable) -> LoraBatch:
@@ -54,7 +54,7 @@ def test_equals_the_definition_bit_for_bit_each_time(
 @pytest.mark.parametrize("kinds", GROUPS, ids="+".join)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_odd_shapes_and_activations_of_another_dtype(dtype: torch.dtype, kinds: tuple[str, ...]) -> None:
-    host = align_pages(random_table(ODD_SHAPES, [dict.fromkeys(KINDS, rank) for rank in RANKS], 1, dtype))
+    host = align_pages(random_table(ODD_SHAPES, [dict.fromkeys(LINEARS, rank) for rank in RANKS], 1, dtype))
     for activations in DTYPES:
         y, x, batch = random_step(host, kinds, torch.arange(-1, SLOTS), activations)
         assert batch is not None

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from loraplex.lora.apply import add_lora
-from loraplex.lora.batch import KINDS, LoraBatch, PageTable
+from loraplex.lora.batch import LINEARS, LoraBatch, PageTable
 
 from .pages import random_table
 
-SHAPES = {kind: (24, 2 * index + 30) for index, kind in enumerate(KINDS)}
+SHAPES = {kind: (24, 2 * index + 30) for index, kind in enumerate(LINEARS)}
 GROUP = ("q_proj", "k_proj", "v_proj")
 LAYERS, SLOTS = 2, 3
 
@@ -24,7 +24,7 @@ def table(request: pytest.FixtureRequest) -> PageTable:
     for slot, kind in ((1, "q_proj"), (1, "v_proj"), (2, "k_proj")):
         size = LAYERS * 2 * SHAPES[kind][1]
         table.floats[start : start + size] = torch.randn(size)
-        table.vectors[slot, KINDS.index(kind)] = start
+        table.vectors[slot, LINEARS.index(kind)] = start
         start += size + 32
     return table
 
@@ -35,7 +35,7 @@ def expected(y: torch.Tensor, table: PageTable, slots: list[int], layer: int) ->
         first = 0
         for kind in GROUP:
             width = SHAPES[kind][1]
-            start = int(table.vectors[slot, KINDS.index(kind)]) if slot >= 0 else -1
+            start = int(table.vectors[slot, LINEARS.index(kind)]) if slot >= 0 else -1
             if start >= 0:
                 page = table.floats[start : start + LAYERS * 2 * width].view(LAYERS, 2, width)[layer]
                 row = result[token, first : first + width]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from loraplex.lora.apply import add_with_triton, lora_reference
-from loraplex.lora.batch import KINDS, LoraBatch, PageTable
+from loraplex.lora.batch import LINEARS, LoraBatch, PageTable
 from loraplex.lora.kernels.cuda import add_lora
 from loraplex.lora.step_buffers import StepBuffers
 
@@ -23,7 +23,7 @@ NAN = float("nan")
 
 @pytest.fixture(scope="module", params=DTYPES, ids=str)
 def table(request: pytest.FixtureRequest) -> PageTable:
-    return align_pages(random_table(SHAPES, [dict.fromkeys(KINDS, rank) for rank in RANKS], 2, request.param))
+    return align_pages(random_table(SHAPES, [dict.fromkeys(LINEARS, rank) for rank in RANKS], 2, request.param))
 
 
 def poisoned_buffers(table: PageTable, tokens: int) -> StepBuffers:
@@ -86,7 +86,9 @@ def test_a_sum_of_adapters_is_a_launch_for_each_round(table: PageTable) -> None:
 @pytest.mark.parametrize("inputs", [1023, 1408])
 def test_split_sums_and_several_blocks_of_columns(inputs: int) -> None:
     shapes = SHAPES | {"gate_proj": (inputs, 257), "up_proj": (inputs, 129)}
-    table = align_pages(random_table(shapes, [dict.fromkeys(KINDS[4:6], rank) for rank in (13, 40)], 1, torch.float16))
+    table = align_pages(
+        random_table(shapes, [dict.fromkeys(LINEARS[4:6], rank) for rank in (13, 40)], 1, torch.float16)
+    )
     y, x, batch = random_step(table, GROUPS[2], torch.tensor([0, 1, -1, 1]), torch.float16)
     assert batch is not None
     check(y, x, batch, 0, GROUPS[2])
@@ -103,7 +105,7 @@ def test_a_sum_that_is_not_split() -> None:
 
 def test_modules_and_layers_that_an_adapter_leaves_alone_keep_their_bits() -> None:
     table = align_pages(random_table(SHAPES, [{"k_proj": 4}, {"q_proj": 9, "v_proj": 2}], 2, torch.bfloat16))
-    table.rank[0, KINDS.index("k_proj"), 1] = 0
+    table.rank[0, LINEARS.index("k_proj"), 1] = 0
     y, x, batch = random_step(table, GROUPS[0], torch.tensor([0, 1]), torch.bfloat16)
     assert batch is not None
     y[y == 0] = 1
@@ -125,11 +127,11 @@ def test_not_a_number_of_one_token_stays_there(table: PageTable) -> None:
 
 def test_launches_made_for_one_adapter_are_right_for_many_and_for_none() -> None:
     """What a CUDA graph replays: the same grid, addresses and numbers, over buffers that are updated in place."""
-    table = align_pages(random_table(SHAPES, [dict.fromkeys(KINDS, rank) for rank in RANKS], 1, torch.float16))
+    table = align_pages(random_table(SHAPES, [dict.fromkeys(LINEARS, rank) for rank in RANKS], 1, torch.float16))
     buffers, kinds = poisoned_buffers(table, TOKENS), GROUPS[2]
     y, x, one = random_step(table, kinds, POPULARITY["identical"](TOKENS), torch.float16)
     before = y.clone()
-    indices, widths = tuple(map(KINDS.index, kinds)), tuple(table.shapes[kind][1] for kind in kinds)
+    indices, widths = tuple(map(LINEARS.index, kinds)), tuple(table.shapes[kind][1] for kind in kinds)
     chunks = buffers.bound_chunks(TOKENS)
     for batch in (one, *(step(table, name) for name in ("distinct", "skewed")), None, one):
         buffers.update(batch)

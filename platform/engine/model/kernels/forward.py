@@ -8,10 +8,12 @@ V tokens of the vocabulary.
 
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from loraplex.lora.kernels.cpu import add_lora
+from loraplex.lora.kernels.norms import replace_norms
 from loraplex.lora.kernels.vectors import apply_vectors
 from loraplex.quant.kernels.panel_linear import panel_linear
 
@@ -25,6 +27,8 @@ from ...kernels.silu import silu_rows, silu_rows_parallel
 from ...kernels.vector import LANES, Array, load, store
 
 (INPUT_NORM, MLP_NORM, QUERY_NORM, KEY_NORM, QKV, OUTPUT, GATE_UP, DOWN) = range(8)
+LAST_NORM: Final = 2
+"""Among the norms as LoRA counts them, where the first two are those of a layer as above."""
 BIAS: Final = 4
 """A linear's bias stands this many columns after its panels."""
 
@@ -59,6 +63,8 @@ class Model(NamedTuple):
     """[7] int64, the linears q, k, v, o, gate, up, down as LoRA counts them"""
     firsts: Any
     """[4, 4] int64, for each group of linears: where each one's columns begin, and the end"""
+    norm_kinds: Any
+    """[5] int64, the norms as LoRA counts them: before attention, before the MLP, the last, of queries, of keys"""
 
 
 class Rooms(NamedTuple):
@@ -100,6 +106,7 @@ class Lora(NamedTuple):
     floats: Any
     """The arena as float32"""
     vectors: Any
+    token_slot: Any
 
 
 @intrinsic
@@ -142,8 +149,19 @@ def _lora(model: Model, layer: int, lora: Lora, x: Array, y: Array, group: int, 
 
 
 @njit(inline="always")
-def _norm(model: Model, layer: int, column: int, x: Array, residual: Array, output: Array) -> None:
+def _norm(
+    model: Model, layer: int, column: int, lora: Lora, tokens: Array, x: Array, residual: Array, output: Array
+) -> None:
     _add_norm(x, residual, _floats(model, layer, column, x.shape[1]), model, output)
+    _own_norms(model, layer, column, lora, tokens, residual, output)
+
+
+@njit(inline="always")
+def _own_norms(model: Model, layer: int, norm: int, lora: Lora, tokens: Array, residual: Array, output: Array) -> None:
+    """Of the tokens whose adapters bring the weight of this norm."""
+    if len(lora.slots):
+        kind = model.norm_kinds[norm]
+        replace_norms(output, residual, tokens, lora.token_slot, layer, kind, lora.floats, lora.vectors, model.eps)
 
 
 @njit(inline="always")
@@ -162,6 +180,34 @@ def _rotate(model: Model, layer: int, sizes: Sizes, paged: Paged, cache: Cache, 
         rotate_and_write(qkv, paged.positions, paged.slots, heads, cache, query)
     else:
         rotate_and_write_parallel(qkv, paged.positions, paged.slots, heads, cache, query, paged.workers)
+
+
+@njit(inline="always")
+def _rotate_again(
+    model: Model, layer: int, sizes: Sizes, paged: Paged, lora: Lora, cache: Cache, qkv: Array, query: Array
+) -> None:
+    """For the tokens whose adapters norm queries or keys with weights of their own."""
+    if sizes.norm_size and len(lora.slots):
+        for token in range(len(qkv)):
+            slot = lora.token_slot[token, 0]
+            pages = lora.vectors[slot, model.norm_kinds[3]], lora.vectors[slot, model.norm_kinds[4]]
+            if slot >= 0 and max(pages) >= 0:
+                norms = (
+                    _head_norm(model, layer, QUERY_NORM, sizes, lora, pages[0]),
+                    _head_norm(model, layer, KEY_NORM, sizes, lora, pages[1]),
+                )
+                heads = Heads(model.cos, model.sin, norms[0], norms[1], model.eps)
+                one = slice(token, token + 1)
+                rotate_and_write(qkv[one], paged.positions[one], paged.slots[one], heads, cache, query[one])
+
+
+@njit(inline="always")
+def _head_norm(model: Model, layer: int, column: int, sizes: Sizes, lora: Lora, page: int) -> Array:
+    """That of the base where there is no page."""
+    if page < 0:
+        return _floats(model, layer, column, sizes.norm_size)
+    start = page + layer * 2 * sizes.norm_size
+    return lora.floats[start : start + sizes.norm_size]
 
 
 @njit(inline="always")
@@ -199,19 +245,20 @@ def _embed(token_ids: Array, model: Model, x: Array) -> None:
 
 
 @njit(inline="always")
-def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lora, rooms: Rooms) -> None:
+def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lora, tokens: Array, rooms: Rooms) -> None:
     """As DecoderLayer.apply: rooms.x is what was computed last and not yet added to the residual stream."""
     x, residual, normed, scratch, workers = rooms.x, rooms.residual, rooms.normed, rooms.scratch, paged.workers
     attended = rooms.attended.reshape(len(x), sizes.heads * sizes.head_dim)
     cache = Cache(paged.key[layer], paged.value[layer])
-    _norm(model, layer, INPUT_NORM, x, residual, normed)
+    _norm(model, layer, INPUT_NORM, lora, tokens, x, residual, normed)
     _linear(model, layer, QKV, normed, rooms.qkv, scratch, workers)
     _lora(model, layer, lora, normed, rooms.qkv, 0, 0, 3)
     _rotate(model, layer, sizes, paged, cache, rooms.qkv, rooms.query)
+    _rotate_again(model, layer, sizes, paged, lora, cache, rooms.qkv, rooms.query)
     _attend(layer, paged, cache, rooms.query, rooms.attended)
     _linear(model, layer, OUTPUT, attended, x, scratch, workers)
     _lora(model, layer, lora, attended, x, 1, 3, 1)
-    _norm(model, layer, MLP_NORM, x, residual, normed)
+    _norm(model, layer, MLP_NORM, lora, tokens, x, residual, normed)
     _linear(model, layer, GATE_UP, normed, rooms.gate_up, scratch, workers)
     _lora(model, layer, lora, normed, rooms.gate_up, 2, 4, 2)
     _silu(rooms.gate_up, rooms.active)
@@ -221,17 +268,24 @@ def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lor
 
 @njit(cache=True, nogil=True)
 def forward(
-    token_ids: Array, sample_rows: Array, logits: Array, rooms: Rooms, model: Model, sizes: Sizes, paged: Paged,
-    lora: Lora,
+    token_ids: Array, own_tokens: Array, own_embeddings: Array, sample_rows: Array, logits: Array, rooms: Rooms,
+    model: Model, sizes: Sizes, paged: Paged, lora: Lora,
 ) -> None:  # fmt: skip
-    """token_ids [T] -> logits [R, V] of the tokens `sample_rows` [R]; keys and values of all tokens go to the cache."""
+    """token_ids [T] -> logits [R, V] of the tokens `sample_rows` [R]; keys and values of all tokens go to the cache.
+
+    The tokens `own_tokens` [n] have the embeddings [n, C] instead of the base's.
+    """
     _embed(token_ids, model, rooms.x)
+    for row in range(len(own_tokens)):
+        rooms.x[own_tokens[row]] = own_embeddings[row]
     rooms.residual[:] = 0
+    tokens = np.arange(len(token_ids))
     for layer in range(len(model.table)):
-        _apply_layer(layer, model, sizes, paged, lora, rooms)
+        _apply_layer(layer, model, sizes, paged, lora, tokens, rooms)
     if len(sample_rows):
         for row in range(len(sample_rows)):
             rooms.sampled_x[row] = rooms.x[sample_rows[row]]
             rooms.sampled_residual[row] = rooms.residual[sample_rows[row]]
         _add_norm(rooms.sampled_x, rooms.sampled_residual, model.norm, model, rooms.sampled_normed)
+        _own_norms(model, 0, LAST_NORM, lora, sample_rows, rooms.sampled_residual, rooms.sampled_normed)
         _multiply(model, model.head[0], model.head[1], rooms.sampled_normed, logits, rooms.scratch, paged.workers)

@@ -1,0 +1,67 @@
+"""DecoderModules: the base's modules for what adapters say relative to them, whatever way their weights are stored."""
+
+from typing import Final
+
+import torch
+
+from loraplex.lora.manifest import EMBEDDING, HEAD
+from loraplex.lora.values import Bits
+
+from .model.decoder import Decoder
+from .model.layers import Norm
+from .model.linear import LoraLinear
+from .model.loader import Checkpoint
+
+NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+class DecoderModules:
+    """lora.finish.BaseModules: a kind's part of the group that it is multiplied in."""
+
+    def __init__(self, decoder: Decoder, checkpoint: Checkpoint) -> None:
+        self._decoder = decoder
+        self._checkpoint = checkpoint
+        self._linears: dict[tuple[int, str], tuple[LoraLinear, slice]] = {}
+        for layer in decoder.layers:
+            for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
+                self._add(linear)
+
+    def columns(self, layer: int, kind: str, first: int, last: int) -> torch.Tensor:
+        if kind == EMBEDDING:
+            return self._decoder.embedding[first:last].float()
+        if kind == HEAD:
+            return self._decoder.head.columns(first, last)
+        linear, part = self._linears[layer, kind]
+        return linear.method.columns(first, last)[:, part]
+
+    def bias(self, layer: int, kind: str) -> torch.Tensor:
+        if kind == EMBEDDING:
+            return torch.zeros(self._decoder.embedding.shape[1])
+        if kind == HEAD:
+            return self._decoder.head.bias()
+        linear, part = self._linears[layer, kind]
+        return linear.method.bias()[part]
+
+    def norm(self, layer: int, kind: str) -> torch.Tensor:
+        at = self._decoder.layers[layer]
+        norms: dict[str, Norm | torch.Tensor | None] = {
+            "norm": self._decoder.norm,
+            "input_layernorm": at.input_norm,
+            "post_attention_layernorm": at.mlp_norm,
+            "q_norm": at.attention.rotary.query_norm,
+            "k_norm": at.attention.rotary.key_norm,
+        }
+        norm = norms[kind]
+        assert norm is not None
+        return norm.weight.float() if isinstance(norm, Norm) else norm
+
+    def stored_rows(self, kind: str) -> tuple[Bits, str]:
+        """The head as in the checkpoint: what it is served as may be in an order of its own."""
+        rows = self._decoder.embedding if kind == EMBEDDING else self._checkpoint.tensor(self._checkpoint.head_name)
+        bits = rows.view(torch.int32 if rows.dtype == torch.float32 else torch.int16).numpy()
+        return bits.view(f"u{rows.element_size()}"), NAMES[rows.dtype]
+
+    def _add(self, linear: LoraLinear) -> None:
+        first = 0
+        for kind, width in zip(linear.kinds, linear.method.out_features, strict=True):
+            self._linears[linear.layer, kind] = linear, slice(first, first := first + width)

@@ -1,0 +1,28 @@
+# mypy: allow-untyped-decorators
+"""normed[t] = residual[t] / rms(residual[t]) * weight, for tokens whose adapter brings a norm's weight of its own."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def replace_norms(
+    normed: Any, residual: Any, tokens: Any, token_slot: Any, layer: int, kind: int, floats: Any, vectors: Any, eps: Any
+) -> None:
+    """normed, residual [N, C] float32; tokens [N]: which tokens of the step the rows are; token_slot [T, A], floats and
+    vectors as in LoraBatch and PageTable. An adapter with norms is never summed with others: it is in place 0."""
+    size = normed.shape[1]
+    for row in range(len(tokens)):
+        slot = token_slot[tokens[row], 0]
+        page = vectors[slot, kind] if slot >= 0 else -1
+        if page >= 0:
+            weight = page + layer * 2 * size
+            squares = np.float32(0)
+            for column in range(size):
+                squares += residual[row, column] * residual[row, column]
+            factor = np.float32(1 / math.sqrt(squares / np.float32(size) + eps))
+            for column in range(size):
+                normed[row, column] = residual[row, column] * factor * floats[weight + column]
