@@ -1,6 +1,7 @@
 """Random checkpoints and adapters of given dimensions, made once with fixed seeds under benchmarks/.cache."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,19 @@ def adapter(dimensions: Dimensions, rank: int, seed: int) -> Path:
         }
         (folder / "adapter_config.json").write_text(json.dumps(config))
         save_file(_adapter_tensors(dimensions, rank, seed), folder / "adapter_model.safetensors")
+    return folder
+
+
+def adapter_like(source: Path, number: int) -> Path:
+    """Another adapter with the weights of `source`, by a link to their file; its lora_alpha and digest are its own."""
+    folder = source.with_name(f"{source.name}-like-{number}")
+    if not (folder / "adapter_config.json").exists():
+        folder.mkdir(exist_ok=True)
+        (folder / "adapter_model.safetensors").unlink(missing_ok=True)
+        os.link(source / "adapter_model.safetensors", folder / "adapter_model.safetensors")
+        config = json.loads((source / "adapter_config.json").read_text())
+        config["lora_alpha"] *= 1 + (number + 1) / 4096
+        (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 
 

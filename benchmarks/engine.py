@@ -1,17 +1,38 @@
 """An engine in this process, and how long it takes for given requests: no HTTP, no second process."""
 
+import hashlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from loraplex.engine.build import Engine, build_engine
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import base_signature
-from loraplex.engine.protocol import AdapterRef, GenerateRequest, RequestFailed
+from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, RequestFailed, Tokens
 from loraplex.engine.sampling import SamplingParams
 from loraplex.engine.server import LOADING_MILLISECONDS
+from loraplex.lora.digest import DIGEST_TAG, canonical_tensors
 from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.manifest import BaseSignature
+from loraplex.lora.values import read_bits
+from loraplex.lora.weights import WEIGHTS_FILE, read_modules
+
+
+@dataclass(frozen=True)
+class Served:
+    """What came of some requests."""
+
+    seconds: float
+    tokens: int
+    first: list[float]
+    """Of each request, seconds from its arrival until its first token."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
 
 
 class MeasuredEngine:
@@ -33,6 +54,23 @@ class MeasuredEngine:
         assert inspection.manifest is not None, inspection.failures()
         self._digests[name] = inspection.manifest.digest
         self._engine.adapters.register(self._digests[name], str(folder))
+
+    def register_all(self, adapters: Mapping[str, Path]) -> None:
+        """Without judging them again: what the registry does at upload takes its time for a thousand."""
+        with ThreadPoolExecutor() as pool:
+            digests = pool.map(lambda folder: digest_of(folder, base_signature(self._model)), adapters.values())
+            self._digests |= dict(zip(adapters, digests, strict=True))
+        for name, folder in adapters.items():
+            self._engine.adapters.register(self._digests[name], str(folder))
+
+    @property
+    def num_threads(self) -> int:
+        return self._engine.info.num_threads
+
+    def count_loads(self) -> tuple[int, int]:
+        """All loads, and those of them that came out of the host cache."""
+        statuses = self._engine.adapters.statuses()
+        return sum(status.loads for status in statuses), sum(status.host_loads for status in statuses)
 
     def load(self, name: str) -> None:
         self._engine.adapters.load(self._digests[name])
@@ -72,16 +110,33 @@ class MeasuredEngine:
             self._step()
         return time.perf_counter() - started
 
+    def serve(self, names: Sequence[str | None], streams: int, prompt_tokens: int, max_tokens: int) -> Served:
+        """One request for each name, `streams` of them at a time."""
+        waiting, arrived, first, running = list(reversed(names)), dict[str, float](), list[float](), 0
+        started = time.perf_counter()
+        while waiting or running:
+            while waiting and running < streams:
+                self._add([waiting.pop()], prompt_tokens, max_tokens)
+                arrived[str(self._count)] = time.perf_counter()
+                running += 1
+            for message in self._step():
+                if isinstance(message, Tokens):
+                    if message.request_id in arrived:
+                        first.append(time.perf_counter() - arrived.pop(message.request_id))
+                    running -= message.finish_reason is not None
+        return Served(time.perf_counter() - started, len(names) * max_tokens, first)
+
     def close(self) -> None:
         self._engine.close()
 
-    def _step(self) -> None:
+    def _step(self) -> list[FromEngine]:
         self._engine.adapters.poll()
-        for message in self._engine.core.step():
-            assert not isinstance(message, RequestFailed), message
+        messages = self._engine.core.step()
+        assert not any(isinstance(message, RequestFailed) for message in messages), messages
         if not self._engine.core.progressed:
             # As the server does: the loader thread needs the interpreter.
             time.sleep(LOADING_MILLISECONDS / 1000)
+        return messages
 
     def _add(self, names: Sequence[str | None], prompt_tokens: int, max_tokens: int) -> None:
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
@@ -93,3 +148,13 @@ class MeasuredEngine:
                 request_id=str(self._count), prompt_token_ids=prompt, params=params, adapters=refs
             )
             self._engine.core.add(request)
+
+
+def digest_of(folder: Path, base: BaseSignature) -> str:
+    """The digest of an adapter that is known to be good."""
+    seen = hashlib.sha256(DIGEST_TAG)
+    with (folder / WEIGHTS_FILE).open("rb", buffering=0) as file:
+        for facts, tensor in canonical_tensors(read_modules(folder, base)):
+            seen.update(facts)
+            seen.update(read_bits(file, tensor).data)
+    return seen.hexdigest()

@@ -32,10 +32,16 @@ class Transformers:
         self._base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
         self._with_adapters = None
         for name, folder in adapters.items():
-            if self._with_adapters is None:
-                self._with_adapters = PeftModel.from_pretrained(self._base, folder, adapter_name=name).eval()
-            else:
-                self._with_adapters.load_adapter(folder, adapter_name=name)
+            self.load(name, folder)
+
+    def load(self, name: str, folder: Path) -> float:
+        """Load one more adapter; seconds it took."""
+        started = time.perf_counter()
+        if self._with_adapters is None:
+            self._with_adapters = PeftModel.from_pretrained(self._base, folder, adapter_name=name).eval()
+        else:
+            self._with_adapters.load_adapter(folder, adapter_name=name)
+        return time.perf_counter() - started
 
     @torch.inference_mode()
     def tokens_per_second(self, prompts: list[list[int]], max_tokens: int, adapters: list[str] | None = None) -> float:

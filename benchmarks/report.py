@@ -2,7 +2,6 @@
 
 import json
 import platform
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,8 +42,7 @@ def machine() -> dict[str, object]:
     }
 
 
-def publish(name: str, rows: list[Row], notes: dict[str, object], echo: Callable[[str], None] | None = None) -> Path:
-    """Print the rows and write them; returns the file."""
+def show(name: str, rows: list[Row]) -> None:
     table = Table(title=name, title_justify="left")
     for heading in ("what", "measured", "goal", ""):
         table.add_column(heading, justify="right" if heading in ("measured", "goal") else "left")
@@ -53,6 +51,11 @@ def publish(name: str, rows: list[Row], notes: dict[str, object], echo: Callable
         mark = {None: "", True: "met", False: "missed"}[row.met]
         table.add_row(row.what, f"{row.value:.4g} {row.unit}", goal, mark)
     Console().print(table)
+
+
+def publish(name: str, rows: list[Row], notes: dict[str, object]) -> Path:
+    """Print the rows and write them; returns the file."""
+    show(name, rows)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     content = {

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from loraplex.web.load import Server
 
+ROOT = Path(__file__).resolve().parent.parent
+
 
 @contextlib.contextmanager
 def serving(model: Path, adapters: dict[str, Path], **settings: object) -> Iterator[Server]:
@@ -30,10 +32,9 @@ def serving(model: Path, adapters: dict[str, Path], **settings: object) -> Itera
             **{f"LORAPLEX_{name.upper()}": str(value) for name, value in settings.items()},
         }
         command = [sys.executable, "-m", "loraplex"]
-        for name, source in adapters.items():
-            subprocess.run(
-                [*command, "adapters", "add", name, str(source)], env=environment, check=True, stdout=subprocess.DEVNULL
-            )
+        if adapters:
+            named = [f"{name}={source}" for name, source in adapters.items()]
+            subprocess.run([sys.executable, "-m", "benchmarks.register", *named], env=environment, check=True, cwd=ROOT)
         process = subprocess.Popen([*command, "serve"], env=environment, stdout=subprocess.DEVNULL)
         try:
             _wait_until_ready(process, server)

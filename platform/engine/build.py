@@ -58,7 +58,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         decoder = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype).load(max_model_len)
     with stages.timed("memory reserved"):
         adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint))
-        free = free_memory() - config.adapter_memory
+        free = free_memory() - config.adapter_memory - config.adapter_host_memory
         plan = plan_kv_cache(config, model, max_model_len, device.stored_dtype.itemsize, free)
         cache = _reserve_cache(config, model, device, plan)
     with stages.timed("kernels compiled"):
@@ -110,6 +110,7 @@ def _reserve_adapters(
         slots=config.max_loaded_adapters,
         dtype=device.stored_dtype,
         device=device.device,
+        host_memory=config.adapter_host_memory,
         modules=modules,
     )
 
@@ -163,6 +164,7 @@ def _info(
         kv_cache_bytes=plan.bytes,
         weight_bytes=decoder.weight_bytes(),
         adapter_memory=config.adapter_memory,
+        adapter_host_memory=config.adapter_host_memory,
         max_loaded_adapters=config.max_loaded_adapters,
         num_threads=device.num_threads,
         load_seconds=load_seconds,

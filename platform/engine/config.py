@@ -28,6 +28,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     adapter_memory: int = 512 << 20
     """Bytes of rank pages for resident adapters."""
+    adapter_host_memory: int = 512 << 20
+    """Bytes of the host's memory for the pages of adapters that had to leave; 0: they come back from disk."""
     max_loaded_adapters: int = 256
     """Adapters that may be resident at once (slots of the static page table)."""
     max_queue: int = 512

@@ -86,6 +86,7 @@ class EngineCore:
             block_map=map_blocks([adapter.digest for adapter in adapters], roster),
             adapters=adapters,
             adapter_bytes_used=sum(adapter.bytes for adapter in adapters if adapter.state == "resident"),
+            adapter_host_bytes_used=sum(adapter.host_bytes for adapter in adapters),
             steps=self._steps,
             prompt_tokens=self.scheduler.prompt_tokens,
             generation_tokens=self.scheduler.generation_tokens,

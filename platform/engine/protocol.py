@@ -154,6 +154,7 @@ class EngineInfo(Message, kw_only=True):
     kv_cache_bytes: int
     weight_bytes: int
     adapter_memory: int
+    adapter_host_memory: int
     max_loaded_adapters: int
     num_threads: int
     load_seconds: float
@@ -197,15 +198,21 @@ class AdapterStatus(msgspec.Struct, kw_only=True):
 
     digest: str
     state: str
-    """registered (on disk), loading, resident or failed."""
+    """registered (not in use, on disk or in the host cache), loading, resident or failed."""
+    tier: str = "disk"
+    """Where the nearest copy of its weights is: disk, host (cache) or device."""
     rank: int = 0
     pages: int = 0
     bytes: int = 0
+    host_bytes: int = 0
+    """Of its copy in the host cache, which a resident may have as well; 0: none."""
     pinned: bool = False
     running: int = 0
     """Sequences that hold it."""
     waiting: int = 0
     loads: int = 0
+    host_loads: int = 0
+    """Loads out of the host cache, a part of `loads`."""
     evictions: int = 0
     evicted_for: str | None = None
     """Digest whose load pushed it out last."""
@@ -238,6 +245,7 @@ class EngineStatus(Message, kw_only=True):
     """One byte per block: 0 free, 1 cached, 2 used by the base, 3 + i used by adapters[i] (mod 250)."""
     adapters: list[AdapterStatus]
     adapter_bytes_used: int
+    adapter_host_bytes_used: int
     steps: int
     prompt_tokens: int
     generation_tokens: int

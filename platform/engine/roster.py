@@ -33,11 +33,11 @@ class AdapterResidency(Protocol):
     def is_additive(self, digest: str) -> bool:
         """Whether a held one only adds to the base's outputs, so that it can be scaled and summed with others."""
 
-    def invocation_tokens(self, digest: str) -> tuple[int, ...]:
-        """Of a held one: it acts on a prompt from the last occurrence of these on; none: on all of it."""
-
     def vocab_size(self, digest: str) -> int:
         """Tokens that the base knows with a held one: token ids are below it."""
+
+    def invocation_tokens(self, digest: str) -> tuple[int, ...]:
+        """Of a held one: it acts on a prompt from the last occurrence of these on; none: on all of it."""
 
 
 @dataclass(slots=True)

@@ -170,14 +170,14 @@ class Scheduler:
         if request.digests in draft.absent:
             return False
         if self.roster.acquire_adapters(request):
-            return self._is_fit(request, draft)
+            return self._is_fit(request, draft) and self._activate(request, draft)
         failures = (self.roster.adapters.failure(digest) for digest in request.digests)
         draft.absent[request.digests] = next((failure for failure in failures if failure is not None), None)
         return False
 
     def _is_fit(self, request: Request, draft: Draft) -> bool:
         """Whether the adapters it now holds can do what it asks for."""
-        reason = self._unfitness(request) or self._activate(request)
+        reason = self._unfitness(request)
         if reason is not None:
             draft.unfit[request.id] = reason
         return reason is None
@@ -193,17 +193,18 @@ class Scheduler:
             return UNKNOWN_TOKEN.format(token=request.largest_token, vocab_size=vocab_size)
         return None
 
-    def _activate(self, request: Request) -> str | None:
-        """Find the first token that each of the adapters it now holds acts on; why not, when one never acts."""
+    def _activate(self, request: Request, draft: Draft) -> bool:
+        """Find the first token that each of the adapters it now holds acts on; False where one never acts."""
         starts = []
         for digest in request.digests:
             sought = self.roster.adapters.invocation_tokens(digest)
             start = find_start(request.message.prompt_token_ids, sought)
             if start is None:
-                return explain_absence(digest[:12], sought)
+                draft.unfit[request.id] = explain_absence(digest[:12], sought)
+                return False
             starts.append(start)
         request.starts = tuple(starts)
-        return None
+        return True
 
     def _fail_absent(self, draft: Draft) -> list[RequestFailed]:
         """End the waiting requests whose adapters will never come, or cannot do what is asked."""

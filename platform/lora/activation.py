@@ -3,10 +3,10 @@
 What stands before them computes as the base alone does, so the base's keys and values serve there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final, TypeGuard
 
-from .manifest import BaseSignature, ModuleLora
+from .manifest import EMBEDDING, BaseSignature, ModuleLora
 from .report import Report, quote
 
 KEY: Final = "alora_invocation_tokens"
@@ -40,20 +40,19 @@ def refuse_invocation_tokens(raw: dict[str, Any], report: Report) -> None:
         report.fail("features", f"{KEY} is set: only LoRA can be activated within a prompt", f"remove {KEY}")
 
 
-def judge_activation(
-    tokens: tuple[int, ...], modules: Sequence[ModuleLora], base: BaseSignature, report: Report
+def judge_invocation_tokens(
+    tokens: tuple[int, ...], modules: Iterable[ModuleLora], base: BaseSignature, report: Report
 ) -> None:
-    """A prompt holds tokens of the base's vocabulary, and only what is added to the layers' linears begins at one."""
-    if not tokens:
-        return
-    if max(tokens) >= base.vocab_size > 0:
-        message = f"{KEY} holds {max(tokens)}, outside the base's vocabulary of {base.vocab_size}"
+    """A prompt can hold tokens of the base's vocabulary only; what adapts the embedding does so for all of it."""
+    if tokens and any(module.kind == EMBEDDING and module.rank for module in modules):
+        message = f"embed_tokens is adapted beside {KEY}: it would act before the invocation tokens too"
+        report.fail("features", message, "train without embed_tokens in target_modules")
+    strange = [token for token in tokens if base.vocab_size and token >= base.vocab_size]
+    if strange:
+        message = f"{KEY} holds {strange[0]}, outside the base's vocabulary of {base.vocab_size}"
         report.fail("activation", message, "was this adapter trained with another tokenizer?")
-    others = sorted({module.kind for module in modules} - base.kinds.keys())
-    if others:
-        message = f"beside {KEY} it changes {', '.join(others)}, which would act before the invocation tokens too"
-        report.fail("activation", message, "train it on linears of the layers alone, without save_embedding_layers")
-    report.settle("activation", f"it acts on a prompt from the last {list(tokens)} on")
+    elif tokens:
+        report.settle("activation", f"it acts on a prompt from the last {list(tokens)} on")
 
 
 def _are_token_ids(value: object) -> TypeGuard[list[int]]:

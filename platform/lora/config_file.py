@@ -30,7 +30,8 @@ _READ: Final = {
     "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
     "task_type", "base_model_name_or_path", "peft_type", "use_dora", "lora_bias", "feedforward_modules",
-    "modules_to_save", "trainable_token_indices", INVOCATION,
+    "modules_to_save", "trainable_token_indices",
+    INVOCATION,
 }  # fmt: skip
 FEEDFORWARD: Final = "feedforward_modules"
 BIASES: Final = ("none", "all", "lora_only")

@@ -9,7 +9,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from .activation import judge_activation
+from .activation import judge_invocation_tokens
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
 from .digest import canonical_tensors, digest_opening
@@ -38,7 +38,7 @@ class Structure:
 
     @property
     def invocation_tokens(self) -> tuple[int, ...]:
-        return () if self.settings is None else self.settings.invocation_tokens
+        return self.settings.invocation_tokens if self.settings else ()
 
 
 def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspection:
@@ -70,9 +70,8 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
     modules = match_modules(tensors, settings, base, report) if tensors else ()
-    structure = Structure(settings, tensors, modules, size, vocabulary_of(modules, base))
-    judge_activation(structure.invocation_tokens, modules, base, report)
-    return structure
+    judge_invocation_tokens(settings.invocation_tokens if settings else (), modules, base, report)
+    return Structure(settings, tensors, modules, size, vocabulary_of(modules, base))
 
 
 def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:

@@ -2,6 +2,7 @@
 
 A load has four steps: a thread reads the header; the adapter waits for room; a thread fills its pages; where vectors
 depend on the base's weights, the engine thread finishes them. Between the steps it moves the load on in `poll`.
+The pages of one that leaves are copied to the host cache, finished as they are; from there they come back as one copy.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from .finish import BaseModules
+from .host_cache import HostCache, HostCopy
 from .manifest import BaseSignature
 from .pages import PageStore, Room
 from .residency import Entry, State
@@ -25,13 +27,15 @@ DONE: Final = object()
 
 
 class Loader:
-    """Belongs to the engine thread, so nothing locks: loader threads only fill pages that no table entry shows, and
-    hand them back through a Future that `poll` reads."""
+    """Belongs to the engine thread, so nothing locks: the loader thread only moves pages that no table entry shows, and
+    hands them back through a Future that `poll` reads. Its jobs run one by one, in the order of their submission: pages
+    that were freed are saved before anyone fills them anew."""
 
     def __init__(
         self,
         base: BaseSignature,
         store: PageStore,
+        host: HostCache,
         executor: Executor,
         clock: Callable[[], float],
         modules: BaseModules | None,
@@ -40,6 +44,7 @@ class Loader:
         self._base = base
         self._modules = modules
         self._store = store
+        self._host = host
         self._executor = executor
         self._clock = clock
         self._queue: dict[str, Entry] = {}
@@ -80,6 +85,8 @@ class Loader:
         assert entry.users == 0 and not entry.busy
         if entry.state is State.RESIDENT:
             assert entry.room is not None
+            if not entry.removed and entry.folder_read == entry.folder:
+                self._save(entry, entry.room, winner)
             self._store.free(entry.room)
             del self._residents[entry.digest]
             entry.room, entry.state, entry.leaving = None, State.REGISTERED, False
@@ -106,7 +113,12 @@ class Loader:
         assert entry.job is not None
         job, entry.job = entry.job, None
         error = job.exception()
-        if error is not None:
+        if error is not None and entry.from_host:
+            # The copy could not be made, or not be read: that is not the adapter's fault, and its file is still there.
+            assert entry.room is not None
+            self._host.drop(entry.digest)
+            self._fill(entry, entry.room)
+        elif error is not None:
             self._fail(entry, _cause(entry, error))
         elif entry.room is None:
             entry.contents = job.result()
@@ -114,7 +126,8 @@ class Loader:
             entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
         else:
             assert entry.contents is not None
-            entry.finishing = self._store.finish(entry.room, entry.contents, self._modules)
+            rest = iter(()) if entry.from_host else self._store.finish(entry.room, entry.contents, self._modules)
+            entry.finishing = rest
 
     def _finish_some(self, entry: Entry) -> None:
         """A part in each step: running requests shall not feel it."""
@@ -132,9 +145,26 @@ class Loader:
     def _fill(self, entry: Entry, room: Room) -> None:
         """Let a thread fill the room; the table does not show it yet."""
         assert entry.contents is not None and entry.folder_read is not None
+        copy = self._host.borrow(entry.digest)
+        entry.room, entry.from_host = room, copy is not None
+        if copy is not None:
+            entry.job = self._executor.submit(self._restore, room, copy)
+            return
         write = partial(load_pages, Path(entry.folder_read), entry.contents, entry.digest, self._store.dtype_name)
-        entry.room = room
         entry.job = self._executor.submit(self._store.fill, room, write)
+
+    def _restore(self, room: Room, copy: HostCopy) -> None:
+        assert copy.job is not None
+        copy.job.result()
+        self._store.restore(room, copy.pages)
+
+    def _save(self, entry: Entry, room: Room, winner: str | None) -> None:
+        """Keep a copy of what is about to be freed, unless there is one; not in the place of the winner's."""
+        if self._host.renew(entry.digest):
+            return
+        copy = self._host.reserve(entry.digest, self._store.packed_size(room), spared=winner)
+        if copy is not None:
+            copy.job = self._executor.submit(self._store.save, room, copy.pages)
 
     def _publish(self, entry: Entry, room: Room) -> None:
         assert entry.contents is not None
@@ -142,6 +172,7 @@ class Loader:
         self._leave_queue(entry, State.RESIDENT)
         self._residents[entry.digest] = entry
         entry.fresh, entry.failures, entry.loads = True, 0, entry.loads + 1
+        entry.host_loads += entry.from_host
         entry.last_used = self._clock()
         entry.load_seconds = entry.last_used - entry.started
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from .batch import KINDS, LINEARS, NORMS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extra
 from .config_file import MAX_RANK
 from .finish import BaseModules, finish_module, needs_base
 from .manifest import BaseSignature, ModuleLora
+from .values import Bits
 from .weights import Contents, PageKind, Pages
 
 DTYPE_NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -31,7 +32,8 @@ class Room:
 
 
 class PageStore:
-    """Used by the engine thread alone, but for `fill`, which touches only a room no table entry points to."""
+    """Used by the engine thread alone, but for `fill`, `save` and `restore`, which touch only the pages of a room that
+    no table entry points to."""
 
     def __init__(self, base: BaseSignature, memory: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self._item_size = dtype.itemsize
@@ -99,16 +101,21 @@ class PageStore:
         if self._copy_stream is None:
             write(self._host_pages(room, self.table.arena))
             return
-        size = sum(self._page_size(kind) * len(offsets) for kind, offsets in room.offsets.items())
-        staging = torch.empty(size, dtype=self.table.arena.dtype, pin_memory=True)
-        packed = self._pack(room)
-        write(self._host_pages(packed, staging))
-        with torch.cuda.stream(self._copy_stream):
-            for kind, offsets in room.offsets.items():
-                for target, source in zip(offsets, packed.offsets[kind], strict=True):
-                    page = slice(source, source + self._page_size(kind))
-                    self.table.arena[target : target + self._page_size(kind)].copy_(staging[page], non_blocking=True)
-        self._copy_stream.synchronize()
+        staging = torch.empty(self.packed_size(room), dtype=self.table.arena.dtype, pin_memory=True)
+        write(self._host_pages(self._pack(room), staging))
+        self.restore(room, staging)
+
+    def save(self, room: Room, copy: torch.Tensor) -> None:
+        """Copy the room's pages, one after another, to `copy` [packed_size] in the host's memory, on any thread."""
+        self._move(room, copy, back=False)
+
+    def restore(self, room: Room, copy: torch.Tensor) -> None:
+        """Fill a room with what `save` has copied from one of the same modules, on any thread."""
+        self._move(room, copy, back=True)
+
+    def packed_size(self, room: Room) -> int:
+        """Elements of a copy of the room's pages."""
+        return sum(self._page_size(kind) * len(offsets) for kind, offsets in room.offsets.items())
 
     def publish(self, room: Room, contents: Contents) -> None:
         """Point the table at a filled room: from now on kernels may use its slot."""
@@ -204,9 +211,34 @@ class PageStore:
         begin = room.offsets[PageKind(kind, "vectors")][0] * self._item_size // FLOAT_BYTES
         return self.table.floats[begin + layer * 2 * outputs :][: 2 * outputs].view(2, outputs)
 
-    def _host_pages(self, room: Room, buffer: torch.Tensor) -> Pages:
+    def _move(self, room: Room, copy: torch.Tensor, *, back: bool) -> None:
+        if self._copy_stream is None:
+            for page, kept in self._page_pairs(room, self._bits(self.table.arena), self._bits(copy)):
+                target, source = (page, kept) if back else (kept, page)
+                target[:] = source
+            return
+        with torch.cuda.stream(self._copy_stream):
+            # What the engine thread has last written to these pages may still be on its way.
+            self._copy_stream.wait_stream(torch.cuda.default_stream(self.table.arena.device))
+            for page, kept in self._page_pairs(room, self.table.arena, copy):
+                target, source = (page, kept) if back else (kept, page)
+                target.copy_(source, non_blocking=True)
+        self._copy_stream.synchronize()
+
+    def _page_pairs(self, room: Room, arena: Any, copy: Any) -> Iterator[tuple[Any, Any]]:
+        """Each page in the arena, and in a copy."""
+        packed = self._pack(room)
+        for kind, offsets in room.offsets.items():
+            for here, there in zip(offsets, packed.offsets[kind], strict=True):
+                size = self._page_size(kind)
+                yield arena[here : here + size], copy[there : there + size]
+
+    def _bits(self, buffer: torch.Tensor) -> Bits:
         bits = buffer.view(torch.int32 if self._item_size == 4 else torch.int16).numpy()
-        unsigned = bits.view(f"u{self._item_size}")
+        return bits.view(f"u{self._item_size}")
+
+    def _host_pages(self, room: Room, buffer: torch.Tensor) -> Pages:
+        unsigned = self._bits(buffer)
         return {
             kind: [
                 unsigned[offset : offset + self._page_size(kind)].reshape(self._base.layers_of(kind.kind), -1)

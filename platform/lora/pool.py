@@ -1,7 +1,7 @@
 """AdapterPool: which adapters are known, which are resident, and who uses them. The engine's one door to adapters.
 
-Life of an adapter: registered -> loading -> resident -> registered again when evicted. A load that fails marks this
-adapter only, and is tried again after a while.
+Life of an adapter: registered -> loading -> resident -> registered again when evicted, then with its pages in the host
+cache. A load that fails marks this adapter only, and is tried again after a while.
 """
 
 import math
@@ -13,6 +13,7 @@ import torch
 
 from .batch import PageTable
 from .finish import BaseModules
+from .host_cache import HostCache
 from .loader import Loader
 from .manifest import BaseSignature
 from .pages import PageStore
@@ -31,19 +32,23 @@ class AdapterPool:
         slots: int,
         dtype: torch.dtype,
         device: torch.device,
+        host_memory: int = 0,
         executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
         modules: BaseModules | None = None,
     ) -> None:
-        """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `modules`: those of
-        the base, which DoRA, trained biases, norms and rows of tokens need.
+        """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `host_memory`: bytes
+        for the pages of adapters that had to leave; `modules`: those of the base, which DoRA, trained biases, norms and
+        rows of tokens need.
 
-        One loader thread by default: more would only compete with the model for memory and cores.
+        `executor` must run its jobs in the order of their submission, as one thread does: more would only compete with
+        the model for memory and cores.
         """
         self._base = base
         self._store = PageStore(base, memory, slots, dtype, device)
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
-        self._loader = Loader(base, self._store, self._executor, clock, modules)
+        self._host = HostCache(host_memory, dtype, device)
+        self._loader = Loader(base, self._store, self._host, self._executor, clock, modules)
         self._clock = clock
         self._entries: dict[str, Entry] = {}
 
@@ -52,6 +57,8 @@ class AdapterPool:
     def register(self, digest: str, folder: str, pinned: bool = False) -> None:
         """Make an adapter known. Idempotent; a pinned one is loaded at once."""
         entry = self._entries.setdefault(digest, Entry(digest, folder))
+        if entry.folder != folder:
+            self._host.drop(digest)
         entry.folder = folder
         if entry.removed:
             entry.removed = entry.leaving = False
@@ -167,15 +174,20 @@ class AdapterPool:
 
     def statuses(self) -> list[Residency]:
         now = self._clock()
-        return [entry.status(now) for entry in self._entries.values() if not entry.removed]
+        known = [entry for entry in self._entries.values() if not entry.removed]
+        return [entry.status(now, self._host.bytes_of(entry.digest)) for entry in known]
 
     @property
     def bytes_used(self) -> int:
         return self._store.capacity - self._store.bytes_free
 
+    @property
+    def host_bytes_used(self) -> int:
+        return self._host.bytes_used
+
     def check_integrity(self) -> list[str]:
         """Everything wrong with the books, in words; empty when all is well."""
-        errors = self._loader.check_integrity()
+        errors = self._loader.check_integrity() + self._host.check_integrity(self._entries)
         for entry in self._entries.values():
             if entry.users < 0 or (entry.users and entry.state is not State.RESIDENT):
                 errors.append(f"adapter {entry.digest[:12]} is {entry.state} with {entry.users} users")
@@ -205,4 +217,5 @@ class AdapterPool:
         if entry.leaving or entry.removed:
             self._loader.withdraw(entry, winner=entry.leaving_for)
         if entry.removed:
+            self._host.drop(entry.digest)
             del self._entries[entry.digest]

@@ -11,6 +11,15 @@ from .pages import Room
 from .weights import Contents
 
 
+class Tier(StrEnum):
+    """Where the nearest copy of an adapter's weights is."""
+
+    DISK = "disk"
+    HOST = "host"
+    """Filled pages in the host cache."""
+    DEVICE = "device"
+
+
 class State(StrEnum):
     REGISTERED = "registered"
     LOADING = "loading"
@@ -24,14 +33,19 @@ class Residency:
 
     digest: str
     state: State
+    tier: Tier
     rank: int
     """The largest rank of its modules; 0 until it was first read."""
     pages: int
     bytes: int
     """Memory its pages take, or would take, in the arena; 0 until it was first read."""
+    host_bytes: int
+    """Of its copy in the host cache, which a resident may have as well; 0: none."""
     pinned: bool
     running: int
     loads: int
+    host_loads: int
+    """Loads out of the host cache, a part of `loads`."""
     evictions: int
     evicted_for: str | None
     load_seconds: float | None
@@ -57,6 +71,8 @@ class Entry:
     """Set while its pages are being filled and while it is resident."""
     job: Future[Any] | None = None
     """What a loader thread is doing for it."""
+    from_host: bool = False
+    """Its pages are, or were last, filled from the host cache, and so finished."""
     finishing: Iterator[None] | None = None
     """What the engine thread still has to do for its filled pages."""
     users: int = 0
@@ -78,6 +94,7 @@ class Entry:
     failures: int = 0
     retry_at: float = -math.inf
     loads: int = 0
+    host_loads: int = 0
     evictions: int = 0
     evicted_for: str | None = None
     started: float = 0.0
@@ -90,16 +107,20 @@ class Entry:
         """Whether its pages are somebody's; an entry that waits for room is not busy."""
         return self.job is not None or self.finishing is not None
 
-    def status(self, now: float) -> Residency:
+    def status(self, now: float, host_bytes: int) -> Residency:
+        below = Tier.HOST if host_bytes else Tier.DISK
         return Residency(
             digest=self.digest,
             state=self.state,
+            tier=Tier.DEVICE if self.state is State.RESIDENT else below,
             rank=max((module.rank for module in self.contents.modules), default=0) if self.contents else 0,
             pages=self.pages,
             bytes=self.bytes,
+            host_bytes=host_bytes,
             pinned=self.pinned,
             running=self.users,
             loads=self.loads,
+            host_loads=self.host_loads,
             evictions=self.evictions,
             evicted_for=self.evicted_for,
             load_seconds=self.load_seconds,

@@ -49,7 +49,7 @@ class Contents:
     """Embedding or head -> tokens with rows other than the base's, ascending."""
     vocab_size: int
     """Tokens that the adapted model knows."""
-    invocation_tokens: tuple[int, ...] = ()
+    invocation_tokens: tuple[int, ...]
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
 
@@ -62,6 +62,8 @@ def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredR
         if report.failed:
             raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
         tokens = find_changed_tokens(file, structure.modules, dtype, stored)
+    if structure.invocation_tokens and any(map(len, tokens.values())):
+        raise ValueError("rows of tokens of its own beside alora_invocation_tokens would act before those too")
     vocab_size = structure.vocab_size or base.vocab_size
     return Contents(structure.modules, tokens, vocab_size, structure.invocation_tokens)
 

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from . import tables
+from .adapter_tokenizer import AdapterTokenizer
 from .artifacts import ArtifactStore, Blob
 from .audit import record
 from .database import Database
@@ -17,6 +18,7 @@ from .names import Reference, check_adapter_name, check_alias, parse_reference
 from .report import Report
 from .rows import adapter_row, artifact_row, get_or_add_adapter, target_row, version_row
 from .tables import DEFAULT_TENANT, utc_now
+from .tokenizers import keep_tokenizer
 from .views import Adapter, Version, adapter_view, load_adapters, version_view
 
 
@@ -55,10 +57,12 @@ class Adapters:
         base_fingerprint: str,
         actor: str,
         tenant: str = DEFAULT_TENANT,
+        tokenizer: AdapterTokenizer | None = None,
     ) -> AddedVersion:
-        """Make `name` mean these two received files; `report` is what preflight said of them on this base.
+        """Make `name` mean these two received files, and what they add to the base's tokenizer; `report` is what
+        preflight said of them on this base.
 
-        The same bytes again give the same version, other bytes the next one. When this returns, the version is
+        The same again give the same version, anything else the next one. When this returns, the version is
         durable. Raises InvalidName, PreflightRefused, UploadMissing, StorageFull.
         """
         self.check_name(name)
@@ -71,12 +75,14 @@ class Adapters:
             self._store_bytes(artifact, config, weights)
             adapter = get_or_add_adapter(session, name, tenant, actor)
             current = adapter_view(adapter).latest()
-            if current and (current.digest, current.base_fingerprint) == (artifact.digest, base_fingerprint):
+            digests = artifact.digest, base_fingerprint, keep_tokenizer(session, tokenizer)
+            if current and (current.digest, current.base_fingerprint, current.tokenizer_digest) == digests:
                 return AddedVersion(name, current, created=False)
             row = tables.AdapterVersion(
                 number=max((version.number for version in adapter.versions), default=0) + 1,
                 artifact=artifact,
                 base_fingerprint=base_fingerprint,
+                tokenizer_digest=digests[2],
                 report=msgspec.to_builtins(report),
                 uploaded_by=actor,
             )

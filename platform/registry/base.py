@@ -1,6 +1,7 @@
 """The base model that this server serves, as far as adapters care."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from loraplex.lora.manifest import BaseSignature
 
@@ -12,3 +13,5 @@ class ServedBase:
     signature: BaseSignature
     model: str = ""
     """What adapters call the model they were trained on, a path or hub id; empty: it is not compared."""
+    folder: Path | None = None
+    """Where its files are; needed to compare tokenizers with its own."""

@@ -21,10 +21,10 @@ class ChildFailed(ValueError):
 
 def ask_child(module: str, task: msgspec.Struct, seconds: int) -> bytes:
     """What the program `module` answers to the task. Raises ChildFailed."""
-    command = [sys.executable, "-P", "-s", "-m", module]
+    document = msgspec.json.encode(task)
     try:
         child = subprocess.run(
-            command, input=msgspec.json.encode(task), capture_output=True, timeout=seconds, env=_environment()
+            child_command(module), input=document, capture_output=True, timeout=seconds, env=child_environment()
         )
     except subprocess.TimeoutExpired:
         raise ChildFailed(f"Reading the files took longer than {seconds} s.") from None
@@ -33,6 +33,17 @@ def ask_child(module: str, task: msgspec.Struct, seconds: int) -> bytes:
     if len(child.stdout) > MAX_ANSWER:
         raise ChildFailed(f"The files gave a report of {len(child.stdout)} bytes.")
     return child.stdout
+
+
+def child_command(module: str) -> list[str]:
+    """How `module` is run as a program, without a look at the folder that the server was started in."""
+    return [sys.executable, "-P", "-s", "-m", module]
+
+
+def child_environment() -> dict[str, str]:
+    """No secrets of ours, one thread, and the same loraplex that runs here."""
+    source = str(Path(__file__).parents[2])
+    return {"PATH": os.defpath, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def limit_child(cpu_seconds: int, memory: int, file_bytes: int) -> None:
@@ -50,9 +61,3 @@ def limit_child(cpu_seconds: int, memory: int, file_bytes: int) -> None:
 def _last_line(child: "subprocess.CompletedProcess[bytes]") -> str:
     lines = child.stderr.decode("ascii", "backslashreplace").splitlines()
     return lines[-1][:200] if lines else f"exit status {child.returncode}"
-
-
-def _environment() -> dict[str, str]:
-    """No secrets of ours, one thread, and the same loraplex that runs here."""
-    source = str(Path(__file__).parents[2])
-    return {"PATH": os.defpath, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -35,6 +35,7 @@ def _summary(manifest: AdapterManifest) -> Summary:
         parameters=manifest.parameters,
         base_model=_shown(manifest.base_model),
         invocation_tokens=list(manifest.invocation_tokens),
+        vocab_size=manifest.vocab_size,
     )
 
 

@@ -12,6 +12,7 @@ from .database import Database
 from .keys import Keys
 from .preflight import Preflight
 from .snapshot import Snapshots
+from .tokenizers import Tokenizers
 from .users import Users
 
 
@@ -23,6 +24,7 @@ class Registry:
     database: Database
     store: ArtifactStore
     adapters: Adapters
+    tokenizers: Tokenizers
     keys: Keys
     users: Users
     audit: AuditLog
@@ -39,6 +41,7 @@ class Registry:
             database=database,
             store=store,
             adapters=Adapters(database, store, reserved=None if base is None else base.name),
+            tokenizers=Tokenizers(database),
             keys=keys,
             users=Users(database),
             audit=AuditLog(database),

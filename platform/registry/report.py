@@ -25,6 +25,8 @@ class Summary(msgspec.Struct, frozen=True):
     parameters: int
     base_model: str
     invocation_tokens: list[int] = []
+    vocab_size: int = 0
+    """Tokens that it has rows for; 0: those of the base."""
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -64,6 +64,7 @@ def artifact_row(session: Session, summary: Summary) -> tables.Artifact:
             parameters=summary.parameters,
             base_model=summary.base_model,
             invocation_tokens=summary.invocation_tokens,
+            vocab_size=summary.vocab_size,
         )
     return row
 

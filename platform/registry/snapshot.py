@@ -32,6 +32,10 @@ class ResolvedAdapter:
     created_at: datetime
     invocation_tokens: tuple[int, ...]
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
+    vocab_size: int
+    """Tokens that it has rows for; 0: those of the base."""
+    tokenizer_digest: str | None
+    """What it adds to the base's tokenizer; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,15 @@ class Snapshot:
         obstacle = self._obstacle(adapter, version)
         if obstacle:
             raise AdapterUnavailable(obstacle)
-        folder = self.store.folder(version.digest)
         return ResolvedAdapter(
-            adapter.name, version.number, version.digest, folder, version.created_at, version.invocation_tokens
+            name=adapter.name,
+            version=version.number,
+            digest=version.digest,
+            folder=self.store.folder(version.digest),
+            created_at=version.created_at,
+            invocation_tokens=version.invocation_tokens,
+            vocab_size=version.vocab_size,
+            tokenizer_digest=version.tokenizer_digest,
         )
 
     def _obstacle(self, adapter: Adapter, version: Version) -> str | None:

@@ -104,6 +104,8 @@ class Artifact(Table):
     alpha: Mapped[float]
     target_modules: Mapped[list[str]]
     parameters: Mapped[int] = mapped_column(BigInteger)
+    vocab_size: Mapped[int] = mapped_column(default=0)
+    """Tokens that it has rows for; 0: those of the base."""
     base_model: Mapped[str] = mapped_column(Text)
     """What the adapter's configuration calls its base; a label only."""
     invocation_tokens: Mapped[list[int] | None]
@@ -137,6 +139,16 @@ class Adapter(Table):
     )
 
 
+class Tokenizer(Table):
+    """Added tokens and chat template that an adapter brings; shared by every version with this digest."""
+
+    __tablename__ = "tokenizers"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    document: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
 class AdapterVersion(Table):
     __tablename__ = "adapter_versions"
     __table_args__ = (UniqueConstraint("adapter_id", "number"),)
@@ -147,6 +159,8 @@ class AdapterVersion(Table):
     digest: Mapped[str] = mapped_column(ForeignKey("artifacts.digest"), index=True)
     base_fingerprint: Mapped[str] = mapped_column(String(64))
     """The base model that preflight checked it against."""
+    tokenizer_digest: Mapped[str | None] = mapped_column(ForeignKey("tokenizers.digest"))
+    """None: it uses the base's."""
     report: Mapped[dict[str, Any]] = mapped_column(deferred=True)
     uploaded_by: Mapped[str] = mapped_column(String(127))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)

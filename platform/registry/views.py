@@ -13,7 +13,10 @@ from .names import LATEST
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One immutable upload. `size` is bytes of the weights file, `broken` says why it cannot be served."""
+    """One immutable upload. `size` is bytes of the weights file, `broken` says why it cannot be served.
+
+    `vocab_size` 0 and `tokenizer_digest` None: as the base has them.
+    """
 
     number: int
     digest: str
@@ -25,6 +28,8 @@ class Version:
     parameters: int
     base_model: str
     base_fingerprint: str
+    vocab_size: int
+    tokenizer_digest: str | None
     uploaded_by: str
     created_at: datetime
     enabled: bool
@@ -100,6 +105,8 @@ def version_view(row: tables.AdapterVersion) -> Version:
         parameters=artifact.parameters,
         base_model=artifact.base_model,
         base_fingerprint=row.base_fingerprint,
+        vocab_size=artifact.vocab_size,
+        tokenizer_digest=row.tokenizer_digest,
         uploaded_by=row.uploaded_by,
         created_at=row.created_at,
         enabled=row.enabled,

@@ -16,6 +16,8 @@ from .engine_door import EngineDoor
 
 LABELS: Final = ("model_name", "engine")
 RESIDENT: Final = "resident"
+HOST: Final = "host"
+"""Label of the host cache, beside that of the device."""
 SHOWN_DIGITS: Final = 12
 """Of a digest that no name stands for."""
 Names = dict[str, list[str]]
@@ -113,47 +115,58 @@ def _vllm_adapters(info: EngineInfo, status: EngineStatus, names: Names, values:
         pinned, level = str(adapter.pinned).lower(), _tier(info)
         loaded.add_metric((_name(names, adapter.digest), level, pinned, str(adapter.rank)), 1)
     yield loaded
-    in_host_memory = len(resident) if _tier(info) == "cpu" else 0
+    kept = sum(adapter.host_bytes > 0 for adapter in status.adapters)
+    in_host_memory = len(resident) if _tier(info) == "cpu" else kept
     yield _gauge("vllm:num_gpu_loaded_lora_adapters", "Loaded adapters", len(resident), LABELS, values)
     yield _gauge("vllm:num_cpu_loaded_lora_adapters", "Those in host memory", in_host_memory, LABELS, values)
     yield _gauge("vllm:max_gpu_lora_adapters", "Most adapters loaded at once", info.max_loaded_adapters, LABELS, values)
 
 
 def _adapters(info: EngineInfo, status: EngineStatus, names: Names) -> Iterator[Metric]:
-    tier = (_tier(info),)
-    yield _gauge("loraplex_adapter_cache_bytes", "Bytes of loaded adapters", status.adapter_bytes_used, ("tier",), tier)
-    yield _gauge(
-        "loraplex_adapter_cache_capacity_bytes", "Bytes there are for them", info.adapter_memory, ("tier",), tier
-    )
-    yield from _by_tier(tier, status, names)
+    yield from _tiers(info, status)
+    yield from _by_tier(_tier(info), status, names)
     pinned = GaugeMetricFamily("loraplex_adapter_pinned", "1 while it is never evicted", labels=("adapter",))
     running = GaugeMetricFamily("loraplex_adapter_running", "Sequences that use it", labels=("adapter",))
     waiting = GaugeMetricFamily("loraplex_adapter_waiting", "Sequences that wait for their turn", labels=("adapter",))
     idle = GaugeMetricFamily("loraplex_adapter_idle_seconds", "Seconds since its last use", labels=("adapter",))
     loads = CounterMetricFamily("loraplex_adapter_loads", "Times it was loaded", labels=("adapter",))
+    host_loads = CounterMetricFamily("loraplex_adapter_host_loads", "Those from the host cache", labels=("adapter",))
     evictions = CounterMetricFamily("loraplex_adapter_evictions", "Times it was evicted", labels=("adapter",))
     for name, adapter in _by_name(status.adapters, names):
         pinned.add_metric((name,), float(adapter.pinned))
         running.add_metric((name,), adapter.running)
         waiting.add_metric((name,), adapter.waiting)
         loads.add_metric((name,), adapter.loads)
+        host_loads.add_metric((name,), adapter.host_loads)
         evictions.add_metric((name,), adapter.evictions)
         if adapter.last_used_seconds_ago is not None:
             idle.add_metric((name,), 0.0 if adapter.running else adapter.last_used_seconds_ago)
-    yield from (pinned, running, waiting, idle, loads, evictions)
+    yield from (pinned, running, waiting, idle, loads, host_loads, evictions)
 
 
-def _by_tier(tier: tuple[str], status: EngineStatus, names: Names) -> Iterator[Metric]:
-    """What each adapter has in memory; zeros while it is on disk."""
+def _tiers(info: EngineInfo, status: EngineStatus) -> Iterator[Metric]:
+    used = GaugeMetricFamily("loraplex_adapter_cache_bytes", "Bytes of adapters' weights", labels=("tier",))
+    capacity = GaugeMetricFamily("loraplex_adapter_cache_capacity_bytes", "Bytes there are for them", labels=("tier",))
+    used.add_metric((_tier(info),), status.adapter_bytes_used)
+    used.add_metric((HOST,), status.adapter_host_bytes_used)
+    capacity.add_metric((_tier(info),), info.adapter_memory)
+    capacity.add_metric((HOST,), info.adapter_host_memory)
+    yield from (used, capacity)
+
+
+def _by_tier(tier: str, status: EngineStatus, names: Names) -> Iterator[Metric]:
+    """What each adapter has in memory and in the host cache; zeros while it is only on disk."""
     labels = ("adapter", "tier")
-    resident = GaugeMetricFamily("loraplex_adapter_resident", "1 while loaded", labels=labels)
+    resident = GaugeMetricFamily("loraplex_adapter_resident", "1 while it is there", labels=labels)
     pages = GaugeMetricFamily("loraplex_adapter_pages", "Rank pages it holds", labels=labels)
     size = GaugeMetricFamily("loraplex_adapter_bytes", "Bytes of its rank pages", labels=labels)
     for name, adapter in _by_name(status.adapters, names):
         loaded = adapter.state == RESIDENT
-        resident.add_metric((name, *tier), float(loaded))
-        pages.add_metric((name, *tier), adapter.pages * loaded)
-        size.add_metric((name, *tier), adapter.bytes * loaded)
+        kept = adapter.host_bytes > 0
+        for place, found, taken in ((tier, loaded, adapter.bytes * loaded), (HOST, kept, adapter.host_bytes)):
+            resident.add_metric((name, place), float(found))
+            pages.add_metric((name, place), adapter.pages * found)
+            size.add_metric((name, place), taken)
     yield from (resident, pages, size)
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from loraplex.engine.client import EngineUnavailable, RequestRejected
 from loraplex.engine.detokenizer import Detokenizer
 from loraplex.engine.protocol import FinishReason, GenerateRequest, TokenLogprob, Tokens
-from loraplex.engine.tokenizer import Tokenizer
 
 from .engine_door import EngineDoor
 from .errors import ApiError, from_engine, overloaded
 from .metrics import Metrics, RequestTimer
+from .wording import Wording
 
 
 @dataclass(slots=True)
@@ -54,29 +54,33 @@ class Generation:
     """`deltas()` once; closing it early aborts the request in the engine. `first_index` is added to choice numbers.
 
     `model` and `trace_id` (the client's request id) are for metrics; `explain` puts the engine's refusal into words.
+    `end_token_id` is a stop token that the client did not ask for: it ends a choice as the end of the sequence does.
     """
 
     def __init__(
         self,
         engine: EngineDoor,
-        tokenizer: Tokenizer,
+        wording: Wording,
         request: GenerateRequest,
         metrics: Metrics,
         model: str,
         trace_id: str,
         explain: Callable[[EngineUnavailable | RequestRejected], ApiError] = from_engine,
         first_index: int = 0,
+        end_token_id: int | None = None,
     ) -> None:
         self._engine = engine
         self._request = request
         self._explain = explain
         self._first_index = first_index
+        self._end_token_id = end_token_id
+        self.wording = wording
         self._timer = RequestTimer(metrics, model, trace_id, request)
         self.prompt_token_ids = request.prompt_token_ids
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
         self.n = request.params.n
         self._choices = {
-            index: Detokenizer(tokenizer, request.params, request.prompt_token_ids) for index in range(self.n)
+            index: Detokenizer(wording.tokenizer, request.params, request.prompt_token_ids) for index in range(self.n)
         }
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
@@ -123,7 +127,8 @@ class Generation:
         elif tokens.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             raise _cut_short(tokens.finish_reason)
         elif tokens.finish_reason is not None:
-            delta.finish_reason, delta.stop_reason = tokens.finish_reason.value, tokens.stop_reason
+            delta.finish_reason = tokens.finish_reason.value
+            delta.stop_reason = None if tokens.stop_reason == self._end_token_id else tokens.stop_reason
         if delta.finish_reason is not None:
             del self._choices[tokens.index]
             self._timer.finish(delta.finish_reason)

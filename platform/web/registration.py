@@ -1,26 +1,43 @@
-"""Making a version of two files; shared by the admin API, the dashboard and the command line."""
+"""Making a version of an adapter's files; shared by the admin API, the dashboard and the command line."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
+from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
 from loraplex.registry.base import ServedBase
 from loraplex.registry.conversion import keep_file
-from loraplex.registry.errors import UploadMissing
+from loraplex.registry.errors import UploadMissing, UploadTooLarge
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Report
 from loraplex.registry.tables import DEFAULT_TENANT
 
+from .adapter_tokenizers.check import Terms, check_tokenizer
+from .adapter_tokenizers.files import SETTINGS_FILE, TEMPLATE_FILE, TOKENIZER_FILE, TOKENIZER_LIMITS
 from .auth import Caller
 from .state import State
 
+FIELDS: Final = {
+    CONFIG_FILE: "config_sha256",
+    WEIGHTS_FILE: "weights_sha256",
+    TOKENIZER_FILE: "tokenizer_sha256",
+    SETTINGS_FILE: "tokenizer_config_sha256",
+    TEMPLATE_FILE: "chat_template_sha256",
+}
+"""File of an adapter -> what its SHA-256 is called in requests. Those of the tokenizer may be missing."""
+
 
 async def register_version(
-    state: State, caller: Caller, name: str, config_sha256: str, weights_sha256: str
+    state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
 ) -> tuple[AddedVersion, Report]:
-    """Check the two files, make them what `name` means, and bring the engine to it. Raises RegistryError."""
-    added = await asyncio.to_thread(_add, state, caller, name, config_sha256, weights_sha256)
+    """Check the received files, make them what `name` means, and bring the engine to it. Raises RegistryError.
+
+    `digests`: file -> SHA-256. `chosen`: whether the tokenizer's files were sent on purpose or lay beside the adapter.
+    """
+    added = await asyncio.to_thread(_add, state, caller, name, digests, chosen)
     await state.reconciler.reconcile()
     return added
 
@@ -34,38 +51,68 @@ def uploaded_file(state: State, sha256: str) -> Blob:
 
 
 def add_from_folder(
-    registry: Registry, base: ServedBase, name: str, folder: Path, actor: str
+    registry: Registry, base: ServedBase, name: str, folder: Path, actor: str, tokenizers: bool = False
 ) -> tuple[AddedVersion, Report]:
-    """Copy an adapter's two files from a folder into the store and register them. Raises RegistryError, ValueError."""
+    """Copy an adapter's files from a folder into the store and register them. Raises RegistryError, ValueError.
+
+    `tokenizers`: the operator's switch for those that adapters bring.
+    """
     registry.adapters.check_name(name)
-    config, weights = (_copied(registry, folder / file) for file in (CONFIG_FILE, WEIGHTS_FILE))
-    return _checked(registry, base, name, config, weights, actor)
+    beside = [file for file in TOKENIZER_LIMITS if (folder / file).is_file()]
+    files = {file: _copied(registry, folder / file) for file in (CONFIG_FILE, WEIGHTS_FILE, *beside)}
+    return _checked(registry, base, name, files, Terms(tokenizers, chosen=False), actor)
 
 
 def _add(
-    state: State, caller: Caller, name: str, config_sha256: str, weights_sha256: str
+    state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
 ) -> tuple[AddedVersion, Report]:
     state.registry.adapters.check_name(name)
-    config, weights = uploaded_file(state, config_sha256), uploaded_file(state, weights_sha256)
-    return _checked(state.registry, state.base, name, config, weights, caller.actor, caller.tenant)
+    files = {file: uploaded_file(state, digest) for file, digest in digests.items()}
+    terms = Terms(state.settings.adapter_tokenizers, chosen)
+    return _checked(state.registry, state.base, name, files, terms, caller.actor, caller.tenant)
 
 
 def _checked(
     registry: Registry,
     base: ServedBase,
     name: str,
-    config: Blob,
-    weights: Blob,
+    files: Mapping[str, Blob],
+    terms: Terms,
     actor: str,
     tenant: str = DEFAULT_TENANT,
 ) -> tuple[AddedVersion, Report]:
     assert registry.preflight is not None
-    ready = registry.preflight.prepare(config, weights)
-    fingerprint = base.signature.fingerprint
+    _check_sizes(files)
+    ready = registry.preflight.prepare(files[CONFIG_FILE], files[WEIGHTS_FILE])
+    tokenizer, report = _with_tokenizer(registry, base, files, ready.report, terms)
     added = registry.adapters.add_version(
-        name, ready.config, ready.weights, ready.report, base_fingerprint=fingerprint, actor=actor, tenant=tenant
+        name,
+        ready.config,
+        ready.weights,
+        report,
+        base_fingerprint=base.signature.fingerprint,
+        actor=actor,
+        tenant=tenant,
+        tokenizer=tokenizer,
     )
-    return added, ready.report
+    return added, report
+
+
+def _check_sizes(files: Mapping[str, Blob]) -> None:
+    for file, limit in TOKENIZER_LIMITS.items():
+        if file in files and files[file].size > limit:
+            raise UploadTooLarge(f"{file} has {files[file].size:,} bytes; this server takes at most {limit:,}.")
+
+
+def _with_tokenizer(
+    registry: Registry, base: ServedBase, files: Mapping[str, Blob], report: Report, terms: Terms
+) -> tuple[AdapterTokenizer | None, Report]:
+    """What the version brings for text, and the report with what was found. The weights say how many rows there are."""
+    paths = {file: registry.store.blob_path(files[file].sha256) for file in TOKENIZER_LIMITS if file in files}
+    if not paths or report.summary is None:
+        return None, report
+    tokenizer, finding = check_tokenizer(paths, base, report.summary.vocab_size, terms)
+    return tokenizer, Report([*report.findings, finding], report.summary)
 
 
 def _copied(registry: Registry, path: Path) -> Blob:

@@ -1,6 +1,7 @@
 """From the `model` a client names to what the engine runs with."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
@@ -8,30 +9,52 @@ from loraplex.registry.snapshot import ResolvedAdapter
 
 from .errors import ApiError, from_engine, invalid, not_found, overloaded
 from .state import State
+from .wording import Wording
 
 
-async def resolve_adapters(
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a request runs with from its first text to its last token, whatever the names mean meanwhile."""
+
+    adapters: Mapping[str, tuple[ResolvedAdapter, float]]
+    """By the names that the request used, each with its scale; empty: the base alone."""
+    wording: Wording
+    vocab_size: int
+    """Token ids below it have rows."""
+
+
+async def find_served(state: State, model: str, adapters: Mapping[str, float] | None, tenant: str) -> Served:
+    """Nothing beside the base; the adapter that `model` names; or `adapters` where `model` names the base.
+
+    Raises ApiError.
+    """
+    found = _find_adapters(state, model, adapters, tenant)
+    digests = {adapter.tokenizer_digest for adapter, _ in found.values()} or {None}
+    if len(digests) > 1:
+        message = "adapters have different tokenizers or chat templates, so no prompt suits all; use them one by one."
+        raise invalid(message, "adapters")
+    own_sizes = [adapter.vocab_size for adapter, _ in found.values() if adapter.vocab_size]
+    return Served(found, await state.wordings.of(digests.pop()), min(own_sizes, default=state.model.vocab_size))
+
+
+async def ensure_known(state: State, served: Served) -> None:
+    """Return when the engine knows the adapters. Raises ApiError."""
+    for adapter, _ in served.adapters.values():
+        await _ensure(state, adapter)
+
+
+def _find_adapters(
     state: State, model: str, adapters: Mapping[str, float] | None, tenant: str
 ) -> dict[str, tuple[ResolvedAdapter, float]]:
-    """What a request runs with, by the names it used, each with its scale.
-
-    Nothing for the base; the adapter that `model` names; or `adapters` where `model` names the base. When this returns,
-    the engine knows them. Raises ApiError.
-    """
     if adapters is None:
         found = find_model(state, model, tenant)
-        resolved = {} if found is None else {model: (found, 1.0)}
-    else:
-        if find_model(state, model, tenant) is not None:
-            message = (
-                f"adapters are added to the base: set model to '{state.settings.base_name}', or leave adapters out."
-            )
-            raise invalid(message, "adapters")
-        resolved = {name: (_find_adapter(state, name, tenant), scale) for name, scale in adapters.items()}
-        if len({adapter.digest for adapter, _ in resolved.values()}) < len(resolved):
-            raise invalid("Two names in adapters mean the same adapter; add their scales up.", "adapters")
-    for adapter, _ in resolved.values():
-        await _ensure(state, adapter)
+        return {} if found is None else {model: (found, 1.0)}
+    if find_model(state, model, tenant) is not None:
+        message = f"adapters are added to the base: set model to '{state.settings.base_name}', or leave adapters out."
+        raise invalid(message, "adapters")
+    resolved = {name: (_find_adapter(state, name, tenant), scale) for name, scale in adapters.items()}
+    if len({adapter.digest for adapter, _ in resolved.values()}) < len(resolved):
+        raise invalid("Two names in adapters mean the same adapter; add their scales up.", "adapters")
     return resolved
 
 

@@ -1,11 +1,12 @@
 """From checked prompts and parameters to running generations; shared by the OpenAI endpoints and the playground."""
 
-import asyncio
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from loraplex.engine.activation import explain_absence, find_start
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
@@ -14,20 +15,15 @@ from loraplex.engine.sampling import SamplingParams
 from .auth import Caller
 from .errors import ApiError, invalid, overloaded
 from .generation import Generation
-from .resolve import explain, resolve_adapters
+from .resolve import Served, ensure_known, explain
 from .state import State
-
-INLINE_CHARS = 8192
-"""Text up to this length is rendered and tokenized on the event loop, longer text on a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What to generate: prompts as token ids, the same parameters for all. `prompt_field` names them in errors."""
 
-    model: str
-    adapters: Mapping[str, float] | None = None
-    """Names and scales of adapters that are summed; `model` is then the base."""
+    served: Served
     prompts: Sequence[list[int]]
     params: SamplingParams
     prompt_field: str
@@ -43,16 +39,18 @@ async def start_generations(state: State, caller: Caller, order: Order, request_
     if not state.engine.ready():
         raise overloaded(f"The engine is {state.engine.state.value}. Try again in a moment.")
     _verify(order, state)
-    adapters = await resolve_adapters(state, order.model, order.adapters, caller.tenant)
+    await ensure_known(state, order.served)
+    adapters = order.served.adapters
     for name, (adapter, _) in adapters.items():
-        _check_invocation(name, adapter.invocation_tokens, order, state)
+        _check_invocation(name, adapter.invocation_tokens, order)
+    params, end_token_id = _ending(order)
     refs = [AdapterRef(digest=adapter.digest, scale=scale) for adapter, scale in adapters.values()]
     call_id, n = uuid.uuid4().hex, order.params.n
     requests = [
         GenerateRequest(
             request_id=f"{call_id}-{number}",
             prompt_token_ids=prompt,
-            params=order.params,
+            params=params,
             adapters=refs,
             tenant=caller.tenant,
             cache_salt=f"{caller.tenant}\0{order.cache_salt}",
@@ -64,14 +62,19 @@ async def start_generations(state: State, caller: Caller, order: Order, request_
     label = next(iter(adapters.values()))[0].name if len(adapters) == 1 else state.settings.base_name
     words = partial(explain, state, caller.tenant, {name: adapter for name, (adapter, _) in adapters.items()})
     return [
-        Generation(state.engine, state.tokenizer, request, state.metrics, label, request_id, words, number * n)
+        Generation(
+            engine=state.engine,
+            wording=order.served.wording,
+            request=request,
+            metrics=state.metrics,
+            model=label,
+            trace_id=request_id,
+            explain=words,
+            first_index=number * n,
+            end_token_id=end_token_id,
+        )
         for number, request in enumerate(requests)
     ]
-
-
-async def off_loop(work: Callable[[], list[int]], chars: int) -> list[int]:
-    """The result of `work` on `chars` characters, without holding up the event loop for long."""
-    return work() if chars <= INLINE_CHARS else await asyncio.to_thread(work)
 
 
 def check_chars(chars: int, state: State, field: str) -> None:
@@ -81,9 +84,17 @@ def check_chars(chars: int, state: State, field: str) -> None:
         raise invalid(f"{field} has {chars} characters; this server takes at most {limit}.", field, "prompt_too_long")
 
 
+def _ending(order: Order) -> tuple[SamplingParams, int | None]:
+    """The parameters with the adapter's own end token among them, and that token where the client did not name it."""
+    params, end = order.params, order.served.wording.end_token_id
+    if end is None or params.ignore_eos or end in params.stop_token_ids:
+        return params, None
+    return msgspec.structs.replace(params, stop_token_ids=[*params.stop_token_ids, end]), end
+
+
 def _verify(order: Order, state: State) -> None:
     try:
-        order.params.verify(state.model.vocab_size)
+        order.params.verify(order.served.vocab_size)
     except ValueError as error:
         raise invalid(f"{error}.", _named_field(str(error), order)) from None
     for prompt in order.prompts:
@@ -91,7 +102,7 @@ def _verify(order: Order, state: State) -> None:
 
 
 def _check_prompt(prompt: list[int], order: Order, state: State) -> None:
-    field, limit, vocabulary = order.prompt_field, state.max_model_len, state.model.vocab_size
+    field, limit, vocabulary = order.prompt_field, state.max_model_len, order.served.vocab_size
     if not prompt:
         raise invalid(f"{field} is empty; at least one token is needed.", field)
     if max(prompt) >= vocabulary or min(prompt) < 0:
@@ -103,10 +114,10 @@ def _check_prompt(prompt: list[int], order: Order, state: State) -> None:
         raise _too_long(len(prompt), output, limit, order)
 
 
-def _check_invocation(name: str, invocation_tokens: Sequence[int], order: Order, state: State) -> None:
+def _check_invocation(name: str, invocation_tokens: Sequence[int], order: Order) -> None:
     """Refuse a prompt that never switches an adapter on: the engine would, but only once it has loaded it."""
     if any(find_start(prompt, invocation_tokens) is None for prompt in order.prompts):
-        text = state.tokenizer.decode(list(invocation_tokens), skip_special_tokens=False)
+        text = order.served.wording.tokenizer.decode(list(invocation_tokens), skip_special_tokens=False)
         message = explain_absence(f"'{name}'", invocation_tokens, text)
         raise invalid(f"{message}.", order.prompt_field, "adapter_not_invoked")
 

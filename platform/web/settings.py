@@ -100,6 +100,10 @@ class Settings(BaseSettings):
         False, description="Let POST /v1/load_lora_adapter download adapters from the Hugging Face hub, by commit"
     )
 
+    adapter_tokenizers: bool = Field(
+        False, description="Let adapters bring added tokens and a chat template; templates run in a sandboxed process"
+    )
+
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
     max_model_len: Count | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
@@ -110,6 +114,9 @@ class Settings(BaseSettings):
     num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; wins over kv_cache_memory")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt beginnings")
     adapter_memory: Bytes = Field(ByteSize(512 << 20), description="Memory for the weights of loaded adapters")
+    adapter_host_memory: Bytes = Field(
+        ByteSize(512 << 20), description="Host memory for the weights of adapters that had to leave; 0: none"
+    )
     max_loaded_adapters: Count = Field(256, description="Adapters that may be loaded at once")
     max_queue: Count = Field(512, description="Waiting requests over all tenants; one more is refused with 503")
     seed: int = Field(0, description="Seed of requests that bring none")

@@ -14,7 +14,6 @@ from loraplex.registry.migrate import upgrade
 from loraplex.registry.registry import Registry
 from loraplex.registry.shared_secrets import SESSIONS, shared_secret
 
-from .chat_template import ChatTemplate
 from .data_folder import prepare_data_folder
 from .engine_door import EngineDoor
 from .limits import Slots
@@ -24,6 +23,8 @@ from .reconcile import Reconciler
 from .sessions import Sessions
 from .settings import Settings
 from .token_text import TokenText
+from .wording import Template, Wording, base_wording
+from .wordings import Wordings
 
 
 class UsedKeys:
@@ -48,10 +49,7 @@ class State:
     engine: EngineDoor
     model_folder: Path
     model: ModelConfig
-    tokenizer: Tokenizer
-    token_text: TokenText
-    template: ChatTemplate | None
-    """None when the model has no chat template: then it has no chat endpoint."""
+    wordings: Wordings
     credentials: Credentials
     sessions: Sessions
     metrics: Metrics
@@ -69,6 +67,23 @@ class State:
     """Unix time of the start; the base model's `created`."""
 
     @property
+    def wording(self) -> Wording:
+        """The base's."""
+        return self.wordings.base
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.wording.tokenizer
+
+    @property
+    def token_text(self) -> TokenText:
+        return self.wording.token_text
+
+    @property
+    def template(self) -> Template | None:
+        return self.wording.template
+
+    @property
     def max_model_len(self) -> int:
         """Tokens of prompt plus output, as far as known: the engine may have room for less than the checkpoint says."""
         if self.engine.info is not None:
@@ -83,7 +98,9 @@ def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None
     """
     prepare_data_folder(settings.data_dir)
     model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
-    base = ServedBase(settings.base_name, base_signature(model_folder), settings.trained_name)
+    signature = base_signature(model_folder)
+    base = ServedBase(settings.base_name, signature, settings.trained_name, model_folder)
+    wording = base_wording(tokenizer, settings.max_prompt_chars)
     upgrade(settings.database)
     registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))
     credentials = ensure_credentials(
@@ -97,9 +114,9 @@ def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None
         engine=door,
         model_folder=model_folder,
         model=model,
-        tokenizer=tokenizer,
-        token_text=TokenText(tokenizer),
-        template=_template(tokenizer, settings),
+        wordings=Wordings(
+            wording, model.eos_token_ids, registry.tokenizers, settings.max_prompt_chars, settings.adapter_tokenizers
+        ),
         credentials=credentials,
         sessions=Sessions(registry.users, shared_secret(registry.database, SESSIONS), settings.session_hours),
         metrics=Metrics(settings.base_name),
@@ -107,9 +124,3 @@ def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
     )
-
-
-def _template(tokenizer: Tokenizer, settings: Settings) -> ChatTemplate | None:
-    if tokenizer.chat_template is None:
-        return None
-    return ChatTemplate(tokenizer.chat_template, tokenizer.named_tokens, settings.max_prompt_chars)

@@ -1,5 +1,6 @@
 """TokenText: what one token stands for, as text and as bytes; for log-probabilities."""
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from tokenizers.decoders import ByteLevel
@@ -21,16 +22,21 @@ ALPHABET = _byte_alphabet()
 
 
 class TokenText:
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    """`base`: of the tokenizer that this one extends; its tokens are looked up there."""
+
+    def __init__(self, tokenizer: Tokenizer, base: "TokenText | None" = None) -> None:
         self._tokenizer = tokenizer
         self._byte_level = _is_byte_level(tokenizer)
         self._added = {i: token.content for i, token in tokenizer.backend.get_added_tokens_decoder().items()}
-        self.of = lru_cache(maxsize=65536)(self._of)
+        self._base = base
+        self.of: Callable[[int], tuple[str, bytes]] = lru_cache(maxsize=65536)(self._of) if base is None else self._of
         """Token id to (text, bytes). Half a character is U+FFFD in the text, and whole in the bytes."""
 
     def _of(self, token_id: int) -> tuple[str, bytes]:
         if token_id in self._added:
             return self._added[token_id], self._added[token_id].encode()
+        if self._base is not None:
+            return self._base.of(token_id)
         raw = self._bytes(self._tokenizer.token(token_id) or "")
         return raw.decode(errors="replace"), raw
 

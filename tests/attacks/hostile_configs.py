@@ -172,7 +172,7 @@ def odd_invocations() -> Iterator[Setting]:
     ]  # fmt: skip
     for index, value in enumerate(values):
         yield f"invocation-{index}", f"{key} is {ascii(value)[:100]}", {key: value}
-    yield "invocation-vocabulary", "holds 50, outside the base's vocabulary of 50", {key: [5, 50, 5]}
+    yield "invocation-vocabulary", "holds 320, outside the base's vocabulary of 320", {key: [5, 320, 5]}
     yield "invocation-largest", "holds 2147483647, outside", {key: [(1 << 31) - 1]}
     for other, value in (("use_dora", True), ("bias", "all"), ("bias", "lora_only")):
         reason = f"{other} is {value!r} beside {key}: it would act before"

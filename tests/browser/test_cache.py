@@ -44,7 +44,10 @@ async def test_who_is_in_memory_and_who_leaves_next(
     await expect(page.get_by_text("2.0 kB of 1.0 MB")).to_be_visible()
     await http.post("/api/v1/adapters/sql-v2/evict")
     engine.evicted_for = {sql: json}
+    engine.kept = {sql}
     await expect(row(page, "sql-v2")).to_contain_text("1last for json")
+    await expect(row(page, "sql-v2")).to_contain_text("Ready · in host cache")
+    await expect(page.get_by_text("of 1.0 MB, 1 kept")).to_be_visible()
     await expect(next_out).to_have_text("json would be evicted next, idle 3 s")
 
 

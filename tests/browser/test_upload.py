@@ -10,8 +10,10 @@ from playwright.async_api import Page, expect
 from safetensors.torch import load_file, save_file
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.web.adapter_tokenizers.files import TEMPLATE_FILE, TOKENIZER_LIMITS
 from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine
+from tests.web.tokenizer_folders import save_tokenizer
 
 from .conftest import Watch
 
@@ -64,6 +66,27 @@ async def test_two_dropped_files_become_an_adapter(page: Page, engine: FakeEngin
     await page.get_by_role("link", name="Open its page").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("sql")
     await expect(page.locator("#snippet-1")).to_contain_text('"model": "sql"')
+
+
+async def test_a_dropped_folder_brings_its_tokenizer(
+    page: Page, state: State, adapter_folders: list[Path], checkpoint: Path, tmp_path: Path
+) -> None:
+    """And another adapter, chosen after it, does not get it."""
+    state.settings = state.settings.model_copy(update={"adapter_tokenizers": True})
+    folder = changed(adapter_folders[0], tmp_path / "own")
+    save_tokenizer(checkpoint, folder)
+    await page.goto("/upload")
+    await drop(page, *folder.iterdir())
+    for file in TOKENIZER_LIMITS:
+        await expect(page.locator("#chosen")).to_contain_text(file)
+    await send(page, "own")
+    await page.get_by_role("link", name="Open its page").click()
+    await expect(page.locator(".findings")).to_contain_text("3 added tokens, own chat template")
+    await page.goto("/upload")
+    await drop(page, *folder.iterdir())
+    await expect(page.locator("#chosen")).to_contain_text(TEMPLATE_FILE)
+    await drop_folder(page, adapter_folders[1])
+    await expect(page.locator("#chosen")).not_to_contain_text(TEMPLATE_FILE)
 
 
 async def test_progress_is_shown_and_an_upload_can_be_cancelled(

@@ -227,13 +227,13 @@ class FakeAdapters:
         assert self.held[digest]
         return digest not in self.changing
 
-    def invocation_tokens(self, digest: str) -> tuple[int, ...]:
-        assert self.held[digest]
-        return INVOCATIONS.get(digest, ())
-
     def vocab_size(self, digest: str) -> int:
         assert self.held[digest]
         return self.vocab_sizes.get(digest, 1 << 30)
+
+    def invocation_tokens(self, digest: str) -> tuple[int, ...]:
+        assert self.held[digest]
+        return INVOCATIONS.get(digest, ())
 
     def _is_here(self, digest: str) -> bool:
         if digest in self.held:

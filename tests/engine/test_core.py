@@ -93,7 +93,7 @@ def test_status_counts_what_happened() -> None:
     adapters = FakeAdapters()
     adapters.register("a", "b")
     harness = Harness(num_blocks=20, block_size=4, adapters=adapters, max_num_seqs=2)
-    described = [AdapterStatus(digest=d, state=s, bytes=8) for d, s in (("b", "resident"), ("a", "resident"))]
+    described = [AdapterStatus(digest=d, state="resident", bytes=8, host_bytes=5) for d in "ba"]
     harness.core = EngineCore(harness.scheduler, harness.runner, lambda: described, strict=True)
     harness.add(make_request("cached", tokens(8, 9), max_tokens=1))
     harness.drain()
@@ -107,6 +107,7 @@ def test_status_counts_what_happened() -> None:
     assert sorted(status.block_map) == [0] * 12 + [1] * 2 + [2] * 2 + [4] * 3
     assert [(adapter.running, adapter.waiting) for adapter in status.adapters] == [(0, 0), (1, 1)]
     assert (status.prompt_tokens, status.generation_tokens, status.adapter_bytes_used) == (22, 3, 16)
+    assert status.adapter_host_bytes_used == 10
     assert 0 < status.host_seconds <= status.step_seconds
     harness.drain()
     assert harness.core.status().sequence == 2

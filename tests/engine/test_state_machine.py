@@ -60,7 +60,8 @@ class Walk(RuleBasedStateMachine):
     @initialize(seed=SEEDS)
     def start(self, seed: int) -> None:
         source = random.Random(seed)
-        self.house = House(Path("unused"), pages=source.randint(1, 3), slots=source.randint(1, 3))
+        pages, slots, host_pages = source.randint(1, 3), source.randint(1, 3), source.choice([0, 1, 2])
+        self.house = House(Path("unused"), pages, slots, host_pages)
         self.adapters = self.house.pool
         for number, rank in enumerate(RANKS):
             digest, folder = stored(number)

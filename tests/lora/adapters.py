@@ -25,7 +25,7 @@ BASE = BaseSignature(
         "down_proj": (40, 16),
     },
     name="acme/tiny",
-    vocab_size=50,
+    vocab_size=320,
     hidden_size=16,
     normed_head_size=6,
 )

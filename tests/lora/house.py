@@ -47,14 +47,14 @@ class Clock:
 
 
 class House:
-    """A pool for `pages` pages of 8 ranks, and the adapters registered in it."""
+    """A pool for `pages` pages of 8 ranks, a host cache for `host_pages`, and the adapters registered in it."""
 
-    def __init__(self, folder: Path, pages: int = 3, slots: int = 8) -> None:
+    def __init__(self, folder: Path, pages: int = 3, slots: int = 8, host_pages: int = 0) -> None:
         self.folder = folder
         self.executor, self.clock = ManualExecutor(), Clock()
         self.pool = AdapterPool(
             BASE, memory=pages * PAGE, slots=slots, dtype=torch.float32, device=torch.device("cpu"),
-            executor=self.executor, clock=self.clock,
+            host_memory=host_pages * PAGE, executor=self.executor, clock=self.clock,
         )  # fmt: skip
         self.seeds: dict[str, tuple[int, int]] = {}
 

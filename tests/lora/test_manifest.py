@@ -116,10 +116,10 @@ def test_identity_changes_with_the_result(tmp_path: Path) -> None:
 
 
 def test_invocation_tokens(tmp_path: Path) -> None:
-    folder = write_adapter(tmp_path, make_config(alora_invocation_tokens=[49, 0, 49]), make_tensors())
-    assert read_manifest(folder).invocation_tokens == (49, 0, 49)
+    folder = write_adapter(tmp_path, make_config(alora_invocation_tokens=[319, 0, 319]), make_tensors())
+    assert read_manifest(folder).invocation_tokens == (319, 0, 319)
     assert {finding.check: finding.message for finding in findings(folder)}["activation"] == (
-        "it acts on a prompt from the last [49, 0, 49] on"
+        "it acts on a prompt from the last [319, 0, 319] on"
     )
     plain = read_manifest(write_adapter(tmp_path, make_config(alora_invocation_tokens=None), make_tensors()))
     assert (

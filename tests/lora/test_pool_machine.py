@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from .adapters import make_adapter
-from .house import House
+from .house import PAGE, House
 
 RANKS = (1, 8, 9, 16, 24, 40)
 """The pool has three pages: the last adapter never fits, the one before only alone."""
@@ -29,9 +29,10 @@ class PoolMachine(RuleBasedStateMachine):
     """Digests, one entry per acquire that was answered with True."""
     index = st.integers(0, len(RANKS) - 1)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.house = House(Path("unused"), pages=3, slots=3)
+    @initialize(host_pages=st.sampled_from([0, 2, 4]))
+    def build(self, host_pages: int) -> None:
+        self.house = House(Path("unused"), pages=3, slots=3, host_pages=host_pages)
+        self.host_pages = host_pages
         self.pool = self.house.pool
         self.known: set[str] = set()
         self.pinned: set[str] = set()
@@ -102,7 +103,9 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.house.executor.jobs)
     @rule(data=st.data())
     def finish_a_job(self, data: st.DataObject) -> None:
-        self.house.executor.run(data.draw(st.integers(0, len(self.house.executor.jobs) - 1)))
+        """The first one where there is a host cache: its promise."""
+        last = 0 if self.host_pages else len(self.house.executor.jobs) - 1
+        self.house.executor.run(data.draw(st.integers(0, last)))
 
     @precondition(lambda self: self.house.executor.jobs)
     @rule()
@@ -122,6 +125,9 @@ class PoolMachine(RuleBasedStateMachine):
         for digest, status in statuses.items():
             assert (status.running, status.pinned) == (self.users[digest], digest in self.pinned)
             assert (status.error is not None) == (status.state == "failed")
+            assert (status.tier == "device") == (status.state == "resident")
+        kept = sum(status.host_bytes for status in statuses.values())
+        assert kept <= self.pool.host_bytes_used <= self.host_pages * PAGE
 
     @invariant()
     def who_is_used_keeps_its_pages(self) -> None:
@@ -132,7 +138,7 @@ class PoolMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened, the pool can be emptied, and every adapter that fits can be had."""
         self._let_everything_go()
-        assert self.pool.bytes_used == 0
+        assert self.pool.bytes_used == self.pool.host_bytes_used == 0
         for index, rank in enumerate(RANKS):
             digest, folder = stored(index)
             self.pool.register(digest, str(folder))

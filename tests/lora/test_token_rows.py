@@ -14,8 +14,10 @@ from loraplex.lora.manifest import EMBEDDING, HEAD, BaseSignature
 from loraplex.lora.pool import AdapterPool
 from loraplex.lora.values import Bits
 
-from .adapters import BASE, Tensors, make_config, make_tensors, read_manifest, write_adapter
+from .adapters import BASE as WIDE
+from .adapters import Tensors, make_config, make_tensors, read_manifest, write_adapter
 
+BASE = replace(WIDE, vocab_size=50)
 TIED = replace(BASE, tied=True)
 VOCABULARY, SIZE = BASE.vocab_size, BASE.hidden_size
 EMBED, LM_HEAD = "base_model.model.model.embed_tokens.", "base_model.model.lm_head."
@@ -92,6 +94,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
     "head-of-rank-1": ("lm_head has rank 1, adapter_config.json says 4", make_config(target_modules=["lm_head"]), {
         LM_HEAD + "lora_A.weight": matrix(1), LM_HEAD + "lora_B.weight": matrix(VOCABULARY, 1),
     }),
+    "activated-embedding": (
+        "embed_tokens is adapted beside alora_invocation_tokens",
+        make_config(target_modules=["q_proj", "down_proj", "embed_tokens"], alora_invocation_tokens=[5]),
+        {EMBED + "lora_embedding_A": matrix(4, VOCABULARY), EMBED + "lora_embedding_B": matrix(SIZE, 4)},
+    ),
     "embedding-untargeted": ("target_modules does not name: embed_tokens", make_config(), {
         EMBED + "lora_embedding_A": matrix(4, VOCABULARY), EMBED + "lora_embedding_B": matrix(SIZE, 4),
     }),
@@ -197,7 +204,8 @@ def test_which_tokens_are_trained_is_part_of_the_identity(tmp_path: Path) -> Non
                 tmp_path / str(number),
                 tokens(trainable_token_indices=ids),
                 make_tensors() | {EMBED + TRAINED: matrix(2)},
-            )
+            ),
+            BASE,
         ).digest
         for number, ids in enumerate(([3, 5], [3, 6], [5, 3]))
     ]
@@ -212,7 +220,7 @@ def test_dora_does_not_go_with_rows_of_its_own(tmp_path: Path) -> None:
         LM_HEAD + "lora_magnitude_vector": np.ones(VOCABULARY, np.float32),
     }
     config = make_config(target_modules=["lm_head"], use_dora=True)
-    digest = read_manifest(write_adapter(tmp_path, config, extra)).digest
+    digest = read_manifest(write_adapter(tmp_path, config, extra), BASE).digest
     pool = AdapterPool(
         BASE, memory=1 << 21, slots=1, dtype=torch.float32, device=torch.device("cpu"), modules=BASE_ENDS
     )

@@ -39,12 +39,16 @@ class FakeEngine:
         self.registered: dict[str, AdapterSpec] = {}
         self.changing: set[str] = set()
         self.resident: set[str] = set()
+        self.kept: set[str] = set()
+        """Digests that the host cache has a copy of."""
         self.idle: dict[str, float] = {}
         """digest -> seconds since its last use; none where it was never used."""
         self.evictions: Counter[str] = Counter()
         self.evicted_for: dict[str, str] = {}
         self.refused: set[str] = set()
         """Digests whose registration fails."""
+        self.says: dict[str, list[int]] = {}
+        """Token ids that an adapter answers with instead of its sentence."""
         self.unloadable: set[str] = set()
         """Digests whose load fails."""
         self.stuck: set[str] = set()
@@ -72,6 +76,7 @@ class FakeEngine:
             block_map=self._block_map(),
             adapters=adapters,
             adapter_bytes_used=len(self.resident) * 1000,
+            adapter_host_bytes_used=len(self.kept) * 1000,
             steps=10,
             prompt_tokens=20,
             generation_tokens=30 + self.made,
@@ -103,9 +108,11 @@ class FakeEngine:
         return AdapterStatus(
             digest=spec.digest,
             state=state,
+            tier="device" if state == "resident" else "host" if spec.digest in self.kept else "disk",
             rank=8,
             pages=2,
             bytes=1000,
+            host_bytes=1000 if spec.digest in self.kept else 0,
             pinned=spec.pinned,
             running=running,
             loads=1,
@@ -135,6 +142,7 @@ class FakeEngine:
             kv_cache_bytes=1 << 20,
             weight_bytes=1 << 20,
             adapter_memory=1 << 20,
+            adapter_host_memory=1 << 20,
             max_loaded_adapters=8,
             num_threads=1,
             load_seconds=0.1,
@@ -195,19 +203,22 @@ class FakeEngine:
     def _output(self, request: GenerateRequest) -> list[int]:
         """The sentence and the end-of-sequence token, or the sentence again and again, cut at max_tokens."""
         digest = request.adapters[0].digest if request.adapters else None
-        sentence = self._tokenizer.encode(sentence_of(digest), add_special_tokens=False)
+        sentence = self.says.get(digest or "") or self._tokenizer.encode(sentence_of(digest), add_special_tokens=False)
         limit = request.params.max_tokens
         room = MAX_MODEL_LEN - len(request.prompt_token_ids) if limit is None else limit
         if request.params.ignore_eos:
             return (sentence * (room // len(sentence) + 1))[:room] or [-1]
         eos = self._tokenizer.eos_token_id
         assert eos is not None
-        return [*sentence, eos][:room] or [-1]
+        output = [*sentence, eos][:room] or [-1]
+        stop = next((at for at, token in enumerate(output) if token in request.params.stop_token_ids), len(output))
+        return output[: stop + 1]
 
     def _tokens(self, request: GenerateRequest, index: int, output: list[int], step: int) -> Tokens:
         token, params = output[step], request.params
         token_ids = [token] if token >= 0 else []
-        stopped = token == self._tokenizer.eos_token_id and not params.ignore_eos
+        asked = token in params.stop_token_ids
+        stopped = asked or (token == self._tokenizer.eos_token_id and not params.ignore_eos)
         last = step == len(output) - 1
         first_choice = step == 0 and index == 0
         return Tokens(
@@ -217,6 +228,7 @@ class FakeEngine:
             logprobs=None if params.logprobs is None else [logprob_of(t, params.logprobs) for t in token_ids],
             prompt_logprobs=self._prompt_logprobs(request) if first_choice else None,
             finish_reason=(FinishReason.STOP if stopped else FinishReason.LENGTH) if last else None,
+            stop_reason=token if last and asked else None,
             cached_tokens=4 if step == 0 else 0,
             queue_seconds=0.001 if step == 0 else None,
         )

@@ -77,16 +77,19 @@ async def test_rows_stand_in_the_order_in_which_they_would_stay(
     trusted: Headers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Busy ones first, who leaves next last of those in memory; then what loads, what failed, what is on disk."""
+    """Busy ones first, who leaves next last of those in memory; then what loads, what failed, what the host cache has,
+    what is on disk."""
     [sql] = state.registry.snapshots.current.of_tenant()
-    digests = [f"{place:064x}" for place in range(5)]
+    digests = [f"{place:064x}" for place in range(6)]
     statuses = [
         AdapterStatus(digest=digests[0], state="registered", evictions=2, evicted_for=digests[1]),
         AdapterStatus(digest=digests[1], state="resident", last_used_seconds_ago=50.0, evictions=1),
         AdapterStatus(digest=digests[2], state="resident", last_used_seconds_ago=5.0, running=2, pages=1, bytes=10),
         AdapterStatus(digest=digests[3], state="failed", error="no", evictions=1, evicted_for="f" * 64),
         AdapterStatus(digest=digests[4], state="resident", last_used_seconds_ago=9.0),
+        AdapterStatus(digest=digests[5], state="registered", tier="host", host_bytes=10, loads=3, host_loads=2),
     ]
+    statuses[5].load_seconds, statuses[5].evictions = 0.0021, 3
     status = state.engine.status
     assert status is not None
     status.adapters = [*statuses, AdapterStatus(digest="f" * 64, state="resident", last_used_seconds_ago=999.0)]
@@ -95,15 +98,18 @@ async def test_rows_stand_in_the_order_in_which_they_would_stay(
     monkeypatch.setattr("loraplex.web.admin.cache_rows._owners", lambda state, tenant: owners)
     view = await asyncio.to_thread(cache_view, state, "default", 100)
     assert view is not None
-    assert [row.digest for row in view.rows] == [digests[place] for place in (2, 4, 1, 3, 0)]
-    assert [row.leaves_next for row in view.rows] == [False, False, True, False, False]
-    assert [row.use for row in view.rows] == ["2 running", "idle 9 s", "idle 50 s", "–", "–"]
+    assert [row.digest for row in view.rows] == [digests[place] for place in (2, 4, 1, 3, 5, 0)]
+    assert [row.leaves_next for row in view.rows] == [False, False, True, False, False, False]
+    assert [row.use for row in view.rows] == ["2 running", "idle 9 s", "idle 50 s", "–", "–", "–"]
+    assert (view.rows[4].words, view.rows[4].load_time) == ("Ready · in host cache", "2 from host, last 2 ms")
+    assert (view.host, view.host_used, view.host_capacity) == (1, "0 B", "1.0 MB")
     assert [row.evicted_for for row in view.rows] == [
         "",
         "",
         "last asked to leave",
         "last for ffffffffffff",
+        "last asked to leave",
         "last for sql",
     ]
-    assert [row.can_load for row in view.rows] == [False, False, False, True, True]
-    assert (view.resident, view.total, view.evictions, view.next_idle) == (3, 5, 4, "idle 50 s")
+    assert [row.can_load for row in view.rows] == [False, False, False, True, True, True]
+    assert (view.resident, view.total, view.evictions, view.next_idle) == (3, 6, 7, "idle 50 s")

@@ -8,6 +8,7 @@ import huggingface_hub
 import pytest
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.web.adapter_tokenizers.files import TOKENIZER_LIMITS
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine, sentence_of
@@ -42,7 +43,8 @@ async def test_an_adapter_of_a_commit(
     assert (await load(client, "sql", PINNED)).text == "Success: LoRA adapter 'sql' added successfully."
     [digest] = engine.registered
     assert await said(client, "sql") == sentence_of(digest)
-    assert {file for _, file in hub.asked} == {CONFIG_FILE, WEIGHTS_FILE}
+    assert {file for method, file in hub.asked if method == "GET"} == {CONFIG_FILE, WEIGHTS_FILE}
+    assert {file for _, file in hub.asked} == {CONFIG_FILE, WEIGHTS_FILE, *TOKENIZER_LIMITS}
     assert list(state.registry.store.incoming.iterdir()) == []
 
 

@@ -89,7 +89,8 @@ async def test_adapter_series_come_and_go(
     assert dict(labels) == expected
     loaded = (("adapter_name", "sql"), ("level", "cpu"), ("pinned", "false"), ("rank", "8"))
     assert found["vllm:lora_adapter_loaded"] == {loaded: 1}
-    assert found["loraplex_adapter_resident"] == {(("adapter", "sql"), ("tier", "cpu")): 1}
+    kept = (("adapter", "sql"), ("tier", "host"))
+    assert found["loraplex_adapter_resident"] == {(("adapter", "sql"), ("tier", "cpu")): 1, kept: 0}
     placed = (("adapter", "sql"), ("tier", "cpu"))
     assert (found["loraplex_adapter_pages"][placed], found["loraplex_adapter_bytes"][placed]) == (2, 1000)
     assert found["loraplex_adapter_requests_total"] == {(("adapter", "sql"), ("status", "stop")): 1}
@@ -132,7 +133,7 @@ async def test_residency_of_each_adapter(
     await client.patch("/api/v1/adapters/sql", json={"pinned": True})
     await add(client, "json", adapter_folders[1])
     [sql, json] = engine.registered
-    engine.idle, engine.evictions[json] = {sql: 90.0}, 3
+    engine.idle, engine.evictions[json], engine.kept = {sql: 90.0}, 3, {json}
     found = await scrape(client)
     for name, resident, pages, size, pinned, evictions in (("sql", 1, 2, 1000, 1, 0), ("json", 0, 0, 0, 0, 3)):
         label, placed = (("adapter", name),), (("adapter", name), ("tier", "cpu"))
@@ -141,6 +142,13 @@ async def test_residency_of_each_adapter(
         assert found["loraplex_adapter_pinned"][label] == pinned
         assert found["loraplex_adapter_evictions_total"][label] == evictions
         assert found["loraplex_adapter_loads_total"][label] == 1
+        assert found["loraplex_adapter_host_loads_total"][label] == 0
+        kept = (("adapter", name), ("tier", "host"))
+        copied = [found[f"loraplex_adapter_{what}"][kept] for what in ("resident", "pages", "bytes")]
+        assert copied == ([1, 2, 1000] if name == "json" else [0, 0, 0])
+    for tier, used in (("cpu", 1000), ("host", 1000)):
+        assert found["loraplex_adapter_cache_bytes"][(("tier", tier),)] == used
+        assert found["loraplex_adapter_cache_capacity_bytes"][(("tier", tier),)] == 1 << 20
     assert found["loraplex_adapter_idle_seconds"] == {(("adapter", "sql"),): 90.0}
     assert found["vllm:num_cpu_loaded_lora_adapters"] == {(("engine", "0"), ("model_name", "tiny")): 1}
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,16 +16,18 @@ from loraplex.engine.client import EngineClient
 from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state
-from tests.checkpoints import make_adapter
+from tests.checkpoints import make_adapter, reference_model
 
 from .conftest import KEY
 from .test_adapters_api import add
 from .test_streams import free_port
+from .tokenizer_folders import save_tokenizer
 
 
 @pytest_asyncio.fixture
 async def real(settings: Settings, checkpoint: Path) -> AsyncIterator[State]:
     small = {"port": free_port(), "num_threads": 1, "num_kv_blocks": 128, "adapter_memory": 8 << 20}
+    small["adapter_tokenizers"] = True
     state = open_state(settings.model_copy(update=small), checkpoint)
     server = Server(state)
     task = asyncio.create_task(server.serve())
@@ -106,9 +109,9 @@ async def _stream(client: httpx.AsyncClient, model: str) -> list[str]:
 
 
 async def test_loaded_by_path_into_memory_and_out_of_it(
-    real: State, http: httpx.AsyncClient, adapter_folders: list[Path]
+    real: State, http: httpx.AsyncClient, adapter_folders: list[Path], checkpoint: Path, tmp_path: Path
 ) -> None:
-    real.settings = real.settings.model_copy(update={"adapter_folders": (adapter_folders[0].parent,)})
+    real.settings = real.settings.model_copy(update={"adapter_folders": (adapter_folders[0].parent, tmp_path)})
     base = await complete(http, "tiny")
     texts = set()
     for name, folder in zip(("one", "two"), adapter_folders, strict=True):
@@ -121,6 +124,23 @@ async def test_loaded_by_path_into_memory_and_out_of_it(
     assert 'running_lora_adapters="two"' in await _metrics(http, 'adapters="two"')
     gone = await http.post("/v1/completions", json={"model": "one", "prompt": "a"})
     assert gone.json()["error"]["code"] == "model_not_found"
+    shutil.copytree(adapter_folders[0], tmp_path / "own")
+    await _answers_as_transformers(http, checkpoint, tmp_path / "own")
+
+
+async def _answers_as_transformers(client: httpx.AsyncClient, checkpoint: Path, folder: Path) -> None:
+    """With its own tokens, in rows that the base's tokenizer leaves unused, and its own template."""
+    theirs = save_tokenizer(checkpoint, folder)
+    loaded = await client.post("/v1/load_lora_adapter", json={"lora_name": "own", "lora_path": str(folder)})
+    assert loaded.status_code == 200, loaded.text
+    messages = [{"role": "user", "content": "What does <call> do?"}]
+    body = {"model": "own", "messages": messages, "max_tokens": 8, "temperature": 0, "skip_special_tokens": False}
+    answer = await client.post("/v1/chat/completions", json=body | {"ignore_eos": True})
+    prompt = theirs.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    model = reference_model(checkpoint, {"own": folder})
+    made = model.generate(**prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False, eos_token_id=None)
+    text = theirs.decode(made[0, prompt["input_ids"].shape[1] :])
+    assert answer.json()["choices"][0]["message"]["content"] == text
 
 
 async def _metrics(client: httpx.AsyncClient, awaited: str) -> str:

@@ -43,7 +43,8 @@ class CacheRow:
 
 @dataclass(frozen=True, slots=True)
 class CacheView:
-    """`share`: percent of the adapter memory in use. `hidden`: adapters that have no row because there are too many."""
+    """`share`: percent of the adapter memory in use, `host_share` of the host cache. `hidden`: adapters that have no
+    row because there are too many."""
 
     rows: Sequence[CacheRow]
     hidden: int
@@ -52,6 +53,11 @@ class CacheView:
     used: str
     capacity: str
     share: float
+    host: int
+    host_used: str
+    host_capacity: str
+    """Empty where there is no host cache."""
+    host_share: float
     pinned: int
     evictions: int
     next_name: str | None
@@ -67,6 +73,7 @@ def cache_view(state: State, tenant: str, most: int) -> CacheView | None:
     known = sorted((one for one in status.adapters if one.digest in owners), key=_place)
     leaving = next_out(known)
     used, capacity = status.adapter_bytes_used, info.adapter_memory
+    host_used, host_capacity = status.adapter_host_bytes_used, info.adapter_host_memory
     return CacheView(
         rows=[_row(one, owners, one is leaving) for one in known[:most]],
         hidden=max(0, len(known) - most),
@@ -74,7 +81,11 @@ def cache_view(state: State, tenant: str, most: int) -> CacheView | None:
         total=len(known),
         used=size_words(used),
         capacity=size_words(capacity),
-        share=round(100 * used / max(1, capacity), 1),
+        share=_percent(used, capacity),
+        host=sum(one.host_bytes > 0 for one in known),
+        host_used=size_words(host_used),
+        host_capacity=size_words(host_capacity) if host_capacity else "",
+        host_share=_percent(host_used, host_capacity),
         pinned=sum(one.pinned for one in known),
         evictions=sum(one.evictions for one in known),
         next_name=_name(*owners[leaving.digest]) if leaving else None,
@@ -92,9 +103,14 @@ def _owners(state: State, tenant: str) -> dict[str, Owner]:
     return owners
 
 
-def _place(status: AdapterStatus) -> tuple[int, bool, float]:
-    """In memory first; there the busy ones, then by last use, so that who leaves next stands last."""
-    return ORDER.index(status.state), not status.running, idle_seconds(status)
+def _percent(used: int, capacity: int) -> float:
+    return round(100 * used / max(1, capacity), 1)
+
+
+def _place(status: AdapterStatus) -> tuple[int, bool, bool, float]:
+    """In memory first; there the busy ones, then by last use, so that who leaves next stands last. The host cache comes
+    before the disk."""
+    return ORDER.index(status.state), status.tier == "disk", not status.running, idle_seconds(status)
 
 
 def _row(status: AdapterStatus, owners: dict[str, Owner], leaves_next: bool) -> CacheRow:
@@ -117,7 +133,7 @@ def _row(status: AdapterStatus, owners: dict[str, Owner], leaves_next: bool) -> 
         use=_use(status),
         waiting=f"{status.waiting} waiting" if status.waiting else "",
         loads=status.loads,
-        load_time="" if status.load_seconds is None else f"last took {1000 * status.load_seconds:.0f} ms",
+        load_time=_load_words(status),
         evictions=status.evictions,
         evicted_for=_cause(status, owners),
     )
@@ -131,6 +147,13 @@ def _use(status: AdapterStatus) -> str:
     if status.running:
         return f"{status.running} running"
     return NOTHING if status.last_used_seconds_ago is None else idle_words(status)
+
+
+def _load_words(status: AdapterStatus) -> str:
+    if status.load_seconds is None:
+        return ""
+    start = f"{status.host_loads} from host, last" if status.host_loads else "last took"
+    return f"{start} {1000 * status.load_seconds:.0f} ms"
 
 
 def _cause(status: AdapterStatus, owners: dict[str, Owner]) -> str:

@@ -97,7 +97,7 @@ def _residency(status: EngineStatus | None, info: EngineInfo | None, names: Mapp
         "states": {
             adapter.digest: {"words": residency_words(adapter), "tone": TONES[adapter.state]}
             for adapter in status.adapters
-            if adapter.state != "registered"
+            if adapter.state != "registered" or adapter.tier != "disk"
         },
         "on_disk": on_disk,
         "tiles": [_tile(place, adapter, names) for place, adapter in resident],

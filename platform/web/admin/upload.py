@@ -1,4 +1,4 @@
-"""Uploading an adapter: the page, and the report on its two files."""
+"""Uploading an adapter: the page, and the report on its files."""
 
 import asyncio
 from typing import Final
@@ -15,7 +15,7 @@ from ..api.refusals import in_words
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
-from ..registration import register_version
+from ..registration import FIELDS, register_version
 from ..state import State
 from .page import PageRoute, page
 
@@ -32,24 +32,32 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 async def upload(request: Request, state: StateOf, name: str = "") -> Response:
     limit = int(state.settings.max_adapter_bytes)
     return page(
-        request, "upload.html", SECTION, name=name, max_bytes=limit, name_pattern=HTML_PATTERN, name_rule=NAME_RULE
+        request,
+        "upload.html",
+        SECTION,
+        name=name,
+        max_bytes=limit,
+        name_pattern=HTML_PATTERN,
+        name_rule=NAME_RULE,
+        tokenizers=state.settings.adapter_tokenizers,
     )
 
 
 @router.post("/adapters/{name}/versions")
 async def register(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
-    """The report on two files as a fragment; when it has no failure, the version is served from now on.
+    """The report on an adapter's files as a fragment; when it has no failure, the version is served from now on.
 
     202 names in the header x-missing-files what has to be sent first: bytes that are already here need not come again.
     """
     fields = await form_fields(request)
-    digests = {CONFIG_FILE: fields.get("config_sha256", ""), WEIGHTS_FILE: fields.get("weights_sha256", "")}
+    needed = (CONFIG_FILE, WEIGHTS_FILE)
+    digests = {file: fields.get(field, "") for file, field in FIELDS.items() if file in needed or fields.get(field)}
     try:
         with in_words():
             missing = await asyncio.to_thread(_missing, state, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
-            added, report = await register_version(state, caller, name, digests[CONFIG_FILE], digests[WEIGHTS_FILE])
+            added, report = await register_version(state, caller, name, digests, chosen=False)
     except ApiError as error:
         return _report(request, name, _report_of(error), error=error)
     return _report(request, name, report, version=added.version.number, created=added.created)

@@ -12,6 +12,7 @@ from ..units import size_words, span_words
 TONES: Final = {"resident": "good", "loading": "warn", "failed": "bad", "registered": ""}
 """Of each state of an adapter, those first that lists show first."""
 ON_DISK: Final = "Ready · on disk"
+IN_HOST_CACHE: Final = "Ready · in host cache"
 LINEARS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -43,7 +44,7 @@ def residency_words(status: AdapterStatus) -> str:
             return "Loading"
         case "failed":
             return f"Failed: {status.error}"
-    return ON_DISK
+    return IN_HOST_CACHE if status.tier == "host" else ON_DISK
 
 
 def tile_words(status: AdapterStatus) -> str:

@@ -15,7 +15,7 @@ from loraplex.registry.views import Adapter
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
-from ..registration import register_version, uploaded_file
+from ..registration import FIELDS, register_version, uploaded_file
 from ..state import State
 from .refusals import in_words
 from .views import adapter_json, residency, version_json
@@ -26,6 +26,9 @@ router = APIRouter(tags=["Adapters"])
 class NewVersion(msgspec.Struct, forbid_unknown_fields=True):
     config_sha256: str
     weights_sha256: str
+    tokenizer_sha256: str | None = None
+    tokenizer_config_sha256: str | None = None
+    chat_template_sha256: str | None = None
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,13 +68,14 @@ async def get_report(reference: str, state: StateOf, caller: CallerOf) -> Any:
 
 @router.post("/api/v1/adapters/{name}/versions")
 async def add_version(name: str, request: Request, state: StateOf, caller: CallerOf) -> Response:
-    """Make a version of two uploaded files: 201 with the report, 200 when the name means these bytes already."""
+    """Make a version of uploaded files: 201 with the report, 200 when the name means these bytes already."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewVersion)
-    for field in NewVersion.__struct_fields__:
-        with in_words(field):
-            await asyncio.to_thread(uploaded_file, state, getattr(fields, field))
+    digests = {file: getattr(fields, field) for file, field in FIELDS.items() if getattr(fields, field) is not None}
+    for file, digest in digests.items():
+        with in_words(FIELDS[file]):
+            await asyncio.to_thread(uploaded_file, state, digest)
     with in_words():
-        added, report = await register_version(state, caller, name, fields.config_sha256, fields.weights_sha256)
+        added, report = await register_version(state, caller, name, digests, chosen=True)
     version = version_json(added.version, residency(state), state.reconciler.failures)
     body = {"name": added.name, "created": added.created, "version": version, "report": msgspec.to_builtins(report)}
     return JSONResponse(body, 201 if added.created else 200)

@@ -63,7 +63,8 @@ async def load_adapter(state: State, caller: Caller, order: LoadOrder) -> None:
             await state.reconciler.reconcile()
             _check_name(state, caller, order)
             files = await asyncio.to_thread(fetch_adapter, order.lora_path, state.settings, state.registry.store)
-            added, _ = await register_version(state, caller, order.lora_name, *(file.sha256 for file in files))
+            digests = {file: blob.sha256 for file, blob in files.items()}
+            added, _ = await register_version(state, caller, order.lora_name, digests, chosen=False)
             await _bring_into_memory(state, caller, added)
             if order.pinned:
                 await _pin(state, caller, order.lora_name)

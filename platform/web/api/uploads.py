@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, IncomingFile, check_sha256
 
+from ..adapter_tokenizers.files import TOKENIZER_LIMITS
 from ..dependencies import StateOf
 from ..errors import ApiError, invalid, not_found
 from ..sources.fetch import MAX_CONFIG_BYTES
@@ -61,9 +62,11 @@ async def _copy(request: Request, incoming: IncomingFile) -> None:
 
 
 def _limit(filename: str, state: State) -> int:
-    limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(state.settings.max_adapter_bytes)}
+    limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(state.settings.max_adapter_bytes), **TOKENIZER_LIMITS}
     if filename not in limits:
-        raise not_found(f"An adapter has the files {CONFIG_FILE} and {WEIGHTS_FILE}; {filename[:80]!a} is neither.")
+        optional = ", ".join(TOKENIZER_LIMITS)
+        message = f"An adapter has the files {CONFIG_FILE} and {WEIGHTS_FILE}, and may have {optional}"
+        raise not_found(f"{message}; {filename[:80]!a} is none of them.")
     return limits[filename]
 
 

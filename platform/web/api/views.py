@@ -41,13 +41,16 @@ def version_json(version: Version, statuses: dict[str, AdapterStatus], failures:
         "parameters": version.parameters,
         "base_model": version.base_model,
         "invocation_tokens": list(version.invocation_tokens),
+        "tokenizer_digest": version.tokenizer_digest,
         "uploaded_by": version.uploaded_by,
         "created_at": version.created_at.isoformat(),
         "enabled": version.enabled,
         "pinned": version.pinned,
         "state": status.state,
+        "tier": status.tier,
         "running": status.running,
         "bytes": status.bytes,
+        "host_bytes": status.host_bytes,
         "error": version.broken or status.error or failures.get(version.digest),
     }
 

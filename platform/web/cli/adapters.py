@@ -31,9 +31,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command(epilog="Example: loraplex adapters add support ./runs/support-r16")
 def add(name: str, folder: Path, as_json: Json = False) -> None:
     """Check the adapter in FOLDER (PEFT layout) and register it as NAME."""
-    with opened_registry(Settings()) as (registry, base):
+    settings = Settings()
+    with opened_registry(settings) as (registry, base):
         try:
-            added, report = add_from_folder(registry, base, name, folder, actor=ACTOR)
+            added, report = add_from_folder(registry, base, name, folder, ACTOR, settings.adapter_tokenizers)
         except PreflightRefused as error:
             _tell_refusal(name, error.report, as_json)
             raise typer.Exit(1) from None
@@ -148,6 +149,7 @@ def _as_json(adapter: Adapter) -> dict[str, Any]:
                 "rank": version.rank,
                 "alpha": version.alpha,
                 "target_modules": list(version.target_modules),
+                "tokenizer_digest": version.tokenizer_digest,
                 "size": version.size,
                 "enabled": version.enabled,
                 "created_at": version.created_at.isoformat(),

@@ -14,6 +14,7 @@ from ..units import size_words
 from .service_checks import Check
 
 SUPPORTED_PYTHONS = ((3, 11), (3, 13))
+REMEDIES = "--kv-cache-memory, --num-kv-blocks, --adapter-memory or --adapter-host-memory"
 
 
 def check_python() -> Check:
@@ -50,15 +51,16 @@ def check_memory(settings: Settings) -> Check:
     config, model = settings.engine_config(folder), ModelConfig.from_folder(folder)
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     free = free_memory()
-    left = free - weights - config.adapter_memory
+    adapters = config.adapter_memory + config.adapter_host_memory
+    left = free - weights - adapters
     item_bytes = choose_device(config, model).stored_dtype.itemsize
     longest = config.max_model_len or model.max_position_embeddings
     plan = plan_kv_cache(config, model, longest, item_bytes, max(0, left))
-    needs = {"weights": weights, "adapters": config.adapter_memory, "KV cache": plan.bytes}
+    needs = {"weights": weights, "adapters": adapters, "KV cache": plan.bytes}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
     what = f"memory: {size_words(free)} free; {words} for {plan.num_usable * config.block_size:,} tokens"
     if plan.bytes > left:
-        return Check("fail", what, "They do not fit. Lower --kv-cache-memory, --num-kv-blocks or --adapter-memory.")
+        return Check("fail", what, f"They do not fit. Lower {REMEDIES}.")
     return Check("ok", what)
 
 

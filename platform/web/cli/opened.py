@@ -16,8 +16,8 @@ from ..settings import Settings
 @contextmanager
 def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]:
     """The registry of the data folder, migrated, with the base model known. A running server sees changes at once."""
-    signature = base_signature(resolve_model_folder(settings.model))
-    base = ServedBase(settings.base_name, signature, settings.trained_name)
+    folder = resolve_model_folder(settings.model)
+    base = ServedBase(settings.base_name, base_signature(folder), settings.trained_name, folder)
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
     registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))

@@ -10,8 +10,10 @@ from ..auth import Caller
 from ..dependencies import CallerOf, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
+from ..resolve import find_served
 from ..serving import Order, start_generations
 from ..state import State
+from ..token_text import TokenText
 from .calls import answer, read_fields
 from .chunks import Chunks
 from .logprobs import chat_logprobs, prompt_logprobs
@@ -46,10 +48,10 @@ class ChatCall:
         fields = self.fields
         completion = fields.max_completion_tokens
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
+        served = await find_served(self._state, fields.model, fields.adapter_scales(), self._caller.tenant)
         order = Order(
-            model=fields.model,
-            adapters=fields.adapter_scales(),
-            prompts=[await chat_prompt(self._state, fields)],
+            served=served,
+            prompts=[await chat_prompt(self._state, served.wording, fields)],
             params=fields.sampling(
                 fields.max_tokens if completion is None else completion, logprobs, fields.prompt_logprobs
             ),
@@ -61,9 +63,11 @@ class ChatCall:
         return await start_generations(self._state, self._caller, order, self._request_id)
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
-        document: dict[str, Any] = {"choices": [self._choice(*pair) for pair in enumerate(answers.choices)]}
+        text = generations[0].wording.token_text
+        choices = [self._choice(index, choice, text) for index, choice in enumerate(answers.choices)]
+        document: dict[str, Any] = {"choices": choices}
         if self.fields.prompt_logprobs is not None:
-            document["prompt_logprobs"] = prompt_logprobs(answers.prompt_logprobs[0], self._state.token_text)
+            document["prompt_logprobs"] = prompt_logprobs(answers.prompt_logprobs[0], text)
         return document
 
     def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
@@ -72,16 +76,15 @@ class ChatCall:
             self._greeted.add(index)
             events = chunks.of_choice(_chunk(index, b'{"role":"assistant","content":""}', b"null"), usage)
         if delta.text or delta.logprobs:
-            logprobs = (
-                b"null" if delta.logprobs is None else encode(chat_logprobs(delta.logprobs, self._state.token_text))
-            )
+            text = generation.wording.token_text
+            logprobs = b"null" if delta.logprobs is None else encode(chat_logprobs(delta.logprobs, text))
             events += chunks.of_choice(_chunk(index, b'{"content":' + encode(delta.text) + b"}", logprobs), usage)
         if delta.finish_reason is not None:
             events += chunks.of_choice(encode(_last_chunk(delta)), usage)
         return events
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        logprobs = chat_logprobs(choice.logprobs, self._state.token_text) if self.fields.logprobs else None
+    def _choice(self, index: int, choice: Choice, text: TokenText) -> dict[str, Any]:
+        logprobs = chat_logprobs(choice.logprobs, text) if self.fields.logprobs else None
         return {
             "index": index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},

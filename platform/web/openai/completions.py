@@ -12,8 +12,10 @@ from ..auth import Caller
 from ..dependencies import CallerOf, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
+from ..resolve import find_served
 from ..serving import Order, start_generations
 from ..state import State
+from ..wording import Wording
 from .calls import answer, read_fields
 from .chunks import Chunks
 from .logprobs import CompletionLogprobs, prompt_logprobs
@@ -46,11 +48,11 @@ class CompletionCall:
 
     async def start(self) -> list[Generation]:
         fields = self.fields
-        prompts = await completion_prompts(self._state, fields)
+        served = await find_served(self._state, fields.model, fields.adapter_scales(), self._caller.tenant)
+        prompts = await completion_prompts(self._state, served.wording, fields)
         max_tokens = self._default_max_tokens(prompts) if fields.max_tokens is None else fields.max_tokens
         order = Order(
-            model=fields.model,
-            adapters=fields.adapter_scales(),
+            served=served,
             prompts=prompts,
             params=fields.sampling(max_tokens, fields.logprobs, self._prompt_logprobs(max_tokens)),
             prompt_field="prompt",
@@ -63,9 +65,7 @@ class CompletionCall:
         n = self.fields.n
         return {
             "choices": [
-                self._choice(
-                    index, choice, generations[index // n].prompt_token_ids, answers.prompt_logprobs[index // n]
-                )
+                self._choice(index, choice, generations[index // n], answers.prompt_logprobs[index // n])
                 for index, choice in enumerate(answers.choices)
             ]
         }
@@ -73,8 +73,8 @@ class CompletionCall:
     def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
         events, text = b"", delta.text
         if delta.index not in self._begun:
-            self._begun[delta.index] = self._new_logprobs()
-            text = self._echoed(generation.prompt_token_ids) + text
+            self._begun[delta.index] = self._new_logprobs(generation.wording)
+            text = self._echoed(generation) + text
         if text or delta.logprobs:
             logprobs = self._chunk_logprobs(delta)
             choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}' % (
@@ -99,40 +99,42 @@ class CompletionCall:
         return self.fields.prompt_logprobs
 
     def _choice(
-        self, index: int, choice: Choice, prompt: list[int], prompt_entries: list[TokenLogprob | None]
+        self, index: int, choice: Choice, generation: Generation, prompt_entries: list[TokenLogprob | None]
     ) -> dict[str, Any]:
         asked = self.fields.prompt_logprobs is not None
         return {
             "index": index,
-            "text": self._echoed(prompt) + choice.text,
-            "logprobs": self._logprobs(choice, prompt, prompt_entries),
+            "text": self._echoed(generation) + choice.text,
+            "logprobs": self._logprobs(choice, generation, prompt_entries),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
-            "prompt_logprobs": prompt_logprobs(prompt_entries, self._state.token_text) if asked else None,
+            "prompt_logprobs": prompt_logprobs(prompt_entries, generation.wording.token_text) if asked else None,
         }
 
     def _logprobs(
-        self, choice: Choice, prompt: list[int], prompt_entries: list[TokenLogprob | None]
+        self, choice: Choice, generation: Generation, prompt_entries: list[TokenLogprob | None]
     ) -> dict[str, Any] | None:
         if self.fields.logprobs is None:
             return None
         token_ids: list[int] = choice.token_ids
         entries: list[TokenLogprob | None] = [*choice.logprobs]
         if self.fields.echo:
-            token_ids, entries = prompt + token_ids, [*prompt_entries, *entries]
-        return self._new_logprobs().add(token_ids, entries, self.fields.logprobs)
+            token_ids, entries = generation.prompt_token_ids + token_ids, [*prompt_entries, *entries]
+        return self._new_logprobs(generation.wording).add(token_ids, entries, self.fields.logprobs)
 
-    def _new_logprobs(self) -> CompletionLogprobs:
-        hidden = self._state.tokenizer.special_ids if self.fields.skip_special_tokens else ()
-        return CompletionLogprobs(self._state.token_text, hidden)
+    def _new_logprobs(self, wording: Wording) -> CompletionLogprobs:
+        hidden = wording.tokenizer.special_ids if self.fields.skip_special_tokens else ()
+        return CompletionLogprobs(wording.token_text, hidden)
 
     def _chunk_logprobs(self, delta: Delta) -> bytes:
         if self.fields.logprobs is None or delta.logprobs is None:
             return b"null"
         return encode(self._begun[delta.index].add(delta.token_ids, delta.logprobs, self.fields.logprobs))
 
-    def _echoed(self, prompt: list[int]) -> str:
-        return self._state.tokenizer.decode(prompt, self.fields.skip_special_tokens) if self.fields.echo else ""
+    def _echoed(self, generation: Generation) -> str:
+        if not self.fields.echo:
+            return ""
+        return generation.wording.tokenizer.decode(generation.prompt_token_ids, self.fields.skip_special_tokens)
 
 
 def _last_chunk(delta: Delta) -> dict[str, Any]:

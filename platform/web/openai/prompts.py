@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from ..chat_template import ChatTemplate, TemplateFailure
+from ..chat_template import TemplateFailure
 from ..errors import invalid
-from ..serving import check_chars, off_loop
+from ..off_loop import off_loop
+from ..serving import check_chars
 from ..state import State
+from ..wording import Template, Wording
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -19,34 +21,34 @@ OWN_VARIABLES = frozenset(
 """What the server itself tells the chat template."""
 
 
-async def chat_prompt(state: State, chat: ChatRequest) -> list[int]:
+async def chat_prompt(state: State, wording: Wording, chat: ChatRequest) -> list[int]:
     """Token ids of the rendered chat. Raises ApiError that names the message at fault."""
-    if state.template is None:
+    template = wording.template
+    if template is None:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "no_chat_template")
-    template = state.template
     _check_variables(chat.chat_template_kwargs)
     messages = [_plain(message, number, template) for number, message in enumerate(chat.messages)]
     continued = _check_continuation(chat, messages)
     add_prompt = not continued if chat.add_generation_prompt is None else chat.add_generation_prompt
     chars = sum(len(message["content"]) for message in messages)
     check_chars(chars, state, "messages")
-
-    def render_and_encode() -> list[int]:
-        text = template.render(messages, add_prompt, continued, chat.chat_template_kwargs)
-        return state.tokenizer.encode(text, add_special_tokens=chat.add_special_tokens)
-
     try:
-        return await off_loop(render_and_encode, chars)
+        text = await template.render(messages, add_prompt, continued, chat.chat_template_kwargs)
     except TemplateFailure as error:
         raise invalid(f"{error}.", "messages", "chat_template_error") from None
+    return await _encoded(wording, text, chat.add_special_tokens)
 
 
-async def text_prompt(state: State, text: str, add_special_tokens: bool, field: str = "prompt") -> list[int]:
-    check_chars(len(text), state, field)
-    return await off_loop(lambda: state.tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
+async def text_prompt(state: State, wording: Wording, text: str, add_special_tokens: bool) -> list[int]:
+    check_chars(len(text), state, "prompt")
+    return await _encoded(wording, text, add_special_tokens)
 
 
-async def completion_prompts(state: State, completion: CompletionRequest) -> list[list[int]]:
+async def _encoded(wording: Wording, text: str, add_special_tokens: bool) -> list[int]:
+    return await off_loop(lambda: wording.tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
+
+
+async def completion_prompts(state: State, wording: Wording, completion: CompletionRequest) -> list[list[int]]:
     """One list of ids for each prompt of the request: a text, a list of ids, or a list of either."""
     prompts = _split(completion.prompt)
     if not prompts:
@@ -56,7 +58,7 @@ async def completion_prompts(state: State, completion: CompletionRequest) -> lis
         raise invalid(f"prompt has {len(prompts)} entries; this server takes at most {limit} in one request.", "prompt")
     check_chars(sum(len(prompt) for prompt in prompts if isinstance(prompt, str)), state, "prompt")
     return [
-        await text_prompt(state, prompt, completion.add_special_tokens) if isinstance(prompt, str) else prompt
+        await text_prompt(state, wording, prompt, completion.add_special_tokens) if isinstance(prompt, str) else prompt
         for prompt in prompts
     ]
 
@@ -71,7 +73,7 @@ def _split(prompt: str | list[str | list[int] | int]) -> list[str | list[int]]:
     return [ids] if ids else others
 
 
-def _plain(message: ChatMessage, number: int, template: ChatTemplate) -> dict[str, Any]:
+def _plain(message: ChatMessage, number: int, template: Template) -> dict[str, Any]:
     """The message as the template sees it."""
     path = f"messages[{number}]"
     if message.role not in ROLES:

@@ -8,7 +8,7 @@ from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid
 from ..json_body import convert, read_json
-from ..resolve import find_model
+from ..resolve import Served, find_served
 from ..state import State
 from .prompts import chat_prompt, text_prompt
 from .schemas import Detokenize, TokenizeChat, TokenizeText
@@ -21,14 +21,14 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[s
     """Token ids of a `prompt`, or of `messages` through the chat template."""
     body = await read_json(request, state.settings.body_timeout)
     fields: TokenizeText | TokenizeChat
-    _check_model(body, state, caller)
+    wording = (await _find(body, state, caller)).wording
     if "messages" in body:
         fields = convert({"model": state.base.name, **body}, TokenizeChat)
-        tokens = await chat_prompt(state, fields)
+        tokens = await chat_prompt(state, wording, fields)
     else:
         fields = convert(body, TokenizeText)
-        tokens = await text_prompt(state, fields.prompt, fields.add_special_tokens)
-    strings = [state.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
+        tokens = await text_prompt(state, wording, fields.prompt, fields.add_special_tokens)
+    strings = [wording.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
     return {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens, "token_strs": strings}
 
 
@@ -36,20 +36,19 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[s
 async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[str, str]:
     """The text of token ids."""
     body = await read_json(request, state.settings.body_timeout)
-    _check_model(body, state, caller)
+    served = await _find(body, state, caller)
     fields = convert(body, Detokenize)
-    _check_ids(fields.tokens, state)
-    return {"prompt": state.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
+    _check_ids(fields.tokens, served.vocab_size)
+    return {"prompt": served.wording.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
 
 
-def _check_model(body: dict[str, Any], state: State, caller: Caller) -> None:
-    """All models share the tokenizer, so the name may be left out; a wrong one is refused as everywhere."""
-    if isinstance(name := body.get("model"), str):
-        find_model(state, name, caller.tenant)
+async def _find(body: dict[str, Any], state: State, caller: Caller) -> Served:
+    """Most models share the base's tokenizer, so the name may be left out; a wrong one is refused as everywhere."""
+    name = body.get("model")
+    return await find_served(state, name if isinstance(name, str) else state.base.name, None, caller.tenant)
 
 
-def _check_ids(tokens: list[int], state: State) -> None:
-    vocabulary = state.model.vocab_size
+def _check_ids(tokens: list[int], vocabulary: int) -> None:
     wrong = next((token for token in tokens if token >= vocabulary), None)
     if wrong is not None:
         raise invalid(f"tokens has token id {wrong}, outside the vocabulary of {vocabulary}.", "tokens")

@@ -1,4 +1,4 @@
-"""From a `lora_path` to two files in the artifact store."""
+"""From a `lora_path` to an adapter's files in the artifact store."""
 
 import hashlib
 import os
@@ -11,6 +11,7 @@ from typing import Final
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore, Blob
 from loraplex.registry.errors import UploadTooLarge
 
+from ..adapter_tokenizers.files import TOKENIZER_LIMITS
 from ..settings import Settings
 from .errors import SourceRefused
 from .folder import open_adapter
@@ -20,12 +21,13 @@ MAX_CONFIG_BYTES: Final = 1 << 20
 CHUNK: Final = 1 << 20
 
 
-def fetch_adapter(lora_path: str, settings: Settings, store: ArtifactStore) -> tuple[Blob, Blob]:
-    """Configuration and weights of the adapter at a folder or hub id, if the settings allow it. Blocks.
+def fetch_adapter(lora_path: str, settings: Settings, store: ArtifactStore) -> dict[str, Blob]:
+    """The files of the adapter at a folder or hub id by their names, if the settings allow it. Blocks.
 
-    Raises SourceRefused, SourceMissing, SourceFailed, RegistryError.
+    Configuration and weights, and what there is of a tokenizer. Raises SourceRefused, SourceMissing, SourceFailed,
+    RegistryError.
     """
-    limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(settings.max_adapter_bytes)}
+    limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(settings.max_adapter_bytes), **TOKENIZER_LIMITS}
     if lora_path.startswith("/"):
         return _from_folder(lora_path, settings.adapter_folders, store, limits)
     adapter = parse_hub_id(lora_path)
@@ -39,15 +41,15 @@ def fetch_adapter(lora_path: str, settings: Settings, store: ArtifactStore) -> t
 
 def _from_folder(
     folder: str, allowed: Iterable[Path], store: ArtifactStore, limits: Mapping[str, int]
-) -> tuple[Blob, Blob]:
-    with open_adapter(folder, tuple(allowed)) as (config, weights):
-        return _keep(store, config, CONFIG_FILE, limits), _keep(store, weights, WEIGHTS_FILE, limits)
+) -> dict[str, Blob]:
+    with open_adapter(folder, tuple(allowed), optional=TOKENIZER_LIMITS) as files:
+        return {name: _keep(store, file, name, limits) for name, file in files.items()}
 
 
-def _from_hub(adapter: HubAdapter, store: ArtifactStore, limits: Mapping[str, int]) -> tuple[Blob, Blob]:
+def _from_hub(adapter: HubAdapter, store: ArtifactStore, limits: Mapping[str, int]) -> dict[str, Blob]:
     """By way of a folder that the sweep removes if this process dies half-way."""
     with tempfile.TemporaryDirectory(dir=store.incoming) as folder:
-        download(adapter, Path(folder), limits)
+        download(adapter, Path(folder), limits, optional=TOKENIZER_LIMITS)
         return _from_folder(folder, [Path(folder)], store, limits)
 
 

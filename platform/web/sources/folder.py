@@ -2,8 +2,8 @@
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Final, NoReturn
@@ -17,17 +17,19 @@ UNLINKED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
-def open_adapter(folder: str, allowed: Sequence[Path]) -> Iterator[tuple[BufferedReader, BufferedReader]]:
-    """Configuration and weights, open for reading. `folder` is an absolute path.
+def open_adapter(folder: str, allowed: Sequence[Path], optional: Iterable[str]) -> Iterator[dict[str, BufferedReader]]:
+    """Configuration, weights and the `optional` files that are there, open for reading. `folder` is an absolute path.
 
     Raises SourceRefused, SourceMissing, SourceFailed. Of a folder that is not allowed it does not even tell whether it
     exists.
     """
     _check_path(folder, allowed)
-    with ExitStack() as files:
-        config = files.enter_context(_open(folder, CONFIG_FILE, allowed))
-        weights = files.enter_context(_open(folder, WEIGHTS_FILE, allowed))
-        yield config, weights
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(_open(folder, name, allowed)) for name in (CONFIG_FILE, WEIGHTS_FILE)}
+        for name in optional:
+            with suppress(SourceMissing):
+                files[name] = stack.enter_context(_open(folder, name, allowed))
+        yield files
 
 
 def _check_path(folder: str, allowed: Sequence[Path]) -> None:

@@ -1,7 +1,7 @@
 """An adapter on the Hugging Face hub, named with the commit that holds it: `owner/name@<40 hex digits>`."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,18 +35,29 @@ def parse_hub_id(text: str) -> HubAdapter:
     return HubAdapter(repository, revision)
 
 
-def download(adapter: HubAdapter, folder: Path, limits: Mapping[str, int]) -> None:
-    """Put the files that `limits` names, file -> most bytes, into `folder`. Blocks.
+def download(adapter: HubAdapter, folder: Path, limits: Mapping[str, int], optional: Collection[str]) -> None:
+    """Put the files that `limits` names, file -> most bytes, into `folder`; of the optional ones what there is. Blocks.
 
     Raises SourceMissing, SourceRefused (a file is too large), SourceFailed.
     """
     from huggingface_hub import hf_hub_download
 
     with _in_words(adapter):
-        for file, limit in limits.items():
-            _check_size(adapter, file, limit)
-        for file in limits:
+        there = [file for file, limit in limits.items() if _is_there(adapter, file, limit, file in optional)]
+        for file in there:
             hf_hub_download(adapter.repository, file, revision=adapter.commit, local_dir=folder)
+
+
+def _is_there(adapter: HubAdapter, file: str, limit: int, optional: bool) -> bool:
+    from huggingface_hub import errors
+
+    try:
+        _check_size(adapter, file, limit)
+    except errors.EntryNotFoundError:
+        if not optional:
+            raise
+        return False
+    return True
 
 
 def _check_size(adapter: HubAdapter, file: str, limit: int) -> None:

@@ -117,9 +117,3 @@ def test_a_prompt_without_the_invocation_is_refused_before_anything_runs(llm: LL
         with pytest.raises(ValueError, match=r"'late' acts from its invocation tokens on.* token ids \[310, 311\]"):
             llm.generate([*draw(9, seed=1), 310, 5, 311], GREEDY, adapter, use_tqdm=False)
     assert llm.status().steps == steps
-
-
-def test_what_would_act_on_the_whole_prompt_is_refused(base: Path, tmp_path: Path) -> None:
-    folder = make_adapter(tmp_path, base, rank=2, kinds=("q_proj", "lm_head"), alora_invocation_tokens=[310])
-    with pytest.raises(ValueError, match=r"beside alora_invocation_tokens it changes .*lm_head"):
-        LLM(base, {"mine": folder})

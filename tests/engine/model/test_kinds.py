@@ -63,12 +63,6 @@ KINDS: dict[str, Kind] = {
     "dora": Kind("DoRA (`use_dora`)", lora(rank=8, use_dora=True)),
     "dora-rslora": Kind("", lora(rank=64, alpha=8.0, use_dora=True, use_rslora=True, kinds=("q_proj", "down_proj"))),
     "dora-patterns": Kind("", lora(rank=3, use_dora=True, rank_pattern={"v_proj": 13}, alpha_pattern={"q_proj": 5})),
-    "alora": Kind(
-        "activated LoRA (`alora_invocation_tokens`), also in sums", lora(rank=8, alora_invocation_tokens=[310])
-    ),
-    "alora-some": Kind(
-        "", lora(rank=3, kinds=("v_proj", "up_proj"), use_rslora=True, alora_invocation_tokens=[311, 312, 311])
-    ),
     "ends": Kind(
         "LoRA on the embedding and the output head", lora(rank=12, kinds=("embed_tokens", "lm_head", "v_proj"))
     ),
@@ -94,6 +88,12 @@ KINDS: dict[str, Kind] = {
         "", lora(rank=4, kinds=("q_proj",), vocab_size=GROWN, trainable_token_indices=[*range(320, GROWN), TRAINED])
     ),
     "fewer-tokens": Kind("", lora(rank=4, kinds=("q_proj",), vocab_size=SHRUNK)),
+    "alora": Kind(
+        "activated LoRA (`alora_invocation_tokens`), also in sums", lora(rank=8, alora_invocation_tokens=[310])
+    ),
+    "alora-some": Kind(
+        "", lora(rank=3, kinds=("v_proj", "up_proj"), use_rslora=True, alora_invocation_tokens=[311, 312, 311])
+    ),
     "ia3": Kind("IA3", ia3()),
     "ia3-everywhere": Kind("IA3 on any linears; of `feedforward_modules` down_proj", ia3(kinds=ALL_KINDS)),
 }

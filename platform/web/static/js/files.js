@@ -1,11 +1,13 @@
-// The two files of an adapter: out of what was dropped or chosen, checked before anything is sent.
+// The files of an adapter: out of what was dropped or chosen, checked before anything is sent.
 
 import { sha256 } from "../vendor/hashes/sha2.js";
 
 export const CONFIG = "adapter_config.json";
 export const WEIGHTS = "adapter_model.safetensors";
 export const WANTED = [CONFIG, WEIGHTS];
-const CONFIG_LIMIT = 1 << 20;
+// Trainers save the tokenizer beside the adapter; the server says what it makes of it.
+export const OPTIONAL = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+const LIMITS = { [CONFIG]: 1 << 20, "tokenizer.json": 64 << 20, "tokenizer_config.json": 4 << 20, "chat_template.jinja": 128 << 10 };
 
 export function size(bytes) {
   const [count, unit] = bytes < 1e6 ? [bytes / 1e3, "kB"] : bytes < 1e9 ? [bytes / 1e6, "MB"] : [bytes / 1e9, "GB"];
@@ -32,7 +34,7 @@ async function childrenOf(folder) {
 }
 
 export async function problemOf(file, limit) {
-  const most = file.name === CONFIG ? CONFIG_LIMIT : limit;
+  const most = LIMITS[file.name] ?? limit;
   if (file.size > most) return `${size(file.size)} is more than the limit of ${size(most)}`;
   return file.name === CONFIG ? configProblem(await file.text()) : null;
 }
@@ -50,7 +52,7 @@ function configProblem(text) {
 
 export function adviceOn(name) {
   if (/\.(bin|pt|pth|ckpt)$/.test(name)) return "pickle files are never read; save with safe_serialization=True";
-  return `an adapter's files are ${WANTED.join(" and ")}`;
+  return `an adapter's files are ${WANTED.join(" and ")}, and its tokenizer's`;
 }
 
 // Read piece by piece: the weights need not fit into memory, and the browser's own SHA-256 takes only whole buffers.

@@ -1,9 +1,16 @@
-// Take the two files, name them to the server by their SHA-256, send what it has not got, and show its report.
+// Take the files, name them to the server by their SHA-256, send what it has not got, and show its report.
 
-import { WANTED, adviceOn, droppedFiles, problemOf, sha256Of, size } from "./files.js";
+import { CONFIG, OPTIONAL, WANTED, WEIGHTS, adviceOn, droppedFiles, problemOf, sha256Of, size } from "./files.js";
 import { csrfHeader, reasonOf, url } from "./server.js";
 
 const FILES_WANTED = 202;
+const FIELDS = {
+  [CONFIG]: "config_sha256",
+  [WEIGHTS]: "weights_sha256",
+  [OPTIONAL[0]]: "tokenizer_sha256",
+  [OPTIONAL[1]]: "tokenizer_config_sha256",
+  [OPTIONAL[2]]: "chat_template_sha256",
+};
 const [form, drop, send, cancel, report] = ["upload", "drop", "send", "cancel", "report"].map((id) =>
   document.getElementById(id),
 );
@@ -11,15 +18,22 @@ const files = new Map();
 let controller = null;
 
 async function take(list) {
-  const strange = [...list].filter((file) => !WANTED.includes(file.name));
-  for (const file of list) if (WANTED.includes(file.name)) files.set(file.name, file);
+  const known = [...list].filter((file) => file.name in FIELDS);
+  const strange = [...list].filter((file) => !(file.name in FIELDS));
+  // Another adapter's files come with their own tokenizer, or with none.
+  if (known.some((file) => file.name === CONFIG)) for (const name of OPTIONAL) files.delete(name);
+  for (const file of known) files.set(file.name, file);
   const lines = [];
-  for (const name of WANTED) lines.push(await lineOf(name));
+  for (const name of namesToSend()) lines.push(await lineOf(name));
   const ready = lines.every((line) => line.tone === "good");
   if (!ready) for (const file of strange.slice(0, 5)) lines.push(line("warn", `${file.name} is left out: ${adviceOn(file.name)}`));
   document.getElementById("chosen").replaceChildren(...lines.map(shown));
   send.disabled = !ready;
   report.hidden = true;
+}
+
+function namesToSend() {
+  return [...WANTED, ...OPTIONAL.filter((name) => files.has(name))];
 }
 
 async function lineOf(name) {
@@ -79,14 +93,14 @@ function put(adapter, file, digest, onProgress, signal) {
 }
 
 function register(adapter, digests, signal) {
-  const body = new URLSearchParams({ config_sha256: digests[WANTED[0]], weights_sha256: digests[WANTED[1]] });
+  const body = new URLSearchParams(Object.entries(digests).map(([name, digest]) => [FIELDS[name], digest]));
   const path = url(`/adapters/${encodeURIComponent(adapter)}/versions`);
   return fetch(path, { method: "POST", headers: csrfHeader(), body, signal });
 }
 
 async function upload(adapter, signal) {
   const digests = {};
-  await each("Reading", WANTED, async (name, onProgress) => {
+  await each("Reading", namesToSend(), async (name, onProgress) => {
     digests[name] = await sha256Of(files.get(name), onProgress, signal);
   });
   let answer = await register(adapter, digests, signal);

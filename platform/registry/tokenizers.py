@@ -1,0 +1,29 @@
+"""Where the tokenizers that adapters bring are kept."""
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from . import tables
+from .adapter_tokenizer import AdapterTokenizer
+from .database import Database
+
+
+class Tokenizers:
+    """Read by digest. What was stored never changes and is never removed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, digest: str) -> AdapterTokenizer:
+        with self._database.read() as session:
+            return msgspec.convert(session.get_one(tables.Tokenizer, digest).document, AdapterTokenizer)
+
+
+def keep_tokenizer(session: Session, tokenizer: AdapterTokenizer | None) -> str | None:
+    """Its digest, once its row is in the session; None for none."""
+    if tokenizer is None:
+        return None
+    if session.get(tables.Tokenizer, tokenizer.digest) is None:
+        session.add(tables.Tokenizer(digest=tokenizer.digest, document=msgspec.to_builtins(tokenizer)))
+        session.flush()
+    return tokenizer.digest

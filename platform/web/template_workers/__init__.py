@@ -1,0 +1,1 @@
+"""Users' chat templates are programs: they are rendered in processes that may be killed."""

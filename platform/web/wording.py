@@ -1,0 +1,104 @@
+"""Wording: how chats and texts become token ids and back, for the base or for one adapter's version."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from loraplex.engine.tokenizer import Tokenizer
+
+from .chat_template import ChatTemplate
+from .off_loop import off_loop
+from .template_workers.job import RenderJob
+from .template_workers.pool import TemplateWorkers
+from .token_text import TokenText
+
+
+class Template(Protocol):
+    @property
+    def source(self) -> str: ...
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        """The prompt's text. Raises TemplateFailure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    tokenizer: Tokenizer
+    token_text: TokenText
+    template: Template | None
+    """None: the model has no chat template, and so no chat endpoint."""
+    end_token_id: int | None = None
+    """Ends answers like the end tokens that the engine knows; None: no more than those."""
+
+
+class TrustedTemplate:
+    """The operator's: rendered in this process."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    @property
+    def source(self) -> str:
+        return self._template.source
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        chars = sum(len(message["content"]) for message in messages)
+        render = partial(self._template.render, messages, add_generation_prompt, continue_final_message, variables)
+        return await off_loop(render, chars)
+
+
+class StrangersTemplate:
+    """An adapter's: rendered by a worker. `owner` is the digest of its tokenizer."""
+
+    def __init__(
+        self, workers: TemplateWorkers, owner: str, source: str, named_tokens: Mapping[str, str], max_chars: int
+    ) -> None:
+        self._workers, self._owner = workers, owner
+        self._source, self._named_tokens, self._max_chars = source, dict(named_tokens), max_chars
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        job = RenderJob(
+            source=self._source,
+            named_tokens=self._named_tokens,
+            max_chars=self._max_chars,
+            messages=[dict(message) for message in messages],
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=dict(variables),
+        )
+        return await self._workers.render(self._owner, job)
+
+
+def base_wording(tokenizer: Tokenizer, max_chars: int) -> Wording:
+    """Of the base, with its own template. ValueError when that is not a template."""
+    return Wording(tokenizer, TokenText(tokenizer), trusted_template(tokenizer, max_chars))
+
+
+def trusted_template(tokenizer: Tokenizer, max_chars: int) -> TrustedTemplate | None:
+    """The base's template with this tokenizer's named tokens."""
+    if tokenizer.chat_template is None:
+        return None
+    return TrustedTemplate(ChatTemplate(tokenizer.chat_template, tokenizer.named_tokens, max_chars))

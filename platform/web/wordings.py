@@ -1,0 +1,85 @@
+"""Wordings: what adapters bring for text, made when it is first needed and kept while there is room."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from loraplex.registry.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.tokenizers import Tokenizers
+
+from .adapter_tokenizers.added_tokens import as_library_token
+from .errors import ApiError, overloaded
+from .template_workers.pool import TemplateWorkers
+from .token_text import TokenText
+from .wording import StrangersTemplate, Template, Wording, trusted_template
+
+MOST_KEPT: Final = 64
+
+logger = logging.getLogger(__name__)
+
+
+class Wordings:
+    """By the digest of an adapter's tokenizer. A request keeps the one it began with.
+
+    `end_token_ids` are those that the engine ends answers at; `allowed` is the operator's switch.
+    """
+
+    def __init__(
+        self, base: Wording, end_token_ids: Collection[int], tokenizers: Tokenizers, max_chars: int, allowed: bool
+    ) -> None:
+        self.base = base
+        self.workers = TemplateWorkers()
+        self._end_token_ids, self._tokenizers = frozenset(end_token_ids), tokenizers
+        self._max_chars, self._allowed = max_chars, allowed
+        self._kept: OrderedDict[str, Wording] = OrderedDict()
+
+    async def of(self, digest: str | None) -> Wording:
+        """None: the base's. ApiError where the operator allows adapters no tokenizers (any more)."""
+        if digest is None:
+            return self.base
+        if not self._allowed:
+            raise _not_allowed()
+        if digest not in self._kept:
+            self._kept[digest] = await self._made(digest)
+        self._kept.move_to_end(digest)
+        if len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        return self._kept[digest]
+
+    async def _made(self, digest: str) -> Wording:
+        try:
+            return await asyncio.to_thread(self._make, digest)
+        except SQLAlchemyError:
+            logger.exception("the tokenizer %s cannot be read", digest[:12])
+            raise overloaded("The database that holds this adapter's tokenizer is away. Try again soon.") from None
+
+    def _make(self, digest: str) -> Wording:
+        own = self._tokenizers.get(digest)
+        base = self.base.tokenizer
+        tokenizer = base.extended([as_library_token(token) for token in own.added_tokens], own.named_tokens)
+        end = tokenizer.eos_token_id if "eos_token" in own.named_tokens else None
+        return Wording(
+            tokenizer=tokenizer,
+            token_text=TokenText(tokenizer, self.base.token_text),
+            template=self._template(digest, own, tokenizer.named_tokens)
+            or trusted_template(tokenizer, self._max_chars),
+            end_token_id=None if end in self._end_token_ids else end,
+        )
+
+    def _template(self, digest: str, own: AdapterTokenizer, named_tokens: dict[str, str]) -> Template | None:
+        if own.chat_template is None:
+            return None
+        return StrangersTemplate(self.workers, digest, own.chat_template, named_tokens, self._max_chars)
+
+
+def _not_allowed() -> ApiError:
+    message = (
+        "This adapter brings its own tokenizer or chat template, and this server uses none of adapters. The operator "
+        "allows them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true."
+    )
+    headers = {"x-should-retry": "false"}
+    return ApiError(400, message, param="model", code="adapter_unavailable", headers=headers)
