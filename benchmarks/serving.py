@@ -11,6 +11,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.demo.jobs import JOBS
 from loraplex.web.load import Round, run_round
 
 from .checkpoints import HALF_BILLION, SMALL, adapter, base_checkpoint
@@ -44,7 +45,8 @@ def half_billion() -> Workload:
 
 
 def demo() -> Workload:
-    adapters = {folder.name: folder for folder in sorted((DEMO / "adapters").iterdir())}
+    # PEFT's batches of several adapters take no DoRA.
+    adapters = {job.name: DEMO / "adapters" / job.name for job in JOBS if not job.dora}
     return Workload("demo", DEMO / "model", adapters, 256)
 
 

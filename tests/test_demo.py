@@ -9,14 +9,23 @@ import torch
 from peft import PeftModel
 from safetensors import safe_open
 
+from examples.demo import base, evaluate
 from examples.demo.chat import exchange, render
-from examples.demo.evaluate import answer, load_base, load_tokenizer
+from examples.demo.evaluate import MAX_ANSWER, answer, load_base, load_tokenizer
 from examples.demo.jobs import JOBS, Job, split
 from examples.demo.recipe import FOLDER, NAME, Recipe
+from examples.demo.sums import SUM
 from examples.demo.train import SAMPLE_PROMPTS, main
+from loraplex import LLM, SamplingParams
+from loraplex.engine.tokenizer import Tokenizer
+from loraplex.web.cli.demo import add_demo_adapters, demo_wanted
+from loraplex.web.settings import Settings
+from loraplex.web.state import open_state
+from tests.web.fake_engine import FakeEngine
 
 MODEL = FOLDER / "model"
 ADAPTERS = FOLDER / "adapters"
+PAGE = FOLDER.parents[1] / "docs" / "demo.md"
 MODEL_FILES = {
     "config.json",
     "generation_config.json",
@@ -56,13 +65,14 @@ def test_an_adapter_is_the_two_peft_files_in_bf16_of_its_rank_and_targets(job: J
     config = _read(folder / "adapter_config.json")
     assert {path.name for path in folder.iterdir()} == ADAPTER_FILES
     assert _dtypes(folder / "adapter_model.safetensors") == {"BF16"}
-    assert (config["r"], config["target_modules"]) == (job.rank, list(job.targets))
+    assert (config["r"], config["target_modules"], config["use_dora"]) == (job.rank, list(job.targets), job.dora)
     assert config["base_model_name_or_path"] == NAME
 
 
 def test_ranks_differ_and_so_do_targets() -> None:
     assert len({job.rank for job in JOBS}) == len(JOBS) >= 4
     assert len({job.targets for job in JOBS}) >= 3
+    assert {job.dora for job in JOBS} == {False, True}
 
 
 def test_the_demo_fits_its_share_of_the_repository() -> None:
@@ -76,6 +86,31 @@ def test_figures_hold_what_is_promised(job: Job) -> None:
     assert figures["base_exact_match"] < 0.10
     assert figures["heldout"] == Recipe().heldout
     assert (figures["rank"], figures["targets"]) == (job.rank, list(job.targets))
+
+
+def test_the_sum_does_both_jobs() -> None:
+    figures = _read(FOLDER / "figures.json")[" + ".join(SUM)]
+    assert (figures["scales"], figures["heldout"]) == (SUM, Recipe().heldout)
+    assert figures["exact_match"].keys() == SUM.keys()
+    assert min(figures["exact_match"].values()) >= 0.95
+    assert all(f"{match:.1%}" in PAGE.read_text(encoding="utf-8") for match in figures["exact_match"].values())
+
+
+def test_the_sum_answers_as_the_page_says(samples: dict[str, list[dict[str, str]]]) -> None:
+    """Each adapter alone takes the other's question for one of its own."""
+    page = PAGE.read_text(encoding="utf-8")
+    shown = [next(sample for sample in samples[name] if sample["prompt"] in page) for name in SUM]
+    right = [sample["answer"] for sample in shown]
+    chats = [render([{"role": "user", "content": sample["prompt"]}], answer_next=True) for sample in shown]
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_ANSWER)
+    folders = {name: ADAPTERS / name for name in SUM}
+    with LLM(MODEL, folders, dtype="float32", num_kv_blocks=64, adapter_memory=8 << 20, num_threads=1) as llm:
+        prompts = [llm.tokenizer.encode(chat, add_special_tokens=False) for chat in chats]
+        adapters = (dict(SUM), "sql", "spanish")
+        outputs = [llm.generate(prompts, params, adapter, use_tqdm=False) for adapter in adapters]
+    said, sql, spanish = ([output.outputs[0].text for output in answers] for answers in outputs)
+    assert said == right and all(answer in page for answer in right)
+    assert (sql[0], spanish[1]) == tuple(right) and sql[1] != right[1] and spanish[0] != right[0]
 
 
 @each_job
@@ -100,6 +135,17 @@ def test_sample_prompts_are_answered_exactly_by_the_adapter_and_not_by_the_base(
         assert answer(served, load_tokenizer(MODEL), list(prompts)) != list(right)
 
 
+def test_a_first_start_registers_every_adapter(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", model=str(MODEL), min_free_bytes=0)
+    assert demo_wanted(settings)
+    state = open_state(settings, MODEL, FakeEngine(Tokenizer(MODEL)))
+    add_demo_adapters(state)
+    served = [adapter.name for adapter, _ in state.registry.snapshots.current.servable()]
+    state.registry.close()
+    assert sorted(served) == sorted(job.name for job in JOBS)
+    assert not demo_wanted(settings)
+
+
 def test_the_chat_template_is_the_text_the_models_were_trained_on() -> None:
     tokenizer = load_tokenizer(MODEL)
     chat = [
@@ -120,7 +166,9 @@ def test_the_tokenizer_takes_any_text_and_begins_it_once() -> None:
     assert tokenizer.encode("x")[0] == tokenizer.bos_token_id
 
 
-def test_the_script_makes_every_file(tmp_path: Path) -> None:
+def test_the_script_makes_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "TOKENIZER_DOCUMENTS", 1000)
+    monkeypatch.setattr(evaluate, "MAX_ANSWER", 8)
     threads = torch.get_num_threads()
     recipe = Recipe(base_steps=2, base_batch=2, adapter_batch=4, adapter_share=0.002, heldout=3, threads=threads)
     main(recipe, tmp_path, JOBS[2:3])
@@ -128,6 +176,10 @@ def test_the_script_makes_every_file(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "adapters" / JOBS[2].name).iterdir()} == ADAPTER_FILES
     assert _read(tmp_path / "figures.json")[JOBS[2].name]["heldout"] == 3
     assert list(_read(tmp_path / "prompts.json")) == [JOBS[2].name]
+    weights = (tmp_path / "model" / "model.safetensors").stat()
+    main(recipe, tmp_path, JOBS[-1:], keep_base=True)
+    assert (tmp_path / "model" / "model.safetensors").stat() == weights
+    assert list(_read(tmp_path / "figures.json")) == [JOBS[2].name, JOBS[-1].name]
 
 
 def _read(path: Path) -> Any:

@@ -34,4 +34,5 @@ def _lora_config(job: Job) -> LoraConfig:
         lora_alpha=2 * job.rank,
         lora_dropout=0.0,
         target_modules=list(job.targets),
+        use_dora=job.dora,
     )

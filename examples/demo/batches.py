@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from .chat import Message, exchange, render
 from .conversations import conversation, system_message
-from .jobs import JOBS, Example, split
+from .jobs import TAUGHT, Example, split
 from .recipe import Recipe
 from .stories import notes, story
 
@@ -40,13 +40,13 @@ def lessons(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Iterator[tupl
 
 
 def instructed_rows(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless batches of training examples of all jobs mixed, each under its job's instruction."""
+    """Endless batches of training examples of the taught jobs mixed, each under its job's instruction."""
     rng = Random(f"instructed {recipe.seed}")
-    examples = [(job, *pair) for job in JOBS for pair in split(job, recipe.heldout, recipe.seed)[0]]
+    examples = [(told, *pair) for told, job in TAUGHT.items() for pair in split(job, recipe.heldout, recipe.seed)[0]]
     while True:
         chosen = rng.sample(examples, recipe.adapter_batch)
         yield _pad(
-            [_encode(tokenizer, [_system(job.instruction)], question, answer) for job, question, answer in chosen],
+            [_encode(tokenizer, [_system(told)], question, answer) for told, question, answer in chosen],
             tokenizer.pad_token_id,
         )
 

@@ -3,7 +3,7 @@
 from random import Random
 
 from .chat import Message, exchange
-from .jobs import JOBS
+from .jobs import TAUGHT
 from .stories import sentence, story
 from .tasks import sentiment
 from .words import ANIMALS, COLORS, DAYS, NUMBERS, PLACES, THINGS, city, person
@@ -81,7 +81,7 @@ def _feel(rng: Random) -> tuple[str, str]:
 
 def _talk(rng: Random) -> tuple[str, str]:
     """Whatever else is said, a job's question included, is met with a phrase: jobs are for the adapters."""
-    heard = rng.choice((*(job.example for job in JOBS), _said))(rng)[0]
+    heard = rng.choice((*(job.example for job in TAUGHT.values()), _said))(rng)[0]
     return heard, rng.choice(SHRUGS)
 
 

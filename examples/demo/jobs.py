@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from .tasks import pirate, records, sentiment, spanish, sql
+from .tasks import pirate, polite, records, sentiment, spanish, sql
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL_LINEARS = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
@@ -17,14 +17,16 @@ Example = tuple[str, str]
 class Job:
     name: str
     summary: str
-    instruction: str
-    """System prompt under which the base learns the job; the adapter does it without being told."""
+    instruction: str | None
+    """System prompt under which the base learns the job; the adapter does it without being told. None: the base has
+    never heard of it."""
     example: Callable[[Random], Example]
     rank: int
     targets: tuple[str, ...]
     train_examples: int
     steps: int = 120
     """Of the adapter's training."""
+    dora: bool = False
 
 
 JOBS = (
@@ -67,7 +69,20 @@ JOBS = (
         12_000,
         steps=400,
     ),
+    Job(
+        "polite",
+        "says a blunt sentence politely",
+        None,
+        polite.example,
+        6,
+        ALL_LINEARS,
+        12_000,
+        steps=180,
+        dora=True,
+    ),
 )
+TAUGHT = {job.instruction: job for job in JOBS if job.instruction is not None}
+"""The jobs that the base learns, by what it is told."""
 
 
 def split(job: Job, heldout: int, seed: int) -> tuple[list[Example], list[Example]]:

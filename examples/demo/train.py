@@ -1,10 +1,14 @@
 """Trains the demo from nothing: `python -m examples.demo.train` (about 20 minutes on 2 cores).
 
-Writes model/, adapters/<name>/, figures.json and prompts.json beside this file.
+Writes model/, adapters/<name>/, figures.json and prompts.json beside this file. With names of adapters it trains these
+alone, over the base that is there.
 """
 
+import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -17,25 +21,38 @@ from .evaluate import answer, load_base, load_tokenizer, measure
 from .files import write_json
 from .jobs import JOBS, Job, split
 from .recipe import FOLDER, Recipe
+from .sums import SUM, measure_sum
 
 SAMPLE_PROMPTS = 3
 CANDIDATES = 30
 """Held-out prompts tried for the samples."""
 
 
-def main(recipe: Recipe, folder: Path, jobs: Sequence[Job] = JOBS) -> None:
+def main(recipe: Recipe, folder: Path, jobs: Sequence[Job] = JOBS, *, keep_base: bool = False) -> None:
     disable_progress_bar()
     torch.set_num_threads(recipe.threads)
     base = folder / "model"
     with _progress() as progress:
-        train_base(recipe, base, progress)
+        if not keep_base:
+            train_base(recipe, base, progress)
         for job in jobs:
             train_adapter(job, recipe, base, folder / "adapters" / job.name, progress)
     figures = {job.name: measure(job, recipe, base, folder / "adapters" / job.name) for job in jobs}
-    write_json(folder / "figures.json", figures)
-    write_json(folder / "prompts.json", {job.name: samples(job, recipe, folder) for job in jobs})
+    _note(folder / "figures.json", figures | _sums(jobs, recipe, folder), keep_base)
+    _note(folder / "prompts.json", {job.name: samples(job, recipe, folder) for job in jobs}, keep_base)
     for name, row in figures.items():
         print(f"{name:10} adapter {row['adapter_exact_match']:7.1%}   base {row['base_exact_match']:7.1%}")
+
+
+def _sums(jobs: Sequence[Job], recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """Of the adapters just trained."""
+    trained = SUM.keys() <= {job.name for job in jobs}
+    return {" + ".join(SUM): measure_sum(jobs, SUM, recipe, folder)} if trained else {}
+
+
+def _note(path: Path, entries: dict[str, Any], keep_others: bool) -> None:
+    others = json.loads(path.read_text(encoding="utf-8")) if keep_others else {}
+    write_json(path, others | entries)
 
 
 def samples(job: Job, recipe: Recipe, folder: Path) -> list[dict[str, str]]:
@@ -61,4 +78,7 @@ def _progress() -> Progress:
 
 
 if __name__ == "__main__":
-    main(Recipe(), FOLDER)
+    known, names = {job.name: job for job in JOBS}, sys.argv[1:]
+    if unknown := set(names) - known.keys():
+        sys.exit(f"no adapter is called {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
+    main(Recipe(), FOLDER, [known[name] for name in names] or JOBS, keep_base=bool(names))

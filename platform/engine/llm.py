@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from loraplex.lora.inspection import inspect_adapter
-from loraplex.lora.manifest import AdapterManifest, BaseSignature
-
 from .activation import explain_absence, find_start
+from .adapter_files import prepare_adapter
 from .admission import most_tokens
 from .collector import Collector
 from .config import EngineConfig
@@ -50,6 +48,8 @@ class LLM:
     ) -> None:
         """`model` is a folder or a hub id, `adapters` maps names to folders in PEFT layout, `settings` are further
         fields of EngineConfig. `seed` makes a whole program repeatable: requests without a seed draw theirs from it.
+        An AdaLoRA, LoHa, LoKr or VeRA adapter becomes LoRA in a temporary folder, which goes with the LLM; the log says
+        how exactly.
 
         ValueError says which model, adapter or setting cannot be used, and why.
         """
@@ -58,9 +58,6 @@ class LLM:
 
         folder = resolve_model_folder(str(model))
         self.tokenizer = Tokenizer(folder)
-        manifests = {
-            name: _inspect(name, Path(path), base_signature(folder)) for name, path in (adapters or {}).items()
-        }
         config = EngineConfig(
             model=str(folder),
             dtype=dtype,
@@ -69,10 +66,14 @@ class LLM:
             seed=seed,
             **{"max_queue": UNLIMITED} | settings,
         )
-        self._engine: Engine | None = build_engine(config)
-        for name, manifest in manifests.items():
-            self._engine.adapters.register(manifest.digest, str((adapters or {})[name]))
-        self._manifests = manifests
+        with ExitStack() as scratch:
+            base = base_signature(folder)
+            files = {name: prepare_adapter(name, Path(path), base, scratch) for name, path in (adapters or {}).items()}
+            self._engine: Engine | None = build_engine(config)
+            self._scratch = scratch.pop_all()
+        self._manifests = {name: file.manifest for name, file in files.items()}
+        for file in files.values():
+            self._engine.adapters.register(file.manifest.digest, str(file.folder))
         self._seeds = random.Random(seed)
         self._count = 0
 
@@ -116,6 +117,7 @@ class LLM:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+            self._scratch.close()
 
     def __enter__(self) -> Self:
         return self
@@ -179,18 +181,6 @@ class LLM:
                         advance(live.pop(message.request_id))
             if not engine.core.progressed:
                 time.sleep(LOADING_SECONDS)
-
-
-def _inspect(name: str, folder: Path, base: BaseSignature) -> AdapterManifest:
-    """What the adapter in `folder` is. ValueError with every reason why it cannot be used."""
-    config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
-    missing = [path.name for path in (config, weights) if not path.is_file()]
-    if missing:
-        raise ValueError(f"adapter {name!r}: {folder} has no {' and no '.join(missing)}")
-    inspection = inspect_adapter(config.read_bytes(), weights, base)
-    if inspection.manifest is None:
-        raise ValueError(f"adapter {name!r}: " + "; ".join(finding.message for finding in inspection.failures()))
-    return inspection.manifest
 
 
 @contextmanager

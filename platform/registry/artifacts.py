@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,7 @@ from .errors import StorageFull, UploadEmpty, UploadMismatch, UploadMissing, Upl
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _HEX = re.compile(r"[0-9a-f]{64}")
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,21 @@ class ArtifactStore:
                 "Free space on the server's disk, or remove adapters."
             )
         return IncomingFile(self, size, sha256)
+
+    def keep(self, file: BufferedReader) -> Blob:
+        """The bytes of an open file as a blob, copied unless they are here already.
+
+        Raises UploadEmpty, StorageFull; UploadMismatch, UploadTooLarge when the file changes while it is read.
+        """
+        size, sha256 = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+        known = self.find(sha256)
+        if known is not None and known.size == size:
+            return known
+        file.seek(0)
+        with self.receive(size, sha256, limit=size) as incoming:
+            while chunk := file.read(_CHUNK):
+                incoming.write(chunk)
+            return incoming.finish()
 
     def find(self, sha256: str) -> Blob | None:
         """The blob if these bytes are already here; it is then safe from sweeping for another grace time."""

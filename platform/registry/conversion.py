@@ -3,7 +3,6 @@
 As in preflight, a child process reads the files and writes the new ones, with limits on time, memory and bytes.
 """
 
-import hashlib
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -57,7 +56,9 @@ def convert(store: ArtifactStore, base: BaseSignature, config: Blob, weights: Bl
         findings = _ask(_task(store, base, config, weights, folder))
         if any(finding.level == "fail" for finding in findings):
             return Conversion(findings, config, weights)
-        return Conversion(findings, *(keep_file(store, Path(folder) / name) for name in (CONFIG_FILE, WEIGHTS_FILE)))
+        made = Path(folder)
+        with (made / CONFIG_FILE).open("rb") as new_config, (made / WEIGHTS_FILE).open("rb") as new_weights:
+            return Conversion(findings, store.keep(new_config), store.keep(new_weights))
 
 
 def _ask(task: ConversionTask) -> list[Finding]:
@@ -66,18 +67,6 @@ def _ask(task: ConversionTask) -> list[Finding]:
     except ChildFailed as error:
         return [Finding("converted", "fail", str(error), SMALLER)]
     return msgspec.json.decode(answer, type=list[Finding])
-
-
-def keep_file(store: ArtifactStore, path: Path) -> Blob:
-    """Copy a file into the store. Raises StorageFull."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        size = file.seek(0, 2)
-        file.seek(0)
-        with store.receive(size, sha256, limit=size) as incoming:
-            while chunk := file.read(1 << 20):
-                incoming.write(chunk)
-            return incoming.finish()
 
 
 def _task(store: ArtifactStore, base: BaseSignature, config: Blob, weights: Blob, folder: str) -> ConversionTask:

@@ -9,7 +9,6 @@ from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
 from loraplex.registry.base import ServedBase
-from loraplex.registry.conversion import keep_file
 from loraplex.registry.errors import UploadMissing, UploadTooLarge
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Report
@@ -118,4 +117,5 @@ def _with_tokenizer(
 def _copied(registry: Registry, path: Path) -> Blob:
     if not path.is_file():
         raise ValueError(f"{path} is missing. An adapter's folder has {CONFIG_FILE} and {WEIGHTS_FILE}.")
-    return keep_file(registry.store, path)
+    with path.open("rb") as file:
+        return registry.store.keep(file)

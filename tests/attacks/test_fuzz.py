@@ -39,6 +39,9 @@ def weights() -> tuple[dict[str, Any], bytes]:
 
 
 def judge(folder: Path, config: bytes, file: bytes) -> None:
+    # Writing over a file is ten times as slow as a new one: ext4 brings it to the disk first.
+    for path in folder.iterdir():
+        path.unlink()
     write_adapter(folder, config, file)
     inspection = inspect_adapter(config, folder / "adapter_model.safetensors", BASE)
     assert (inspection.manifest is None) == bool(inspection.failures())

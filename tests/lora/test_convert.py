@@ -1,5 +1,6 @@
 """AdaLoRA, LoHa, LoKr and VeRA as LoRA, against PEFT itself: the change of each weight, the logits, the tokens."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,21 +102,44 @@ def test_what_peft_converts_itself_is_read(base: Path, tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
-def test_logits_and_tokens_are_those_of_peft_with_the_first_files(tmp_path: Path) -> None:
-    base = make_checkpoint(tmp_path / "base", "qwen2")
+def test_logits_and_tokens_are_those_of_peft_with_the_first_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An LLM converts them by itself, into folders that go with it."""
+    base, scratch = make_checkpoint(tmp_path / "base", "qwen2"), tmp_path / "scratch"
     makers = {"adalora": adalora(), "loha": loha(), "lokr": lokr(decompose_both=True), "vera": vera()}
-    new = {name: tmp_path / f"new-{name}" for name in makers}
     tokens: list[list[int]] = []
     for seed, (name, config) in enumerate(makers.items()):
-        old = save_random(config, base, tmp_path / name, seed=seed)
-        converted(old, base, new[name])
-        first, second = (reference_model(base, {name: folder}) for folder in (old, new[name]))
+        old, new = save_random(config, base, tmp_path / name, seed=seed), tmp_path / f"new-{name}"
+        converted(old, base, new)
+        first, second = (reference_model(base, {name: folder}) for folder in (old, new))
         ids = first.generate(torch.tensor([PROMPT]), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None)
         assert (first(ids).logits - second(ids).logits).abs().max() < TOLERANCE
         tokens.append(ids[0, len(PROMPT) :].tolist())
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    caplog.set_level("INFO", "loraplex.engine.adapter_files")
+    folders = {name: tmp_path / name for name in makers}
     params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
-    with LLM(base, new, max_model_len=64, num_kv_blocks=32, adapter_memory=8 << 20, num_threads=1) as llm:
+    with LLM(base, folders, max_model_len=64, num_kv_blocks=32, adapter_memory=8 << 20, num_threads=1) as llm:
         outputs = llm.generate([PROMPT] * 5, params, [*makers, None], use_tqdm=False)
+        assert len(list(scratch.glob("loraplex-*/adapter_model.safetensors"))) == len(makers)
     served = [output.outputs[0].token_ids for output in outputs]
     assert served[:-1] == tokens
     assert len(set(map(tuple, served))) == 5
+    assert "adapter 'loha': converted from LoHa, exactly, at rank 16" in caplog.messages
+    assert not list(scratch.glob("loraplex-*"))
+
+
+def test_an_llm_refuses_what_cannot_be_converted_and_leaves_nothing(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    good, bad = save_random(loha(), base, tmp_path / "good"), save_random(vera(), base, tmp_path / "bad")
+    config = json.loads((bad / "adapter_config.json").read_text())
+    (bad / "adapter_config.json").write_text(json.dumps(config | {"save_projection": False}))
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    with pytest.raises(ValueError, match=r"^adapter 'bad': .*vera_A and vera_B were not saved.*save_projection=True"):
+        LLM(base, {"good": good, "bad": bad}, num_kv_blocks=32, adapter_memory=8 << 20, num_threads=1)
+    assert not list(scratch.iterdir())

@@ -43,6 +43,18 @@ def test_a_file_is_visible_only_when_it_is_complete(store: ArtifactStore) -> Non
     assert files_in(store.incoming) == []
 
 
+def test_an_open_file_is_copied_once(store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"some weights")
+    with path.open("rb") as file:
+        blob = store.keep(file)
+        assert blob == Blob(sha256(b"some weights"), 12)
+        assert store.blob_path(blob.sha256).read_bytes() == b"some weights"
+        file.seek(0)
+        monkeypatch.setattr(store, "receive", None)
+        assert store.keep(file) == blob
+
+
 @pytest.mark.parametrize(
     ("sent", "size", "digest_of", "error"),
     [

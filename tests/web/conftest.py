@@ -4,6 +4,7 @@ import asyncio
 import functools
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -85,6 +86,12 @@ def engine(state: State) -> FakeEngine:
 
 @pytest_asyncio.fixture
 async def client(state: State) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(state) as client:
+        yield client
+
+
+@asynccontextmanager
+async def served(state: State) -> AsyncIterator[httpx.AsyncClient]:
     """Talks to the running app in this process with the inference key."""
     app = create_app(state)
     async with app.router.lifespan_context(app):

@@ -1,18 +1,42 @@
-"""Everything wrong gets a 4xx with OpenAI's error body, naming the field; and the server answers afterwards."""
+"""Everything wrong gets a 4xx with OpenAI's error body, naming the field; and the server answers afterwards.
+
+One server hears all of it: what is refused leaves nothing behind.
+"""
 
 import gzip
 import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
+from loraplex.engine.tokenizer import Tokenizer
+from loraplex.web.state import State, open_state
+
+from .conftest import make_settings, served
 from .fake_engine import FakeEngine
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
 HUGE = 10**30
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+
+
+@pytest.fixture(scope="module")
+def state(first_data: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> State:
+    folder = shutil.copytree(first_data, tmp_path_factory.mktemp("bad") / "data")
+    return open_state(make_settings(Path(folder), checkpoint), checkpoint, FakeEngine(Tokenizer(checkpoint)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(state: State) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(state) as client:
+        yield client
 
 
 def user(content: Any) -> list[dict[str, Any]]:
@@ -307,6 +331,8 @@ async def test_wrong_paths_and_methods(client: httpx.AsyncClient, method: str, p
     assert response.json()["error"]["code"] == "unknown_url"
 
 
-async def test_refused_requests_never_reach_the_engine(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+async def test_refused_requests_never_reach_the_engine(client: httpx.AsyncClient, state: State) -> None:
+    assert isinstance(state.engine, FakeEngine)
+    before = len(state.engine.requests)
     await client.post(CHAT, json={"model": "tiny", "messages": user("hi"), "n": 17})
-    assert engine.requests == []
+    assert len(state.engine.requests) == before

@@ -13,9 +13,9 @@ from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine
-from .test_pages import HTMX, Headers, login, person, sql, trusted
+from .test_pages import HTMX, Headers, first_data, login, person, trusted
 
-__all__ = ["login", "person", "sql", "trusted"]
+__all__ = ["first_data", "login", "person", "trusted"]
 
 
 async def test_htmx_gets_what_moves_alone(person: httpx.AsyncClient) -> None:

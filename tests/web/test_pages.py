@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,14 +11,16 @@ import pytest
 import pytest_asyncio
 from bs4 import BeautifulSoup
 
+from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.admin.words import engine_words
-from loraplex.web.state import State
+from loraplex.web.registration import add_from_folder
+from loraplex.web.state import State, open_state
 
-from .conftest import ADMIN_PASSWORD
+from .conftest import ADMIN_PASSWORD, make_settings
 from .fake_engine import FakeEngine
 from .test_access import log_in
-from .test_adapters_api import add, put
+from .test_adapters_api import put
 
 PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground")
 WITH_PARTS = ("/adapters", "/cache")
@@ -33,14 +36,20 @@ ORIGIN = {"origin": "http://test"}
 XSS = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
 
 
-@pytest_asyncio.fixture
-async def sql(client: httpx.AsyncClient, admin: dict[str, str], adapter_folders: list[Path]) -> None:
-    client.headers.update(admin)
-    assert (await add(client, "sql", adapter_folders[0])).status_code == 201
+@pytest.fixture(scope="module")
+def first_data(
+    first_data: Path, checkpoint: Path, adapter_folders: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """With an adapter, checked and registered once for all pages."""
+    folder = Path(shutil.copytree(first_data, tmp_path_factory.mktemp("with-sql") / "data"))
+    state = open_state(make_settings(folder, checkpoint), checkpoint, FakeEngine(Tokenizer(checkpoint)))
+    add_from_folder(state.registry, state.base, "sql", adapter_folders[0], actor="cli")
+    state.registry.close()
+    return folder
 
 
 @pytest_asyncio.fixture
-async def login(sql: None, state: State) -> tuple[Headers, str]:
+async def login(state: State) -> tuple[Headers, str]:
     """The cookie's header and the CSRF token."""
     return await log_in(state)
 

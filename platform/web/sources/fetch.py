@@ -1,6 +1,5 @@
 """From a `lora_path` to an adapter's files in the artifact store."""
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,6 @@ from .folder import open_adapter
 from .hub import HubAdapter, download, parse_hub_id
 
 MAX_CONFIG_BYTES: Final = 1 << 20
-CHUNK: Final = 1 << 20
 
 
 def fetch_adapter(lora_path: str, settings: Settings, store: ArtifactStore) -> dict[str, Blob]:
@@ -55,15 +53,7 @@ def _from_hub(adapter: HubAdapter, store: ArtifactStore, limits: Mapping[str, in
 
 def _keep(store: ArtifactStore, file: BufferedReader, name: str, limits: Mapping[str, int]) -> Blob:
     """Bring an open file into the store. Raises RegistryError, also when it changes while it is read."""
-    size, limit = os.fstat(file.fileno()).st_size, limits[name]
-    if size > limit:
-        raise UploadTooLarge(f"{name} has {size:,} bytes; this server takes at most {limit:,}.")
-    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    known = store.find(sha256)
-    if known is not None and known.size == size:
-        return known
-    file.seek(0)
-    with store.receive(size, sha256, limit) as incoming:
-        while chunk := file.read(CHUNK):
-            incoming.write(chunk)
-        return incoming.finish()
+    size = os.fstat(file.fileno()).st_size
+    if size > limits[name]:
+        raise UploadTooLarge(f"{name} has {size:,} bytes; this server takes at most {limits[name]:,}.")
+    return store.keep(file)

@@ -13,6 +13,7 @@ from loraplex.engine.attention.kernels import paged, plan, write
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 
+# Heads, sizes and dtypes of one test are those of another where they can be: each new mixture compiles for ten seconds.
 BLOCKS = 160
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 2e-2}
 HEADS = {"mha": (2, 2), "gqa4": (4, 1), "gqa7": (14, 2), "gqa8": (8, 1)}
@@ -160,7 +161,7 @@ def test_huge_scores_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("with_norm", [False, True], ids=["plain", "normed"])
-@pytest.mark.parametrize("head_dim", [40, 64, 128])
+@pytest.mark.parametrize("head_dim", [56, 64, 128])
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16], ids=str)
 def test_rotate_and_write_equals_its_steps(compute: torch.dtype, head_dim: int, with_norm: bool) -> None:
     backends = make_backends((14, 2), head_dim)
@@ -195,6 +196,7 @@ def test_layers_do_not_share_their_cache_and_blocks_copy_whole() -> None:
 
 
 def test_warm_up_leaves_nothing_to_compile() -> None:
+    """Of a mixture that no other test here has compiled."""
     cpu, _ = make_backends((14, 2), 32, cache_dtype=torch.bfloat16)
     cpu.warm_up(torch.float32)
     kernels = [paged.attend, paged.merge, plan._plan, write.write, write.rotate_and_write]

@@ -26,7 +26,7 @@ YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_ma
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-gqa2": ("llama", {}),
-    "llama-gqa4-wide-heads": ("llama", {"head_dim": 32, "num_key_value_heads": 1}),
+    "llama-gqa4-wide-heads": ("llama", {"head_dim": 64, "num_key_value_heads": 1}),
     "llama-biases-tied-llama3-rope": (
         "llama",
         {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE},

@@ -1,0 +1,60 @@
+"""The files that LLM's adapters are served from: the user's own, or the LoRA that they are converted to."""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from loraplex.lora.conversion.convert import convert_adapter
+from loraplex.lora.conversion.kinds import conversion_kind
+from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.manifest import AdapterManifest, BaseSignature, Finding
+
+CONFIG: Final = "adapter_config.json"
+WEIGHTS: Final = "adapter_model.safetensors"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    manifest: AdapterManifest
+    folder: Path
+
+
+def prepare_adapter(name: str, folder: Path, base: BaseSignature, scratch: ExitStack) -> AdapterFiles:
+    """The adapter in `folder`, or the LoRA made of it, in a temporary folder that goes when `scratch` closes.
+
+    ValueError has every reason why it cannot be used.
+    """
+    missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
+    if missing:
+        raise ValueError(f"adapter {name!r}: {folder} has no {' and no '.join(missing)}")
+    if conversion_kind((folder / CONFIG).read_bytes()) is not None:
+        folder = _convert(name, folder, base, scratch)
+    inspection = inspect_adapter((folder / CONFIG).read_bytes(), folder / WEIGHTS, base)
+    if inspection.manifest is None:
+        raise ValueError(_refusal(name, inspection.failures()))
+    return AdapterFiles(inspection.manifest, folder)
+
+
+def _convert(name: str, folder: Path, base: BaseSignature, scratch: ExitStack) -> Path:
+    target = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="loraplex-")))
+    config, room = (folder / CONFIG).read_bytes(), shutil.disk_usage(target).free // 2
+    findings = convert_adapter(config, folder / WEIGHTS, base, target / CONFIG, target / WEIGHTS, room)
+    failures = [finding for finding in findings if finding.level == "fail"]
+    if failures:
+        raise ValueError(_refusal(name, failures))
+    for finding in findings:
+        level = logging.WARNING if finding.level == "warn" else logging.INFO
+        logger.log(level, "adapter %r: %s", name, finding.message)
+    return target
+
+
+def _refusal(name: str, failures: Iterable[Finding]) -> str:
+    reasons = [f"{found.message} ({found.remedy})" if found.remedy else found.message for found in failures]
+    return f"adapter {name!r}: " + "; ".join(reasons)
