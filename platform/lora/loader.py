@@ -60,7 +60,7 @@ class Loader:
         now = self._clock()
         if entry.state in (State.LOADING, State.RESIDENT) or now < entry.retry_at:
             return
-        entry.state, entry.started, entry.error = State.LOADING, now, None
+        entry.state, entry.started, entry.error, entry.from_host = State.LOADING, now, None, False
         self._queue[entry.digest] = entry
         if entry.folder_read != entry.folder:
             entry.folder_read = entry.folder

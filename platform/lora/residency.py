@@ -72,7 +72,7 @@ class Entry:
     job: Future[Any] | None = None
     """What a loader thread is doing for it."""
     from_host: bool = False
-    """Its pages are, or were last, filled from the host cache, and so finished."""
+    """Its pages are filled, or were filled, from the host cache, and so finished."""
     finishing: Iterator[None] | None = None
     """What the engine thread still has to do for its filled pages."""
     users: int = 0

@@ -184,6 +184,18 @@ def test_the_file_serves_where_the_copy_failed(house: House) -> None:
     assert house.status(a).host_loads == 1
 
 
+def test_a_header_that_cannot_be_read_fails_one_that_came_from_the_cache_before(house: House) -> None:
+    a, b = house.add(1), house.add(2)
+    visit(house, a, b, a)
+    assert house.status(a).host_loads == 1
+    house.pool.evict(a)
+    house.pool.register(a, str(house.folder / "nowhere"))
+    assert not house.pool.acquire((a,))
+    house.work()
+    assert (house.status(a).state, house.status(a).tier) == ("failed", "disk")
+    visit(house, b)
+
+
 def test_a_load_that_failed_leaves_no_copy(house: House) -> None:
     bad, good = house.add(1), house.add(2)
     weights = house.folder / "1" / "adapter_model.safetensors"

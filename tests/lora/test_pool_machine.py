@@ -2,6 +2,7 @@
 
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.users: Counter[str] = Counter()
         for index in range(len(RANKS)):
             self.house.seeds[stored(index)[0]] = index, RANKS[index]
+            self.register(index, pinned=False)
 
     @rule(index=index, pinned=st.booleans())
     def register(self, index: int, pinned: bool) -> None:
@@ -106,6 +108,16 @@ class PoolMachine(RuleBasedStateMachine):
         """The first one where there is a host cache: its promise."""
         last = 0 if self.host_pages else len(self.house.executor.jobs) - 1
         self.house.executor.run(data.draw(st.integers(0, last)))
+
+    @rule(index=index)
+    def come_and_go(self, index: int) -> None:
+        """In and out of memory, twice: rules that do less seldom add up to it."""
+        digest = stored(index)[0]
+        for _ in range(2):
+            self.release(self.acquire(index))
+            self.house.work(3)
+            with suppress(ValueError):
+                self.pool.evict(digest)
 
     @precondition(lambda self: self.house.executor.jobs)
     @rule()
