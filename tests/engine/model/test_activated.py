@@ -9,11 +9,15 @@ import torch
 from peft import PeftModel
 
 from loraplex import LLM, SamplingParams
-from tests.checkpoints import make_adapter, make_checkpoint, reference_model
+from tests.checkpoints import ALL_KINDS, make_adapter, make_checkpoint, reference_model
 
 BLOCK, CHUNK = 16, 12
 INVOCATIONS = {"late": [310, 311], "other": [312]}
-ADAPTERS = {"late": {"rank": 8}, "other": {"rank": 3, "kinds": ("q_proj", "v_proj", "down_proj")}, "plain": {"rank": 4}}
+ADAPTERS = {
+    "late": {"rank": 8, "kinds": (*ALL_KINDS, "lm_head")},
+    "other": {"rank": 3, "kinds": ("q_proj", "v_proj", "down_proj")},
+    "plain": {"rank": 4},
+}
 NEW_TOKENS = 8
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
 
