@@ -18,7 +18,7 @@ ABSENT = {
     "attention-of-mlp": (tensor_name(0, "up_proj", "A").replace("mlp", "self_attn"), "the base has no such module"),
     "fused-qkv": (Q_A.replace("q_proj", "qkv_proj"), "the base has no such module"),
     "gpt2": ("base_model.model.transformer.h.0.attn.c_attn.lora_A.weight", "not tensors of an adapter of a linear"),
-    "mistral-original": (Q_A.replace("self_attn.q_proj", "attention.wq"), "not tensors of an adapter of a linear"),
+    "mistral-original": (Q_A.replace("self_attn.q_proj", "attention.wq"), "the base has no such module"),
     "vision-tower": (Q_A.replace("model.layers", "vision_tower.layers"), "not tensors of an adapter of a linear"),
     "kohya": ("lora_unet_down_blocks_0_attentions_0.lora_down.weight", "not tensors of an adapter of a linear"),
     "whole-weight": ("model.layers.0.self_attn.q_proj.weight", "not tensors of an adapter of a linear"),
