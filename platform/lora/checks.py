@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from .config_file import MAX_RANK, LoraSettings
+from .config_fields import MAX_RANK
+from .config_file import LoraSettings
 from .manifest import EMBEDDING, HEAD, ONCE, BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
 from .report import Report, enumerate_some, quote
 from .tensor_names import OTHER_BASE, Place, locate

@@ -11,21 +11,16 @@ from typing import Any, Final, TypeVar
 
 from .activation import KEY as INVOCATION
 from .activation import read_invocation_tokens, refuse_invocation_tokens
-from .manifest import EMBEDDING, HEAD
+from .config_fields import Fields
 from .report import Report, enumerate_some, quote
 from .strict_json import parse_json
 from .unserved import INERT, UNSERVED, base_changing_start
 
 Value = TypeVar("Value", int, float)
 
-MAX_CONFIG: Final = 64 << 10
-MAX_RANK: Final = 512
-MAX_ALPHA: Final = 1 << 16
-MAX_NAMES: Final = 4096
-MAX_TOKENS: Final = 1 << 16
-"""Rows of single tokens that an adapter may bring."""
+MAX_CONFIG: Final = 512 << 10
+"""Bytes: a list of all tokens that may be trained fits in."""
 
-_LITERAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 _READ: Final = {
     "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
@@ -34,8 +29,6 @@ _READ: Final = {
     INVOCATION,
 }  # fmt: skip
 FEEDFORWARD: Final = "feedforward_modules"
-BIASES: Final = ("none", "all", "lora_only")
-NAMES_REMEDY: Final = 'give a list of literal names, e.g. "target_modules": ["q_proj", "v_proj"], or "all-linear"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,7 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     if not _is_served(raw, report):
         return None
     before = len(report.findings)
-    fields = _Fields(raw, report)
+    fields = Fields(raw, report)
     settings = _read_ia3(fields) if raw["peft_type"] == "IA3" else _read_lora(fields)
     _refuse_unserved(raw, report)
     _mention_unknown(raw, report)
@@ -139,97 +132,7 @@ def _is_served(raw: dict[str, Any], report: Report) -> bool:
     return False
 
 
-class _Fields:
-    """Typed access to the raw configuration; what does not fit is reported and replaced by a harmless value."""
-
-    def __init__(self, raw: dict[str, Any], report: Report) -> None:
-        self.raw, self.report = raw, report
-
-    def rank(self, value: object, where: str) -> int:
-        if type(value) is int and 1 <= value <= MAX_RANK:
-            return value
-        self.report.fail("config", f"{where} is {quote(value)}; ranks from 1 to {MAX_RANK} are served")
-        return 1
-
-    def alpha(self, value: object, where: str) -> float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < abs(value) <= MAX_ALPHA:
-            return float(value)
-        self.report.fail("config", f"{where} is {quote(value)}; it must be a number other than 0, up to {MAX_ALPHA}")
-        return 1.0
-
-    def flag(self, key: str) -> bool:
-        value = self.raw.get(key)
-        if value is None or isinstance(value, bool):
-            return bool(value)
-        self.report.fail("config", f"{key} is {quote(value)}; it must be true or false")
-        return False
-
-    def trains_biases(self) -> bool:
-        value = self.raw.get("bias", "none")
-        if value is not None and value not in BIASES:
-            self.report.fail("config", f"bias is {quote(value)}; it must be one of {', '.join(BIASES)}")
-        return value not in ("none", None)
-
-    def target_modules(self) -> frozenset[str] | None:
-        value = self.raw.get("target_modules")
-        if value in (None, []):
-            self.report.fail("config", "target_modules is empty", NAMES_REMEDY)
-        return None if value == "all-linear" else self.names("target_modules")
-
-    def names(self, key: str) -> frozenset[str]:
-        value = self.raw.get(key)
-        if value is None:
-            return frozenset()
-        if not isinstance(value, list) or len(value) > MAX_NAMES:
-            self.report.fail("config", f"{key} is {quote(value)}: patterns are not run", NAMES_REMEDY)
-            return frozenset()
-        odd = [quote(name) for name in value if not _is_literal(name)]
-        if odd:
-            self.report.fail("config", f"{key} holds {enumerate_some(odd)}: no literal module names", NAMES_REMEDY)
-        return frozenset(name for name in value if _is_literal(name))
-
-    def pattern(self, key: str) -> dict[str, Any]:
-        value = self.raw.get(key)
-        if value is None:
-            return {}
-        if not isinstance(value, dict) or len(value) > MAX_NAMES:
-            self.report.fail("config", f"{key} is {quote(value)}; it must map module names to numbers")
-            return {}
-        odd = [quote(name) for name in value if not _is_literal(name.removeprefix("^"))]
-        if odd:
-            remedy = "write out each module's name as a key of its own"
-            self.report.fail("config", f"{key} has the keys {enumerate_some(odd)}: patterns are not run", remedy)
-        return value
-
-    def token_indices(self) -> dict[str, tuple[int, ...]]:
-        """A list alone is of the embedding."""
-        key = "trainable_token_indices"
-        value = self.raw.get(key)
-        lists = {EMBEDDING: value} if isinstance(value, list) else value or {}
-        if not isinstance(lists, dict) or not set(lists) <= {EMBEDDING, f"model.{EMBEDDING}", HEAD}:
-            self.report.fail(
-                "config", f"{key} is {quote(value)}; it must be token ids, or ids by embed_tokens, lm_head"
-            )
-            return {}
-        for tokens in lists.values():
-            if not isinstance(tokens, list) or not 0 < len(tokens) <= MAX_TOKENS or not _are_tokens(tokens):
-                words = f"{key} is {quote(value)}; it must be up to {MAX_TOKENS} different token ids"
-                self.report.fail("config", words)
-                return {}
-        return {name: tuple(tokens) for name, tokens in lists.items()}
-
-    def layers(self) -> frozenset[int] | None:
-        value = self.raw.get("layers_to_transform")
-        indices = [value] if type(value) is int else value
-        if indices is None or indices == []:
-            return None
-        if isinstance(indices, list) and all(type(index) is int and index >= 0 for index in indices):
-            return frozenset(indices)
-        self.report.fail("config", f"layers_to_transform is {quote(value)}; it must be layer numbers")
-        return None
-
-
-def _read_ia3(fields: _Fields) -> LoraSettings:
+def _read_ia3(fields: Fields) -> LoraSettings:
     raw = fields.raw
     refuse_invocation_tokens(raw, fields.report)
     feedforward = raw.get(FEEDFORWARD)
@@ -245,11 +148,12 @@ def _read_ia3(fields: _Fields) -> LoraSettings:
         base_model=str(raw.get("base_model_name_or_path") or ""),
         raw=raw,
         peft_type="IA3",
+        modules_to_save=fields.names("modules_to_save"),
         feedforward_modules=frozenset([feedforward]) if isinstance(feedforward, str) else fields.names(FEEDFORWARD),
     )
 
 
-def _read_lora(fields: _Fields) -> LoraSettings:
+def _read_lora(fields: Fields) -> LoraSettings:
     raw = fields.raw
     return LoraSettings(
         rank=fields.rank(raw.get("r"), "r"),
@@ -306,14 +210,6 @@ def _mention_unknown(raw: dict[str, Any], report: Report) -> None:
     unknown = [quote(key) for key in raw if key not in _READ and key not in UNSERVED and key not in INERT]
     if unknown:
         report.warn("features", f"unknown keys are ignored: {enumerate_some(unknown)}")
-
-
-def _are_tokens(values: list[object]) -> bool:
-    return all(type(value) is int and value >= 0 for value in values) and len(set(values)) == len(values)
-
-
-def _is_literal(name: object) -> bool:
-    return isinstance(name, str) and _LITERAL.fullmatch(name) is not None
 
 
 def _names_of(path: str) -> set[str]:

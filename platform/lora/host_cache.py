@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from .arena import Arena
+from .weights import Contents
 
 
 @dataclass(slots=True)
 class HostCopy:
     """An adapter's pages one after another, as `PageStore.save` leaves them."""
 
+    contents: Contents
     pages: torch.Tensor
     """[elements] of the arena's dtype."""
     offset: int
@@ -52,7 +54,12 @@ class HostCache:
             self._copies.move_to_end(digest)
         return digest in self._copies
 
-    def reserve(self, digest: str, size: int, spared: str | None) -> HostCopy | None:
+    def contents_of(self, digest: str) -> Contents | None:
+        """What the adapter of a copy brings."""
+        copy = self._copies.get(digest)
+        return None if copy is None else copy.contents
+
+    def reserve(self, digest: str, contents: Contents, size: int, spared: str | None) -> HostCopy | None:
         """A place for a new copy of `size` elements, whoever has to leave for it but `spared`. None: there is none."""
         assert digest not in self._copies
         if size > self._arena.size:
@@ -62,7 +69,7 @@ class HostCache:
             if oldest is None:
                 return None
             self.drop(oldest)
-        copy = self._copies[digest] = HostCopy(self._buffer[offset : offset + size], offset)
+        copy = self._copies[digest] = HostCopy(contents, self._buffer[offset : offset + size], offset)
         return copy
 
     def borrow(self, digest: str) -> HostCopy | None:

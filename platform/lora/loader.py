@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from .eviction import FORGOTTEN, evictable, fits_beside, is_idle, must_stay, refusal
 from .finish import BaseModules
 from .host_cache import HostCache, HostCopy
 from .manifest import BaseSignature
@@ -20,8 +21,6 @@ from .weights import load_pages, read_contents
 
 PATIENCE: Final = 1.0
 """Seconds an adapter waits for room before nobody may overtake it and residents in use are asked to leave."""
-FORGOTTEN: Final = 5.0
-"""Seconds after which a load, or a loaded adapter, that no request has asked for again loses its claim."""
 LONGEST_RETRY: Final = 60.0
 DONE: Final = object()
 
@@ -62,7 +61,8 @@ class Loader:
             return
         entry.state, entry.started, entry.error, entry.from_host = State.LOADING, now, None, False
         self._queue[entry.digest] = entry
-        if entry.folder_read != entry.folder:
+        entry.contents = self._host.contents_of(entry.digest) if entry.folder_read == entry.folder else None
+        if entry.contents is None:
             entry.folder_read = entry.folder
             entry.job = self._executor.submit(
                 read_contents, Path(entry.folder), self._base, self._store.dtype_name, self._modules
@@ -89,7 +89,7 @@ class Loader:
                 self._save(entry, entry.room, winner)
             self._store.free(entry.room)
             del self._residents[entry.digest]
-            entry.room, entry.state, entry.leaving = None, State.REGISTERED, False
+            entry.contents, entry.room, entry.state, entry.leaving = None, None, State.REGISTERED, False
             entry.evictions, entry.evicted_for = entry.evictions + 1, winner
             entry.leaving_for = None
         elif entry.state is State.LOADING:
@@ -124,6 +124,7 @@ class Loader:
             entry.contents = job.result()
             pages = self._store.count_pages(entry.contents)
             entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
+            entry.rank = max(module.rank for module in entry.contents.modules)
         else:
             assert entry.contents is not None
             rest = iter(()) if entry.from_host else self._store.finish(entry.room, entry.contents, self._modules)
@@ -160,9 +161,10 @@ class Loader:
 
     def _save(self, entry: Entry, room: Room, winner: str | None) -> None:
         """Keep a copy of what is about to be freed, unless there is one; not in the place of the winner's."""
+        assert entry.contents is not None
         if self._host.renew(entry.digest):
             return
-        copy = self._host.reserve(entry.digest, self._store.packed_size(room), spared=winner)
+        copy = self._host.reserve(entry.digest, entry.contents, self._store.packed_size(room), spared=winner)
         if copy is not None:
             copy.job = self._executor.submit(self._store.save, room, copy.pages)
 
@@ -187,6 +189,9 @@ class Loader:
     def _leave_queue(self, entry: Entry, state: State) -> None:
         del self._queue[entry.digest]
         entry.state, entry.ordered = state, False
+        if state is not State.RESIDENT:
+            # Thousands of adapters are known, and each has hundreds of modules.
+            entry.contents = None
 
     # Room
 
@@ -205,22 +210,15 @@ class Loader:
         assert entry.contents is not None
         pages = self._store.count_pages(entry.contents)
         room = self._store.reserve(pages)
-        victims = iter(self._evictable(entry))
+        victims = iter(evictable(entry, self._residents.values(), self._store, self._clock()))
         while room is None and (victim := next(victims, None)) is not None:
             self.withdraw(victim, winner=entry.digest)
             room = self._store.reserve(pages)
         if room is not None:
             self._fill(entry, room)
         elif self._hopeless(entry):
-            self._fail(entry, self._refusal(entry))
+            self._fail(entry, refusal(entry, self._residents.values(), self._store))
         return room is not None
-
-    def _evictable(self, entry: Entry) -> list[Entry]:
-        """Residents that may go at once, least recently used first; none when even all of them would not do."""
-        now = self._clock()
-        idle = [other for other in self._residents.values() if _is_idle(other, now)]
-        enough = self._store.bytes_free + sum(other.bytes for other in idle) >= entry.bytes
-        return sorted(idle, key=lambda other: other.last_used) if enough else []
 
     def _ask_residents_to_leave(self, entry: Entry) -> None:
         """Keep what comes free for `entry`: idle adapters go now, used ones, longest resident first, after their users.
@@ -228,10 +226,10 @@ class Loader:
         Without this, adapters under steady traffic would keep a new one waiting for ever.
         """
         now = self._clock()
-        others = [other for other in self._residents.values() if not _must_stay(other, entry)]
+        others = [other for other in self._residents.values() if not must_stay(other, entry)]
         coming = self._store.bytes_free + sum(other.bytes for other in others if other.leaving)
         slots = self._store.free_slots + sum(other.leaving for other in others)
-        for other in sorted(others, key=lambda other: not _is_idle(other, now)):
+        for other in sorted(others, key=lambda other: not is_idle(other, now)):
             if coming >= entry.bytes and slots > 0:
                 return
             if not other.leaving:
@@ -242,38 +240,13 @@ class Loader:
 
     def _hopeless(self, entry: Entry) -> bool:
         """Whether it would not fit beside the adapters that must stay even if all others left."""
-        staying = [other for other in self._residents.values() if _must_stay(other, entry)]
-        space = self._store.capacity - sum(other.bytes for other in staying)
-        if entry.bytes > space or len(staying) == self._store.slots:
+        if not fits_beside(entry, self._residents.values(), self._store):
             return True
         filling = any(other.room is not None for other in self._queue.values())
-        return not filling and len(staying) == len(self._residents)
-
-    def _refusal(self, entry: Entry) -> str:
-        staying = [other.bytes for other in self._residents.values() if _must_stay(other, entry)]
-        return (
-            f"adapter {entry.digest[:12]} does not fit: it needs {_megabytes(entry.bytes)} and a slot; of "
-            f"{_megabytes(self._store.capacity)} adapter memory and {self._store.slots} slots, "
-            f"adapters that are pinned, or asked for with it, hold {_megabytes(sum(staying))} and {len(staying)}. "
-            f"Raise adapter_memory or max_loaded_adapters, or unpin some"
-        )
+        return not filling and all(must_stay(other, entry) for other in self._residents.values())
 
 
 def _cause(entry: Entry, error: BaseException) -> str:
     """In words that tell a client no paths of the server."""
     words = error.strerror if isinstance(error, OSError) else str(error)
     return f"adapter {entry.digest[:12]} cannot be loaded: {words or type(error).__name__}"
-
-
-def _must_stay(other: Entry, entry: Entry) -> bool:
-    """Pinned, or of no use without it: they are asked for together."""
-    return other.pinned or other.digest in entry.company
-
-
-def _is_idle(entry: Entry, now: float) -> bool:
-    """May go at once: nobody uses it, and no request it was loaded for is about to."""
-    return not entry.pinned and entry.users == 0 and not (entry.fresh and now - entry.asked < FORGOTTEN)
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"

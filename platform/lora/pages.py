@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .arena import Arena
 from .batch import KINDS, LINEARS, NORMS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, PageTable, RowPages
-from .config_file import MAX_RANK
+from .config_fields import MAX_RANK
 from .finish import BaseModules, finish_module, needs_base
 from .manifest import BaseSignature, ModuleLora
 from .values import Bits

@@ -64,7 +64,8 @@ class Entry:
     pinned: bool = False
     state: State = State.REGISTERED
     contents: Contents | None = None
-    """None until its header was first read."""
+    """None unless it is being loaded or resident."""
+    rank: int = 0
     pages: int = 0
     bytes: int = 0
     room: Room | None = None
@@ -113,7 +114,7 @@ class Entry:
             digest=self.digest,
             state=self.state,
             tier=Tier.DEVICE if self.state is State.RESIDENT else below,
-            rank=max((module.rank for module in self.contents.modules), default=0) if self.contents else 0,
+            rank=self.rank,
             pages=self.pages,
             bytes=self.bytes,
             host_bytes=host_bytes,

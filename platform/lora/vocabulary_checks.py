@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from .config_file import MAX_TOKENS, LoraSettings
+from .config_fields import MAX_TOKENS
+from .config_file import LoraSettings
 from .manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, TensorInfo, TokenRows
 from .tensor_names import Place
 

@@ -62,8 +62,8 @@ def broken_texts(good: str) -> Iterator[Case]:
         yield encoding, "not UTF-8 text (byte 0)", good.encode(encoding)
     yield "latin-1", "not UTF-8 text", good.replace("acme", "acm\xe9").encode("latin-1")
     yield "overlong-utf8", "not UTF-8 text", good.encode().replace(b"acme", b"\xc0\xaf")
-    yield "65537-bytes", "has 65,537 bytes; at most 65,536", good.encode().ljust((64 << 10) + 1)
-    yield "megabyte", "bytes; at most 65,536", json.dumps(make_config(x="x" * (1 << 20))).encode()
+    yield "a-byte-too-many", "has 524,289 bytes; at most 524,288", good.encode().ljust((512 << 10) + 1)
+    yield "megabyte", "bytes; at most 524,288", json.dumps(make_config(x="x" * (1 << 20))).encode()
 
 
 def ambiguous_texts(good: str) -> Iterator[Case]:

@@ -124,9 +124,24 @@ async def test_files_that_cannot_be_meant_are_explained(
     await expect(page.get_by_text("pickle files are never read; save with safe_serialization=True")).to_be_visible()
 
 
+@pytest.mark.parametrize("kind", ["IA3", "ADALORA", "LOHA", "LOKR", "VERA"])
+async def test_every_kind_that_the_server_takes_may_be_sent(
+    page: Page, adapter_folders: list[Path], tmp_path: Path, kind: str
+) -> None:
+    folder = changed(adapter_folders[0], tmp_path / "kind")
+    (folder / CONFIG_FILE).write_text(json.dumps({"peft_type": kind}))
+    await page.goto("/upload")
+    await drop_folder(page, folder)
+    await expect(page.get_by_role("button", name="Upload and check")).to_be_enabled()
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("{", "is not valid JSON"), ('{"peft_type": "IA3"}', 'its peft_type is "IA3"'), ("null", "only LORA is served")],
+    [
+        ("{", "is not valid JSON"),
+        ('{"peft_type": "P_TUNING"}', 'its peft_type is "P_TUNING"; served are LORA, IA3, ADALORA, LOHA, LOKR, VERA'),
+        ('{"peft_type": "LORA"}', "has no rank r"),
+    ],
 )
 async def test_a_wrong_configuration_is_seen_before_anything_is_sent(
     page: Page, adapter_folders: list[Path], tmp_path: Path, text: str, words: str

@@ -9,6 +9,7 @@ import torch
 
 from loraplex.lora.host_cache import HostCache
 from loraplex.lora.pool import AdapterPool
+from loraplex.lora.weights import Contents
 
 from .adapters import BASE, Tensors, make_config, make_tensors, read_manifest, write_adapter
 from .house import PAGE, House, ManualExecutor
@@ -21,6 +22,7 @@ KINDS: dict[str, tuple[dict[str, Any], Tensors]] = {
     "lora-bias": (make_config(lora_bias=True), make_tensors() | BIASES),
     "base-bias": (make_config(bias="lora_only"), make_tensors() | with_vectors("base_layer.bias")),
 }
+NOTHING = Contents((), {}, 0, ())
 
 
 @pytest.fixture
@@ -95,6 +97,15 @@ def test_the_tiers_of_a_life(house: House) -> None:
     visit(house, first)
     assert tiers(house, first, second) == ["device", "host"]
     assert house.status(first).host_bytes == PAGE, "kept, so that the next eviction copies nothing"
+
+
+def test_an_adapter_on_disk_is_a_name_and_a_few_numbers(house: House) -> None:
+    """What its header said of hundreds of modules is kept with its pages, not with each adapter that was ever used."""
+    digests = [house.add(seed) for seed in range(4)]
+    visit(house, *digests)
+    assert [house.pool._entries[digest].contents is None for digest in digests] == [True, True, True, False]
+    assert tiers(house, *digests)[0] == "disk" and house.status(digests[0]).rank > 0
+    visit(house, *digests)
 
 
 def test_who_was_evicted_first_leaves_first(house: House) -> None:
@@ -224,7 +235,7 @@ def test_a_place_is_given_away_while_its_reader_still_waits(tmp_path: Path) -> N
 
 def test_check_integrity_sees_damage() -> None:
     cache = HostCache(16, torch.float32, torch.device("cpu"))
-    assert cache.reserve("a", 3, spared=None) is not None and cache.check_integrity(["a"]) == []
+    assert cache.reserve("a", NOTHING, 3, spared=None) is not None and cache.check_integrity(["a"]) == []
     assert cache.check_integrity([]) == ["host cache: adapter a is gone and its copy is not"]
     cache._arena.used -= 1
     assert len(cache.check_integrity(["a"])) == 2

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from loraplex.lora.loader import FORGOTTEN, PATIENCE
+from loraplex.lora.eviction import FORGOTTEN
+from loraplex.lora.loader import PATIENCE
 from loraplex.lora.pool import AdapterPool
 
 from .adapters import BASE

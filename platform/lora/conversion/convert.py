@@ -10,7 +10,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Final, Protocol
 
-from ..config_file import MAX_RANK, LoraSettings
+from ..config_fields import MAX_RANK
+from ..config_file import LoraSettings
 from ..manifest import BaseSignature, Finding, TensorInfo
 from ..report import Report, enumerate_some
 from ..safetensors_header import read_header

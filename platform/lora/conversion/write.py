@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ..config_file import MAX_RANK
+from ..config_fields import MAX_RANK
 from ..manifest import BaseSignature
 from ..tensor_names import module_path
 from .factors import Change, TooLarge

@@ -7,6 +7,8 @@ export const WEIGHTS = "adapter_model.safetensors";
 export const WANTED = [CONFIG, WEIGHTS];
 // Trainers save the tokenizer beside the adapter; the server says what it makes of it.
 export const OPTIONAL = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+// What is served or converted at upload; the server's check says the rest.
+const KINDS = ["LORA", "IA3", "ADALORA", "LOHA", "LOKR", "VERA"];
 const LIMITS = { [CONFIG]: 1 << 20, "tokenizer.json": 64 << 20, "tokenizer_config.json": 4 << 20, "chat_template.jinja": 128 << 10 };
 
 export function size(bytes) {
@@ -46,8 +48,9 @@ function configProblem(text) {
   } catch {
     return "is not valid JSON";
   }
-  if (config?.peft_type !== "LORA") return `its peft_type is ${JSON.stringify(config?.peft_type)}; only LORA is served`;
-  return Number.isInteger(config.r) && config.r > 0 ? null : "has no rank r";
+  const kind = config?.peft_type;
+  if (!KINDS.includes(kind)) return `its peft_type is ${JSON.stringify(kind)}; served are ${KINDS.join(", ")}`;
+  return kind !== "LORA" || (Number.isInteger(config.r) && config.r > 0) ? null : "has no rank r";
 }
 
 export function adviceOn(name) {
