@@ -2,12 +2,14 @@
 
 Pages are numpy arrays of bit patterns, unsigned integers as wide as the arena's dtype: rank pages
 `[L, RANKS_PER_PAGE * (in + out)]`, vector pages `[L, 2 * out]` float32, pages of token rows `[1, TOKENS_PER_PAGE *
-hidden size]`. Only numpy runs here: torch operations on a
-loader thread would start a second team of OpenMP threads.
+hidden size]`. Only numpy and serial kernels run here: torch operations on a loader thread would start a second team of
+OpenMP threads.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 from .batch import RANKS_PER_PAGE, TOKENS_PER_PAGE
 from .digest import canonical_tensors, digest_opening
 from .inspection import read_structure
+from .kernels.layout import to_bfloat16, transpose, transpose_to_bfloat16
 from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
 from .report import Report
 from .token_rows import StoredRows, find_changed_tokens
@@ -27,6 +30,9 @@ from .values import Bits, convert, read_bits, to_floats
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 
+
+MOST_BEHIND: Final = 8
+"""Tensors in memory that are not yet hashed."""
 
 Part = Literal["ranks", "vectors", "rows"]
 
@@ -76,15 +82,23 @@ def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages:
     clear_pages(pages)
     homes = _homes(contents, dtype, pages)
     seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
-    with FileIO(folder / WEIGHTS_FILE) as file:
+    # Hashing is the longest part: it runs beside the others, a few tensors behind.
+    with FileIO(folder / WEIGHTS_FILE) as file, ThreadPoolExecutor(1, thread_name_prefix="adapter-hash") as hasher:
+        behind: deque[Future[None]] = deque()
         for facts, tensor in canonical_tensors(contents.modules):
             bits = read_bits(file, tensor)
-            seen.update(facts)
-            seen.update(bits.data)
+            behind.append(hasher.submit(_update, seen, facts, bits))
             for home in homes.pop(tensor, ()):
                 home.put(bits)
+            if len(behind) > MOST_BEHIND:
+                behind.popleft().result()
     if seen.hexdigest() != digest:
         raise ValueError(f"{WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
+
+
+def _update(digest: "hashlib._Hash", facts: bytes, bits: Bits) -> None:
+    digest.update(facts)
+    digest.update(bits.data)
 
 
 def clear_pages(pages: Pages) -> None:
@@ -113,13 +127,19 @@ class _Ranks:
     target: str
 
     def put(self, bits: Bits) -> None:
-        values = convert(bits, self.source, self.target)
-        by_rank = values.T if self.by_column else values
-        start = 0
-        for share in self.shares:
-            rows = by_rank[start : start + len(share)]
-            share[: len(rows)] = rows
-            start += len(share)
+        narrows = (self.source, self.target) == ("F32", "BF16")
+        values = bits if narrows else convert(bits, self.source, self.target)
+        for first, share in zip(range(0, RANKS_PER_PAGE * len(self.shares), RANKS_PER_PAGE), self.shares, strict=True):
+            if self.by_column:
+                ranks = values[:, first : first + RANKS_PER_PAGE]
+                (transpose_to_bfloat16 if narrows else transpose)(ranks, share[: ranks.shape[1]])
+            else:
+                ranks = values[first : first + RANKS_PER_PAGE]
+                rows = share[: len(ranks)]
+                if narrows:
+                    to_bfloat16(ranks.reshape(-1), rows.reshape(-1))
+                else:
+                    rows[:] = ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from loraplex.engine.prefix import BlockKey, block_key, root_hash
 def keys(count: int, salt: str = "") -> list[BlockKey]:
     """A chain of `count` blocks."""
     chain: list[BlockKey] = []
-    parent = root_hash(salt, "base", ())
+    parent = root_hash(salt, "base")
     for index in range(count):
         chain.append(block_key(parent, [index, index]))
         parent = chain[-1].hash

@@ -15,11 +15,11 @@ DRAIN_SECONDS = 2.0
 COUNT = 16
 
 
-async def listen(http: httpx.AsyncClient, body: dict[str, Any], begun: asyncio.Semaphore) -> list[str]:
+async def listen(http: httpx.AsyncClient, body: dict[str, Any], begun: asyncio.Event) -> list[str]:
     data: list[str] = []
     async for event in events(http, body):
         data.append(event)
-        begun.release()
+        begun.set()
     return data
 
 
@@ -65,11 +65,11 @@ async def test_stop_under_load_and_start_again(
 
 async def stop_under_load(server: LiveServer, http: httpx.AsyncClient) -> tuple[list[str], list[str]]:
     """How streams that could end in time ended, and those that could not."""
-    begun = asyncio.Semaphore(0)
     bodies = [greedy("kept", "short", 60)] * 2 + [greedy("kept", "long", 4000, n=3)] * 3
-    streams = [asyncio.create_task(listen(http, body, begun)) for body in bodies]
-    for _ in range(20):
-        await begun.acquire()
+    begun = [asyncio.Event() for _ in bodies]
+    streams = [asyncio.create_task(listen(http, *each)) for each in zip(bodies, begun, strict=True)]
+    for event in begun:
+        await event.wait()
     started = time.monotonic()
     server.signal_stop()
     endings = [ending(data) for data in await asyncio.gather(*streams)]
