@@ -22,8 +22,12 @@ PAGE: Final = 8
 """Ranks of one page."""
 VECTORS: Final = 4
 """Vectors of y that expand keeps in registers for each token."""
-SHRINK_TILE, EXPAND_TILE = (1, 1) if LANES == 8 else (3, 4)
+SHRINK_TILE, EXPAND_TILE = (1, 1) if LANES == 8 else (6, 6)
 """Tokens of one tile: what the vector registers hold."""
+WHOLE_PAGE: Final = 3
+"""Most tokens whose sums with all ranks of a page the registers hold; of more, those with half the page."""
+LONG_ROW: Final = 2048
+"""Inputs from which on x is read from too far away to be read twice, for one half of a page after the other."""
 COLUMNS: Final = 2 * VECTORS * LANES
 """Columns of y in one work item of expand."""
 TOKENS: Final = 48
@@ -152,10 +156,11 @@ def _data(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
 def _shrink_tile(
     typing: Any, arena: Any, start: Any, following: Any, inputs: Any, x: Any, tokens: Any, scales: Any, h: Any
 ) -> Any:
-    """h[token] [PAGE] = scale * (A page [PAGE, inputs] at `start`) x[token]; h are addresses.
+    """h[token] [ranks] = scale * (A [ranks, inputs] at `start`) x[token]; h are addresses.
 
-    Prefetches the page at `following` on the way.
+    The ranks are those of a page, or of half a page for more than WHOLE_PAGE tokens. Prefetches as much at `following`.
     """
+    count = PAGE if len(tokens) <= WHOLE_PAGE else PAGE // 2
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code = _Code(builder)
@@ -164,9 +169,9 @@ def _shrink_tile(
         )
         inputs, data = arguments[3], _data(context, builder, x, arguments[4])
         unpacked = [cgutils.unpack_tuple(builder, value, len(tokens)) for value in arguments[5:]]
-        lines = PAGE * LANES * arena.dtype.bitwidth // 8 // LINE
+        lines = count * LANES * arena.dtype.bitwidth // 8 // LINE
         rows = [code.at(data, builder.mul(token, inputs), x.dtype) for token in unpacked[0]]
-        ranks = [code.at(page, builder.mul(inputs, _INT(rank)), arena.dtype) for rank in range(PAGE)]
+        ranks = [code.at(page, builder.mul(inputs, _INT(rank)), arena.dtype) for rank in range(count)]
 
         def body(position: Any, sums: list[Any], mask: Any = None) -> list[Any]:
             vectors = [code.load(code.at(row, position, x.dtype), x.dtype, mask) for row in rows]
@@ -177,7 +182,7 @@ def _shrink_tile(
                 results += [code.fma(weights, vector, cell) for vector, cell in zip(vectors, cells, strict=True)]
             return results
 
-        zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * (PAGE * len(rows))
+        zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * (count * len(rows))
         full = builder.sdiv(inputs, _INT(LANES))
 
         def full_body(index: Any, sums: list[Any]) -> list[Any]:
@@ -258,13 +263,29 @@ def shrink_tokens(
 ) -> None:  # fmt: skip
     """h[row:end, column : column + PAGE] from one page, for the sorted tokens row to end."""
     inputs, stride = x.shape[1], h.shape[1] * 4
+    half = PAGE // 2 * inputs
+    most = SHRINK_TILE if inputs <= LONG_ROW else min(SHRINK_TILE, WHOLE_PAGE)
     place = h.ctypes.data + row * stride + column * 4
     while row < end:
-        left = min(end - row, SHRINK_TILE)
+        left = min(end - row, most)
         a, b, c = tokens[row], tokens[row + (left > 1)], tokens[row + left - 1]
         scale_a, scale_b = factor * scales[row], factor * scales[row + (left > 1)]
         scale_c = factor * scales[row + left - 1]
-        if left == 3:
+        if left == 6:
+            d, e = tokens[row + 3], tokens[row + 4]
+            six = (a, b, tokens[row + 2], d, e, c)
+            scale_d, scale_e = factor * scales[row + 3], factor * scales[row + 4]
+            factors = (scale_a, scale_b, factor * scales[row + 2], scale_d, scale_e, scale_c)
+            for part in range(2):
+                first = place + part * PAGE // 2 * 4
+                places = (
+                    first, first + stride, first + 2 * stride, first + 3 * stride, first + 4 * stride,
+                    first + 5 * stride,
+                )  # fmt: skip
+                _shrink_tile(arena, start + part * half, following + part * half, inputs, x, six, factors, places)
+        elif left >= 3:
+            left = 3
+            c, scale_c = tokens[row + 2], factor * scales[row + 2]
             places = (place, place + stride, place + 2 * stride)
             _shrink_tile(arena, start, following, inputs, x, (a, b, c), (scale_a, scale_b, scale_c), places)
         elif left == 2:
@@ -286,10 +307,16 @@ def _expand_tokens(
     while row < end:
         left = min(end - row, EXPAND_TILE)
         a, b = tokens[row] * width + y_column, tokens[row + (left > 1)] * width + y_column
-        if left == 4:
+        if left >= 4:
             c, d = tokens[row + 2] * width + y_column, tokens[row + 3] * width + y_column
-            places = (place, place + stride, place + 2 * stride, place + 3 * stride)
-            _expand_tile(arena, pages, start, outputs, ranks, places, y, (a, b, c, d), columns)
+            four = (place, place + stride, place + 2 * stride, place + 3 * stride)
+            if left == 6:
+                e, f = tokens[row + 4] * width + y_column, tokens[row + 5] * width + y_column
+                six = (four[0], four[1], four[2], four[3], place + 4 * stride, place + 5 * stride)
+                _expand_tile(arena, pages, start, outputs, ranks, six, y, (a, b, c, d, e, f), columns)
+            else:
+                left = 4
+                _expand_tile(arena, pages, start, outputs, ranks, four, y, (a, b, c, d), columns)
         elif left >= 2:
             left = 2
             _expand_tile(arena, pages, start, outputs, ranks, (place, place + stride), y, (a, b), columns)
