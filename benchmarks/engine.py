@@ -18,7 +18,7 @@ from loraplex.lora.digest import DIGEST_TAG, canonical_tensors
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.values import read_bits
-from loraplex.lora.weights import WEIGHTS_FILE, read_modules
+from loraplex.lora.weights import WEIGHTS_FILE, read_contents
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def digest_of(folder: Path, base: BaseSignature) -> str:
     """The digest of an adapter that is known to be good."""
     seen = hashlib.sha256(DIGEST_TAG)
     with (folder / WEIGHTS_FILE).open("rb", buffering=0) as file:
-        for facts, tensor in canonical_tensors(read_modules(folder, base)):
+        for facts, tensor in canonical_tensors(read_contents(folder, base, "F32", None).modules):
             seen.update(facts)
             seen.update(read_bits(file, tensor).data)
     return seen.hexdigest()
