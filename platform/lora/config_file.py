@@ -7,6 +7,7 @@ every feature that would change the output and is not served is refused, and eve
 import math
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from .activation import KEY as INVOCATION
@@ -14,6 +15,7 @@ from .activation import read_invocation_tokens, refuse_invocation_tokens
 from .config_fields import Fields
 from .report import Report, enumerate_some, quote
 from .strict_json import parse_json
+from .tensor_names import MODULES
 from .unserved import INERT, UNSERVED, base_changing_start
 
 Value = TypeVar("Value", int, float)
@@ -212,10 +214,11 @@ def _mention_unknown(raw: dict[str, Any], report: Report) -> None:
         report.warn("features", f"unknown keys are ignored: {enumerate_some(unknown)}")
 
 
-def _names_of(path: str) -> set[str]:
+@lru_cache(maxsize=MODULES)
+def _names_of(path: str) -> frozenset[str]:
     """The literals that name the module by PEFT's rule: its path and the ends of it; with ^ the path only."""
     parts = path.split(".")
-    return {".".join(parts[start:]) for start in range(len(parts))} | {"^" + path}
+    return frozenset([".".join(parts[start:]) for start in range(len(parts))] + ["^" + path])
 
 
 def _first_match(pattern: dict[str, Value], path: str, default: Value) -> Value:

@@ -1,10 +1,13 @@
 """locate: which module of the base a tensor of the file belongs to, and what it is there, by the names PEFT gives."""
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from .manifest import EMBEDDING, HEAD, ONCE, BaseSignature
 
+MODULES: Final = 1 << 12
+"""Names of so many modules are remembered: more than most bases have."""
 OTHER_BASE: Final = "was this adapter trained on another model?"
 NO_HOME: Final = "not tensors of an adapter of a linear of the base"
 
@@ -97,6 +100,7 @@ def locate(name: str, base: BaseSignature) -> Location | str:
     return Location(Place(0, match[2]), part)
 
 
+@lru_cache(maxsize=MODULES)
 def module_path(layer: int, kind: str) -> str:
     if kind in ONCE:
         return kind if kind == HEAD else f"model.{kind}"

@@ -278,11 +278,11 @@ def shrink_tokens(
             factors = (scale_a, scale_b, factor * scales[row + 2], scale_d, scale_e, scale_c)
             for part in range(2):
                 first = place + part * PAGE // 2 * 4
-                places = (
+                rows = (
                     first, first + stride, first + 2 * stride, first + 3 * stride, first + 4 * stride,
                     first + 5 * stride,
                 )  # fmt: skip
-                _shrink_tile(arena, start + part * half, following + part * half, inputs, x, six, factors, places)
+                _shrink_tile(arena, start + part * half, following + part * half, inputs, x, six, factors, rows)
         elif left >= 3:
             left = 3
             c, scale_c = tokens[row + 2], factor * scales[row + 2]
