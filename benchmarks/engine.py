@@ -15,10 +15,10 @@ from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, Re
 from loraplex.engine.sampling import SamplingParams
 from loraplex.engine.server import LOADING_MILLISECONDS
 from loraplex.lora.digest import DIGEST_TAG, canonical_tensors
-from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.inspection import WEIGHTS_FILE, inspect_adapter
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.values import read_bits
-from loraplex.lora.weights import WEIGHTS_FILE, read_contents
+from loraplex.lora.weights import read_contents
 
 
 @dataclass(frozen=True)

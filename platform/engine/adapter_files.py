@@ -7,15 +7,11 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.conversion.kinds import conversion_kind
-from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.inspection import CONFIG_FILE, WEIGHTS_FILE, inspect_adapter
 from loraplex.lora.manifest import AdapterManifest, BaseSignature, Finding
-
-CONFIG: Final = "adapter_config.json"
-WEIGHTS: Final = "adapter_model.safetensors"
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +27,12 @@ def prepare_adapter(name: str, folder: Path, base: BaseSignature, scratch: ExitS
 
     ValueError has every reason why it cannot be used.
     """
-    missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
+    missing = [file for file in (CONFIG_FILE, WEIGHTS_FILE) if not (folder / file).is_file()]
     if missing:
         raise ValueError(f"adapter {name!r}: {folder} has no {' and no '.join(missing)}")
-    if conversion_kind((folder / CONFIG).read_bytes()) is not None:
+    if conversion_kind((folder / CONFIG_FILE).read_bytes()) is not None:
         folder = _convert(name, folder, base, scratch)
-    inspection = inspect_adapter((folder / CONFIG).read_bytes(), folder / WEIGHTS, base)
+    inspection = inspect_adapter((folder / CONFIG_FILE).read_bytes(), folder / WEIGHTS_FILE, base)
     if inspection.manifest is None:
         raise ValueError(_refusal(name, inspection.failures()))
     return AdapterFiles(inspection.manifest, folder)
@@ -44,8 +40,8 @@ def prepare_adapter(name: str, folder: Path, base: BaseSignature, scratch: ExitS
 
 def _convert(name: str, folder: Path, base: BaseSignature, scratch: ExitStack) -> Path:
     target = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="loraplex-")))
-    config, room = (folder / CONFIG).read_bytes(), shutil.disk_usage(target).free // 2
-    findings = convert_adapter(config, folder / WEIGHTS, base, target / CONFIG, target / WEIGHTS, room)
+    config, room = (folder / CONFIG_FILE).read_bytes(), shutil.disk_usage(target).free // 2
+    findings = convert_adapter(config, folder / WEIGHTS_FILE, base, target / CONFIG_FILE, target / WEIGHTS_FILE, room)
     failures = [finding for finding in findings if finding.level == "fail"]
     if failures:
         raise ValueError(_refusal(name, failures))

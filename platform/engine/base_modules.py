@@ -1,18 +1,15 @@
 """DecoderModules: the base's modules for what adapters say relative to them, whatever way their weights are stored."""
 
-from typing import Final
-
 import torch
 
 from loraplex.lora.manifest import EMBEDDING, HEAD
+from loraplex.lora.pages import DTYPE_NAMES, bits_of
 from loraplex.lora.values import Bits
 
 from .model.decoder import Decoder
 from .model.layers import Norm
 from .model.linear import LoraLinear
 from .model.loader import Checkpoint
-
-NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 class DecoderModules:
@@ -58,8 +55,7 @@ class DecoderModules:
     def stored_rows(self, kind: str) -> tuple[Bits, str]:
         """The head as in the checkpoint: what it is served as may be in an order of its own."""
         rows = self._decoder.embedding if kind == EMBEDDING else self._checkpoint.tensor(self._checkpoint.head_name)
-        bits = rows.view(torch.int32 if rows.dtype == torch.float32 else torch.int16).numpy()
-        return bits.view(f"u{rows.element_size()}"), NAMES[rows.dtype]
+        return bits_of(rows), DTYPE_NAMES[rows.dtype]
 
     def _add(self, linear: LoraLinear) -> None:
         first = 0

@@ -39,6 +39,7 @@ class Extras:
     """What the adapter of a slot changes beside the linears of the layers."""
 
     kinds: frozenset[str]
+    """The head is among them where the vocabulary is not the base's."""
     rows: dict[str, RowPages]
     vocab_size: int
     """Tokens that the adapted model knows."""

@@ -20,6 +20,8 @@ from .safetensors_header import read_header
 from .values import LARGEST_WEIGHT, Magnitudes, scan_tensor
 from .vocabulary_checks import vocabulary_of
 
+CONFIG_FILE: Final = "adapter_config.json"
+WEIGHTS_FILE: Final = "adapter_model.safetensors"
 READ_WHEN_REFUSED: Final = 64 << 20
 
 

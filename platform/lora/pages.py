@@ -12,7 +12,7 @@ from .arena import Arena
 from .batch import KINDS, LINEARS, NORMS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, PageTable, RowPages
 from .config_fields import MAX_RANK
 from .finish import BaseModules, finish_module, needs_base
-from .manifest import BaseSignature, ModuleLora
+from .manifest import HEAD, BaseSignature, ModuleLora
 from .values import Bits
 from .weights import Contents, PageKind, Pages
 
@@ -136,7 +136,9 @@ class PageStore:
 
     def _publish_extras(self, room: Room, contents: Contents) -> None:
         kinds = {kind for kind, _ in room.offsets}.difference(LINEARS)
-        if kinds or contents.vocab_size != self._base.vocab_size:
+        if contents.vocab_size != self._base.vocab_size:
+            kinds.add(HEAD)
+        if kinds:
             rows = {
                 kind: self._row_pages(room, kind, tokens) for kind, tokens in contents.tokens.items() if len(tokens)
             }
@@ -213,7 +215,7 @@ class PageStore:
 
     def _move(self, room: Room, copy: torch.Tensor, *, back: bool) -> None:
         if self._copy_stream is None:
-            for page, kept in self._page_pairs(room, self._bits(self.table.arena), self._bits(copy)):
+            for page, kept in self._page_pairs(room, bits_of(self.table.arena), bits_of(copy)):
                 target, source = (page, kept) if back else (kept, page)
                 target[:] = source
             return
@@ -233,12 +235,8 @@ class PageStore:
                 size = self._page_size(kind)
                 yield arena[here : here + size], copy[there : there + size]
 
-    def _bits(self, buffer: torch.Tensor) -> Bits:
-        bits = buffer.view(torch.int32 if self._item_size == 4 else torch.int16).numpy()
-        return bits.view(f"u{self._item_size}")
-
     def _host_pages(self, room: Room, buffer: torch.Tensor) -> Pages:
-        unsigned = self._bits(buffer)
+        unsigned = bits_of(buffer)
         return {
             kind: [
                 unsigned[offset : offset + self._page_size(kind)].reshape(self._base.layers_of(kind.kind), -1)
@@ -254,6 +252,12 @@ class PageStore:
             packed.offsets[kind] = [position + index * self._page_size(kind) for index in range(len(offsets))]
             position += self._page_size(kind) * len(offsets)
         return packed
+
+
+def bits_of(tensor: torch.Tensor) -> Bits:
+    """Of a tensor on the host, the same memory."""
+    size = tensor.element_size()
+    return tensor.view(torch.int32 if size == 4 else torch.int16).numpy().view(f"u{size}")
 
 
 def _side_stream(device: torch.device) -> torch.cuda.Stream:

@@ -29,7 +29,7 @@ def embed(token_ids: torch.Tensor, embedding: torch.Tensor, batch: LoraBatch) ->
     """token_ids [T], those that only an adapter knows among them; embedding [V, C]. None: no adapter changes any."""
     if EMBEDDING not in batch.changed:
         return None
-    changing = [(slot, part) for slot, part in batch.segments() if _changes(batch.table, slot, EMBEDDING)]
+    changing = [(slot, part) for slot, part in batch.segments() if _changes_embedding(batch.table, slot)]
     tokens = torch.from_numpy(np.unique(torch.cat([batch.sorted_tokens[part] for _, part in changing]).numpy())).long()
     places = torch.full((len(token_ids),), -1, dtype=torch.int64)
     places[tokens] = torch.arange(len(tokens))
@@ -47,13 +47,11 @@ def adapt_logits(
 
     As wide as the largest vocabulary of the step; -inf where a row's model has no such token. May work in place.
     """
-    if batch is None or not len(rows) or not batch.table.extras:
+    if batch is None or not len(rows) or HEAD not in batch.changed:
         return logits
-    slots = batch.token_slot[rows]
-    if not any(_changes(batch.table, slot, HEAD) for slot in set(slots.flatten().tolist())):
+    of_rows = LoraBatch.build(batch.table, batch.token_slot[rows], batch.token_scale[rows])
+    if of_rows is None or HEAD not in of_rows.changed:
         return logits
-    of_rows = LoraBatch.build(batch.table, slots, batch.token_scale[rows])
-    assert of_rows is not None
     own = [_own_logits(hidden, of_rows, slot, part) for slot, part in of_rows.segments()]
     base_size = logits.shape[1]
     for members, tokens, values in own:
@@ -73,11 +71,8 @@ def compile_kernels(table: PageTable, dtype: torch.dtype) -> None:
     _multiply(table, RowPages(nothing, nothing), hidden.float())
 
 
-def _changes(table: PageTable, slot: int, kind: str) -> bool:
-    extras = table.extras.get(slot)
-    if extras is None:
-        return False
-    return kind in extras.kinds or (kind == HEAD and extras.vocab_size != table.shapes[HEAD][1])
+def _changes_embedding(table: PageTable, slot: int) -> bool:
+    return slot in table.extras and EMBEDDING in table.extras[slot].kinds
 
 
 def _embed_with(
