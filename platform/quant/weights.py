@@ -1,0 +1,58 @@
+"""Weights as quantized checkpoints keep them, out of whichever packing: the one form that every reader makes and every
+scheme takes. All shapes are of one linear, W [out, in].
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerWeight:
+    """W[o, i] = scales[o, g] * (values[o, i] - zeros[o, g]), g the group of input i."""
+
+    bits: int
+    """4 or 8."""
+    values: torch.Tensor
+    """[out, in] uint8, below 2 ** bits. Signed checkpoints are moved up by 2 ** (bits - 1), their zeros with them."""
+    scales: torch.Tensor
+    """[out, groups] float32."""
+    zeros: torch.Tensor
+    """[out, groups] uint8."""
+    group_of: torch.Tensor | None = None
+    """[in] int32, the group of each input where they do not lie in order (activation order); None: in equal runs."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.values.shape[0], self.values.shape[1]
+
+    def dequantized(self) -> torch.Tensor:
+        """[out, in] float32."""
+        inputs, groups = self.values.shape[1], self.scales.shape[1]
+        group_of = torch.arange(inputs) // (inputs // groups) if self.group_of is None else self.group_of.long()
+        return self.scales[:, group_of] * (self.values.float() - self.zeros[:, group_of].float())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float8Weight:
+    """W[o, i] = scales[o // rows, i // columns] * values[o, i], with (rows, columns) the size of a block."""
+
+    values: torch.Tensor
+    """[out, in] float8_e4m3fn."""
+    scales: torch.Tensor
+    """[ceil(out / rows), ceil(in / columns)] float32: [1, 1] for one of the tensor, [out, 1] for one a channel."""
+    block: tuple[int, int]
+    """(rows, columns)."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.values.shape[0], self.values.shape[1]
+
+    def dequantized(self) -> torch.Tensor:
+        """[out, in] float32."""
+        rows, columns = (torch.arange(size) // block for size, block in zip(self.shape, self.block, strict=True))
+        return self.scales[rows][:, columns] * self.values.float()
+
+
+Weight = torch.Tensor | IntegerWeight | Float8Weight
+"""A tensor: float weights, as they are."""
