@@ -1,11 +1,13 @@
-"""Weights as the checkpoint stores them (bfloat16, float16 or float32), arithmetic in fp32. The CPU scheme without bf16
-instructions: half the memory traffic of fp32 weights. A row's result is the same bits whatever other rows are in x.
+"""Weights as the checkpoint stores them (bfloat16, float16 or float32), arithmetic in fp32: the CPU scheme, half the
+memory traffic of fp32 weights. A row's result is the same bits whatever other rows are in x.
 """
 
 import numpy as np
 import torch
 
-from .kernels.panel_linear import pack_weight, panel_linear, scratch_size, unpack_columns
+from .kernels.panel_linear import panel_linear, scratch_size
+from .kernels.panels import pack_weight, unpack_columns
+from .kernels.tile import PANEL
 from .parts import Parts
 
 BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16, torch.float32: torch.float32}
@@ -22,7 +24,8 @@ class StoredFloatLinear:
         self._parts = Parts(in_features, out_features)
         self.panels = np.empty(0, np.float32)
         """The weight as panel_linear takes it, one-dimensional."""
-        self.biases = np.zeros(self._rows, np.float32)
+        self.biases = np.zeros(-(-self._rows // PANEL) * PANEL, np.float32)
+        """To whole panels, as the kernels read them."""
         self._workers = torch.get_num_threads()
 
     def load(self, part: int, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -30,9 +33,9 @@ class StoredFloatLinear:
 
     def finish(self) -> None:
         weight, bias = self._parts.weight(self._storage), self._parts.bias(torch.float32)
-        self.panels = pack_weight(weight.view(BITS[self._storage]).numpy()).reshape(-1)
+        self.panels = pack_weight(weight.view(BITS[self._storage]).numpy())
         if bias is not None:
-            self.biases = bias.numpy()
+            self.biases[: self._rows] = bias.numpy()
         del self._parts
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,11 +57,11 @@ class StoredFloatLinear:
         return y
 
     def columns(self, first: int, last: int) -> torch.Tensor:
-        bits = unpack_columns(self.panels, self._rows, self.in_features, first, last)
+        bits = unpack_columns(self.panels, self._rows, first, last)
         return torch.from_numpy(bits).view(self._storage).float()
 
     def bias(self) -> torch.Tensor:
-        return torch.from_numpy(self.biases)
+        return torch.from_numpy(self.biases[: self._rows])
 
     def weight_bytes(self) -> int:
         return self.panels.nbytes + self.biases.nbytes

@@ -4,18 +4,24 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from loraplex.quant.choose import choose_scheme
-from loraplex.quant.cpu_features import cpu_features
-from loraplex.quant.packed_bfloat16 import PackedBfloat16Linear
+from loraplex.quant.kernels.matrix import HAS_MATRIX
+from loraplex.quant.kernels.panel_linear import panel_linear, scratch_size
+from loraplex.quant.kernels.panels import pack_weight
+from loraplex.quant.kernels.tile import PANEL
+from loraplex.quant.kernels.vectors import features
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.torch_linear import TorchLinear
 
 SHAPES = [(96, (64,)), (896, (896, 128, 128)), (129, (1, 31, 33)), (1, (5,)), (600, (40, 7))]
 STORAGES = [torch.bfloat16, torch.float16, torch.float32]
+SPLIT = 2e-5 if HAS_MATRIX else 1e-5
+"""Of bfloat16: matrix registers see 16 bits of an activation."""
 ROWS = [1, 2, 3, 5, 7, 8, 9, 12, 13, 16, 24, 25, 37]
 
 
@@ -41,7 +47,8 @@ def test_stored_float_equals_float64(in_features: int, out_features: tuple[int, 
     for rows in ROWS:
         x = torch.randn(rows, in_features)
         expected = x.double() @ weight.T + bias
-        torch.testing.assert_close(method.apply(x).double(), expected, rtol=1e-5, atol=1e-5 * in_features**0.5)
+        near = SPLIT if storage == torch.bfloat16 else 1e-5
+        torch.testing.assert_close(method.apply(x).double(), expected, rtol=near, atol=near * in_features**0.5)
 
 
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
@@ -51,8 +58,6 @@ def test_columns_are_the_stored_weights(in_features: int, out_features: tuple[in
         StoredFloatLinear(in_features, out_features, storage),
         TorchLinear(in_features, out_features, storage),
     ]
-    if storage == torch.bfloat16 and "avx512f" in cpu_features():
-        methods.append(PackedBfloat16Linear(in_features, out_features))
     for method in methods:
         weight, bias = load_random(method, storage)
         pieces = [method.columns(first, min(first + 38, in_features)) for first in range(0, in_features, 38)]
@@ -105,16 +110,6 @@ def test_a_strided_input_is_read_right() -> None:
     torch.testing.assert_close(method.apply(x).double(), x.double() @ weight.T + bias, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [1, 16, 33])
-def test_packed_bfloat16_is_close_to_float64(rows: int) -> None:
-    method = PackedBfloat16Linear(96, (64, 33))
-    weight, bias = load_random(method, torch.bfloat16)
-    x = torch.randn(rows, 96).bfloat16()
-    y = method.apply(x)
-    assert y.dtype == torch.bfloat16
-    torch.testing.assert_close(y.double(), x.double() @ weight.T + bias, rtol=1e-2, atol=1e-1)
-
-
 def test_torch_linear_equals_float64() -> None:
     method = TorchLinear(96, (64, 33), torch.float32)
     weight, bias = load_random(method, torch.float32)
@@ -137,15 +132,30 @@ def test_a_wrong_shape_is_named() -> None:
 
 
 def test_choice_names_its_reason() -> None:
-    cpu = torch.device("cpu")
-    with_instructions = choose_scheme(cpu, torch.bfloat16, frozenset({"avx512f", "avx512_bf16"}))
-    without = choose_scheme(cpu, torch.bfloat16, frozenset({"avx512f"}))
-    assert isinstance(with_instructions.create(8, (4,)), PackedBfloat16Linear)
-    assert with_instructions.compute_dtype == torch.bfloat16
-    assert isinstance(without.create(8, (4,)), StoredFloatLinear)
-    assert without.compute_dtype == torch.float32
-    assert "no bfloat16 instructions" in without.reason
+    choice = choose_scheme(torch.device("cpu"), torch.bfloat16)
+    assert isinstance(choice.create(8, (4,)), StoredFloatLinear)
+    assert choice.compute_dtype == torch.float32
+    assert choice.reason.startswith("bfloat16 weights, float32 arithmetic")
+    assert ("matrix registers" in choice.reason) == HAS_MATRIX
     assert isinstance(choose_scheme(torch.device("meta"), torch.float16).create(8, (4,)), TorchLinear)
+
+
+@pytest.mark.skipif(not HAS_MATRIX, reason="this CPU has no AMX")
+@pytest.mark.parametrize("in_features,out_features", SHAPES)
+def test_matrix_and_vector_registers_agree(in_features: int, out_features: tuple[int, ...]) -> None:
+    """Both kernels read their own panels of one weight; rows go past a stripe, inputs past a block."""
+    weight = torch.randn(sum(out_features), in_features).bfloat16()
+    bits = weight.view(torch.uint16).numpy()
+    for rows in (1, 300):
+        x = torch.randn(rows, in_features)
+        expected = x.double() @ weight.double().T
+        for panels in (pack_weight(bits, for_matrix=True), pack_weight(bits, for_matrix=False)):
+            y = torch.full((rows, len(weight)), float("nan"))
+            scratch = torch.full((scratch_size(rows, in_features),), float("nan"))
+            bias = np.zeros(len(weight) + PANEL, np.float32)
+            size = rows, len(weight), in_features
+            panel_linear(panels, bias.ctypes.data, x.data_ptr(), scratch.data_ptr(), y.data_ptr(), *size, 2)
+            torch.testing.assert_close(y.double(), expected, rtol=SPLIT, atol=SPLIT * in_features**0.5)
 
 
 NARROW = """
@@ -164,7 +174,7 @@ for storage in (torch.bfloat16, torch.float16, torch.float32):
 """
 
 
-@pytest.mark.skipif("avx2" not in cpu_features(), reason="this CPU has no AVX2")
+@pytest.mark.skipif("+avx2" not in features, reason="this CPU has no AVX2")
 def test_narrower_vectors(tmp_path: os.PathLike[str]) -> None:
     """The same kernel compiled as on a CPU with AVX2 only."""
     environment = {

@@ -79,9 +79,9 @@ def fuse(
 ) -> FusedDecoder | None:
     """None where a decoder needs more than the kernels do: another scheme, another device, odd sizes."""
     table = as_array(embedding)
-    if not isinstance(cache, CpuAttention) or not all(_fits(layer, cache, table.dtype) for layer in layers):
+    if not isinstance(cache, CpuAttention) or not isinstance(head, StoredFloatLinear):
         return None
-    if not isinstance(head, StoredFloatLinear) or not _is_stored(head, table.dtype):
+    if not all(_fits(layer, cache, head.panels.dtype) for layer in layers):
         return None
     rotary, mlp = layers[0].attention.rotary, layers[0].mlp
     hidden, intermediate = mlp.gate_up.method.in_features, mlp.down.method.in_features
@@ -91,6 +91,7 @@ def fuse(
         model=kernels.Model(
             table=np.array([_addresses(layer) for layer in layers]),
             embedding=table,
+            panels=head.panels[:0],
             norm=norm.weight.numpy(),
             head=(head.panels.ctypes.data, head.biases.ctypes.data),
             cos=rotary.cos.numpy(),

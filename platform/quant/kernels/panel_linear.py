@@ -1,181 +1,45 @@
 # mypy: allow-untyped-decorators
-"""y = x W^T + bias with W kept in 16 or 32 bits and all arithmetic in fp32, compiled by numba for the CPU it runs on.
+"""y = x W^T + bias with W as panels: the one door to the kernels, which differ by the registers they work in.
 
-Shapes: x [M, K] fp32, W [N, K], bias [N] fp32, y [M, N] fp32.
-
-numba has no 16-bit floats: uint16 stands for bfloat16 bits, int16 for float16 bits. W is stored as panels of PANEL
-outputs, two inputs side by side, so that a sweep over a panel reads memory in order:
-    uint16            [panels, K/2, PANEL, 2]      one 32-bit word holds both inputs: a shift and a mask widen it
-    int16, float32    [panels, K/2, 2, PANEL]
-
-The micro-kernel keeps a tile of y, rows x PANEL, in registers and runs over a block of K. Each output is one chain of
-fused multiply-adds in the order of K, started from the bias: a row's result does not depend on M, bit for bit.
+Shapes: x [M, K] fp32, W [N, K] as panels (`panels.py`), bias [N up to whole panels] fp32, y [M, N] fp32.
 """
 
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
-from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba import njit, types
+from numba.extending import overload
 
-from .claim import claim
-from .tile import PANEL, ROWS, Tile
-from .transpose import pack_rows
-from .vectors import INT
-
-FEW_ROWS: Final = 8
-"""Tiles of at most so many rows wait for memory, not for arithmetic: every line of the next weights is then brought
-all the way to the first level (measured: a fifth faster at one row, and with twelve rows a tenth slower)."""
-BLOCK: Final = 128
-"""Pairs of inputs in one block: its weights and one tile's activations fit the first-level cache."""
-STRIPE: Final = 12
-"""Tiles of one stripe of rows: a block of its activations fits the second-level cache."""
-CHUNK: Final = 4
-"""Panels a worker takes at a time when there is more than a stripe's work in each."""
-
-
-def pack_weight(weight: np.ndarray) -> np.ndarray:
-    """W [N, K] -> panels; zeros where N or K do not fill them."""
-    outputs, inputs = weight.shape
-    pairs, panels = (inputs + 1) // 2, -(-outputs // PANEL)
-    padded = np.zeros((panels * PANEL, pairs * 2), weight.dtype)
-    padded[:outputs, :inputs] = weight
-    split = padded.reshape(panels, PANEL, pairs, 2)
-    return np.ascontiguousarray(split.transpose((0, 2, 1, 3) if weight.dtype == np.uint16 else (0, 2, 3, 1)))
-
-
-def unpack_columns(panels: np.ndarray, outputs: int, inputs: int, first: int, last: int) -> np.ndarray:
-    """Rows `first` (even) to `last` of W^T [last - first, N], of one-dimensional panels."""
-    split = panels.reshape(-1, (inputs + 1) // 2, 2 * PANEL)[:, first // 2 : (last + 1) // 2]
-    shape = (*split.shape[:2], PANEL, 2) if panels.dtype == np.uint16 else (*split.shape[:2], 2, PANEL)
-    by_input = split.reshape(shape).transpose((1, 3, 0, 2) if panels.dtype == np.uint16 else (1, 2, 0, 3))
-    return np.ascontiguousarray(by_input.reshape(-1, len(split) * PANEL)[: last - first, :outputs])
+from .matrix_linear import matrix_linear, split_size
+from .vector_linear import packed_size, vector_linear
 
 
 def scratch_size(m: int, k: int) -> int:
     """Floats of scratch that panel_linear needs."""
-    return (m + ROWS) * (k + 1)
+    return max(packed_size(m, k), split_size(m, k))
 
 
-@intrinsic(prefer_literal=True)
-def _multiply_tile(
-    typing: Any, rows: Any, panels: Any, start: Any, pairs: Any, x: Any, y: Any, stride: Any, used_rows: Any,
-    used_columns: Any, bias: Any, ahead: Any, ahead_step: Any,
-) -> Any:  # fmt: skip
-    """y tile = (bias, or y where bias is 0) + x tile [pairs, 2, rows] times `pairs` pairs of panels from `start` on."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, array, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, ahead_step = arguments
-        tile = Tile(builder, rows.literal_value, used_rows, used_columns, y, stride)
-        pair_bytes = 2 * PANEL * panels.dtype.bitwidth // 8
-        few = rows.literal_value <= FEW_ROWS
-        data = builder.ptrtoint(context.make_array(panels)(context, builder, array).data, INT)
-        weights = builder.add(data, builder.mul(start, INT(pair_bytes)))
-
-        def body(pair: Any, sums: list[Any]) -> list[Any]:
-            line = builder.add(ahead, builder.mul(pair, ahead_step))
-            tile.prefetch(line, near=few)
-            if few:
-                tile.prefetch(builder.add(line, INT(64)), near=True)
-            inputs = builder.add(x, builder.mul(pair, INT(2 * rows.literal_value * 4)))
-            return tile.multiply(sums, builder.add(weights, builder.mul(pair, INT(pair_bytes))), inputs, panels.dtype)
-
-        tile.store(tile.loop(pairs, tile.initial(bias), body))
-        return context.get_dummy_value()
-
-    return types.void(rows, panels, *[types.int64] * 10), generate
+def _multiply(panels: Any, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int, workers: int) -> None:
+    raise AssertionError("compiled code calls one of the kernels instead")
 
 
-@njit(inline="always")
-def _tile_rows(rows: int) -> int:
-    """The smallest tile that holds so many rows."""
-    if rows > 8:
-        return ROWS
-    if rows > 4:
-        return min(8 if rows > 6 else 6, ROWS)
-    return 4 if rows > 2 else rows
+@overload(_multiply)
+def _choose(panels: Any, bias: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> Any:
+    """numba wants the same names and annotations of all three."""
+
+    def on_matrix(panels: Any, bias: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
+        matrix_linear(panels.ctypes.data, bias, x, scratch, y, m, n, k, workers)
+
+    def on_vectors(panels: Any, bias: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
+        vector_linear(panels, bias, x, scratch, y, m, n, k, workers)
+
+    return on_matrix if panels.dtype == types.uint32 else on_vectors
 
 
-@njit
-def _multiply(
-    rows: int, panels: Any, start: int, pairs: int, x: int, y: int, stride: int, used_rows: int, used_columns: int,
-    bias: int, ahead: int, step: int,
-) -> None:  # fmt: skip
-    if rows == 12:
-        _multiply_tile(12, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-    elif rows == 8:
-        _multiply_tile(8, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-    elif rows == 6:
-        _multiply_tile(6, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-    elif rows == 4:
-        _multiply_tile(4, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-    elif rows == 2:
-        _multiply_tile(2, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-    else:
-        _multiply_tile(1, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-
-
-@njit
-def _multiply_panels(
-    panels: Any, begin: int, end: int, following: int, bias: int, packed: int, y: int, m: int, n: int, pairs: int
-) -> None:
-    """y[:, begin * PANEL : end * PANEL]: stripe by stripe, so that activations stay near while panels pass by.
-
-    Each panel brings the next one near; after the last comes panel `following`.
-    """
-    tiles, data, pair_bytes = (m + ROWS - 1) // ROWS, panels.ctypes.data, panels.itemsize * PANEL * 2
-    for stripe in range(0, tiles, STRIPE):
-        for first_pair in range(0, pairs, BLOCK):
-            count = min(pairs - first_pair, BLOCK)
-            for panel in range(begin, end):
-                start = panel * pairs + first_pair
-                if panel + 1 < end:
-                    next_start = start + pairs
-                elif first_pair + BLOCK < pairs:
-                    next_start = begin * pairs + first_pair + BLOCK
-                else:
-                    next_start = following * pairs
-                bias_here = bias + panel * PANEL * 4 if first_pair == 0 else 0
-                for tile in range(stripe, min(stripe + STRIPE, tiles)):
-                    first, rows = tile * ROWS, _tile_rows(m - tile * ROWS)
-                    x_here, y_here = (
-                        packed + (first * pairs + first_pair * rows) * 8,
-                        y + (first * n + panel * PANEL) * 4,
-                    )
-                    ahead, step = data + next_start * pair_bytes, 128
-                    if tiles > 1:
-                        ahead, step = ahead + (tile % 2) * count * 64, 64
-                    _multiply(
-                        rows, panels, start, count, x_here, y_here, n, m - first, n - panel * PANEL, bias_here, ahead,
-                        step,
-                    )  # fmt: skip
-
-
-@njit(parallel=True, cache=True)
-def panel_linear(panels: Any, bias: int, x: int, packed: int, y: int, m: int, n: int, k: int, workers: int) -> None:
-    """bias, x, packed and y are addresses of fp32 arrays; packed has scratch_size(m, k) floats.
+@njit(cache=True)
+def panel_linear(panels: Any, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int, workers: int) -> None:
+    """bias, x, scratch and y are addresses of fp32 arrays; scratch has scratch_size(m, k) floats.
 
     `workers` threads take panels as they get on: a slow core delays nobody.
     """
-    pairs, tiles = (k + 1) // 2, (m + ROWS - 1) // ROWS
-    blocks = (pairs + BLOCK - 1) // BLOCK
-    if m == 1 and k % 2 == 0:
-        packed = x
-    else:
-        for item in prange(tiles * blocks):
-            tile, first_pair = item // blocks, item % blocks * BLOCK
-            first, rows = tile * ROWS, _tile_rows(m - tile * ROWS)
-            count = min(pairs - first_pair, BLOCK)
-            pack_rows(x + first * k * 4, packed + first * pairs * 8, m - first, rows, k, first_pair * 2, count * 2)
-    total = (n + PANEL - 1) // PANEL
-    chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
-    counter = np.zeros(1, np.int64)
-    for _ in prange(workers):
-        begin = claim(counter) * chunk
-        while begin < total:
-            following = claim(counter) * chunk
-            _multiply_panels(
-                panels, begin, min(begin + chunk, total), min(following, total - 1), bias, packed, y, m, n,
-                pairs,
-            )  # fmt: skip
-            begin = following
+    if m:
+        _multiply(panels, bias, x, scratch, y, m, n, k, workers)

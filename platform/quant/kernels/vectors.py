@@ -6,8 +6,8 @@ import llvmlite.binding
 from llvmlite import ir
 from numba.core import cgutils, config
 
-_features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
-LANES: Final = 16 if "+avx512f" in _features else 8 if "+avx2" in _features else 4
+features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
+LANES: Final = 16 if "+avx512f" in features else 8 if "+avx2" in features else 4
 
 FLOAT, INT, INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)

@@ -49,7 +49,9 @@ class Model(NamedTuple):
     table: Any
     """[L, 12] int64, where each layer's weights are in memory"""
     embedding: Any
-    """[V, C] of the panels' element type"""
+    """[V, C], bits of a short float or float32"""
+    panels: Any
+    """[0] of the element type of all panels"""
     norm: Any
     """[C] float32, the last one"""
     head: Any
@@ -126,7 +128,7 @@ def _floats(model: Model, layer: int, column: int, size: int) -> Array:
 
 @njit(inline="always")
 def _multiply(model: Model, address: int, bias: int, x: Array, y: Array, scratch: Array, workers: int) -> None:
-    panels = carray(_pointer(address, model.embedding), (1,))
+    panels = carray(_pointer(address, model.panels), (1,))
     panel_linear(
         panels, bias, x.ctypes.data, scratch.ctypes.data, y.ctypes.data, len(x), y.shape[1], x.shape[1], workers
     )

@@ -1,0 +1,149 @@
+# mypy: allow-untyped-decorators
+"""Intel's matrix extension (AMX) as numba functions: registers of 16 rows x 64 bytes, multiplied as a whole.
+
+Numbers of one product: sums [rows, 16] fp32 += rows [rows, 32] bfloat16 times weights [16 pairs of inputs, 16, 2]
+bfloat16. Each sum adds up its products pair by pair, in the same order whatever the number of rows.
+"""
+
+import ctypes
+import platform
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .vectors import INT, features
+
+ROWS: Final = 16
+"""Of a register."""
+STEP: Final = 32
+"""Inputs of one product."""
+BYTES: Final = ROWS * 64
+"""Of a register."""
+AHEAD: Final = 6
+"""Steps whose weights are on their way to the first-level cache."""
+INT8: Final = ir.IntType(8)
+SUMS, WEIGHTS, INPUTS = 0, 4, 6
+"""Numbers of the first register of each use: [row blocks, 2 halves of a panel], [2 halves], [2 addends]."""
+
+
+def _permitted() -> bool:
+    """Linux gives a process these registers when it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).syscall(158, 0x1023, 18) == 0)
+
+
+HAS_MATRIX: Final = "+amx-bf16" in features and _permitted()
+"""Whether the functions below can run here."""
+
+
+def _configurations() -> np.ndarray:
+    """[ROWS, 64] uint8: what configures the registers for 1 to ROWS rows; weights always have 16."""
+    configurations = np.zeros((ROWS, 64), np.uint8)
+    configurations[:, 0] = 1
+    configurations[:, 16:32:2] = 64
+    configurations[:, 48:56] = np.arange(1, ROWS + 1)[:, None]
+    configurations[:, 48 + WEIGHTS : 48 + WEIGHTS + 2] = ROWS
+    return configurations
+
+
+CONFIGURATIONS: Final = _configurations()
+
+
+def _call(builder: Any, name: str, *arguments: Any) -> None:
+    function_type = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+    builder.call(cgutils.get_or_insert_function(builder.module, function_type, f"llvm.x86.{name}"), arguments)
+
+
+def _pointer(builder: Any, address: Any, offset: Any) -> Any:
+    return builder.inttoptr(builder.add(address, offset), INT8.as_pointer())
+
+
+@intrinsic
+def configure(typing: Any, configuration: Any) -> Any:
+    """Ready the registers for so many rows: the address of a row of CONFIGURATIONS. Clears them."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _call(builder, "ldtilecfg", _pointer(builder, arguments[0], INT(0)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def release(typing: Any) -> Any:
+    """Done: the system need not save the registers any more."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _call(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic(prefer_literal=True)
+def multiply_block(
+    typing: Any, blocks: Any, start: Any, start_stride: Any, x: Any, x_block: Any, weights: Any, steps: Any, y: Any,
+    stride: Any, following: Any,
+) -> Any:  # fmt: skip
+    """y [blocks * rows, 32] = start + x W^T over `steps` steps of inputs. All but `blocks` are addresses and bytes.
+
+    blocks:   1 or 2 (literal), blocks of rows
+    start:    of the sums to begin with, rows `start_stride` apart (0: one row for all)
+    x:        [steps, 2 addends, ROWS, STEP] bfloat16 of the first block of rows, the second's `x_block` further
+    weights:  [steps * 16 pairs, 32, 2] bfloat16
+    y:        rows `stride` apart
+    following: the weights that come after these, for the caches
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, start, start_stride, x, x_block, weights, steps, y, stride, following = arguments
+        cells = [(block, half) for block in range(blocks.literal_value) for half in range(2)]
+
+        def register(number: int) -> Any:
+            return ir.Constant(INT8, number)
+
+        def move(name: str, address: Any, pitch: Any) -> None:
+            for block, half in cells:
+                offset = builder.add(builder.mul(pitch, INT(block * ROWS)), INT(64 * half))
+                _call(builder, name, register(SUMS + 2 * block + half), _pointer(builder, address, offset), pitch)
+
+        move("tileloadd64", start, start_stride)
+        with cgutils.for_range(builder, steps, intp=INT) as loop:
+            offset = builder.mul(loop.index, INT(2 * BYTES))
+            for half in range(2):
+                line = builder.add(offset, INT(64 * half))
+                _call(builder, "tileloadd64", register(WEIGHTS + half), _pointer(builder, weights, line), INT(128))
+            later = builder.add(loop.index, INT(AHEAD))
+            here = builder.icmp_signed("<", later, steps)
+            base = builder.select(here, weights, following)
+            later = builder.select(here, later, builder.sub(later, steps))
+            _prefetch(builder, builder.add(base, builder.mul(later, INT(2 * BYTES))))
+            for block in range(blocks.literal_value):
+                base = builder.add(builder.add(x, offset), builder.mul(x_block, INT(block)))
+                for addend in range(2):
+                    place = _pointer(builder, base, INT(addend * BYTES))
+                    _call(builder, "tileloadd64", register(INPUTS + addend), place, INT(64))
+                for addend in range(2):
+                    for half in range(2):
+                        _call(
+                            builder, "tdpbf16ps", register(SUMS + 2 * block + half), register(INPUTS + addend),
+                            register(WEIGHTS + half),
+                        )  # fmt: skip
+        move("tilestored64", y, stride)
+        return context.get_dummy_value()
+
+    return types.void(blocks, *[types.int64] * 9), generate
+
+
+def _prefetch(builder: Any, address: Any) -> None:
+    """One step's weights, to the first level."""
+    pointers = ir.FunctionType(ir.VoidType(), [INT8.as_pointer(), *[ir.IntType(32)] * 3])
+    function = cgutils.get_or_insert_function(builder.module, pointers, "llvm.prefetch.p0")
+    for line in range(0, 2 * BYTES, 64):
+        hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 3, 1)]
+        builder.call(function, [_pointer(builder, address, INT(line)), *hints])

@@ -1,0 +1,51 @@
+"""How weights W [N, K] lie in memory for the kernels: panels of PANEL outputs, two inputs side by side, so that a sweep
+over a panel reads memory in order.
+
+numba has no 16-bit floats; the element type says what is stored and which kernel takes it:
+    uint16            bfloat16 for vector registers    [panels, pairs, PANEL, 2]
+    uint32            bfloat16 for matrix registers    [panels, pairs, PANEL], two inputs a word, whole steps of pairs
+    int16, float32    float16 and float32              [panels, pairs, 2, PANEL]
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+from .matrix import HAS_MATRIX, STEP
+from .tile import PANEL
+
+CACHE_LINE: Final = 64
+
+
+def pack_weight(weight: np.ndarray, for_matrix: bool = HAS_MATRIX) -> np.ndarray:
+    """W [N, K] of uint16 (bfloat16 bits), int16 (float16 bits) or float32 -> panels, one-dimensional.
+
+    Zeros where N or K do not fill them. `for_matrix` counts for bfloat16 only.
+    """
+    words = for_matrix and weight.dtype == np.uint16
+    outputs, inputs = weight.shape
+    panels, pairs = -(-outputs // PANEL), -(-inputs // STEP) * STEP // 2 if words else (inputs + 1) // 2
+    padded = np.zeros((panels * PANEL, pairs * 2), weight.dtype)
+    padded[:outputs, :inputs] = weight
+    split = padded.reshape(panels, PANEL, pairs, 2)
+    order = (0, 2, 1, 3) if weight.dtype == np.uint16 else (0, 2, 3, 1)
+    packed = aligned(split.size, weight.dtype)
+    packed.reshape([split.shape[axis] for axis in order])[:] = split.transpose(order)
+    return packed.view(np.uint32) if words else packed
+
+
+def aligned(size: int, dtype: Any) -> np.ndarray:
+    """[size], uninitialized, from the start of a cache line: vectors and matrix rows then never lie across two."""
+    memory = np.empty(size * np.dtype(dtype).itemsize + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size * np.dtype(dtype).itemsize].view(dtype)
+
+
+def unpack_columns(panels: np.ndarray, outputs: int, first: int, last: int) -> np.ndarray:
+    """Rows `first` (even) to `last` of W^T [last - first, N]."""
+    side_by_side = panels.dtype in (np.uint16, np.uint32)
+    bits = panels.view(np.uint16) if side_by_side else panels
+    split = bits.reshape(-(-outputs // PANEL), -1, 2 * PANEL)[:, first // 2 : (last + 1) // 2]
+    shape = (*split.shape[:2], PANEL, 2) if side_by_side else (*split.shape[:2], 2, PANEL)
+    by_input = split.reshape(shape).transpose((1, 3, 0, 2) if side_by_side else (1, 2, 0, 3))
+    return np.ascontiguousarray(by_input.reshape(-1, len(split) * PANEL)[: last - first, :outputs])

@@ -1,0 +1,158 @@
+# mypy: allow-untyped-decorators
+"""y = x W^T + bias with W kept in 16 or 32 bits and all arithmetic in fp32, in the vector registers of any CPU.
+
+Shapes: x [M, K] fp32, W [N, K] as panels of uint16, int16 or float32 (`panels.py`), bias [N] fp32, y [M, N] fp32.
+
+The micro-kernel keeps a tile of y, rows x PANEL, in registers and runs over a block of K. Each output is one chain of
+fused multiply-adds in the order of K, started from the bias: a row's result does not depend on M, bit for bit.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import intrinsic
+
+from .claim import claim
+from .tile import PANEL, ROWS, Tile
+from .transpose import pack_rows
+from .vectors import INT
+
+FEW_ROWS: Final = 8
+"""Tiles of at most so many rows wait for memory, not for arithmetic: every line of the next weights is then brought
+all the way to the first level (measured: a fifth faster at one row, and with twelve rows a tenth slower)."""
+BLOCK: Final = 128
+"""Pairs of inputs in one block: its weights and one tile's activations fit the first-level cache."""
+STRIPE: Final = 12
+"""Tiles of one stripe of rows: a block of its activations fits the second-level cache."""
+CHUNK: Final = 4
+"""Panels a worker takes at a time when there is more than a stripe's work in each."""
+
+
+def packed_size(m: int, k: int) -> int:
+    """Floats that x takes as the tiles read it."""
+    return (m + ROWS) * (k + 1)
+
+
+@intrinsic(prefer_literal=True)
+def _multiply_tile(
+    typing: Any, rows: Any, panels: Any, start: Any, pairs: Any, x: Any, y: Any, stride: Any, used_rows: Any,
+    used_columns: Any, bias: Any, ahead: Any, ahead_step: Any,
+) -> Any:  # fmt: skip
+    """y tile = (bias, or y where bias is 0) + x tile [pairs, 2, rows] times `pairs` pairs of panels from `start` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, array, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, ahead_step = arguments
+        tile = Tile(builder, rows.literal_value, used_rows, used_columns, y, stride)
+        pair_bytes = 2 * PANEL * panels.dtype.bitwidth // 8
+        few = rows.literal_value <= FEW_ROWS
+        data = builder.ptrtoint(context.make_array(panels)(context, builder, array).data, INT)
+        weights = builder.add(data, builder.mul(start, INT(pair_bytes)))
+
+        def body(pair: Any, sums: list[Any]) -> list[Any]:
+            line = builder.add(ahead, builder.mul(pair, ahead_step))
+            tile.prefetch(line, near=few)
+            if few:
+                tile.prefetch(builder.add(line, INT(64)), near=True)
+            inputs = builder.add(x, builder.mul(pair, INT(2 * rows.literal_value * 4)))
+            return tile.multiply(sums, builder.add(weights, builder.mul(pair, INT(pair_bytes))), inputs, panels.dtype)
+
+        tile.store(tile.loop(pairs, tile.initial(bias), body))
+        return context.get_dummy_value()
+
+    return types.void(rows, panels, *[types.int64] * 10), generate
+
+
+@njit(inline="always")
+def _tile_rows(rows: int) -> int:
+    """The smallest tile that holds so many rows."""
+    if rows > 8:
+        return ROWS
+    if rows > 4:
+        return min(8 if rows > 6 else 6, ROWS)
+    return 4 if rows > 2 else rows
+
+
+@njit
+def _multiply(
+    rows: int, panels: Any, start: int, pairs: int, x: int, y: int, stride: int, used_rows: int, used_columns: int,
+    bias: int, ahead: int, step: int,
+) -> None:  # fmt: skip
+    if rows == 12:
+        _multiply_tile(12, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
+    elif rows == 8:
+        _multiply_tile(8, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
+    elif rows == 6:
+        _multiply_tile(6, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
+    elif rows == 4:
+        _multiply_tile(4, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
+    elif rows == 2:
+        _multiply_tile(2, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
+    else:
+        _multiply_tile(1, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
+
+
+@njit
+def _multiply_panels(
+    panels: Any, begin: int, end: int, following: int, bias: int, packed: int, y: int, m: int, n: int, pairs: int
+) -> None:
+    """y[:, begin * PANEL : end * PANEL]: stripe by stripe, so that activations stay near while panels pass by.
+
+    Each panel brings the next one near; after the last comes panel `following`.
+    """
+    tiles, data, pair_bytes = (m + ROWS - 1) // ROWS, panels.ctypes.data, panels.itemsize * PANEL * 2
+    for stripe in range(0, tiles, STRIPE):
+        for first_pair in range(0, pairs, BLOCK):
+            count = min(pairs - first_pair, BLOCK)
+            for panel in range(begin, end):
+                start = panel * pairs + first_pair
+                if panel + 1 < end:
+                    next_start = start + pairs
+                elif first_pair + BLOCK < pairs:
+                    next_start = begin * pairs + first_pair + BLOCK
+                else:
+                    next_start = following * pairs
+                bias_here = bias + panel * PANEL * 4 if first_pair == 0 else 0
+                for tile in range(stripe, min(stripe + STRIPE, tiles)):
+                    first, rows = tile * ROWS, _tile_rows(m - tile * ROWS)
+                    x_here, y_here = (
+                        packed + (first * pairs + first_pair * rows) * 8,
+                        y + (first * n + panel * PANEL) * 4,
+                    )
+                    ahead, step = data + next_start * pair_bytes, 128
+                    if tiles > 1:
+                        ahead, step = ahead + (tile % 2) * count * 64, 64
+                    _multiply(
+                        rows, panels, start, count, x_here, y_here, n, m - first, n - panel * PANEL, bias_here, ahead,
+                        step,
+                    )  # fmt: skip
+
+
+@njit(parallel=True)
+def vector_linear(panels: Any, bias: int, x: int, packed: int, y: int, m: int, n: int, k: int, workers: int) -> None:
+    """bias, x, packed and y are addresses of fp32 arrays; packed has packed_size(m, k) floats.
+
+    `workers` threads take panels as they get on: a slow core delays nobody.
+    """
+    pairs, tiles = (k + 1) // 2, (m + ROWS - 1) // ROWS
+    blocks = (pairs + BLOCK - 1) // BLOCK
+    if m == 1 and k % 2 == 0:
+        packed = x
+    else:
+        for item in prange(tiles * blocks):
+            tile, first_pair = item // blocks, item % blocks * BLOCK
+            first, rows = tile * ROWS, _tile_rows(m - tile * ROWS)
+            count = min(pairs - first_pair, BLOCK)
+            pack_rows(x + first * k * 4, packed + first * pairs * 8, m - first, rows, k, first_pair * 2, count * 2)
+    total = (n + PANEL - 1) // PANEL
+    chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
+    counter = np.zeros(1, np.int64)
+    for _ in prange(workers):
+        begin = claim(counter) * chunk
+        while begin < total:
+            following = claim(counter) * chunk
+            _multiply_panels(
+                panels, begin, min(begin + chunk, total), min(following, total - 1), bias, packed, y, m, n,
+                pairs,
+            )  # fmt: skip
+            begin = following
