@@ -87,21 +87,21 @@ def release(typing: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def multiply_block(
-    typing: Any, blocks: Any, start: Any, start_stride: Any, x: Any, x_block: Any, weights: Any, steps: Any, y: Any,
-    stride: Any, following: Any,
+    typing: Any, blocks: Any, from_memory: Any, start: Any, start_stride: Any, x: Any, x_block: Any, weights: Any,
+    steps: Any, y: Any, stride: Any, following: Any,
 ) -> Any:  # fmt: skip
-    """y [blocks * rows, 32] = start + x W^T over `steps` steps of inputs. All but `blocks` are addresses and bytes.
+    """y [blocks * rows, 32] = start + x W^T over `steps` steps of inputs. Addresses and bytes but for the first two.
 
-    blocks:   1 or 2 (literal), blocks of rows
-    start:    of the sums to begin with, rows `start_stride` apart (0: one row for all)
-    x:        [steps, 2 addends, ROWS, STEP] bfloat16 of the first block of rows, the second's `x_block` further
-    weights:  [steps * 16 pairs, 32, 2] bfloat16
-    y:        rows `stride` apart
-    following: the weights that come after these, for the caches
+    blocks:       1 or 2 (literal), blocks of rows
+    from_memory:  (literal) whether the weights, and those `following`, are to be brought near on the way
+    start:        of the sums to begin with, rows `start_stride` apart (0: one row for all)
+    x:            [steps, 2 addends, ROWS, STEP] bfloat16 of the first block of rows, the second's `x_block` further
+    weights:      [steps * 16 pairs, 32, 2] bfloat16
+    y:            rows `stride` apart
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, start, start_stride, x, x_block, weights, steps, y, stride, following = arguments
+        _, _, start, start_stride, x, x_block, weights, steps, y, stride, following = arguments
         cells = [(block, half) for block in range(blocks.literal_value) for half in range(2)]
 
         def register(number: int) -> Any:
@@ -118,11 +118,12 @@ def multiply_block(
             for half in range(2):
                 line = builder.add(offset, INT(64 * half))
                 _call(builder, "tileloadd64", register(WEIGHTS + half), _pointer(builder, weights, line), INT(128))
-            later = builder.add(loop.index, INT(AHEAD))
-            here = builder.icmp_signed("<", later, steps)
-            base = builder.select(here, weights, following)
-            later = builder.select(here, later, builder.sub(later, steps))
-            _prefetch(builder, builder.add(base, builder.mul(later, INT(2 * BYTES))))
+            if from_memory.literal_value:
+                later = builder.add(loop.index, INT(AHEAD))
+                here = builder.icmp_signed("<", later, steps)
+                base = builder.select(here, weights, following)
+                later = builder.select(here, later, builder.sub(later, steps))
+                _prefetch(builder, builder.add(base, builder.mul(later, INT(2 * BYTES))))
             for block in range(blocks.literal_value):
                 base = builder.add(builder.add(x, offset), builder.mul(x_block, INT(block)))
                 for addend in range(2):
@@ -137,7 +138,7 @@ def multiply_block(
         move("tilestored64", y, stride)
         return context.get_dummy_value()
 
-    return types.void(blocks, *[types.int64] * 9), generate
+    return types.void(blocks, from_memory, *[types.int64] * 9), generate
 
 
 def _prefetch(builder: Any, address: Any) -> None:

@@ -6,72 +6,23 @@ Shapes and panels as in panel_linear, panels padded to whole steps of inputs. Ea
 order of K, started from the bias: a row's result does not depend on M, bit for bit.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba import njit, prange
 
 from .claim import claim
 from .matrix import BYTES, CONFIGURATIONS, ROWS, STEP, configure, multiply_block, release
+from .split import split_rows
 from .tile import PANEL
-from .vectors import FLOATS, LANES, WORDS, Code
+from .vectors import get, put
 
 BLOCK: Final = 16
 """Steps of inputs in one block: its weights fit the first-level cache."""
 STRIPE: Final = 256
 """Rows of one stripe: a block of its activations fits the second-level cache."""
-SERIAL_INPUTS: Final = 8192
-"""Fewer than these are split by one thread: less than what it costs to wake another."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
-HALF_WORDS: Final = ir.VectorType(ir.IntType(16), LANES)
-
-
-def split_size(m: int, k: int) -> int:
-    """Floats that the split rows of x take."""
-    return -(-m // ROWS) * -(-k // STEP) * 2 * BYTES // 4
-
-
-@intrinsic
-def _split(typing: Any, source: Any, inputs: Any, high: Any, low: Any) -> Any:
-    """LANES floats at `source`, zeros from `inputs` on, as bfloat16 each: the rounded value, and the rounded rest."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, inputs, high, low = arguments
-        code = Code(builder)
-        value = code.masked_load(code.pointer(source, 0, FLOATS), code.lanes_below(inputs))
-        top = _rounded(code, value)
-        rest = builder.fsub(value, builder.bitcast(top, FLOATS))
-        for address, word in ((high, top), (low, _rounded(code, rest))):
-            shifted = builder.trunc(builder.lshr(word, ir.Constant(WORDS, [16] * LANES)), HALF_WORDS)
-            builder.store(shifted, code.pointer(address, 0, HALF_WORDS), align=2)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
-
-
-def _rounded(code: Code, value: Any) -> Any:
-    """The bits of fp32 numbers rounded to bfloat16's precision; what is not a number stays that."""
-    builder = code.builder
-    bits = builder.bitcast(value, WORDS)
-    rounded = builder.add(bits, ir.Constant(WORDS, [0x8000] * LANES))
-    quiet = builder.or_(bits, ir.Constant(WORDS, [0x400000] * LANES))
-    kept = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
-    return builder.and_(kept, ir.Constant(WORDS, [0xFFFF0000] * LANES))
-
-
-@njit
-def _split_rows(x: int, split: int, first: int, rows: int, k: int, begin: int, end: int) -> None:
-    """The steps begin to end of a block of rows, first to first + rows, to where multiply_block reads them."""
-    for row in range(rows):
-        for step in range(begin, end):
-            target = split + step * 2 * BYTES + row * 64
-            for lane in range(0, STEP, LANES):
-                at = step * STEP + lane
-                source = x + ((first + row) * k + at) * 4
-                _split(source, k - at, target + lane * 2, target + lane * 2 + BYTES)
 
 
 @njit
@@ -88,16 +39,17 @@ def _multiply_rows(
         while row + 2 * ROWS <= last:
             x, here = split + row // ROWS * block_bytes + first_step * 2 * BYTES, y + row * stride + panel * PANEL * 4
             start, pitch = (bias + panel * PANEL * 4, 0) if first_step == 0 else (here, stride)
-            multiply_block(2, start, pitch, x, block_bytes, weights, steps, here, stride, after)
+            multiply_block(2, True, start, pitch, x, block_bytes, weights, steps, here, stride, after)
             row += 2 * ROWS
         while row < last:
             rows = min(last - row, ROWS)
-            if rows < ROWS:
+            tail = rows < ROWS < last
+            if tail:
                 configure(CONFIGURATIONS.ctypes.data + (rows - 1) * 64)
             x, here = split + row // ROWS * block_bytes + first_step * 2 * BYTES, y + row * stride + panel * PANEL * 4
             start, pitch = (bias + panel * PANEL * 4, 0) if first_step == 0 else (here, stride)
-            multiply_block(1, start, pitch, x, block_bytes, weights, steps, here, stride, after)
-            if rows < ROWS:
+            multiply_block(1, True, start, pitch, x, block_bytes, weights, steps, here, stride, after)
+            if tail:
                 configure(CONFIGURATIONS.ctypes.data + (ROWS - 1) * 64)
             row += ROWS
 
@@ -128,39 +80,18 @@ def _multiply_panels(
         _copy(room.ctypes.data, y + whole * PANEL * 4, m, n, n - whole * PANEL)
 
 
-@intrinsic
-def _copy_float(typing: Any, source: Any, target: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, target = (builder.inttoptr(address, ir.FloatType().as_pointer()) for address in arguments)
-        builder.store(builder.load(source), target)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
 @njit
 def _copy(room: int, y: int, m: int, n: int, columns: int) -> None:
     for row in range(m):
         for column in range(columns):
-            _copy_float(room + (row * PANEL + column) * 4, y + (row * n + column) * 4)
+            put(y + (row * n + column) * 4, get(room + (row * PANEL + column) * 4))
 
 
 @njit(parallel=True)
 def matrix_linear(panels: int, bias: int, x: int, split: int, y: int, m: int, n: int, k: int, workers: int) -> None:
     """All are addresses; split has room for split_size(m, k) floats. Workers take panels as they get on."""
-    steps = (k + STEP - 1) // STEP
-    blocks = (steps + BLOCK - 1) // BLOCK
-    tiles = (m + ROWS - 1) // ROWS
-    if m * k < SERIAL_INPUTS:
-        for first in range(0, m, ROWS):
-            _split_rows(x, split + first // ROWS * steps * 2 * BYTES, first, min(m - first, ROWS), k, 0, steps)
-    else:
-        for item in prange(tiles * blocks):
-            first, begin = item // blocks * ROWS, item % blocks * BLOCK
-            _split_rows(
-                x, split + first // ROWS * steps * 2 * BYTES, first, min(m - first, ROWS), k, begin,
-                min(begin + BLOCK, steps),
-            )  # fmt: skip
+    steps, tiles = (k + STEP - 1) // STEP, (m + ROWS - 1) // ROWS
+    split_rows(x, split, m, k)
     total = (n + PANEL - 1) // PANEL
     chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)

@@ -9,7 +9,8 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
-from .matrix_linear import matrix_linear, split_size
+from .matrix_linear import matrix_linear
+from .split import split_size
 from .vector_linear import packed_size, vector_linear
 
 

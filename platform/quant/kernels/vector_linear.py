@@ -64,7 +64,7 @@ def _multiply_tile(
 
 
 @njit(inline="always")
-def _tile_rows(rows: int) -> int:
+def tile_rows(rows: int) -> int:
     """The smallest tile that holds so many rows."""
     if rows > 8:
         return ROWS
@@ -74,7 +74,7 @@ def _tile_rows(rows: int) -> int:
 
 
 @njit
-def _multiply(
+def multiply_rows(
     rows: int, panels: Any, start: int, pairs: int, x: int, y: int, stride: int, used_rows: int, used_columns: int,
     bias: int, ahead: int, step: int,
 ) -> None:  # fmt: skip
@@ -114,7 +114,7 @@ def _multiply_panels(
                     next_start = following * pairs
                 bias_here = bias + panel * PANEL * 4 if first_pair == 0 else 0
                 for tile in range(stripe, min(stripe + STRIPE, tiles)):
-                    first, rows = tile * ROWS, _tile_rows(m - tile * ROWS)
+                    first, rows = tile * ROWS, tile_rows(m - tile * ROWS)
                     x_here, y_here = (
                         packed + (first * pairs + first_pair * rows) * 8,
                         y + (first * n + panel * PANEL) * 4,
@@ -122,10 +122,21 @@ def _multiply_panels(
                     ahead, step = data + next_start * pair_bytes, 128
                     if tiles > 1:
                         ahead, step = ahead + (tile % 2) * count * 64, 64
-                    _multiply(
+                    multiply_rows(
                         rows, panels, start, count, x_here, y_here, n, m - first, n - panel * PANEL, bias_here, ahead,
                         step,
                     )  # fmt: skip
+
+
+@njit(parallel=True)
+def pack_inputs(x: int, packed: int, m: int, k: int, pairs: int) -> None:
+    """x [m, k] as the tiles read it: of each tile [pairs, 2, rows], zeros past the inputs."""
+    tiles, blocks = (m + ROWS - 1) // ROWS, (pairs + BLOCK - 1) // BLOCK
+    for item in prange(tiles * blocks):
+        tile, first_pair = item // blocks, item % blocks * BLOCK
+        first, rows = tile * ROWS, tile_rows(m - tile * ROWS)
+        count = min(pairs - first_pair, BLOCK)
+        pack_rows(x + first * k * 4, packed + first * pairs * 8, m - first, rows, k, first_pair * 2, count * 2)
 
 
 @njit(parallel=True)
@@ -135,15 +146,10 @@ def vector_linear(panels: Any, bias: int, x: int, packed: int, y: int, m: int, n
     `workers` threads take panels as they get on: a slow core delays nobody.
     """
     pairs, tiles = (k + 1) // 2, (m + ROWS - 1) // ROWS
-    blocks = (pairs + BLOCK - 1) // BLOCK
     if m == 1 and k % 2 == 0:
         packed = x
     else:
-        for item in prange(tiles * blocks):
-            tile, first_pair = item // blocks, item % blocks * BLOCK
-            first, rows = tile * ROWS, _tile_rows(m - tile * ROWS)
-            count = min(pairs - first_pair, BLOCK)
-            pack_rows(x + first * k * 4, packed + first * pairs * 8, m - first, rows, k, first_pair * 2, count * 2)
+        pack_inputs(x, packed, m, k, pairs)
     total = (n + PANEL - 1) // PANEL
     chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)

@@ -1,10 +1,13 @@
+# mypy: allow-untyped-decorators
 """The fp32 vectors of the CPU this runs on, and the LLVM code of what numba has no words for."""
 
 from typing import Any, Final
 
 import llvmlite.binding
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils, config
+from numba.extending import intrinsic
 
 features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
 LANES: Final = 16 if "+avx512f" in features else 8 if "+avx2" in features else 4
@@ -38,6 +41,15 @@ class Code:
         value.align = 2 if kind is HALVES else 4
         return value
 
+    def sum(self, floats: Any) -> Any:
+        """Of the lanes, halves upon halves."""
+        undefined, lanes = ir.Constant(FLOATS, ir.Undefined), LANES
+        while lanes > 1:
+            lanes //= 2
+            order = ir.Constant(WORDS, [lane + lanes if lane < lanes else lane for lane in range(LANES)])
+            floats = self.builder.fadd(floats, self.builder.shuffle_vector(floats, undefined, order))
+        return self.builder.extract_element(floats, INT32(0))
+
     def lanes_below(self, limit: Any) -> Any:
         """Mask of the lanes whose number is below `limit`."""
         lanes = ir.Constant(WORDS, list(range(LANES)))
@@ -54,3 +66,24 @@ class Code:
         """Bring a cache line near: to the first level, or only to the second."""
         pointer = self.pointer(address, 0, ir.IntType(8))
         self.call("llvm.prefetch.p0", ir.VoidType(), pointer, INT32(0), INT32(3 if near else 2), INT32(1))
+
+
+@intrinsic
+def get(typing: Any, address: Any) -> Any:
+    """The float at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return Code(builder).load(arguments[0], 0, FLOAT)
+
+    return types.float32(types.int64), generate
+
+
+@intrinsic
+def put(typing: Any, address: Any, value: Any) -> Any:
+    """A float to an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], Code(builder).pointer(arguments[0], 0, FLOAT), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), generate

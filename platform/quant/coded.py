@@ -1,0 +1,156 @@
+"""Weights kept as codes of 4 or 8 bits with scales and zero points, arithmetic in fp32: the CPU scheme of quantized
+checkpoints. Activations are not quantized. A row's result is the same bits whatever other rows are in x.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from .kernels.code_linear import code_linear, scratch_size
+from .kernels.codes import by_panel, pack_codes, unpack_codes
+from .kernels.expand import FLOAT8, FLOAT8_SCALE, INT4, INT8
+from .kernels.matrix import STEP
+from .kernels.tile import PANEL
+from .weights import Float8Weight, IntegerWeight
+
+GROUP: Final = STEP
+"""Groups are multiples of so many inputs, or all inputs are one."""
+
+CodedWeight = IntegerWeight | Float8Weight
+
+
+@dataclass(frozen=True, slots=True)
+class CodedForm:
+    """What linears must have in common to be one group: the kind of code, the inputs of a group, their order."""
+
+    kind: int
+    group: int
+    order: bytes
+
+
+def coded_form(weight: CodedWeight) -> CodedForm | None:
+    """None for groups that the kernels do not take."""
+    inputs = weight.shape[1]
+    if isinstance(weight, Float8Weight):
+        kind, group, order = FLOAT8, min(weight.block[1], inputs), b""
+    else:
+        kind, group = INT4 if weight.bits == 4 else INT8, -(-inputs // weight.scales.shape[1])
+        order = b"" if weight.group_of is None else weight.group_of.numpy().tobytes()
+    fits = group == inputs or group % GROUP == 0
+    return CodedForm(kind, group, order) if fits else None
+
+
+class CodedLinear:
+    def __init__(self, in_features: int, out_features: tuple[int, ...]) -> None:
+        self.in_features = in_features
+        self.out_features = out_features
+        self._rows = sum(out_features)
+        self._parts: dict[int, CodedWeight] = {}
+        self._bias = torch.zeros(-(-self._rows // PANEL) * PANEL)
+        self._form = CodedForm(INT8, in_features, b"")
+        self._codes = self._zeros = np.empty(0, np.uint8)
+        self._scales = np.empty(0, np.float32)
+        self._order: torch.Tensor | None = None
+        """Of the inputs as stored: those of a group side by side."""
+        self._workers = torch.get_num_threads()
+
+    def load(self, part: int, weight: CodedWeight, bias: torch.Tensor | None) -> None:
+        """ValueError for another shape than announced."""
+        expected = (self.out_features[part], self.in_features)
+        if weight.shape != expected:
+            raise ValueError(
+                f"part {part} of the linear has weight {list(weight.shape)}, the model needs {list(expected)}"
+            )
+        if bias is not None:
+            if tuple(bias.shape) != expected[:1]:
+                raise ValueError(
+                    f"part {part} of the linear has bias {list(bias.shape)}, the model needs [{expected[0]}]"
+                )
+            first = sum(self.out_features[:part])
+            self._bias[first : first + expected[0]] = bias
+        self._parts[part] = weight
+
+    def finish(self) -> None:
+        parts = [self._parts[part] for part in range(len(self.out_features))]
+        forms = {coded_form(part) for part in parts}
+        form = forms.pop()
+        assert form is not None and not forms, "parts that are not of one form"
+        self._form = form
+        if form.order:
+            group_of = torch.frombuffer(bytearray(form.order), dtype=torch.int32)
+            self._order = group_of.argsort(stable=True)
+        values = torch.cat([_codes(part) for part in parts])
+        ordered = values if self._order is None else values[:, self._order]
+        self._codes = pack_codes(ordered.numpy(), form.kind)
+        self._scales = by_panel(torch.cat([_scales(part) for part in parts]).numpy())
+        self._zeros = by_panel(torch.cat([_zeros(part) for part in parts]).numpy())
+        del self._parts
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.float32 and x.shape[1] == self.in_features
+        x = x.contiguous() if self._order is None else x[:, self._order]
+        y = torch.empty(len(x), self._rows)
+        if not len(x):
+            return y
+        scratch = torch.empty(scratch_size(len(x), self.in_features, self._workers))
+        code_linear(
+            self._form.kind,
+            self._codes.ctypes.data,
+            self._scales.ctypes.data,
+            self._zeros.ctypes.data,
+            self._bias.data_ptr(),
+            x.data_ptr(),
+            scratch.data_ptr(),
+            y.data_ptr(),
+            len(x),
+            self._rows,
+            self.in_features,
+            self._group_steps(),
+            self._workers,
+        )
+        return y
+
+    def columns(self, first: int, last: int) -> torch.Tensor:
+        if self._order is None:
+            return self._stored_columns(first, last)
+        places = self._order.argsort()[first:last].tolist()
+        return torch.cat([self._stored_columns(at - at % 2, at + 1)[at % 2 :] for at in places])
+
+    def bias(self) -> torch.Tensor:
+        return self._bias[: self._rows]
+
+    def weight_bytes(self) -> int:
+        return self._codes.nbytes + self._scales.nbytes + self._zeros.nbytes + self._bias.nbytes
+
+    def _group_steps(self) -> int:
+        return -(-self._form.group // STEP)
+
+    def _stored_columns(self, first: int, last: int) -> torch.Tensor:
+        codes = torch.from_numpy(unpack_codes(self._codes, self._form.kind, self._rows, first, last))
+        panels, group_of = -(-self._rows // PANEL), torch.arange(first, last) // self._form.group
+        scales, zeros = (
+            torch.from_numpy(values.reshape(panels, -1, PANEL)).transpose(0, 1).reshape(-1, panels * PANEL)
+            for values in (self._scales, self._zeros)
+        )
+        if self._form.kind == FLOAT8:
+            return codes.view(torch.float8_e4m3fn).float() * (scales[group_of, : self._rows] / FLOAT8_SCALE)
+        return (codes.float() - zeros[group_of, : self._rows].float()) * scales[group_of, : self._rows]
+
+
+def _codes(weight: CodedWeight) -> torch.Tensor:
+    return weight.values.view(torch.uint8)
+
+
+def _scales(weight: CodedWeight) -> torch.Tensor:
+    """[out, groups] as the kernels multiply by them."""
+    if isinstance(weight, IntegerWeight):
+        return weight.scales.float()
+    return weight.scales.repeat_interleave(weight.block[0], dim=0)[: weight.shape[0]] * FLOAT8_SCALE
+
+
+def _zeros(weight: CodedWeight) -> torch.Tensor:
+    if isinstance(weight, IntegerWeight):
+        return weight.zeros
+    return torch.zeros(weight.shape[0], weight.scales.shape[1], dtype=torch.uint8)

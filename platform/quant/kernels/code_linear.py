@@ -1,0 +1,189 @@
+# mypy: allow-untyped-decorators
+"""y = x W^T + bias with W as codes: a block is expanded to bfloat16 beside the core, multiplied like any other weights,
+and its sums are rid of the zero points and scaled.
+
+    y[t, o] = bias[o] + sum over groups g of
+              scales[o, g] * (sum over i in g of x[t, i] codes[o, i] - zeros[o, g] * sum over i in g of x[t, i])
+
+Shapes: x [M, K] fp32, codes, scales and zeros by panels (`codes.py`), bias [N up to whole panels] fp32, y [M, N] fp32.
+A group is a multiple of STEP inputs, or all. A row's result does not depend on M, bit for bit.
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import njit, prange
+
+from .claim import claim
+from .expand import FLOAT8, INT4, INT8, OFFSETS, PAIR_BYTES, add_scaled, expand
+from .matrix import BYTES, CONFIGURATIONS, HAS_MATRIX, ROWS, STEP, configure, multiply_block, release
+from .split import split_rows, split_size, sum_steps, sums_offset
+from .tile import PANEL
+from .tile import ROWS as TILE_ROWS
+from .vector_linear import multiply_rows, pack_inputs, packed_size, tile_rows
+from .vectors import get, put
+
+BLOCK: Final = 8
+"""Steps of inputs that are expanded at a time: they fit the first-level cache beside their codes."""
+STRIPE: Final = 256
+"""Rows that share an expansion: their activations fit the second-level cache."""
+CHUNK: Final = 4
+"""Panels a worker takes at a time when there is more than a stripe's work in each."""
+ROOM: Final = (BLOCK * 2 * BYTES + 2 * ROWS * PANEL * 4) // 4
+"""Floats that a worker needs: an expanded block, and the sums of the rows of one product."""
+ZEROS: Final = np.zeros(PANEL, np.float32)
+
+
+def scratch_size(m: int, k: int, workers: int) -> int:
+    """Floats of scratch that code_linear needs."""
+    steps = -(-k // STEP)
+    rows = max(split_size(m, k), packed_size(m, k + STEP) + (m + ROWS) * steps)
+    return workers * ROOM + m * steps + ROWS + rows
+
+
+@njit
+def _expand(kind: int, codes: int, target: int, pairs: int) -> None:
+    if kind == INT4:
+        expand(INT4, codes, target, pairs)
+    elif kind == INT8:
+        expand(INT8, codes, target, pairs)
+    else:
+        expand(FLOAT8, codes, target, pairs)
+
+
+@njit
+def _block(step: int, steps: int, group: int) -> int:
+    """Steps from `step` on that are expanded at once: of one group."""
+    return min(BLOCK, steps - step, group - step % group)
+
+
+@njit
+def _total_blocks(sums: int, totals: int, m: int, steps: int, group: int) -> None:
+    """totals [blocks, m]: each row's inputs in each block, of their sums by step [tiles, steps, ROWS]."""
+    step, place = 0, totals
+    while step < steps:
+        count = _block(step, steps, group)
+        for row in range(m):
+            total = np.float32(0)
+            for at in range(step, step + count):
+                total += get(sums + ((row // ROWS * steps + at) * ROWS + row % ROWS) * 4)
+            put(place + row * 4, total)
+        step, place = step + count, place + m * 4
+
+
+@njit
+def _multiply_matrix(
+    room: int, count: int, split: int, block_bytes: int, first: int, last: int, scales: int, zeros: int,
+    offset: float, totals: int, bias: int, y: int, n: int, columns: int,
+) -> None:  # fmt: skip
+    """One expanded block for the rows first to last, in matrix registers."""
+    sums, nothing = room + BLOCK * 2 * BYTES, ZEROS.ctypes.data
+    row = first
+    while row < last:
+        x, rows = split + row // ROWS * block_bytes, min(last - row, 2 * ROWS)
+        if rows == 2 * ROWS:
+            multiply_block(2, False, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, room)
+        else:
+            rows = min(rows, ROWS)
+            tail = rows < ROWS < last
+            if tail:
+                configure(CONFIGURATIONS.ctypes.data + (rows - 1) * 64)
+            multiply_block(1, False, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, room)
+            if tail:
+                configure(CONFIGURATIONS.ctypes.data + (ROWS - 1) * 64)
+        add_scaled(sums, rows, scales, zeros, offset, totals + row * 4, bias, y + row * n * 4, n * 4, columns)
+        row += rows
+
+
+@njit
+def _multiply_vectors(
+    expanded: np.ndarray, count: int, packed: int, pairs: int, first_pair: int, m: int, scales: int, zeros: int,
+    offset: float, totals: int, bias: int, y: int, n: int, columns: int,
+) -> None:  # fmt: skip
+    """One expanded block for all rows, in vector registers."""
+    sums = expanded.ctypes.data + BLOCK * 2 * BYTES
+    for row in range(0, m, TILE_ROWS):
+        rows = tile_rows(m - row)
+        x = packed + (row * pairs + first_pair * rows) * 8
+        multiply_rows(
+            rows, expanded, 0, count * STEP // 2, x, sums, PANEL, rows, PANEL, ZEROS.ctypes.data,
+            expanded.ctypes.data, 0,
+        )  # fmt: skip
+        place = y + row * n * 4
+        add_scaled(sums, min(rows, m - row), scales, zeros, offset, totals + row * 4, bias, place, n * 4, columns)
+
+
+@njit(parallel=True, cache=True)
+def code_linear_in_matrix(
+    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
+    group: int, workers: int,
+) -> None:  # fmt: skip
+    """All are addresses but the kind, the sizes and the group, in steps; scratch has scratch_size(m, k, workers) floats
+    from a cache line on."""
+    steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
+    groups, step_bytes = (steps + group - 1) // group, STEP // 2 * PAIR_BYTES[kind]
+    offset, block_bytes = np.float32(OFFSETS[kind]), steps * 2 * BYTES
+    split = scratch + workers * ROOM * 4
+    totals = split + (sums_offset(m, k) + (m + ROWS - 1) // ROWS * steps * ROWS * 4)
+    split_rows(x, split, m, k)
+    _total_blocks(split + sums_offset(m, k), totals, m, steps, group)
+    chunk = CHUNK if m > 2 * ROWS else max(1, total // (8 * workers))
+    counter = np.zeros(1, np.int64)
+    for worker in prange(workers):
+        room = scratch + worker * ROOM * 4
+        configure(CONFIGURATIONS.ctypes.data + (min(m, ROWS) - 1) * 64)
+        begin = claim(counter) * chunk
+        while begin < total:
+            for panel in range(begin, min(begin + chunk, total)):
+                for first in range(0, m, STRIPE):
+                    step, inputs = 0, totals
+                    while step < steps:
+                        count, at = _block(step, steps, group), (panel * groups + step // group) * PANEL
+                        _expand(kind, codes + (panel * steps + step) * step_bytes, room, count * STEP // 2)
+                        _multiply_matrix(
+                            room, count, split + step * 2 * BYTES, block_bytes, first, min(first + STRIPE, m),
+                            scales + at * 4, zeros + at, offset, inputs, bias + panel * PANEL * 4 if step == 0 else 0,
+                            y + panel * PANEL * 4, n, n - panel * PANEL,
+                        )  # fmt: skip
+                        step, inputs = step + count, inputs + m * 4
+            begin = claim(counter) * chunk
+        release()
+
+
+@njit(parallel=True, cache=True)
+def code_linear_in_vectors(
+    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
+    group: int, workers: int,
+) -> None:  # fmt: skip
+    """As code_linear_in_matrix, for any CPU."""
+    steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
+    groups, step_bytes = (steps + group - 1) // group, STEP // 2 * PAIR_BYTES[kind]
+    offset, pairs = np.float32(OFFSETS[kind]), steps * STEP // 2
+    packed = scratch + workers * ROOM * 4
+    sums = packed + (m + TILE_ROWS) * pairs * 8
+    totals = sums + (m + ROWS - 1) // ROWS * steps * ROWS * 4
+    pack_inputs(x, packed, m, k, pairs)
+    sum_steps(x, sums, m, k)
+    _total_blocks(sums, totals, m, steps, group)
+    chunk = CHUNK if m > 2 * TILE_ROWS else max(1, total // (8 * workers))
+    counter = np.zeros(1, np.int64)
+    for _ in prange(workers):
+        expanded = np.empty(ROOM * 2, np.uint16)
+        begin = claim(counter) * chunk
+        while begin < total:
+            for panel in range(begin, min(begin + chunk, total)):
+                step, inputs = 0, totals
+                while step < steps:
+                    count, at = _block(step, steps, group), (panel * groups + step // group) * PANEL
+                    source = codes + (panel * steps + step) * step_bytes
+                    _expand(kind, source, expanded.ctypes.data, count * STEP // 2)
+                    _multiply_vectors(
+                        expanded, count, packed, pairs, step * STEP // 2, m, scales + at * 4, zeros + at, offset,
+                        inputs, bias + panel * PANEL * 4 if step == 0 else 0, y + panel * PANEL * 4, n,
+                        n - panel * PANEL,
+                    )  # fmt: skip
+                    step, inputs = step + count, inputs + m * 4
+            begin = claim(counter) * chunk
+
+
+code_linear = code_linear_in_matrix if HAS_MATRIX else code_linear_in_vectors

@@ -1,0 +1,128 @@
+# mypy: allow-untyped-decorators
+"""Codes of 4 or 8 bits as bfloat16 pairs, which the kernels multiply; and the scales of what came out.
+
+Codes of a panel, [pairs, bytes of a pair]:
+    INT4      [pairs, PANEL]       the even input in the low half of each byte
+    INT8      [pairs, 2, PANEL]    unsigned
+    FLOAT8    [pairs, 2, PANEL]    float8_e4m3fn
+They expand to bfloat16 numbers without rounding: a code of 8 bits or a float8 is one, and a code c of 4 bits stands in
+the last bits of 128 + c. The zero points are taken off the sums.
+"""
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .tile import PANEL, VECTORS
+from .vectors import FLOAT, FLOATS, HALVES, INT, LANES, WORDS, Code
+
+INT4, INT8, FLOAT8 = range(3)
+OFFSETS: Final = (128.0, 0.0, 0.0)
+"""By kind, what expanded codes have too much, besides their zero points."""
+PAIR_BYTES: Final = (PANEL, 2 * PANEL, 2 * PANEL)
+"""By kind of code."""
+FLOAT8_SCALE: Final = 256.0
+"""A float8_e4m3fn read as a float16 of the same bits below the sign is so many times too small."""
+AHEAD: Final = 4096
+"""Bytes of codes on their way to the first-level cache."""
+BYTES: Final = ir.VectorType(ir.IntType(8), LANES)
+SHORTS: Final = ir.VectorType(ir.IntType(16), LANES)
+
+
+class _Expansion(Code):
+    """Writes the LLVM code that expands one pair of inputs of a panel."""
+
+    def __init__(self, builder: Any, kind: int) -> None:
+        super().__init__(builder)
+        self.kind = kind
+
+    def constant(self, vector: Any, value: int) -> Any:
+        return ir.Constant(vector, [value] * LANES)
+
+    def codes(self, address: Any, offset: int) -> Any:
+        value = self.builder.load(self.pointer(address, offset, BYTES))
+        value.align = 1
+        return value
+
+    def words(self, address: Any, offset: int) -> Any:
+        return self.builder.zext(self.codes(address, offset), WORDS)
+
+    def float8(self, address: Any, offset: int) -> Any:
+        code = self.builder.zext(self.codes(address, offset), SHORTS)
+        number = self.builder.shl(self.builder.and_(code, self.constant(SHORTS, 0x7F)), self.constant(SHORTS, 7))
+        sign = self.builder.shl(self.builder.and_(code, self.constant(SHORTS, 0x80)), self.constant(SHORTS, 8))
+        return self.builder.fpext(self.builder.bitcast(self.builder.or_(number, sign), HALVES), FLOATS)
+
+    def both(self, address: Any, vector: int) -> list[Any]:
+        """The even and the odd input of LANES outputs, as fp32."""
+        offsets = (vector * LANES, PANEL + vector * LANES)
+        if self.kind == FLOAT8:
+            return [self.float8(address, offset) for offset in offsets]
+        return [self.builder.sitofp(self.words(address, offset), FLOATS) for offset in offsets]
+
+    def half_bytes(self, address: Any, vector: int) -> Any:
+        codes = self.words(address, vector * LANES)
+        even = self.builder.and_(codes, self.constant(WORDS, 0xF))
+        odd = self.builder.and_(self.builder.shl(codes, self.constant(WORDS, 12)), self.constant(WORDS, 0xF0000))
+        return self.builder.or_(self.builder.or_(even, odd), self.constant(WORDS, 0x43004300))
+
+    def pair(self, address: Any, target: Any) -> None:
+        for vector in range(VECTORS):
+            if self.kind == INT4:
+                word = self.half_bytes(address, vector)
+            else:
+                even, odd = (self.builder.bitcast(value, WORDS) for value in self.both(address, vector))
+                low = self.builder.lshr(even, self.constant(WORDS, 16))
+                word = self.builder.or_(low, self.builder.and_(odd, self.constant(WORDS, 0xFFFF0000)))
+            self.builder.store(word, self.pointer(target, vector * LANES * 4, WORDS), align=4)
+
+
+@intrinsic(prefer_literal=True)
+def expand(typing: Any, kind: Any, codes: Any, target: Any, pairs: Any) -> Any:
+    """target [pairs, PANEL, 2] bfloat16 = codes and the offset of their kind (literal); both are addresses."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, codes, target, pairs = arguments
+        expansion = _Expansion(builder, kind.literal_value)
+        with cgutils.for_range(builder, pairs, intp=INT) as loop:
+            source = builder.add(codes, builder.mul(loop.index, INT(PAIR_BYTES[kind.literal_value])))
+            expansion.prefetch(builder.add(source, INT(AHEAD)), near=True)
+            expansion.pair(source, builder.add(target, builder.mul(loop.index, INT(PANEL * 4))))
+        return context.get_dummy_value()
+
+    return types.void(kind, *[types.int64] * 3), generate
+
+
+@intrinsic
+def add_scaled(
+    typing: Any, sums: Any, rows: Any, scales: Any, zeros: Any, offset: Any, inputs: Any, bias: Any, y: Any,
+    stride: Any, columns: Any,
+) -> Any:  # fmt: skip
+    """y [rows, columns] = (bias, or y where bias is 0) + scales * (sums - (zeros + offset) * inputs)
+
+    Addresses of sums [rows, PANEL], scales, zeros (uint8) and bias [PANEL], inputs [rows]; y's stride is in bytes.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums, rows, scales, zeros, offset, inputs, bias, y, stride, columns = arguments
+        code = _Expansion(builder, INT8)
+        for vector in range(VECTORS):
+            at = vector * LANES * 4
+            mask = code.lanes_below(builder.sub(columns, INT(vector * LANES)))
+            scale, zero = code.load(scales, at, FLOATS), builder.sitofp(code.words(zeros, vector * LANES), FLOATS)
+            excess = builder.fneg(builder.fadd(zero, code.splat(offset, FLOATS)))
+            with cgutils.for_range(builder, rows, intp=INT) as loop:
+                place = builder.add(y, builder.mul(loop.index, stride))
+                begun = builder.select(builder.icmp_signed("!=", bias, INT(0)), bias, place)
+                start = code.masked_load(code.pointer(begun, at, FLOATS), mask)
+                summed = code.load(builder.add(sums, builder.mul(loop.index, INT(PANEL * 4))), at, FLOATS)
+                total = code.splat(code.load(builder.add(inputs, builder.mul(loop.index, INT(4))), 0, FLOAT), FLOATS)
+                exact = code.call(f"llvm.fma.v{LANES}f32", FLOATS, excess, total, summed)
+                result = code.call(f"llvm.fma.v{LANES}f32", FLOATS, scale, exact, start)
+                code.masked_store(result, code.pointer(place, at, FLOATS), mask)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4, types.float32, *[types.int64] * 5), generate

@@ -1,0 +1,106 @@
+"""Codes of 4 and 8 bits against their dequantized weights in float64: kinds, groups, odd shapes, both kernels."""
+
+import pytest
+import torch
+
+from loraplex.quant import coded
+from loraplex.quant.coded import CodedLinear, coded_form
+from loraplex.quant.kernels.code_linear import code_linear_in_matrix, code_linear_in_vectors
+from loraplex.quant.kernels.matrix import HAS_MATRIX
+from loraplex.quant.weights import Float8Weight, IntegerWeight
+
+KERNELS = [code_linear_in_vectors, *([code_linear_in_matrix] if HAS_MATRIX else [])]
+ROWS = [1, 2, 5, 12, 13, 16, 17, 31, 33, 47, 300]
+
+
+def integers(outputs: int, inputs: int, group: int, bits: int, ordered: bool = False) -> IntegerWeight:
+    groups = inputs // group
+    return IntegerWeight(
+        bits=bits,
+        values=torch.randint(0, 2**bits, (outputs, inputs), dtype=torch.uint8),
+        scales=torch.rand(outputs, groups) / 2**bits,
+        zeros=torch.randint(0, 2**bits, (outputs, groups), dtype=torch.uint8),
+        group_of=(torch.randperm(inputs) % groups).int() if ordered else None,
+    )
+
+
+def float8(outputs: int, inputs: int, block: tuple[int, int]) -> Float8Weight:
+    codes = torch.randint(0, 256, (outputs, inputs), dtype=torch.uint8)
+    codes[codes & 0x7F == 0x7F] = 1
+    scales = torch.rand(-(-outputs // block[0]), -(-inputs // block[1]))
+    return Float8Weight(values=codes.view(torch.float8_e4m3fn), scales=scales, block=block)
+
+
+CASES = {
+    "int4, groups of 128": lambda: [integers(70, 256, 128, 4), integers(31, 256, 128, 4)],
+    "int4, groups of 32": lambda: [integers(40, 96, 32, 4)],
+    "int4, groups longer than a block": lambda: [integers(33, 1024, 512, 4)],
+    "int4, channels, odd": lambda: [integers(5, 131, 131, 4)],
+    "int4, activation order": lambda: [integers(37, 128, 32, 4, ordered=True)],
+    "int8, channels": lambda: [integers(64, 640, 640, 8), integers(9, 640, 640, 8)],
+    "int8, groups": lambda: [integers(20, 192, 64, 8)],
+    "float8, one scale": lambda: [float8(50, 160, (50, 160))],
+    "float8, channels": lambda: [float8(50, 100, (1, 100)), float8(7, 100, (1, 100))],
+    "float8, blocks that do not divide": lambda: [float8(200, 200, (128, 128))],
+}
+
+
+def load(weights: list[IntegerWeight] | list[Float8Weight]) -> CodedLinear:
+    method = CodedLinear(weights[0].shape[1], tuple(weight.shape[0] for weight in weights))
+    for part, weight in enumerate(weights):
+        method.load(part, weight, torch.randn(weight.shape[0]) if part == 0 else None)
+    method.finish()
+    return method
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_dequantized_weights(case: str, kernel: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(coded, "code_linear", kernel)
+    weights = CASES[case]()
+    method, dense = load(weights), torch.cat([weight.dequantized() for weight in weights]).double()
+    x = torch.randn(max(ROWS), dense.shape[1])
+    expected = x.double() @ dense.T + method.bias().double()
+    near = 2e-5 * expected.abs().max()
+    whole = method.apply(x)
+    for rows in ROWS:
+        y = method.apply(x[:rows])
+        assert (y.double() - expected[:rows]).abs().max() < near, rows
+        assert torch.equal(y, whole[:rows]), "a row depends on its neighbours"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_columns_are_the_dequantized_weights(case: str) -> None:
+    weights = CASES[case]()
+    method, dense = load(weights), torch.cat([weight.dequantized() for weight in weights])
+    inputs = dense.shape[1]
+    pieces = [method.columns(first, min(first + 38, inputs)) for first in range(0, inputs, 38)]
+    torch.testing.assert_close(torch.cat(pieces).T, dense, rtol=1e-6, atol=0)
+
+
+def test_every_float8_is_read_as_torch_does() -> None:
+    codes = torch.tensor([code for code in range(256) if code & 0x7F != 0x7F], dtype=torch.uint8)
+    values = codes.view(torch.float8_e4m3fn)[:, None]
+    method = load([Float8Weight(values=values, scales=torch.ones(1, 1), block=(len(codes), 1))])
+    y = method.apply(torch.ones(1, 1)) - method.bias()
+    torch.testing.assert_close(y[0], values[:, 0].float(), rtol=1e-5, atol=1e-6)
+
+
+def test_memory_is_the_codes_and_little_more() -> None:
+    for weight, arithmetic in (
+        (integers(512, 1024, 128, 4), 512 * 1024 * (0.5 + 2.5 / 128)),
+        (integers(512, 1024, 1024, 8), 512 * 1024 + 512 * 4),
+        (float8(512, 1024, (128, 128)), 512 * 1024 + 4 * 8 * 4),
+    ):
+        assert load([weight]).weight_bytes() < 1.05 * arithmetic
+
+
+def test_groups_that_the_kernels_do_not_take() -> None:
+    assert coded_form(integers(4, 48, 16, 4)) is None
+    assert coded_form(integers(4, 48, 48, 4)) is not None
+
+
+def test_a_wrong_shape_is_named() -> None:
+    with pytest.raises(ValueError, match=r"part 0 .* weight \[4, 32\], the model needs \[4, 64\]"):
+        CodedLinear(64, (4,)).load(0, integers(4, 32, 32, 4), None)
