@@ -3,20 +3,15 @@ checkpoints. Activations are not quantized. A row's result is the same bits what
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import torch
 
-from .kernels.code_linear import code_linear, scratch_size
-from .kernels.codes import by_panel, pack_codes, unpack_codes
+from .code_kernels import VECTORS, CodeKernel, choose_kernel
+from .kernels.codes import by_panel
 from .kernels.expand import FLOAT8, FLOAT8_SCALE, INT4, INT8
-from .kernels.matrix import STEP
 from .kernels.tile import PANEL
 from .weights import Float8Weight, IntegerWeight
-
-GROUP: Final = STEP
-"""Groups are multiples of so many inputs, or all inputs are one."""
 
 CodedWeight = IntegerWeight | Float8Weight
 
@@ -38,8 +33,7 @@ def coded_form(weight: CodedWeight) -> CodedForm | None:
     else:
         kind, group = INT4 if weight.bits == 4 else INT8, -(-inputs // weight.scales.shape[1])
         order = b"" if weight.group_of is None else weight.group_of.numpy().tobytes()
-    fits = group == inputs or group % GROUP == 0
-    return CodedForm(kind, group, order) if fits else None
+    return CodedForm(kind, group, order) if choose_kernel(kind, group, inputs) else None
 
 
 class CodedLinear:
@@ -50,6 +44,7 @@ class CodedLinear:
         self._parts: dict[int, CodedWeight] = {}
         self._bias = torch.zeros(-(-self._rows // PANEL) * PANEL)
         self._form = CodedForm(INT8, in_features, b"")
+        self._kernel = VECTORS
         self._codes = self._zeros = np.empty(0, np.uint8)
         self._scales = np.empty(0, np.float32)
         self._order: torch.Tensor | None = None
@@ -72,7 +67,8 @@ class CodedLinear:
             self._bias[first : first + expected[0]] = bias
         self._parts[part] = weight
 
-    def finish(self) -> None:
+    def finish(self, kernel: CodeKernel | None = None) -> None:
+        """`kernel`: None takes the fastest here."""
         parts = [self._parts[part] for part in range(len(self.out_features))]
         forms = {coded_form(part) for part in parts}
         form = forms.pop()
@@ -83,7 +79,10 @@ class CodedLinear:
             self._order = group_of.argsort(stable=True)
         values = torch.cat([_codes(part) for part in parts])
         ordered = values if self._order is None else values[:, self._order]
-        self._codes = pack_codes(ordered.numpy(), form.kind)
+        chosen = kernel or choose_kernel(form.kind, form.group, self.in_features)
+        assert chosen is not None
+        self._kernel = chosen
+        self._codes = chosen.pack(ordered.numpy(), form.kind)
         self._scales = by_panel(torch.cat([_scales(part) for part in parts]).numpy())
         self._zeros = by_panel(torch.cat([_zeros(part) for part in parts]).numpy())
         del self._parts
@@ -94,8 +93,8 @@ class CodedLinear:
         y = torch.empty(len(x), self._rows)
         if not len(x):
             return y
-        scratch = torch.empty(scratch_size(len(x), self.in_features, self._workers))
-        code_linear(
+        scratch = torch.empty(self._kernel.scratch_bytes(len(x), self.in_features, self._workers), dtype=torch.uint8)
+        self._kernel.multiply(
             self._form.kind,
             self._codes.ctypes.data,
             self._scales.ctypes.data,
@@ -107,7 +106,7 @@ class CodedLinear:
             len(x),
             self._rows,
             self.in_features,
-            self._group_steps(),
+            -(-self._form.group // self._kernel.step),
             self._workers,
         )
         return y
@@ -124,11 +123,8 @@ class CodedLinear:
     def weight_bytes(self) -> int:
         return self._codes.nbytes + self._scales.nbytes + self._zeros.nbytes + self._bias.nbytes
 
-    def _group_steps(self) -> int:
-        return -(-self._form.group // STEP)
-
     def _stored_columns(self, first: int, last: int) -> torch.Tensor:
-        codes = torch.from_numpy(unpack_codes(self._codes, self._form.kind, self._rows, first, last))
+        codes = torch.from_numpy(self._kernel.unpack(self._codes, self._form.kind, self._rows, first, last))
         panels, group_of = -(-self._rows // PANEL), torch.arange(first, last) // self._form.group
         scales, zeros = (
             torch.from_numpy(values.reshape(panels, -1, PANEL)).transpose(0, 1).reshape(-1, panels * PANEL)

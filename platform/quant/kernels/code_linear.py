@@ -16,7 +16,7 @@ from numba import njit, prange
 
 from .claim import claim
 from .expand import FLOAT8, INT4, INT8, OFFSETS, PAIR_BYTES, add_scaled, expand
-from .matrix import BYTES, CONFIGURATIONS, HAS_MATRIX, ROWS, STEP, configure, multiply_block, release
+from .matrix import BFLOAT16, BYTES, CONFIGURATIONS, ROWS, STEP, configure, multiply_block, release
 from .split import split_rows, split_size, sum_steps, sums_offset
 from .tile import PANEL
 from .tile import ROWS as TILE_ROWS
@@ -35,7 +35,7 @@ ZEROS: Final = np.zeros(PANEL, np.float32)
 
 
 def scratch_size(m: int, k: int, workers: int) -> int:
-    """Floats of scratch that code_linear needs."""
+    """Floats of scratch that the functions below need."""
     steps = -(-k // STEP)
     rows = max(split_size(m, k), packed_size(m, k + STEP) + (m + ROWS) * steps)
     return workers * ROOM + m * steps + ROWS + rows
@@ -82,13 +82,13 @@ def _multiply_matrix(
     while row < last:
         x, rows = split + row // ROWS * block_bytes, min(last - row, 2 * ROWS)
         if rows == 2 * ROWS:
-            multiply_block(2, False, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, room)
+            multiply_block(BFLOAT16, 2, False, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, room)
         else:
             rows = min(rows, ROWS)
             tail = rows < ROWS < last
             if tail:
                 configure(CONFIGURATIONS.ctypes.data + (rows - 1) * 64)
-            multiply_block(1, False, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, room)
+            multiply_block(BFLOAT16, 1, False, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, room)
             if tail:
                 configure(CONFIGURATIONS.ctypes.data + (ROWS - 1) * 64)
         add_scaled(sums, rows, scales, zeros, offset, totals + row * 4, bias, y + row * n * 4, n * 4, columns)
@@ -184,6 +184,3 @@ def code_linear_in_vectors(
                     )  # fmt: skip
                     step, inputs = step + count, inputs + m * 4
             begin = claim(counter) * chunk
-
-
-code_linear = code_linear_in_matrix if HAS_MATRIX else code_linear_in_vectors

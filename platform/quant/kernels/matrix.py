@@ -1,8 +1,10 @@
 # mypy: allow-untyped-decorators
 """Intel's matrix extension (AMX) as numba functions: registers of 16 rows x 64 bytes, multiplied as a whole.
 
-Numbers of one product: sums [rows, 16] fp32 += rows [rows, 32] bfloat16 times weights [16 pairs of inputs, 16, 2]
-bfloat16. Each sum adds up its products pair by pair, in the same order whatever the number of rows.
+Numbers of one product:
+    BFLOAT16    sums [rows, 16] fp32 += rows [rows, 32] bfloat16 times weights [16, 16, 2] bfloat16, pairs of inputs
+    INTEGER     sums [rows, 16] int32 += rows [rows, 64] int8 times weights [16, 16, 4] uint8, four inputs each
+Each sum adds up its products in the same order whatever the number of rows.
 """
 
 import ctypes
@@ -20,7 +22,10 @@ from .vectors import INT, features
 ROWS: Final = 16
 """Of a register."""
 STEP: Final = 32
-"""Inputs of one product."""
+"""Inputs of one product of bfloat16."""
+BFLOAT16, INTEGER = range(2)
+OPERATIONS: Final = (("tdpbf16ps", 2), ("tdpbsud", 1))
+"""Instruction, and addends of an activation that meet the same weights, by kind of product."""
 BYTES: Final = ROWS * 64
 """Of a register."""
 AHEAD: Final = 6
@@ -37,7 +42,7 @@ def _permitted() -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).syscall(158, 0x1023, 18) == 0)
 
 
-HAS_MATRIX: Final = "+amx-bf16" in features and _permitted()
+HAS_MATRIX: Final = {"+amx-bf16", "+amx-int8"} <= set(features.split(",")) and _permitted()
 """Whether the functions below can run here."""
 
 
@@ -87,21 +92,23 @@ def release(typing: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def multiply_block(
-    typing: Any, blocks: Any, from_memory: Any, start: Any, start_stride: Any, x: Any, x_block: Any, weights: Any,
-    steps: Any, y: Any, stride: Any, following: Any,
+    typing: Any, kind: Any, blocks: Any, from_memory: Any, start: Any, start_stride: Any, x: Any, x_block: Any,
+    weights: Any, steps: Any, y: Any, stride: Any, following: Any,
 ) -> Any:  # fmt: skip
-    """y [blocks * rows, 32] = start + x W^T over `steps` steps of inputs. Addresses and bytes but for the first two.
+    """y [blocks * rows, 32] = start + x W^T over `steps` steps of inputs. Addresses and bytes but for the first three.
 
+    kind:         (literal) of product
     blocks:       1 or 2 (literal), blocks of rows
     from_memory:  (literal) whether the weights, and those `following`, are to be brought near on the way
     start:        of the sums to begin with, rows `start_stride` apart (0: one row for all)
-    x:            [steps, 2 addends, ROWS, STEP] bfloat16 of the first block of rows, the second's `x_block` further
-    weights:      [steps * 16 pairs, 32, 2] bfloat16
+    x:            [steps, addends, ROWS, 64 bytes] of the first block of rows, the second's `x_block` further
+    weights:      [steps, 16, 32, 4 bytes]
     y:            rows `stride` apart
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, _, start, start_stride, x, x_block, weights, steps, y, stride, following = arguments
+        _, _, _, start, start_stride, x, x_block, weights, steps, y, stride, following = arguments
+        instruction, addends = OPERATIONS[kind.literal_value]
         cells = [(block, half) for block in range(blocks.literal_value) for half in range(2)]
 
         def register(number: int) -> Any:
@@ -125,20 +132,21 @@ def multiply_block(
                 later = builder.select(here, later, builder.sub(later, steps))
                 _prefetch(builder, builder.add(base, builder.mul(later, INT(2 * BYTES))))
             for block in range(blocks.literal_value):
-                base = builder.add(builder.add(x, offset), builder.mul(x_block, INT(block)))
-                for addend in range(2):
+                step = builder.mul(loop.index, INT(addends * BYTES))
+                base = builder.add(builder.add(x, step), builder.mul(x_block, INT(block)))
+                for addend in range(addends):
                     place = _pointer(builder, base, INT(addend * BYTES))
                     _call(builder, "tileloadd64", register(INPUTS + addend), place, INT(64))
-                for addend in range(2):
+                for addend in range(addends):
                     for half in range(2):
                         _call(
-                            builder, "tdpbf16ps", register(SUMS + 2 * block + half), register(INPUTS + addend),
+                            builder, instruction, register(SUMS + 2 * block + half), register(INPUTS + addend),
                             register(WEIGHTS + half),
                         )  # fmt: skip
         move("tilestored64", y, stride)
         return context.get_dummy_value()
 
-    return types.void(blocks, from_memory, *[types.int64] * 9), generate
+    return types.void(kind, blocks, from_memory, *[types.int64] * 9), generate
 
 
 def _prefetch(builder: Any, address: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from .claim import claim
-from .matrix import BYTES, CONFIGURATIONS, ROWS, STEP, configure, multiply_block, release
+from .matrix import BFLOAT16, BYTES, CONFIGURATIONS, ROWS, STEP, configure, multiply_block, release
 from .split import split_rows
 from .tile import PANEL
 from .vectors import get, put
@@ -39,7 +39,7 @@ def _multiply_rows(
         while row + 2 * ROWS <= last:
             x, here = split + row // ROWS * block_bytes + first_step * 2 * BYTES, y + row * stride + panel * PANEL * 4
             start, pitch = (bias + panel * PANEL * 4, 0) if first_step == 0 else (here, stride)
-            multiply_block(2, True, start, pitch, x, block_bytes, weights, steps, here, stride, after)
+            multiply_block(BFLOAT16, 2, True, start, pitch, x, block_bytes, weights, steps, here, stride, after)
             row += 2 * ROWS
         while row < last:
             rows = min(last - row, ROWS)
@@ -48,7 +48,7 @@ def _multiply_rows(
                 configure(CONFIGURATIONS.ctypes.data + (rows - 1) * 64)
             x, here = split + row // ROWS * block_bytes + first_step * 2 * BYTES, y + row * stride + panel * PANEL * 4
             start, pitch = (bias + panel * PANEL * 4, 0) if first_step == 0 else (here, stride)
-            multiply_block(1, True, start, pitch, x, block_bytes, weights, steps, here, stride, after)
+            multiply_block(BFLOAT16, 1, True, start, pitch, x, block_bytes, weights, steps, here, stride, after)
             if tail:
                 configure(CONFIGURATIONS.ctypes.data + (ROWS - 1) * 64)
             row += ROWS

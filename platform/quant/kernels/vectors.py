@@ -1,6 +1,7 @@
 # mypy: allow-untyped-decorators
 """The fp32 vectors of the CPU this runs on, and the LLVM code of what numba has no words for."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import llvmlite.binding
@@ -42,12 +43,15 @@ class Code:
         return value
 
     def sum(self, floats: Any) -> Any:
-        """Of the lanes, halves upon halves."""
+        return self.reduced(floats, self.builder.fadd)
+
+    def reduced(self, floats: Any, join: Callable[[Any, Any], Any]) -> Any:
+        """All lanes as one, halves upon halves."""
         undefined, lanes = ir.Constant(FLOATS, ir.Undefined), LANES
         while lanes > 1:
             lanes //= 2
             order = ir.Constant(WORDS, [lane + lanes if lane < lanes else lane for lane in range(LANES)])
-            floats = self.builder.fadd(floats, self.builder.shuffle_vector(floats, undefined, order))
+            floats = join(floats, self.builder.shuffle_vector(floats, undefined, order))
         return self.builder.extract_element(floats, INT32(0))
 
     def lanes_below(self, limit: Any) -> Any:

@@ -1,0 +1,49 @@
+"""The kernels that multiply codes of 4 or 8 bits on a CPU, each with the layout that it reads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from .kernels import digits, matrix
+from .kernels.code_linear import code_linear_in_matrix, code_linear_in_vectors, scratch_size
+from .kernels.codes import pack_codes, unpack_codes
+from .kernels.expand import FLOAT8
+from .kernels.integer_linear import integer_linear, integer_scratch_size, pack_integers, unpack_integers
+
+
+@dataclass(frozen=True, slots=True)
+class CodeKernel:
+    name: str
+    step: int
+    """Inputs that are multiplied at once: a group is a multiple, or all inputs."""
+    pack: Callable[[np.ndarray, int], np.ndarray]
+    """(values [N, K] uint8, kind) -> codes."""
+    unpack: Callable[[np.ndarray, int, int, int, int], np.ndarray]
+    """(codes, kind, N, first, last) -> values.T [last - first, N]; `first` is even."""
+    scratch_bytes: Callable[[int, int, int], int]
+    """(rows, inputs, workers)"""
+    multiply: Any
+    """(kind, addresses of codes, scales, zeros, bias, x, scratch, y, then M, N, K, steps of a group, workers)"""
+
+
+def _floats(rows: int, inputs: int, workers: int) -> int:
+    return 4 * scratch_size(rows, inputs, workers)
+
+
+VECTORS: Final = CodeKernel("vectors", matrix.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors)
+"""Any kind of code, on any CPU."""
+MATRIX: Final = CodeKernel("matrix", matrix.STEP, pack_codes, unpack_codes, _floats, code_linear_in_matrix)
+"""Any kind of code, on a CPU with AMX."""
+INTEGERS: Final = CodeKernel(
+    "integers", digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
+)
+"""INT4 and INT8 on a CPU with AMX: faster, with longer steps."""
+
+
+def choose_kernel(kind: int, group: int, inputs: int) -> CodeKernel | None:
+    """The fastest here; None where no kernel takes groups of so many inputs."""
+    kernels = [INTEGERS, MATRIX] if matrix.HAS_MATRIX else [VECTORS]
+    fitting = [kernel for kernel in kernels if group == inputs or group % kernel.step == 0]
+    return next((kernel for kernel in fitting if kernel is not INTEGERS or kind != FLOAT8), None)

@@ -1,0 +1,170 @@
+# mypy: allow-untyped-decorators
+"""Rows of activations as whole numbers of 16 bits, for products with weights that are whole numbers too.
+
+In each block of inputs a row is scale * (256 * high + low), high and low int8, the scale its largest magnitude / 32639.
+Layout: digits [tiles of ROWS / 2 rows, steps, ROWS, STEP] int8, a row's high digits before its low ones; then of each
+block of inputs [rows] scales and [rows, 2] sums of the digits, fp32. Past the inputs are zeros, past the rows anything.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .matrix import BYTES, ROWS
+from .vectors import FLOAT, FLOATS, INT, LANES, WORDS, Code, put
+
+STEP: Final = 64
+"""Inputs of one product."""
+TOKENS: Final = ROWS // 2
+"""Rows of x that one register holds."""
+LARGEST: Final = 32639.0
+"""127 * 256 + 127"""
+PER_ROW: Final = 3
+"""Floats that go with the digits of a row in a block."""
+SERIAL_INPUTS: Final = 8192
+"""Fewer than these are one thread's work."""
+CODES: Final = ir.VectorType(ir.IntType(8), LANES)
+
+
+@njit(inline="always")
+def digits_size(m: int, k: int) -> int:
+    """Bytes of the digits; those of the scales and sums of a block, m * PER_ROW floats each, follow."""
+    return -(-m // TOKENS) * -(-k // STEP) * BYTES
+
+
+@intrinsic
+def _largest(typing: Any, x: Any, inputs: Any) -> Any:
+    """Magnitude of the largest of `inputs` floats from the address x on; not a number if one is infinite or none."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x, inputs = arguments
+        code, zeros = Code(builder), ir.Constant(FLOATS, [0.0] * LANES)
+        most, nothing = (cgutils.alloca_once_value(builder, zeros) for _ in range(2))
+        vectors = builder.sdiv(builder.add(inputs, INT(LANES - 1)), INT(LANES))
+        with cgutils.for_range(builder, vectors, intp=INT) as loop:
+            first = builder.mul(loop.index, INT(LANES))
+            mask = code.lanes_below(builder.sub(inputs, first))
+            value = code.masked_load(code.pointer(builder.add(x, builder.mul(first, INT(4))), 0, FLOATS), mask)
+            builder.store(
+                code.call(
+                    f"llvm.maxnum.v{LANES}f32",
+                    FLOATS,
+                    builder.load(most),
+                    code.call(f"llvm.fabs.v{LANES}f32", FLOATS, value),
+                ),
+                most,
+            )
+            builder.store(builder.fadd(builder.load(nothing), builder.fmul(value, zeros)), nothing)
+        largest = code.reduced(builder.load(most), lambda a, b: code.call(f"llvm.maxnum.v{LANES}f32", FLOATS, a, b))
+        return builder.fadd(largest, code.sum(builder.load(nothing)))
+
+    return types.float32(types.int64, types.int64), generate
+
+
+@intrinsic
+def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, high: Any, low: Any) -> Any:
+    """LANES floats at x, zeros from `inputs` on, times `inverse`, as digits; returns the sums of both, packed."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x, inputs, inverse, high, low = arguments
+        code = Code(builder)
+        value = code.masked_load(code.pointer(x, 0, FLOATS), code.lanes_below(inputs))
+        scaled = builder.fmul(value, code.splat(inverse, FLOATS))
+        whole = builder.fptosi(code.call(f"llvm.rint.v{LANES}f32", FLOATS, scaled), WORDS)
+        rounded = builder.add(whole, ir.Constant(WORDS, [128] * LANES))
+        top = builder.ashr(rounded, ir.Constant(WORDS, [8] * LANES))
+        rest = builder.sub(whole, builder.shl(top, ir.Constant(WORDS, [8] * LANES)))
+        sums = []
+        for address, words in ((high, top), (low, rest)):
+            builder.store(builder.trunc(words, CODES), code.pointer(address, 0, CODES), align=1)
+            sums.append(code.sum(builder.sitofp(words, FLOATS)))
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return types.UniTuple(types.float32, 2)(types.int64, types.int64, types.float32, types.int64, types.int64), generate
+
+
+@njit
+def _write_row(x: int, inputs: int, target: int, steps: int, scale: int, sums: int) -> None:
+    """One row's digits in one block."""
+    largest = _largest(x, inputs)
+    inverse = np.float32(LARGEST) / largest if largest > 0 else np.float32(0)
+    high, low = np.float32(0), np.float32(0)
+    for step in range(steps):
+        for lane in range(0, STEP, LANES):
+            at, place = step * STEP + lane, target + step * BYTES + lane
+            more = _digits(x + at * 4, inputs - at, inverse, place, place + 64)
+            high += more[0]
+            low += more[1]
+    put(scale, largest / np.float32(LARGEST))
+    put(sums, high)
+    put(sums + 4, low)
+
+
+@njit
+def _write_rows(x: int, digits: int, m: int, k: int, block: int, first: int, last: int) -> None:
+    steps = (k + STEP - 1) // STEP
+    for row in range(first, last):
+        place = digits + digits_size(m, k)
+        target = digits + row // TOKENS * steps * BYTES + row % TOKENS * 2 * 64
+        for step in range(0, steps, block):
+            count, begin = min(block, steps - step), step * STEP
+            inputs = min(k - begin, count * STEP)
+            source, sums = x + (row * k + begin) * 4, place + (m + 2 * row) * 4
+            _write_row(source, inputs, target + step * BYTES, count, place + row * 4, sums)
+            place += m * PER_ROW * 4
+
+
+@njit(parallel=True)
+def write_digits(x: int, digits: int, m: int, k: int, block: int) -> None:
+    """x [m, k] fp32 -> digits, in blocks of `block` steps; both are addresses."""
+    if m * k < SERIAL_INPUTS:
+        _write_rows(x, digits, m, k, block, 0, m)
+    else:
+        for row in prange(m):
+            _write_rows(x, digits, m, k, block, row, row + 1)
+
+
+@intrinsic
+def add_products(
+    typing: Any, sums: Any, rows: Any, scales: Any, zeros: Any, row_scales: Any, digit_sums: Any, bias: Any, y: Any
+) -> Any:
+    """y [rows, 32] = (bias, or y where bias is 0) + scales * row_scales * (256, 1) . (sums - zeros * digit_sums)
+
+    Addresses of sums [rows, 2, 32] int32, scales fp32, zeros uint8 and bias fp32 [32], row_scales [rows], digit_sums
+    [rows, 2].
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums, rows, scales, zeros, row_scales, digit_sums, bias, y = arguments
+        code = Code(builder)
+
+        def fma(a: Any, b: Any, c: Any) -> Any:
+            return code.call(f"llvm.fma.v{LANES}f32", FLOATS, a, b, c)
+
+        for vector in range(2):
+            at = vector * LANES * 4
+            codes = builder.load(code.pointer(zeros, vector * LANES, CODES), align=1)
+            scale, zero = (
+                code.load(scales, at, FLOATS),
+                builder.fneg(builder.uitofp(builder.zext(codes, WORDS), FLOATS)),
+            )
+            with cgutils.for_range(builder, rows, intp=INT) as loop:
+                place = builder.add(y, builder.mul(loop.index, INT(128)))
+                begun = builder.select(builder.icmp_signed("!=", bias, INT(0)), bias, place)
+                start = code.load(begun, at, FLOATS)
+                exact = []
+                for digit in range(2):
+                    summed = code.load(builder.add(sums, builder.mul(loop.index, INT(256))), 128 * digit + at, WORDS)
+                    total = code.load(builder.add(digit_sums, builder.mul(loop.index, INT(8))), 4 * digit, FLOAT)
+                    exact.append(fma(zero, code.splat(total, FLOATS), builder.sitofp(summed, FLOATS)))
+                whole = fma(exact[0], ir.Constant(FLOATS, [256.0] * LANES), exact[1])
+                row_scale = code.load(builder.add(row_scales, builder.mul(loop.index, INT(4))), 0, FLOAT)
+                factor = builder.fmul(scale, code.splat(row_scale, FLOATS))
+                builder.store(fma(factor, whole, start), code.pointer(place, at, FLOATS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), generate

@@ -1,0 +1,199 @@
+# mypy: allow-untyped-decorators
+"""y = x W^T + bias with W as unsigned codes of 4 or 8 bits, on a CPU with AMX: rows of x become whole numbers of 16
+bits in each block of inputs, products are summed exactly, and one multiplication gives a block's sums their scale.
+
+    y[t, o] = bias[o] + sum over blocks b of scales[o, group of b] * x_scales[t, b]
+              * sum over i in b of digits[t, i] * (codes[o, i] - zeros[o, group of b])
+
+Shapes: x [M, K] fp32, codes as below, scales and zeros by panels (`codes.py`), bias [N up to whole panels] fp32, y
+[M, N] fp32. A group is a multiple of STEP inputs, or all. A row's result does not depend on M, bit for bit.
+
+Codes, whole steps of STEP inputs: [panels, steps, 16, PANEL, 4] uint8; those of 4 bits [panels, steps, 1024], where a
+byte holds one of the first half of a step's 2048 in its low bits and one of the second half in its high bits.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .claim import claim
+from .digits import PER_ROW, STEP, TOKENS, add_products, digits_size, write_digits
+from .expand import INT4, INT8
+from .matrix import BYTES, CONFIGURATIONS, INTEGER, ROWS, configure, multiply_block, release
+from .panels import aligned
+from .tile import PANEL
+from .vectors import FLOATS, INT, LANES, Code
+
+BLOCK: Final = 4
+"""Most steps of a block: their expanded codes are at home in the first-level cache."""
+STRIPE: Final = 128
+"""Rows that share an expansion: their outputs of a panel fit the first-level cache, their digits the second."""
+CHUNK: Final = 4
+"""Panels a worker takes at a time when there is more than a stripe's work in each."""
+EXPANDED: Final = 2 * BYTES
+"""Bytes of a step's codes of 8 bits."""
+STEP_BYTES: Final = (EXPANDED // 2, EXPANDED)
+"""By kind of code, INT4 and INT8."""
+ROOM: Final = BLOCK * EXPANDED + 2 * ROWS * PANEL * 4 + STRIPE * PANEL * 4
+"""Bytes that a worker needs: expanded codes, the sums of the rows of one product, the outputs of a stripe."""
+AHEAD: Final = 4096
+"""Bytes of codes of 4 bits on their way to the first-level cache."""
+ZEROS: Final = np.zeros(PANEL, np.int32)
+LINE: Final = ir.VectorType(ir.IntType(8), 64)
+
+
+def pack_integers(values: np.ndarray, kind: int) -> np.ndarray:
+    """values [N, K] uint8 -> codes, one-dimensional; zeros where N or K end early."""
+    outputs, inputs = values.shape
+    panels, steps = -(-outputs // PANEL), -(-inputs // STEP)
+    padded = np.zeros((panels * PANEL, steps * STEP), np.uint8)
+    padded[:outputs, :inputs] = values
+    fours = padded.reshape(panels, PANEL, steps, STEP // 4, 4).transpose(0, 2, 3, 1, 4)
+    packed = aligned(panels * steps * STEP_BYTES[kind], np.uint8)
+    if kind == INT4:
+        halves = fours.reshape(panels, steps, 2, EXPANDED // 2)
+        np.bitwise_or(halves[:, :, 0], halves[:, :, 1] << 4, out=packed.reshape(panels, steps, EXPANDED // 2))
+    else:
+        packed.reshape(fours.shape)[:] = fours
+    return packed
+
+
+def unpack_integers(codes: np.ndarray, kind: int, outputs: int, first: int, last: int) -> np.ndarray:
+    """values.T for the inputs `first` to `last`: [last - first, N] uint8."""
+    panels, begin = -(-outputs // PANEL), first // STEP
+    steps = codes.reshape(panels, -1, STEP_BYTES[kind])[:, begin : -(-last // STEP)]
+    if kind == INT4:
+        steps = np.concatenate([steps & 15, steps >> 4], axis=2)
+    fours = steps.reshape(panels, -1, STEP // 4, PANEL, 4)
+    by_input = fours.transpose(1, 2, 4, 0, 3).reshape(-1, panels * PANEL)
+    return np.ascontiguousarray(by_input[first - begin * STEP : last - begin * STEP, :outputs])
+
+
+def integer_scratch_size(m: int, k: int, workers: int) -> int:
+    """Bytes of scratch that integer_linear needs."""
+    return workers * ROOM + int(digits_size(m, k)) + -(-k // STEP) * m * PER_ROW * 4
+
+
+@intrinsic
+def _expand(typing: Any, codes: Any, target: Any, steps: Any) -> Any:
+    """target [steps, 2048] = codes [steps, 1024] of 4 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        codes, target, steps = arguments
+        code = Code(builder)
+        with cgutils.for_range(builder, steps, intp=INT) as loop:
+            source = builder.add(codes, builder.mul(loop.index, INT(EXPANDED // 2)))
+            place = builder.add(target, builder.mul(loop.index, INT(EXPANDED)))
+            for line in range(0, EXPANDED // 2, 64):
+                code.prefetch(builder.add(source, INT(AHEAD + line)), near=True)
+                both = builder.load(code.pointer(source, line, LINE), align=64)
+                low = builder.and_(both, ir.Constant(LINE, [15] * 64))
+                high = builder.lshr(both, ir.Constant(LINE, [4] * 64))
+                builder.store(low, code.pointer(place, line, LINE), align=64)
+                builder.store(high, code.pointer(place, line + EXPANDED // 2, LINE), align=64)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), generate
+
+
+@intrinsic
+def _store(typing: Any, source: Any, rows: Any, y: Any, stride: Any, columns: Any) -> Any:
+    """y [rows, columns] = source [rows, PANEL]; the stride is in bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, rows, y, stride, columns = arguments
+        code = Code(builder)
+        for vector in range(PANEL // LANES):
+            mask = code.lanes_below(builder.sub(columns, INT(vector * LANES)))
+            with cgutils.for_range(builder, rows, intp=INT) as loop:
+                value = code.load(
+                    builder.add(source, builder.mul(loop.index, INT(PANEL * 4))), vector * LANES * 4, FLOATS
+                )
+                place = builder.add(y, builder.mul(loop.index, stride))
+                code.masked_store(value, code.pointer(place, vector * LANES * 4, FLOATS), mask)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), generate
+
+
+@njit
+def _multiply(
+    weights: int, following: int, from_memory: bool, count: int, sums: int, digits: int, tile_bytes: int, first: int,
+    last: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
+) -> None:  # fmt: skip
+    """One block's codes for the rows first to last, added to outputs [rows, PANEL]."""
+    nothing, row = ZEROS.ctypes.data, first
+    while row < last:
+        x, rows = digits + row // TOKENS * tile_bytes, min(last - row, 2 * TOKENS)
+        if rows == 2 * TOKENS:
+            if from_memory:
+                multiply_block(INTEGER, 2, True, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
+            else:
+                multiply_block(INTEGER, 2, False, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
+        else:
+            rows = min(rows, TOKENS)
+            tail = rows < TOKENS < last
+            if tail:
+                configure(CONFIGURATIONS.ctypes.data + (2 * rows - 1) * 64)
+            if from_memory:
+                multiply_block(INTEGER, 1, True, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
+            else:
+                multiply_block(INTEGER, 1, False, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
+            if tail:
+                configure(CONFIGURATIONS.ctypes.data + (ROWS - 1) * 64)
+        add_products(
+            sums, rows, scales, zeros, rows_at + row * 4, rows_at + (m + 2 * row) * 4, bias,
+            outputs + (row - first) * PANEL * 4,
+        )  # fmt: skip
+        row += rows
+
+
+@njit(parallel=True, cache=True)
+def integer_linear(
+    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
+    group: int, workers: int,
+) -> None:  # fmt: skip
+    """All are addresses but the kind, the sizes and the group, in steps; scratch has
+    integer_scratch_size(m, k, workers) bytes, from a cache line on."""
+    steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
+    groups, step_bytes, block = (steps + group - 1) // group, STEP_BYTES[kind], min(group, BLOCK)
+    while groups > 1 and group % block:
+        block -= 1
+    digits, tile_bytes = scratch + workers * ROOM, steps * BYTES
+    write_digits(x, digits, m, k, block)
+    chunk = CHUNK if m > 2 * TOKENS else max(1, total // (8 * workers))
+    counter = np.zeros(1, np.int64)
+    for worker in prange(workers):
+        room = scratch + worker * ROOM
+        sums = room + BLOCK * EXPANDED
+        outputs = sums + 2 * ROWS * PANEL * 4
+        configure(CONFIGURATIONS.ctypes.data + (2 * min(m, TOKENS) - 1) * 64)
+        begin = claim(counter) * chunk
+        while begin < total:
+            after = claim(counter) * chunk
+            for panel in range(begin, min(begin + chunk, total)):
+                for first in range(0, m, STRIPE):
+                    rows_at = digits + digits_size(m, k)
+                    for step in range(0, steps, block):
+                        count, at = min(block, steps - step), (panel * groups + step // group) * PANEL
+                        source = codes + (panel * steps + step) * step_bytes
+                        weights, following = source, source + count * step_bytes
+                        if step + block >= steps and panel + 1 == min(begin + chunk, total):
+                            following = codes + min(after, total - 1) * steps * step_bytes
+                        if kind == INT4:
+                            _expand(source, room, count)
+                            weights = room
+                        _multiply(
+                            weights, following, kind == INT8, count, sums, digits + step * BYTES, tile_bytes, first,
+                            min(first + STRIPE, m), scales + at * 4, zeros + at, rows_at, m,
+                            bias + panel * PANEL * 4 if step == 0 else 0, outputs,
+                        )  # fmt: skip
+                        rows_at += m * PER_ROW * 4
+                    place = y + (first * n + panel * PANEL) * 4
+                    _store(outputs, min(m - first, STRIPE), place, n * 4, n - panel * PANEL)
+            begin = after
+        release()
