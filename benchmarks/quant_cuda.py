@@ -2,9 +2,9 @@
 
     python -m benchmarks.quant_cuda [--rounds 20] [--only NAME ...]
 
-Each figure is a ratio of one run. A call takes the next of several weights, so that they come from memory as in a model;
-calls are replayed as a CUDA graph. A weight whose product is wrong stops the run before any speed is shown. Without a
-CUDA device the rows say "not measured".
+Each figure is a ratio of one run. A call takes the next of several weights, so that they come from memory as in a
+model; calls are replayed as a CUDA graph. A weight whose product is wrong stops the run before any speed is shown.
+Without a CUDA device the rows say "not measured".
 """
 
 import argparse
@@ -133,9 +133,7 @@ def check(method: Applies, weight: torch.Tensor, tolerance: float) -> None:
         y, wanted = method.apply(x), x.float() @ weight.T
         off = float((y.float() - wanted).abs().max() / wanted.abs().max())
         if not off <= tolerance or not torch.equal(y, method.apply(x)):
-            raise RuntimeError(
-                f"{rows} rows: off by {off:.3g} of the largest, or not twice the same: no speed is shown"
-            )
+            raise RuntimeError(f"{rows} rows: off by {off:.3g} of the largest or not the same twice: no speed is shown")
 
 
 def cold(method: Method) -> list[Method]:

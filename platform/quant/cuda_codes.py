@@ -62,7 +62,8 @@ def _from_float8(weight: Float8Weight) -> Codes:
     bits = weight.values.view(torch.uint8)
     if bool(((bits & FLOAT8_NAN) == FLOAT8_NAN).any()):
         raise ValueError("a float8 value that is not a number")
-    return Codes(format=FLOAT8, values=bits, scales=scales_of_rows(weight), zeros=None, group=weight.block[1])
+    zeros = torch.zeros(len(bits), 1, dtype=torch.uint8)
+    return Codes(format=FLOAT8, values=bits, scales=scales_of_rows(weight), zeros=zeros, group=weight.block[1])
 
 
 def _alike(a: Codes, b: Codes) -> bool:
@@ -73,5 +74,5 @@ def _alike(a: Codes, b: Codes) -> bool:
 
 
 def _concatenate(a: Codes, b: Codes) -> Codes:
-    zeros = None if a.zeros is None or b.zeros is None else torch.cat([a.zeros, b.zeros])
-    return replace(a, values=torch.cat([a.values, b.values]), scales=torch.cat([a.scales, b.scales]), zeros=zeros)
+    values, scales = torch.cat([a.values, b.values]), torch.cat([a.scales, b.scales])
+    return replace(a, values=values, scales=scales, zeros=torch.cat([a.zeros, b.zeros]))

@@ -20,7 +20,7 @@ def test_a_wrong_product_stops_it() -> None:
     quant_cuda.check(linear(weight), weight, quant_cuda.TOLERANCE)
     wrong = weight.clone()
     wrong[7, 3] += 4
-    with pytest.raises(RuntimeError, match="1 rows: off by .* no speed is shown"):
+    with pytest.raises(RuntimeError, match=r"1 rows: off by .* no speed is shown"):
         quant_cuda.check(linear(wrong), weight, quant_cuda.TOLERANCE)
     with pytest.raises(RuntimeError, match="no speed is shown"):
         quant_cuda.check(linear(weight * float("nan")), weight, quant_cuda.TOLERANCE)

@@ -17,8 +17,10 @@ DOWN = (4096, 14336)
 GROUP = 128
 FORMATS = {INTEGER4: GROUP, INTEGER8: None, FLOAT8: GROUP}
 """Inputs of a group; None: one scale an output."""
-CASES = [(architecture, INTEGER4, tile.rows) for architecture in SHARED_MEMORY for tile in (FEW, MANY)]
-CASES += [(90, INTEGER4, SOME.rows), (90, INTEGER8, FEW.rows), (80, FLOAT8, FEW.rows)]
+CASES = [(architecture, INTEGER4, tile.rows, False) for architecture in SHARED_MEMORY for tile in (FEW, MANY)]
+CASES += [(80, INTEGER4, MANY.rows, True), (90, INTEGER4, SOME.rows, True)]
+CASES += [(90, INTEGER8, FEW.rows, True), (80, FLOAT8, FEW.rows, True)]
+"""Architecture, format, rows, and whether all groups have the same zero points."""
 MATRIX_UNITS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
 
@@ -33,7 +35,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Compil
     return kernels
 
 
-def empty_weight(code: int) -> PackedWeight:
+def empty_weight(code: int, symmetric: bool) -> PackedWeight:
     outputs, inputs = DOWN
     run = choose_run(FORMATS[code])
     width = run // 2 if code == INTEGER4 else run
@@ -41,24 +43,24 @@ def empty_weight(code: int) -> PackedWeight:
     codes = torch.empty(outputs // PANEL, inputs // run, PANEL, width, dtype=torch.uint8)
     return PackedWeight(
         format=code, codes=codes, scales=torch.empty(groups, outputs, dtype=torch.float16), outputs=outputs,
-        zeros=torch.empty(groups, outputs, dtype=torch.uint8), inputs=inputs, run=run,
+        zeros=torch.empty(1 if symmetric else groups, outputs, dtype=torch.uint8), inputs=inputs, run=run,
         group_runs=0 if FORMATS[code] is None else GROUP // run, order=None,
     )  # fmt: skip
 
 
-def launch(architecture: int, code: int, rows: int) -> None:
+def launch(architecture: int, code: int, rows: int, symmetric: bool = True) -> None:
     driver.set_active(AbsentDevice(architecture))
     x, y = torch.empty(rows, DOWN[1], dtype=torch.bfloat16), torch.empty(rows, DOWN[0], dtype=torch.bfloat16)
-    linear.linear(y, x, empty_weight(code), torch.empty(DOWN[0], dtype=torch.bfloat16))
+    linear.linear(y, x, empty_weight(code, symmetric), torch.empty(DOWN[0], dtype=torch.bfloat16))
 
 
-@pytest.mark.parametrize(("architecture", "code", "rows"), CASES, ids=str)
+@pytest.mark.parametrize(("architecture", "code", "rows", "symmetric"), CASES, ids=str)
 def test_no_spills_and_loads_ahead_of_their_use(
-    kernels: dict[str, CompileOnly], architecture: int, code: int, rows: int, tmp_path: Path,
+    kernels: dict[str, CompileOnly], architecture: int, code: int, rows: int, symmetric: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(linear, "_can_chain", lambda device: architecture >= 90)
-    launch(architecture, code, rows)
+    launch(architecture, code, rows, symmetric)
     multiply, add_splits = kernels["multiply"].compiled[0], kernels["add_splits"].compiled[0]
     for kernel in (multiply, add_splits):
         used = resources(kernel.asm["cubin"], tmp_path)

@@ -10,7 +10,7 @@ from .decode import FLOAT8, FLOAT8_FACTOR, INTEGER4, decode
 def dequantize(
     dense: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, first_panel: tl.tensor,
     FORMAT: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
-    GROUP_RUNS: tl.constexpr, ZERO: tl.constexpr, PANEL: tl.constexpr,
+    GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, PANEL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (runs, panels): dense[0] is the first output of first_panel. Rounded once, as scale * (code - zero)."""
     run, panel = tl.program_id(0), tl.program_id(1)
@@ -21,9 +21,8 @@ def dequantize(
     start = ((first_panel + panel).to(tl.int64) * RUNS + run) * (PANEL * BYTES)
     code = tl.load(codes + start + rows[:, None] * BYTES + lanes[None, :])
     group = run // GROUP_RUNS if GROUP_RUNS else 0
-    zero = tl.full((PANEL,), max(ZERO, 0), tl.uint8)
-    if ZERO < 0:
-        zero = tl.load(zeros + group * OUTPUTS + outputs, mask=inside, other=0)
+    zero_group = run // ZERO_RUNS if ZERO_RUNS else 0
+    zero = tl.load(zeros + zero_group * OUTPUTS + outputs, mask=inside, other=0)
     scale = tl.load(scales + group * OUTPUTS + outputs, mask=inside, other=0.0).to(tl.float32)
     if FORMAT == FLOAT8:
         scale *= FLOAT8_FACTOR

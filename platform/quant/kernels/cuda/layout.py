@@ -32,8 +32,8 @@ class Codes:
     """[out, in] uint8: integers, or the bits of float8_e4m3fn, none of which may be NaN."""
     scales: torch.Tensor
     """[out, groups] float32."""
-    zeros: torch.Tensor | None
-    """[out, groups] uint8; None with FLOAT8."""
+    zeros: torch.Tensor
+    """[out, groups] uint8; [out, 1], unused, with FLOAT8."""
     group: int
     """Inputs of one group, once they are in order."""
     order: torch.Tensor | None = None
@@ -46,8 +46,8 @@ class PackedWeight:
     codes: torch.Tensor
     scales: torch.Tensor
     """[groups, out] of the narrowest float dtype that holds them exactly."""
-    zeros: torch.Tensor | int
-    """[groups, out] uint8, or what all of them are."""
+    zeros: torch.Tensor
+    """[groups, out] uint8, or [1, out] where all groups have the same."""
     outputs: int
     inputs: int
     run: int
@@ -60,8 +60,8 @@ class PackedWeight:
         return self.codes.shape[1]
 
     def num_bytes(self) -> int:
-        tensors = (self.codes, self.scales, self.zeros, self.order)
-        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+        order = 0 if self.order is None else self.order.nbytes
+        return self.codes.nbytes + self.scales.nbytes + self.zeros.nbytes + order
 
 
 def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
@@ -81,7 +81,7 @@ def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
         format=weight.format,
         codes=panels.contiguous(),
         scales=_narrowest(weight.scales.T.contiguous()).to(device),
-        zeros=_one_or_all(weight.zeros, device),
+        zeros=_distinct(weight.zeros).to(device),
         outputs=outputs,
         inputs=inputs,
         run=run,
@@ -103,7 +103,7 @@ def unpack_columns(weight: PackedWeight, first: int, last: int) -> torch.Tensor:
     else:
         values = codes.float() if weight.format == INTEGER8 else (codes >> 4 * (byte // width)[:, None] & 15).float()
     group = run // weight.group_runs if weight.group_runs else torch.zeros_like(run)
-    zeros = weight.zeros if isinstance(weight.zeros, int) else weight.zeros[group].float()
+    zeros = weight.zeros[group if len(weight.zeros) > 1 else group * 0].float()
     return weight.scales[group].float() * (values - zeros)
 
 
@@ -115,6 +115,6 @@ def _narrowest(scales: torch.Tensor) -> torch.Tensor:
     return scales
 
 
-def _one_or_all(zeros: torch.Tensor | None, device: torch.device | None) -> torch.Tensor | int:
-    one = 0 if zeros is None else int(zeros[0, 0])
-    return one if zeros is None or bool((zeros == one).all()) else zeros.T.contiguous().to(device)
+def _distinct(zeros: torch.Tensor) -> torch.Tensor:
+    same = bool((zeros == zeros[:, :1]).all())
+    return (zeros[:, :1] if same else zeros).T.contiguous()

@@ -33,7 +33,7 @@ def multiply_packed(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias
         "SPLIT_RUNS": split_runs, "TILE_OUTPUTS": tile.outputs, "TILE_ROWS": tile.rows, "AHEAD": tile.ahead,
         "STAGES": tile.stages, "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": True,
     }  # fmt: skip
-    zeros, scales = _zeros(weight), weight.scales
+    zeros, scales = weight.zeros, weight.scales
     if splits == 1:
         added = x if bias is None else bias
         multiply[grid](
@@ -66,7 +66,7 @@ def dense_slices(weight: PackedWeight, dtype: torch.dtype) -> Iterator[tuple[int
     for first in range(0, weight.outputs, panels * PANEL):
         last = min(first + panels * PANEL, weight.outputs)
         dequantize[weight.runs, -(-(last - first) // PANEL)](
-            dense, weight.codes, weight.scales, _zeros(weight), first // PANEL, **_shape(weight)
+            dense, weight.codes, weight.scales, weight.zeros, first // PANEL, **_shape(weight)
         )
         yield first, last, dense[: last - first]
 
@@ -75,12 +75,8 @@ def _shape(weight: PackedWeight) -> dict[str, Any]:
     return {
         "FORMAT": weight.format, "INPUTS": weight.inputs, "OUTPUTS": weight.outputs, "RUN": weight.run,
         "RUNS": weight.runs, "GROUP_RUNS": weight.group_runs, "PANEL": PANEL,
-        "ZERO": weight.zeros if isinstance(weight.zeros, int) else -1,
+        "ZERO_RUNS": weight.group_runs if len(weight.zeros) > 1 else 0,
     }  # fmt: skip
-
-
-def _zeros(weight: PackedWeight) -> torch.Tensor:
-    return weight.codes if isinstance(weight.zeros, int) else weight.zeros
 
 
 @cache

@@ -15,12 +15,12 @@ from .decode import FLOAT8, FLOAT8_FACTOR, INTEGER4, decode, multiply_tiles
 def multiply(
     y: tl.tensor, x: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, bias: tl.tensor, rows: tl.tensor,
     FORMAT: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
-    GROUP_RUNS: tl.constexpr, ZERO: tl.constexpr, PANEL: tl.constexpr, SPLIT_RUNS: tl.constexpr,
+    GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, PANEL: tl.constexpr, SPLIT_RUNS: tl.constexpr,
     STRIDE: tl.constexpr, BIAS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, TILE_ROWS: tl.constexpr,
     AHEAD: tl.constexpr, STAGES: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (blocks of outputs, splits, blocks of rows). y: [rows, STRIDE] with one split, else parts of the sums in
-    fp32, [splits, rows, OUTPUTS]. zeros are not read where ZERO, what all of them are, is not negative."""
+    fp32, [splits, rows, OUTPUTS]. GROUP_RUNS and ZERO_RUNS: runs that share scales and zeros, 0 where all do."""
     block, split, row_block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if CHAINED:
         tl.extra.cuda.gdc_launch_dependents()
@@ -33,18 +33,15 @@ def multiply(
     values = x + row[:, None] * INPUTS + lanes[None, :]
     panel = outputs // PANEL * (RUNS * PANEL) + outputs % PANEL
     first, last = split * SPLIT_RUNS, min(split * SPLIT_RUNS + SPLIT_RUNS, RUNS)
-    zero = tl.full((TILE_OUTPUTS,), max(ZERO, 0), tl.uint8)
-    if ZERO < 0:
-        zero = load_group(zeros, first, outputs, inside, OUTPUTS, RUNS, GROUP_RUNS)
+    zero = load_group(zeros, first, outputs, inside, OUTPUTS, RUNS, ZERO_RUNS)
     scale = load_group(scales, first, outputs, inside, OUTPUTS, RUNS, GROUP_RUNS)
     next_zero, next_scale = zero, scale
     total = tl.zeros((TILE_OUTPUTS, TILE_ROWS), tl.float32)
 
     for run in tl.range(first, last, num_stages=STAGES):
         code = tl.load(codes + (panel + run * PANEL)[:, None] * BYTES + lanes[None, :], mask=inside[:, None], other=0)
-        if GROUP_RUNS and ZERO < 0:
-            next_zero = load_group(zeros, run + AHEAD, outputs, inside, OUTPUTS, RUNS, GROUP_RUNS)
         if GROUP_RUNS:
+            next_zero = load_group(zeros, run + AHEAD, outputs, inside, OUTPUTS, RUNS, ZERO_RUNS)
             next_scale = load_group(scales, run + AHEAD, outputs, inside, OUTPUTS, RUNS, GROUP_RUNS)
         if not AHEAD:
             zero, scale = next_zero, next_scale
