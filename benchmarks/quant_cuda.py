@@ -19,6 +19,8 @@ import torch.nn.functional as F
 
 from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.kernels.cuda.linear import multiply_dense, multiply_packed
+from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
 from loraplex.quant.scheme import LinearMethod
 from tests.quant.kernels.weights import random_float8, random_integers
 
@@ -30,7 +32,7 @@ GROUP = 128
 COLD_BYTES = 256 << 20
 """Weights that calls take in turn: several times the second-level cache."""
 COPY_BYTES = 1 << 30
-CHECKED_ROWS = (1, 16, 65, 512)
+CHECKED_ROWS = (1, 16, 65, 512, 1024)
 TOLERANCE = 0.02
 """Largest difference over the largest result: bfloat16 weights and results; activations in float8 have 3 bits."""
 FLOAT8_TOLERANCE = 0.1
@@ -59,6 +61,8 @@ def figures() -> dict[str, list[Figure]]:
         for rows in (512, 2048):
             what = f"W4A16 {name}, {rows} rows: speed / cuBLAS bfloat16"
             w4a16.append(Figure(what, "x", 0.85, partial(beside_cublas, name, rows)))
+        what = f"W4A16 {name}, {DENSE_ROWS} rows: speed of the packed kernel / of dense slices"
+        w4a16.append(Figure(what, "x", None, partial(packed_beside_dense, name, DENSE_ROWS)))
     float8 = []
     for name in SHAPES:
         for rows in (2048, 8192):
@@ -91,6 +95,15 @@ def beside_cublas(name: str, rows: int, rounds: int) -> float:
     weights = [torch.randn(SHAPES[name], dtype=torch.bfloat16, device="cuda") for _ in methods]
     theirs = seconds([partial(F.linear, x, weight) for weight in weights], rounds)
     return theirs / seconds([partial(method.apply, x) for method in methods], rounds)
+
+
+def packed_beside_dense(name: str, rows: int, rounds: int) -> float:
+    """Above or below 1, tiles.DENSE_ROWS is too low or too high."""
+    methods, x = cold(four_bits(name)), activations(name, rows)
+    y = torch.empty(rows, SHAPES[name][0], dtype=x.dtype, device="cuda")
+    weights = [method._weights[0] for method in methods]
+    dense = seconds([partial(multiply_dense, y, x, weight, None) for weight in weights], rounds)
+    return dense / seconds([partial(multiply_packed, y, x, weight, None) for weight in weights], rounds)
 
 
 def beside_scaled_product(name: str, rows: int, rounds: int) -> float:

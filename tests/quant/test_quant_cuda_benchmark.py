@@ -34,4 +34,4 @@ def test_without_a_device_nothing_is_measured(
         rows = quant_cuda.rows_of(figures, 1)
         assert {row.value for row in rows} == {row.met for row in rows} == {None}
         show(name, rows)
-    assert capsys.readouterr().out.count("not measured") == 1 + 4 * 4 + 4 * 2
+    assert capsys.readouterr().out.count("not measured") == 1 + 4 * 5 + 4 * 2

@@ -8,6 +8,7 @@ import torch
 from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear, can_scale_rows
 from loraplex.quant.kernels.cuda.cast import cast_rows
+from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 from .weights import random_float8, random_integers
@@ -43,10 +44,10 @@ def test_equals_the_definition_bit_for_bit_each_time(name: str, dtype: torch.dty
     bias = torch.randn(weight.shape[0]).to(dtype)
     method, dense = load(weight, dtype, bias), weight.dequantized().to(CUDA)
     assert torch.equal(method.columns(2, 70).T, dense[:, 2:70])
-    for rows in (1, 3, 16, 17, 64, 65, 256, 300):
+    for rows in (1, 3, 16, 17, 64, 65, DENSE_ROWS, DENSE_ROWS + 1):
         x = torch.randn(rows, weight.shape[1], device=CUDA).to(dtype)
         results = [method.apply(x) for _ in range(3)]
-        wanted = x.double() @ (dense.to(dtype) if rows > 256 else dense).double().T + bias.to(CUDA).double()
+        wanted = x.double() @ (dense.to(dtype) if rows > DENSE_ROWS else dense).double().T + bias.to(CUDA).double()
         torch.testing.assert_close(results[0].double(), wanted, rtol=TOLERANCE[dtype], atol=2 * TOLERANCE[dtype])
         assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 

@@ -15,7 +15,7 @@ from .tiles import ADDED_ELEMENTS, DENSE_BYTES, DENSE_ROWS, PANEL, choose_tile, 
 def linear(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> None:
     """y [T, out] is overwritten, its rows may lie further apart; x [T, in] bfloat16 or float16, contiguous, its inputs
     in the weight's order; bias [out]. The same shapes give the same bits each time."""
-    assert x.is_contiguous() and x.shape[1] == weight.inputs and y.stride(1) == 1
+    assert x.is_contiguous() and x.dtype.itemsize == 2 and x.shape[1] == weight.inputs and y.stride(1) == 1
     if len(x) > DENSE_ROWS:
         multiply_dense(y, x, weight, bias)
     elif len(x):

@@ -9,10 +9,11 @@ RUNS: Final = (128, 64, 32)
 MOST_SPLITS: Final = 16
 LEAST_SPLIT_RUNS: Final = 4
 """Runs of one split at least, enough to have loads ahead of use."""
-DENSE_ROWS: Final = 256
-"""Above this many rows, dequantizing once and multiplying densely costs less than dequantizing in each tile."""
-DENSE_BYTES: Final = 16 << 20
-"""Dequantized bytes at a time, which stay in the second-level cache until they are multiplied."""
+DENSE_ROWS: Final = 512
+"""Above this many rows, dequantizing once and multiplying densely should cost less than dequantizing in each tile: by
+count of bytes and instructions on an H100, not measured."""
+DENSE_BYTES: Final = 64 << 20
+"""Dequantized bytes at a time: a bound on memory, with tiles enough for every multiprocessor."""
 ADDED_ELEMENTS: Final = 1024
 """Elements that one program adds up where the inputs were split."""
 CAST_ELEMENTS: Final = 64
