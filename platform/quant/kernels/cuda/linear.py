@@ -31,7 +31,7 @@ def multiply_packed(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias
     grid = (-(-weight.outputs // tile.outputs), splits, -(-rows // tile.rows))
     shape = _shape(weight) | {
         "SPLIT_RUNS": split_runs, "TILE_OUTPUTS": tile.outputs, "TILE_ROWS": tile.rows, "AHEAD": tile.ahead,
-        "STAGES": tile.stages, "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": True,
+        "STAGES": tile.stages, "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
     zeros, scales = weight.zeros, weight.scales
     if splits == 1:
@@ -48,6 +48,7 @@ def multiply_packed(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias
     add_splits[(-(-rows * weight.outputs // ADDED_ELEMENTS),)](
         y, parts, x if bias is None else bias, rows, OUTPUTS=weight.outputs, STRIDE=y.stride(0), SPLITS=splits,
         ELEMENTS=ADDED_ELEMENTS, BIAS=bias is not None, CHAINED=chained, launch_pdl=chained,
+        enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def _shape(weight: PackedWeight) -> dict[str, Any]:
     return {
         "FORMAT": weight.format, "INPUTS": weight.inputs, "OUTPUTS": weight.outputs, "RUN": weight.run,
         "RUNS": weight.runs, "GROUP_RUNS": weight.group_runs, "PANEL": PANEL,
-        "ZERO_RUNS": weight.group_runs if len(weight.zeros) > 1 else 0,
+        "ZERO_RUNS": weight.group_runs if len(weight.zeros) > 1 else 0, "enable_fp_fusion": True,
     }  # fmt: skip
 
 
