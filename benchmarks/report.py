@@ -17,7 +17,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 @dataclass(frozen=True)
 class Row:
     what: str
-    value: float
+    value: float | None
+    """None: not measured, for want of the device."""
     unit: str
     goal: float | None = None
     at_least: bool = True
@@ -25,7 +26,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        if self.goal is None:
+        if self.goal is None or self.value is None:
             return None
         return self.value >= self.goal if self.at_least else self.value <= self.goal
 
@@ -49,7 +50,8 @@ def show(name: str, rows: list[Row]) -> None:
     for row in rows:
         goal = "" if row.goal is None else f"{'>=' if row.at_least else '<='} {row.goal:g}"
         mark = {None: "", True: "met", False: "missed"}[row.met]
-        table.add_row(row.what, f"{row.value:.4g} {row.unit}", goal, mark)
+        value = "not measured" if row.value is None else f"{row.value:.4g} {row.unit}"
+        table.add_row(row.what, value, goal, mark)
     Console().print(table)
 
 

@@ -1,22 +1,16 @@
 """The CUDA kernels as the launcher has them compiled, for devices that are not here: no spills, loads ahead of use."""
 
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from loraplex.lora.kernels import cuda
 from loraplex.lora.kernels.tiles import PAGE, bound_chunks, intermediate_elements
+from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
 
-SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
-"""Bytes that the programs of one multiprocessor share."""
 QKV = ((0, 1, 2), (4096, 1024, 1024), 4096)
 DOWN = ((6,), (4096,), 14336)
 CASES = [
@@ -25,31 +19,6 @@ CASES = [
 ]  # fmt: skip
 Group = tuple[tuple[int, ...], tuple[int, ...], int]
 """Indices, out_features and in_features of the linears that are one matrix product."""
-
-
-class AbsentDevice(NamedTuple):
-    """What triton asks of a driver before it compiles."""
-
-    architecture: int
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self.architecture, 32)
-
-    def get_current_device(self) -> int:
-        return self.architecture
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-class CompileOnly:
-    """A kernel that is compiled where it would be launched."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel, self.compiled = kernel, []
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return lambda *arguments, **named: self.compiled.append(self.kernel.warmup(*arguments, grid=grid, **named))
 
 
 @pytest.fixture
@@ -74,15 +43,6 @@ def launch(architecture: int, dtype: torch.dtype, group: Group, tokens: int, lay
     )  # fmt: skip
     x, y = torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, sum(widths), dtype=dtype)
     cuda.add_lora(y, x, step, chunks, layer, kinds, widths)
-
-
-def resources(binary: bytes, folder: Path) -> dict[str, int]:
-    """Registers, and bytes of stack and local memory (where registers spill to), of the machine code."""
-    file = folder / "kernel.cubin"
-    file.write_bytes(binary)
-    command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
 
 
 @pytest.mark.parametrize(("architecture", "dtype", "group", "tokens"), CASES, ids=str)

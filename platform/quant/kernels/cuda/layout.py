@@ -1,0 +1,120 @@
+"""How the CUDA kernels have a weight: 4- and 8-bit codes in panels of outputs and runs of inputs.
+
+    codes [panels, runs, PANEL, bytes]   panel p, row i: output p * PANEL + i; zeros past the last output and input
+        8 bits: byte j of run r is input r * run + j
+        4 bits: byte j of run r holds input r * run + j low and input r * run + run / 2 + j high, so that its two halves
+                are two tiles of consecutive inputs and nothing is shuffled
+    scales, zeros [groups, out]          a group is a whole number of runs, or all inputs
+
+A program reads its panels from front to back without a gap. Inputs that do not lie by groups (activation order) are put
+in order once, here, and x in the same order at each call.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from .tiles import PANEL, choose_run
+
+INTEGER4: Final = 0
+INTEGER8: Final = 1
+FLOAT8: Final = 2
+"""Formats of a code; the kernels take them as numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codes:
+    """A weight before it is packed: W[o, i] = scales[o, g] * (value of codes[o, i] - zeros[o, g])."""
+
+    format: int
+    values: torch.Tensor
+    """[out, in] uint8: integers, or the bits of float8_e4m3fn, none of which may be NaN."""
+    scales: torch.Tensor
+    """[out, groups] float32."""
+    zeros: torch.Tensor
+    """[out, groups] uint8; [out, 1], unused, with FLOAT8."""
+    group: int
+    """Inputs of one group, once they are in order."""
+    order: torch.Tensor | None = None
+    """[in] int64: the input that comes at each place, None where they lie by groups already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedWeight:
+    format: int
+    codes: torch.Tensor
+    scales: torch.Tensor
+    """[groups, out] of the narrowest float dtype that holds them exactly."""
+    zeros: torch.Tensor
+    """[groups, out] uint8, or [1, out] where all groups have the same."""
+    outputs: int
+    inputs: int
+    run: int
+    group_runs: int
+    """Runs of one group, 0 where all inputs are one."""
+    order: torch.Tensor | None
+
+    @property
+    def runs(self) -> int:
+        return self.codes.shape[1]
+
+    def num_bytes(self) -> int:
+        order = 0 if self.order is None else self.order.nbytes
+        return self.codes.nbytes + self.scales.nbytes + self.zeros.nbytes + order
+
+
+def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
+    """Raises ValueError for groups no kernel takes."""
+    outputs, inputs = weight.values.shape
+    single = weight.scales.shape[1] == 1
+    run = choose_run(None if single else weight.group)
+    values = weight.values.to(device)
+    if weight.order is not None:
+        values = values[:, weight.order.to(device)]
+    values = torch.nn.functional.pad(values, (0, -inputs % run, 0, -outputs % PANEL))
+    panels = values.view(-1, PANEL, values.shape[1] // run, run).transpose(1, 2)
+    if weight.format == INTEGER4:
+        low, high = panels.chunk(2, -1)
+        panels = low | high << 4
+    return PackedWeight(
+        format=weight.format,
+        codes=panels.contiguous(),
+        scales=_narrowest(weight.scales.T.contiguous()).to(device),
+        zeros=_distinct(weight.zeros).to(device),
+        outputs=outputs,
+        inputs=inputs,
+        run=run,
+        group_runs=0 if single else weight.group // run,
+        order=None if weight.order is None else weight.order.to(device),
+    )
+
+
+def unpack_columns(weight: PackedWeight, first: int, last: int) -> torch.Tensor:
+    """[last - first, out] float32: what inputs `first` to `last` count for, exactly as stored."""
+    places = torch.arange(first, last, device=weight.codes.device)
+    if weight.order is not None:
+        places = torch.argsort(weight.order)[first:last]
+    run, byte = places // weight.run, places % weight.run
+    width = weight.codes.shape[3]
+    codes = weight.codes[:, run, :, byte % width].reshape(len(places), -1)[:, : weight.outputs]
+    if weight.format == FLOAT8:
+        values = codes.contiguous().view(torch.float8_e4m3fn).float()
+    else:
+        values = codes.float() if weight.format == INTEGER8 else (codes >> 4 * (byte // width)[:, None] & 15).float()
+    group = run // weight.group_runs if weight.group_runs else torch.zeros_like(run)
+    zeros = weight.zeros[group if len(weight.zeros) > 1 else group * 0].float()
+    return weight.scales[group].float() * (values - zeros)
+
+
+def _narrowest(scales: torch.Tensor) -> torch.Tensor:
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow = scales.to(dtype)
+        if torch.equal(narrow.float(), scales):
+            return narrow
+    return scales
+
+
+def _distinct(zeros: torch.Tensor) -> torch.Tensor:
+    same = bool((zeros == zeros[:, :1]).all())
+    return (zeros[:, :1] if same else zeros).T.contiguous()

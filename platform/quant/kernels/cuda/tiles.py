@@ -1,0 +1,62 @@
+"""Tile sizes of the CUDA kernels and what follows from them. Numbers only: no triton is imported."""
+
+from typing import Final, NamedTuple
+
+PANEL: Final = 64
+"""Outputs whose codes lie together in memory."""
+RUNS: Final = (128, 64, 32)
+"""Inputs of one run, the step of every kernel: the first that no group of inputs ends within."""
+MOST_SPLITS: Final = 16
+LEAST_SPLIT_RUNS: Final = 4
+"""Runs of one split at least, enough to have loads ahead of use."""
+DENSE_ROWS: Final = 512
+"""Above this many rows, dequantizing once and multiplying densely should cost less than dequantizing in each tile: by
+count of bytes and instructions on an H100, not measured."""
+DENSE_BYTES: Final = 64 << 20
+"""Dequantized bytes at a time: a bound on memory, with tiles enough for every multiprocessor."""
+ADDED_ELEMENTS: Final = 1024
+"""Elements that one program adds up where the inputs were split."""
+CAST_ELEMENTS: Final = 64
+"""Elements that a thread of the cast to float8 holds at most."""
+
+
+class Tile(NamedTuple):
+    """What one program of `multiply` owns. The weights take the tall side of the matrix units, 64 of them or more, so
+    that one row of x uses them as well as sixteen."""
+
+    outputs: int
+    rows: int
+    warps: int
+    stages: int
+    """Runs whose loads are on their way, and the one in use."""
+    ahead: int
+    """Runs that scales and zeros are read before their use: 1 where nothing else would hide that read."""
+    programs: int
+    """Programs that fill a device; with fewer tiles than that the inputs are split."""
+
+
+FEW: Final = Tile(outputs=128, rows=16, warps=4, stages=4, ahead=1, programs=512)
+SOME: Final = Tile(outputs=128, rows=64, warps=8, stages=4, ahead=0, programs=256)
+MANY: Final = Tile(outputs=128, rows=128, warps=8, stages=3, ahead=0, programs=128)
+
+
+def choose_tile(rows: int) -> Tile:
+    return next((tile for tile in (FEW, SOME) if rows <= tile.rows), MANY)
+
+
+def choose_run(group: int | None) -> int:
+    """Inputs of one run for groups of `group` inputs, None for a single group. Raises ValueError."""
+    if group is None:
+        return RUNS[0]
+    for run in RUNS:
+        if group % run == 0:
+            return run
+    raise ValueError(f"groups of {group} inputs: on CUDA the size of a group must be a multiple of {RUNS[-1]}")
+
+
+def count_split_runs(outputs: int, rows: int, runs: int) -> int:
+    """Runs that one program of `multiply` sums, by the shapes alone: the same shapes give the same bits."""
+    tile = choose_tile(rows)
+    tiles = -(-outputs // tile.outputs) * -(-rows // tile.rows)
+    splits = max(1, min(MOST_SPLITS, tile.programs // tiles, runs // LEAST_SPLIT_RUNS))
+    return -(-runs // splits)

@@ -1,0 +1,101 @@
+"""The CUDA kernels as the launchers have them compiled, for devices that are not here: no spills, loads ahead."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from triton.runtime import driver
+
+from loraplex.quant.kernels.cuda import cast, linear
+from loraplex.quant.kernels.cuda.layout import FLOAT8, INTEGER4, INTEGER8, PackedWeight
+from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, FEW, MANY, PANEL, SOME, choose_run
+from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
+
+DOWN = (4096, 14336)
+"""Outputs and inputs of a linear of Llama 3.1 8B."""
+GROUP = 128
+FORMATS = {INTEGER4: GROUP, INTEGER8: None, FLOAT8: GROUP}
+"""Inputs of a group; None: one scale an output."""
+CASES = [(architecture, INTEGER4, tile.rows, False) for architecture in SHARED_MEMORY for tile in (FEW, MANY)]
+CASES += [(80, INTEGER4, MANY.rows, True), (90, INTEGER4, SOME.rows, True)]
+CASES += [(90, INTEGER8, FEW.rows, True), (80, FLOAT8, FEW.rows, True)]
+"""Architecture, format, rows, and whether all groups have the same zero points."""
+MATRIX_UNITS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", None)
+    homes = {"multiply": linear, "add_splits": linear, "dequantize": linear, "cast": cast}
+    kernels = {name: CompileOnly(getattr(home, name)) for name, home in homes.items()}
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(homes[name], name, kernel)
+    return kernels
+
+
+def empty_weight(code: int, symmetric: bool) -> PackedWeight:
+    outputs, inputs = DOWN
+    run = choose_run(FORMATS[code])
+    width = run // 2 if code == INTEGER4 else run
+    groups = 1 if FORMATS[code] is None else inputs // GROUP
+    codes = torch.empty(outputs // PANEL, inputs // run, PANEL, width, dtype=torch.uint8)
+    return PackedWeight(
+        format=code, codes=codes, scales=torch.empty(groups, outputs, dtype=torch.float16), outputs=outputs,
+        zeros=torch.empty(1 if symmetric else groups, outputs, dtype=torch.uint8), inputs=inputs, run=run,
+        group_runs=0 if FORMATS[code] is None else GROUP // run, order=None,
+    )  # fmt: skip
+
+
+def launch(architecture: int, code: int, rows: int, symmetric: bool = True) -> None:
+    driver.set_active(AbsentDevice(architecture))
+    x, y = torch.empty(rows, DOWN[1], dtype=torch.bfloat16), torch.empty(rows, DOWN[0], dtype=torch.bfloat16)
+    linear.linear(y, x, empty_weight(code, symmetric), torch.empty(DOWN[0], dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize(("architecture", "code", "rows", "symmetric"), CASES, ids=str)
+def test_no_spills_and_loads_ahead_of_their_use(
+    kernels: dict[str, CompileOnly], architecture: int, code: int, rows: int, symmetric: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(linear, "_can_chain", lambda device: architecture >= 90)
+    launch(architecture, code, rows, symmetric)
+    multiply, add_splits = kernels["multiply"].compiled[0], kernels["add_splits"].compiled[0]
+    for kernel in (multiply, add_splits):
+        used = resources(kernel.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0
+        assert ("griddepcontrol" in kernel.asm["ptx"]) == (architecture >= 90)
+    ptx, used = multiply.asm["ptx"], resources(multiply.asm["cubin"], tmp_path)
+    programs = (3 if code == INTEGER4 else 2) if rows == FEW.rows else 1
+    assert programs * multiply.metadata.shared <= SHARED_MEMORY[architecture]
+    assert programs * 32 * multiply.metadata.num_warps * used["REG"] <= 64 * 1024
+    assert MATRIX_UNITS[architecture] in ptx
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global .*, (0x\w+), ", ptx)
+    assert len(copies) >= 8 and {int(size, 16) for size in copies} <= {8, 16} and "cp.async.wait_group" in ptx
+    assert add_splits.metadata.launch_pdl == (architecture >= 90) and not multiply.metadata.launch_pdl
+
+
+def test_neither_the_number_of_rows_nor_the_slice_compiles_anew(
+    kernels: dict[str, CompileOnly], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "_can_chain", lambda device: False)
+    monkeypatch.setattr(torch, "mm", lambda x, dense, out: None)
+    for rows in (1, 2, 16, DENSE_ROWS + 1):
+        launch(80, INTEGER8, rows)
+    for name in ("multiply", "add_splits", "dequantize"):
+        compiled = kernels[name].compiled
+        assert len(compiled) >= 2 and len({id(kernel) for kernel in compiled}) == 1, name
+
+
+@pytest.mark.parametrize("inputs", [4096, 28672])
+def test_the_cast_to_float8_holds_a_row_in_registers(
+    kernels: dict[str, CompileOnly], inputs: int, tmp_path: Path
+) -> None:
+    driver.set_active(AbsentDevice(90))
+    cast.cast_rows(torch.empty(3, inputs, dtype=torch.bfloat16))
+    kernel = kernels["cast"].compiled[0]
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0
+    assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.asm["ptx"]
+    assert "ld.global.v4" in kernel.asm["ptx"] and "st.global.v" in kernel.asm["ptx"]

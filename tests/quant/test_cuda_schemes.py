@@ -1,0 +1,99 @@
+"""What the CUDA schemes take and refuse, how much they hold, and their tiles; their kernels: tests/quant/kernels."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from loraplex.quant.cuda_packed import CudaPackedLinear
+from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear, can_scale_rows
+from loraplex.quant.kernels.cuda import decode, layout
+from loraplex.quant.kernels.cuda.tiles import (
+    DENSE_ROWS,
+    LEAST_SPLIT_RUNS,
+    MOST_SPLITS,
+    choose_run,
+    choose_tile,
+    count_split_runs,
+)
+from loraplex.quant.weights import Float8Weight, IntegerWeight
+
+from .kernels.weights import random_float8, random_integers
+
+CPU = torch.device("cpu")
+
+
+def packed(weight: IntegerWeight | Float8Weight) -> CudaPackedLinear:
+    method = CudaPackedLinear(weight.shape[1], (weight.shape[0],), torch.bfloat16)
+    method.load(0, weight, None)
+    method.finish()
+    return method
+
+
+def with_half_scales(weight: IntegerWeight) -> IntegerWeight:
+    """As checkpoints have them."""
+    return replace(weight, scales=weight.scales.half().float())
+
+
+@pytest.mark.parametrize("group", [128, 64, 32])
+def test_four_bits_with_their_scales_and_zeros_hold_little_more_than_the_format(group: int) -> None:
+    groups = 1024 // group
+    asymmetric = with_half_scales(random_integers(256, 1024, 4, groups))
+    symmetric = with_half_scales(random_integers(256, 1024, 4, groups, symmetric=True))
+    values, scales, zeros = 256 * 1024 / 2, 2 * 256 * groups, 256 * groups / 2
+    assert values + scales + zeros < packed(asymmetric).weight_bytes() <= 1.03 * (values + scales + zeros)
+    assert packed(symmetric).weight_bytes() == values + scales + 256
+
+
+def test_float8_holds_its_bytes_and_a_scale_for_each_output_and_block() -> None:
+    assert packed(random_float8(256, 512, (128, 128))).weight_bytes() == 256 * 512 + 4 * 256 * 4 + 256
+    method = CudaScaledFloat8Linear(64, (32,))
+    method.load(0, random_float8(32, 64, (1, 64)), torch.zeros(32))
+    method.finish()
+    assert method.weight_bytes() == 32 * 64 + 4 * 32 + 2 * 32
+
+
+def test_what_no_kernel_takes_is_refused_with_its_part() -> None:
+    method = CudaPackedLinear(96, (8, 8), torch.float16)
+    with pytest.raises(ValueError, match=r"part 1 of the linear has groups of 12 inputs: .* multiple of 32"):
+        method.load(1, random_integers(8, 96, 4, 8), None)
+    uneven = torch.arange(96, dtype=torch.int32).flip(0) // 33
+    reordered = replace(random_integers(8, 96, 4, 3), group_of=uneven)
+    with pytest.raises(ValueError, match=r"part 0 .* groups of different sizes, each must have 32 inputs"):
+        method.load(0, reordered, None)
+    values = torch.ones(8, 96).to(torch.float8_e4m3fn)
+    values.view(torch.uint8)[2, 3] = 0xFF
+    with pytest.raises(ValueError, match="part 0 of the linear has a float8 value that is not a number"):
+        method.load(0, Float8Weight(values=values, scales=torch.ones(1, 1), block=(8, 96)), None)
+    with pytest.raises(ValueError, match=r"part 1 .* weight \[8, 64\], the model needs \[8, 96\]"):
+        method.load(1, random_integers(8, 64, 4, 1), None)
+    with pytest.raises(ValueError, match="part 0 of the linear has 2 scales a row, a scaled product takes 1"):
+        CudaScaledFloat8Linear(64, (16,)).load(0, random_float8(16, 64, (1, 32)), None)
+
+
+def test_scaled_products_are_of_bfloat16_and_of_multiples_of_16() -> None:
+    assert can_scale_rows(64, (40, 8), torch.bfloat16, CPU)
+    assert not can_scale_rows(64, (40, 8), torch.float16, CPU)
+    assert not can_scale_rows(72, (48,), torch.bfloat16, CPU)
+    assert not can_scale_rows(64, (40,), torch.bfloat16, CPU)
+
+
+def test_runs_end_where_groups_do() -> None:
+    assert [choose_run(group) for group in (None, 32, 64, 96, 128, 192, 256)] == [128, 32, 64, 32, 128, 64, 128]
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 64, 65, DENSE_ROWS])
+@pytest.mark.parametrize("outputs", [1, 1024, 6144, 28672, 152064])
+@pytest.mark.parametrize("runs", [1, 7, 32, 112])
+def test_no_split_is_empty_and_few_tiles_are_split(rows: int, outputs: int, runs: int) -> None:
+    split, tile = count_split_runs(outputs, rows, runs), choose_tile(rows)
+    splits = -(-runs // split)
+    tiles = -(-outputs // tile.outputs) * -(-rows // tile.rows)
+    assert (splits - 1) * split < runs <= splits * split and splits <= MOST_SPLITS
+    assert splits == 1 or (splits * tiles <= tile.programs and split >= LEAST_SPLIT_RUNS)
+    assert splits > 1 or tiles > tile.programs // 2 or runs < 2 * LEAST_SPLIT_RUNS
+
+
+def test_kernels_and_layout_agree_on_the_formats() -> None:
+    for name in ("INTEGER4", "INTEGER8", "FLOAT8"):
+        assert getattr(decode, name).value == getattr(layout, name)
