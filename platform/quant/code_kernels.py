@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from .kernels import any_linear as forms
 from .kernels import digits, matrix
 from .kernels.code_linear import code_linear_in_matrix, code_linear_in_vectors, scratch_size
 from .kernels.codes import pack_codes, unpack_codes
@@ -16,6 +17,8 @@ from .kernels.integer_linear import integer_linear, integer_scratch_size, pack_i
 @dataclass(frozen=True, slots=True)
 class CodeKernel:
     name: str
+    form: int
+    """Of any_linear."""
     step: int
     """Inputs that are multiplied at once: a group is a multiple, or all inputs."""
     pack: Callable[[np.ndarray, int], np.ndarray]
@@ -32,12 +35,16 @@ def _floats(rows: int, inputs: int, workers: int) -> int:
     return 4 * scratch_size(rows, inputs, workers)
 
 
-VECTORS: Final = CodeKernel("vectors", matrix.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors)
+VECTORS: Final = CodeKernel(
+    "vectors", forms.VECTORS, matrix.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors
+)
 """Any kind of code, on any CPU."""
-MATRIX: Final = CodeKernel("matrix", matrix.STEP, pack_codes, unpack_codes, _floats, code_linear_in_matrix)
+MATRIX: Final = CodeKernel(
+    "matrix", forms.MATRIX, matrix.STEP, pack_codes, unpack_codes, _floats, code_linear_in_matrix
+)
 """Any kind of code, on a CPU with AMX."""
 INTEGERS: Final = CodeKernel(
-    "integers", digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
+    "integers", forms.INTEGERS, digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
 )
 """INT4 and INT8 on a CPU with AMX: faster, with longer steps."""
 

@@ -93,7 +93,7 @@ class CodedLinear:
         y = torch.empty(len(x), self._rows)
         if not len(x):
             return y
-        scratch = torch.empty(self._kernel.scratch_bytes(len(x), self.in_features, self._workers), dtype=torch.uint8)
+        scratch = torch.empty(self.scratch_bytes(len(x)), dtype=torch.uint8)
         self._kernel.multiply(
             self._form.kind,
             self._codes.ctypes.data,
@@ -110,6 +110,21 @@ class CodedLinear:
             self._workers,
         )
         return y
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether x goes to the kernel as it is."""
+        return self._order is None
+
+    def where(self) -> list[int]:
+        """As any_linear takes it."""
+        arrays = [array.ctypes.data for array in (self._codes, self._scales, self._zeros)]
+        form, group = self._kernel.form, -(-self._form.group // self._kernel.step)
+        return [arrays[0], self._bias.data_ptr(), form, *arrays[1:], self._form.kind, group]
+
+    def scratch_bytes(self, rows: int) -> int:
+        """That any_linear needs for so many rows."""
+        return self._kernel.scratch_bytes(rows, self.in_features, self._workers)
 
     def columns(self, first: int, last: int) -> torch.Tensor:
         if self._order is None:

@@ -5,6 +5,7 @@ memory traffic of fp32 weights. A row's result is the same bits whatever other r
 import numpy as np
 import torch
 
+from .kernels.any_linear import PANELS
 from .kernels.panel_linear import panel_linear, scratch_size
 from .kernels.panels import pack_weight, unpack_columns
 from .kernels.tile import PANEL
@@ -55,6 +56,14 @@ class StoredFloatLinear:
             self._workers,
         )
         return y
+
+    def where(self) -> list[int]:
+        """As any_linear takes it."""
+        return [self.panels.ctypes.data, self.biases.ctypes.data, PANELS, 0, 0, 0, 0]
+
+    def scratch_bytes(self, rows: int) -> int:
+        """That any_linear needs for so many rows."""
+        return 4 * scratch_size(rows, self.in_features)
 
     def columns(self, first: int, last: int) -> torch.Tensor:
         bits = unpack_columns(self.panels, self._rows, first, last)

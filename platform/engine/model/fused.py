@@ -6,7 +6,7 @@ The same bits as Decoder.forward layer after layer; a decoder that does not fit 
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ import torch
 from loraplex.lora.apply import kernel_arrays
 from loraplex.lora.batch import KINDS, NORMS, LoraBatch, PageTable
 from loraplex.lora.vocabulary import Embedded
-from loraplex.quant.kernels.panel_linear import scratch_size
+from loraplex.quant.coded import CodedLinear
+from loraplex.quant.kernels.any_linear import FORM, Coded
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
 
@@ -27,6 +28,8 @@ from .kernels import forward as kernels
 from .layers import DecoderLayer, Norm
 from .linear import LoraLinear
 
+Linear = StoredFloatLinear | CodedLinear
+
 ALIGNMENT: Final = 16
 """Floats of a cache line."""
 
@@ -36,7 +39,8 @@ class FusedDecoder:
     cache: CpuAttention
     model: kernels.Model
     sizes: kernels.Sizes
-    most_inputs: int
+    linears: list[Linear]
+    """One of each form and size, for the scratch they need."""
     no_lora: kernels.Lora
     no_embeddings: Embedded
     owners: tuple[object, ...]
@@ -70,7 +74,7 @@ class FusedDecoder:
     def _rooms(self, tokens: int, rows: int) -> kernels.Rooms:
         """Those of the last step again if it was as long."""
         if self.rooms is None or (len(self.rooms.x), len(self.rooms.sampled_x)) != (tokens, rows):
-            self.rooms = kernels.Rooms(*_cut(_room_shapes(tokens, rows, self.sizes, self.most_inputs)))
+            self.rooms = kernels.Rooms(*_cut(_room_shapes(tokens, rows, self.sizes, self.linears)))
         return self.rooms
 
 
@@ -78,10 +82,11 @@ def fuse(
     embedding: torch.Tensor, layers: list[DecoderLayer], norm: Norm, head: LinearMethod, cache: AttentionBackend
 ) -> FusedDecoder | None:
     """None where a decoder needs more than the kernels do: another scheme, another device, odd sizes."""
-    table = as_array(embedding)
-    if not isinstance(cache, CpuAttention) or not isinstance(head, StoredFloatLinear):
+    table, methods = as_array(embedding), [head, *(linear.method for layer in layers for linear in _linears(layer))]
+    if not isinstance(cache, CpuAttention) or not all(_fits(layer, cache) for layer in layers):
         return None
-    if not all(_fits(layer, cache, head.panels.dtype) for layer in layers):
+    linears, stored = [method for method in methods if _is_known(method)], _stored(methods)
+    if len(linears) < len(methods) or stored is None:
         return None
     rotary, mlp = layers[0].attention.rotary, layers[0].mlp
     hidden, intermediate = mlp.gate_up.method.in_features, mlp.down.method.in_features
@@ -91,9 +96,9 @@ def fuse(
         model=kernels.Model(
             table=np.array([_addresses(layer) for layer in layers]),
             embedding=table,
-            panels=head.panels[:0],
+            stored=stored,
             norm=norm.weight.numpy(),
-            head=(head.panels.ctypes.data, head.biases.ctypes.data),
+            head=np.array(linears[0].where()),
             cos=rotary.cos.numpy(),
             sin=rotary.sin.numpy(),
             eps=np.float32(norm.eps),
@@ -102,14 +107,14 @@ def fuse(
             norm_kinds=np.array([KINDS.index(norm) for norm in NORMS]),
         ),
         sizes=kernels.Sizes(hidden, cache.num_heads, cache.num_kv_heads, cache.head_dim, intermediate, norm_size),
-        most_inputs=max(hidden, intermediate, cache.num_heads * cache.head_dim),
+        linears=list({(linear.where()[FORM], linear.in_features): linear for linear in linears}.values()),
         no_lora=_no_lora(embedding.dtype),
         no_embeddings=Embedded(torch.empty(0, dtype=torch.int64), torch.empty(0, hidden)),
         owners=(layers, head),
     )
 
 
-def _room_shapes(tokens: int, rows: int, sizes: kernels.Sizes, most_inputs: int) -> list[tuple[int, ...]]:
+def _room_shapes(tokens: int, rows: int, sizes: kernels.Sizes, linears: list[Linear]) -> list[tuple[int, ...]]:
     """In the order of Rooms."""
     hidden, heads = (tokens, sizes.hidden), (tokens, sizes.heads, sizes.head_dim)
     return [
@@ -119,7 +124,7 @@ def _room_shapes(tokens: int, rows: int, sizes: kernels.Sizes, most_inputs: int)
         (tokens, 2 * sizes.intermediate),
         (tokens, sizes.intermediate),
         *[(rows, sizes.hidden)] * 3,
-        (scratch_size(max(tokens, rows), most_inputs),),
+        (max(-(-linear.scratch_bytes(max(tokens, rows)) // 4) for linear in linears),),
     ]
 
 
@@ -137,21 +142,23 @@ def _linears(layer: DecoderLayer) -> tuple[LoraLinear, ...]:
     return layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down
 
 
-def _method(linear: LoraLinear) -> StoredFloatLinear:
-    assert isinstance(linear.method, StoredFloatLinear)
-    return linear.method
+def _is_known(method: LinearMethod) -> TypeGuard[Linear]:
+    return isinstance(method, StoredFloatLinear) or (isinstance(method, CodedLinear) and method.is_in_order)
 
 
-def _is_stored(method: LinearMethod, stored: Any) -> bool:
-    """Whether the kernels can take it with panels of this numpy dtype."""
-    return isinstance(method, StoredFloatLinear) and bool(method.panels.dtype == stored)
+def _stored(methods: list[LinearMethod]) -> Any:
+    """What tells the kernels how the linears are stored; None where floats are of several types."""
+    floats = [method.panels for method in methods if isinstance(method, StoredFloatLinear)]
+    if len({panels.dtype for panels in floats}) > 1:
+        return None
+    panels = floats[0][:0] if floats else np.empty(0, np.float32)
+    return panels if len(floats) == len(methods) else Coded(panels)
 
 
-def _fits(layer: DecoderLayer, cache: CpuAttention, stored: Any) -> bool:
+def _fits(layer: DecoderLayer, cache: CpuAttention) -> bool:
     norms: list[Norm] = [layer.input_norm, layer.mlp_norm]
     return (
         cache.rotates_in_kernel
-        and all(_is_stored(linear.method, stored) for linear in _linears(layer))
         and all(norm.weight.dtype == torch.float32 for norm in norms)
         and all(linear.method.in_features % LANES == 0 for linear in _linears(layer))
     )
@@ -164,11 +171,10 @@ def _addresses(layer: DecoderLayer) -> list[int]:
         layer.attention.rotary.query_norm,
         layer.attention.rotary.key_norm,
     )
-    methods = [_method(linear) for linear in _linears(layer)]
+    linears = [linear.method for linear in _linears(layer)]
     return [
         *(0 if weight is None else weight.data_ptr() for weight in norms),
-        *(method.panels.ctypes.data for method in methods),
-        *(method.biases.ctypes.data for method in methods),
+        *(number for linear in linears if _is_known(linear) for number in linear.where()),
     ]
 
 

@@ -9,13 +9,12 @@ V tokens of the vocabulary.
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import carray, njit, types
-from numba.extending import intrinsic
+from numba import carray, njit
 
 from loraplex.lora.kernels.cpu import add_lora
 from loraplex.lora.kernels.norms import replace_norms
 from loraplex.lora.kernels.vectors import apply_vectors
-from loraplex.quant.kernels.panel_linear import panel_linear
+from loraplex.quant.kernels.any_linear import WIDTH, any_linear, pointer
 
 from ...attention.kernels.arguments import Paged
 from ...attention.kernels.paged import Cache, Step, attend, merge
@@ -26,11 +25,11 @@ from ...kernels.silu import SERIAL_ELEMENTS as SERIAL_SILU
 from ...kernels.silu import silu_rows, silu_rows_parallel
 from ...kernels.vector import LANES, Array, load, store
 
-(INPUT_NORM, MLP_NORM, QUERY_NORM, KEY_NORM, QKV, OUTPUT, GATE_UP, DOWN) = range(8)
+(INPUT_NORM, MLP_NORM, QUERY_NORM, KEY_NORM) = range(4)
+NORMS: Final = 4
+QKV, OUTPUT, GATE_UP, DOWN = (NORMS + group * WIDTH for group in range(4))
 LAST_NORM: Final = 2
 """Among the norms as LoRA counts them, where the first two are those of a layer as above."""
-BIAS: Final = 4
-"""A linear's bias stands this many columns after its panels."""
 
 
 class Sizes(NamedTuple):
@@ -47,15 +46,15 @@ class Model(NamedTuple):
     """What stays the same from step to step."""
 
     table: Any
-    """[L, 12] int64, where each layer's weights are in memory"""
+    """[L, 32] int64, where each layer's weights are in memory: four norms, four linears as any_linear takes them"""
     embedding: Any
     """[V, C], bits of a short float or float32"""
-    panels: Any
-    """[0] of the element type of all panels"""
+    stored: Any
+    """How the linears are stored, as any_linear takes it"""
     norm: Any
     """[C] float32, the last one"""
     head: Any
-    """Addresses of the head's panels and of its bias."""
+    """[7] int64, where the head is"""
     cos: Any
     """[positions, D / 2] float32; `sin` alike"""
     sin: Any
@@ -111,32 +110,20 @@ class Lora(NamedTuple):
     token_slot: Any
 
 
-@intrinsic
-def _pointer(typing: Any, address: Any, like: Any) -> Any:
-    """The array at an address, as a pointer to elements of like's type."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(like.dtype)(types.int64, like), generate
-
-
 @njit(inline="always")
 def _floats(model: Model, layer: int, column: int, size: int) -> Array:
-    return carray(_pointer(model.table[layer, column], model.cos), (size,))
+    return carray(pointer(model.table[layer, column], model.cos), (size,))
 
 
 @njit(inline="always")
-def _multiply(model: Model, address: int, bias: int, x: Array, y: Array, scratch: Array, workers: int) -> None:
-    panels = carray(_pointer(address, model.panels), (1,))
-    panel_linear(
-        panels, bias, x.ctypes.data, scratch.ctypes.data, y.ctypes.data, len(x), y.shape[1], x.shape[1], workers
-    )
+def _multiply(model: Model, where: Array, x: Array, y: Array, scratch: Array, workers: int) -> None:
+    addresses = x.ctypes.data, scratch.ctypes.data, y.ctypes.data
+    any_linear(model.stored, where, *addresses, len(x), y.shape[1], x.shape[1], workers)
 
 
 @njit(inline="always")
 def _linear(model: Model, layer: int, column: int, x: Array, y: Array, scratch: Array, workers: int) -> None:
-    _multiply(model, model.table[layer, column], model.table[layer, column + BIAS], x, y, scratch, workers)
+    _multiply(model, model.table[layer, column : column + WIDTH], x, y, scratch, workers)
 
 
 @njit(inline="always")
@@ -290,4 +277,4 @@ def forward(
             rooms.sampled_residual[row] = rooms.residual[sample_rows[row]]
         _add_norm(rooms.sampled_x, rooms.sampled_residual, model.norm, model, rooms.sampled_normed)
         _own_norms(model, 0, LAST_NORM, lora, sample_rows, rooms.sampled_residual, rooms.sampled_normed)
-        _multiply(model, model.head[0], model.head[1], rooms.sampled_normed, logits, rooms.scratch, paged.workers)
+        _multiply(model, model.head, rooms.sampled_normed, logits, rooms.scratch, paged.workers)

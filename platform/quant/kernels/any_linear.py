@@ -1,0 +1,87 @@
+# mypy: allow-untyped-decorators
+"""y = x W^T + bias by where W is in memory: the one door for compiled callers, however the weights are stored.
+
+Where a linear is, int64: addresses of weights and bias, form, then for codes the addresses of scales and zero points,
+the kind of code and the steps of a group.
+"""
+
+from typing import Any, Final, NamedTuple
+
+from numba import carray, njit, types
+from numba.extending import intrinsic, overload
+
+from .code_linear import code_linear_in_matrix, code_linear_in_vectors
+from .integer_linear import integer_linear
+from .matrix import HAS_MATRIX
+from .panel_linear import panel_linear
+
+WEIGHTS, BIAS, FORM, SCALES, ZEROS, KIND, GROUP = range(7)
+WIDTH: Final = 7
+PANELS, VECTORS, MATRIX, INTEGERS = range(4)
+"""Forms: floats as panels, codes for one of the three kernels."""
+
+
+class Coded(NamedTuple):
+    """Instead of the panels' element type: some weights are codes, the others such panels."""
+
+    panels: Any
+
+
+@intrinsic
+def pointer(typing: Any, address: Any, like: Any) -> Any:
+    """What is at an address, as a pointer to elements of like's type."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(types.int64, like), generate
+
+
+@njit(inline="always")
+def _panels(panels: Any, where: Any, x: int, scratch: int, y: int, m: int, n: int, k: int, workers: int) -> None:
+    weights = carray(pointer(where[WEIGHTS], panels), (1,))
+    panel_linear(weights, where[BIAS], x, scratch, y, m, n, k, workers)
+
+
+def _multiply(
+    stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any
+) -> None:  # fmt: skip
+    raise AssertionError("compiled code calls one of the kernels instead")
+
+
+@overload(_multiply)
+def _choose(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> Any:
+    """numba wants the same names and annotations of all."""
+
+    def floats(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
+        _panels(stored, where, x, scratch, y, m, n, k, workers)
+
+    def matrix(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
+        codes, bias, scales, zeros = where[WEIGHTS], where[BIAS], where[SCALES], where[ZEROS]
+        kind, group = where[KIND], where[GROUP]
+        if where[FORM] == PANELS:
+            _panels(stored.panels, where, x, scratch, y, m, n, k, workers)
+        elif where[FORM] == INTEGERS:
+            integer_linear(kind, codes, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
+        else:
+            code_linear_in_matrix(kind, codes, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
+
+    def vectors(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
+        codes, bias, scales, zeros = where[WEIGHTS], where[BIAS], where[SCALES], where[ZEROS]
+        kind, group = where[KIND], where[GROUP]
+        if where[FORM] == PANELS:
+            _panels(stored.panels, where, x, scratch, y, m, n, k, workers)
+        else:
+            code_linear_in_vectors(kind, codes, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
+
+    coded = isinstance(stored, types.BaseNamedTuple)
+    return (matrix if HAS_MATRIX else vectors) if coded else floats
+
+
+@njit
+def any_linear(
+    stored: Any, where: Any, x: int, scratch: int, y: int, m: int, n: int, k: int, workers: int
+) -> None:  # fmt: skip
+    """`stored` is an array of the panels' element type, or Coded; where [WIDTH]; the others are addresses and sizes."""
+    if m:
+        _multiply(stored, where, x, scratch, y, m, n, k, workers)
