@@ -6,13 +6,15 @@ from itertools import groupby
 
 import torch
 
+from .coded import GROUP, CodedLinear, coded_form
+from .config import QuantizationConfig
 from .dequantized import DequantizedLinear
 from .kernels.matrix import HAS_MATRIX
 from .scheme import LinearMethod
 from .side_by_side import SideBySideLinear
 from .stored_float import StoredFloatLinear
 from .torch_linear import TorchLinear
-from .weights import IntegerWeight, Weight
+from .weights import Weight
 
 CreateLinear = Callable[[int, tuple[int, ...]], LinearMethod]
 
@@ -31,43 +33,48 @@ class Choice:
     """One sentence for doctor and the start-up box."""
     create_dequantized: CreateLinear = create_float32
     """The same for what quantized weights stand for, in the compute dtype."""
+    create_coded: CreateLinear | None = None
+    """The same for quantized weights of one `coded_form`; None: all of them are expanded."""
 
     def create_for(self, weights: Sequence[Weight]) -> LinearMethod:
         """An empty linear group for these parts [out, in], in whatever forms they are."""
-        runs = [tuple(run) for _, run in groupby(weights, form_of)]
-        methods = [self._create_alike(run) for run in runs]
+        runs = [(form, tuple(run)) for form, run in groupby(weights, self._form)]
+        methods = [self._create_alike(form, run) for form, run in runs]
         return methods[0] if len(methods) == 1 else SideBySideLinear(methods)
 
-    def _create_alike(self, weights: tuple[Weight, ...]) -> LinearMethod:
+    def _form(self, weight: Weight) -> Hashable:
+        """Equal for weights that one method can store together; None for those that are expanded."""
+        if isinstance(weight, torch.Tensor):
+            return torch.Tensor
+        return None if self.create_coded is None else coded_form(weight)
+
+    def _create_alike(self, form: Hashable, weights: tuple[Weight, ...]) -> LinearMethod:
         inputs, outputs = weights[0].shape[1], tuple(weight.shape[0] for weight in weights)
-        if isinstance(weights[0], torch.Tensor):
+        if form is torch.Tensor:
             return self.create(inputs, outputs)
-        return DequantizedLinear(self.create_dequantized(inputs, outputs), self.compute_dtype)
+        if form is None or self.create_coded is None:
+            return DequantizedLinear(self.create_dequantized(inputs, outputs), self.compute_dtype)
+        return self.create_coded(inputs, outputs)
 
 
-def form_of(weight: Weight) -> Hashable:
-    """Equal for weights that one method can store together."""
-    if isinstance(weight, torch.Tensor):
-        return "float"
-    if isinstance(weight, IntegerWeight):
-        return "integer", weight.bits, weight.scales.shape[1], weight.group_of is not None
-    whole = [None if size >= own else size for size, own in zip(weight.block, weight.shape, strict=True)]
-    return "float8", *whole
-
-
-def choose_scheme(device: torch.device, storage: torch.dtype, quantization: str | None = None) -> Choice:
-    """`storage`: how float weights are kept, torch.bfloat16, float16 or float32. `quantization`: how the checkpoint has
-    its weights, in words; None for floats."""
+def choose_scheme(device: torch.device, storage: torch.dtype, quantization: QuantizationConfig | None = None) -> Choice:
+    """`storage`: how float weights are kept, torch.bfloat16, float16 or float32. `quantization`: the checkpoint's."""
     stored = str(storage).removeprefix("torch.")
     if device.type != "cpu":
 
         def create(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
             return TorchLinear(inputs, outputs, storage, device)
 
-        weights = stored if quantization is None else f"{quantization}, expanded to {stored}"
+        weights = stored if quantization is None else f"{quantization.words}, expanded to {stored}"
         return Choice(create, storage, f"{weights} weights and arithmetic on {device}", create)
-    weights = stored if quantization is None else f"{quantization}, expanded to float32"
-    reason = f"{weights} weights, float32 arithmetic"
-    if storage == torch.bfloat16 and HAS_MATRIX and quantization is None:
+    reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
+    if HAS_MATRIX and (storage == torch.bfloat16 or quantization is not None):
         reason += " in matrix registers (AMX)"
-    return Choice(lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage), torch.float32, reason)
+    if quantization is not None and any((layout.group_size or 0) % GROUP for layout in quantization.linears.layouts):
+        reason += f", groups of no multiple of {GROUP} inputs expanded to float32"
+    return Choice(
+        lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage),
+        torch.float32,
+        reason,
+        create_coded=CodedLinear,
+    )

@@ -63,6 +63,10 @@ class Float8Layout:
     """What the tensor of scales may be called."""
 
     @property
+    def group_size(self) -> int | None:
+        return self.block[1]
+
+    @property
     def words(self) -> str:
         match self.block:
             case None, None:

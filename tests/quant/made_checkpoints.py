@@ -98,8 +98,8 @@ CASES: dict[str, Case] = {
     ),
     "packed8": Case(groups("pack-quantized", scheme("int", 8, "channel")), layers(compressed(8, "channel")), "mistral"),
     "packed4-ordered": Case(
-        groups("pack-quantized", scheme("int", 4, "group", group_size=16, actorder="group")),
-        layers(compressed(4, 16, ordered=True)),
+        groups("pack-quantized", scheme("int", 4, "group", group_size=32, actorder="group")),
+        layers(compressed(4, 32, ordered=True)),
     ),
     "int8": Case(
         groups("int-quantized", scheme("int", 8, "channel", inputs=DYNAMIC)),

@@ -17,6 +17,9 @@ from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.sampler import Sampled, Sampler, SampleRow
 from loraplex.quant.choose import choose_scheme
+from loraplex.quant.coded import CodedLinear
+from loraplex.quant.config import parse_quantization
+from loraplex.quant.dequantized import DequantizedLinear
 from loraplex.quant.formats.read import read_weight
 from loraplex.quant.formats.specification import Linear
 from loraplex.quant.layouts import IntegerLayout
@@ -36,7 +39,7 @@ TOLERANCE = 1e-4
 def load(folder: Path, stored: torch.dtype = torch.float32) -> Decoder:
     config = ModelConfig.from_folder(folder)
     assert config.quantization is not None
-    scheme = choose_scheme(torch.device("cpu"), stored, config.quantization.words)
+    scheme = choose_scheme(torch.device("cpu"), stored, config.quantization)
     return DecoderLoader(config, Checkpoint(folder), scheme, stored).load(64)
 
 
@@ -89,6 +92,14 @@ def test_parts_of_one_group_may_be_stored_in_different_ways(tmp_path: Path) -> N
     assert config.quantization is not None and config.quantization.kv_cache is None
 
 
+def test_weights_are_kept_in_their_codes_where_kernels_take_them(tmp_path: Path) -> None:
+    small, _ = make_quantized(tmp_path / "small", CASES["gptq"])
+    large, _ = make_quantized(tmp_path / "large", CASES["awq"])
+    kept, expanded = load(small).layers[0].mlp.down.method, load(large).layers[0].mlp.down.method
+    assert isinstance(kept, CodedLinear) and isinstance(expanded, DequantizedLinear)
+    assert kept.weight_bytes() < 64 * 96 and expanded.weight_bytes() >= 4 * 64 * 96
+
+
 def test_runs_of_parts_stored_alike_are_one_method() -> None:
     made = [compressed(4, 8)(np.random.default_rng(seed), 16 + seed, 24) for seed in (0, 1)]
     layout = IntegerLayout(bits=4, group_size=8, one_scale=False, symmetric=True, ordered=False, packed=True)
@@ -120,7 +131,8 @@ def test_another_device_multiplies_in_the_stored_dtype() -> None:
         scales=torch.tensor([[0.5], [2.0]]),
         zeros=torch.tensor([[8], [8]], dtype=torch.uint8),
     )
-    choice = choose_scheme(torch.device("meta"), torch.float16, "awq, int4 per channel")
+    said = {"quant_method": "awq", "group_size": -1}
+    choice = choose_scheme(torch.device("meta"), torch.float16, parse_quantization({"quantization_config": said}))
     assert choice.reason == "awq, int4 per channel, expanded to float16 weights and arithmetic on meta"
     method = choice.create_for([weight, weight])
     method.load(0, weight, None)
@@ -140,9 +152,10 @@ def test_the_fingerprint_is_that_of_weights_and_quantization(tmp_path: Path) -> 
 
 def test_doctor_says_how_the_weights_are_stored(tmp_path: Path) -> None:
     quantized, floats = make_quantized(tmp_path, CASES["packed4"])
-    words = "compressed-tensors, int4 in groups of 16, expanded to float32"
-    assert words in check_compute(Settings(model=str(quantized))).what
-    assert "expanded" not in check_compute(Settings(model=str(floats))).what
+    what = check_compute(Settings(model=str(quantized))).what
+    assert "compressed-tensors, int4 in groups of 16 weights, float32 arithmetic" in what
+    assert "groups of no multiple of 32 inputs expanded to float32" in what
+    assert "float32 weights, float32 arithmetic" in check_compute(Settings(model=str(floats))).what
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -107,7 +107,7 @@ def float8_nan(tensor: torch.Tensor) -> torch.Tensor:
             lambda words: words[:7],
             r"weight_zero_point is \[7, 3\] instead of \[8, 3\] or \[64, 3\]",
         ),
-        ("packed4-ordered", "weight_g_idx", put(9, 0), r"weight_g_idx names groups outside of 0 to 5, the first is 9"),
+        ("packed4-ordered", "weight_g_idx", put(9, 0), r"weight_g_idx names groups outside of 0 to 2, the first is 9"),
         ("int8", "weight", lambda weight: weight.short(), r"mis-typed: .*down_proj\.weight is I16 instead of I8"),
         ("int8", "weight", lambda weight: weight.float(), r"mis-typed: .*down_proj\.weight is F32 instead of I8"),
         ("int4-bytes", "weight", put(8, 1, 1), r"down_proj\.weight has 1 values outside of -8 to 7 \(4 bits\)"),
