@@ -6,6 +6,7 @@ from loraplex.lora.manifest import EMBEDDING, HEAD
 from loraplex.lora.pages import DTYPE_NAMES, bits_of
 from loraplex.lora.values import Bits
 
+from .model.config import ModelConfig
 from .model.decoder import Decoder
 from .model.layers import Norm
 from .model.linear import LoraLinear
@@ -15,9 +16,10 @@ from .model.loader import Checkpoint
 class DecoderModules:
     """lora.finish.BaseModules: a kind's part of the group that it is multiplied in."""
 
-    def __init__(self, decoder: Decoder, checkpoint: Checkpoint) -> None:
+    def __init__(self, decoder: Decoder, checkpoint: Checkpoint, config: ModelConfig) -> None:
         self._decoder = decoder
         self._checkpoint = checkpoint
+        self._config = config
         self._linears: dict[tuple[int, str], tuple[LoraLinear, slice]] = {}
         for layer in decoder.layers:
             for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
@@ -54,8 +56,12 @@ class DecoderModules:
 
     def stored_rows(self, kind: str) -> tuple[Bits, str]:
         """The head as in the checkpoint: what it is served as may be in an order of its own."""
-        rows = self._decoder.embedding if kind == EMBEDDING else self._checkpoint.tensor(self._checkpoint.head_name)
+        rows = self._decoder.embedding if kind == EMBEDDING else self._head()
         return bits_of(rows), DTYPE_NAMES[rows.dtype]
+
+    def _head(self) -> torch.Tensor:
+        weight = self._checkpoint.head(self._config)
+        return weight if isinstance(weight, torch.Tensor) else weight.dequantized()
 
     def _add(self, linear: LoraLinear) -> None:
         first = 0

@@ -57,7 +57,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         checkpoint = Checkpoint(folder)
         decoder = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype).load(max_model_len)
     with stages.timed("memory reserved"):
-        adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint))
+        adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint, model))
         free = free_memory() - config.adapter_memory - config.adapter_host_memory
         plan = plan_kv_cache(config, model, max_model_len, device.stored_dtype.itemsize, free)
         cache = _reserve_cache(config, model, device, plan)
@@ -167,5 +167,6 @@ def _info(
         adapter_host_memory=config.adapter_host_memory,
         max_loaded_adapters=config.max_loaded_adapters,
         num_threads=device.num_threads,
+        quantization=model.quantization.words if model.quantization else "",
         load_seconds=load_seconds,
     )

@@ -34,7 +34,7 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
     stored = _stored_dtype(config.dtype, model.dtype)
     num_threads, sharing = set_threads(config.num_threads)
     device = torch.device("cpu")
-    scheme = choose_scheme(device, stored)
+    scheme = choose_scheme(device, stored, model.quantization)
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
     return Device(device, stored, scheme, num_threads, f"cpu, {threads}, {scheme.reason}; {sharing}")
 

@@ -158,6 +158,8 @@ class EngineInfo(Message, kw_only=True):
     max_loaded_adapters: int
     num_threads: int
     load_seconds: float
+    quantization: str = ""
+    """Of the checkpoint's weights, in words; empty for floats."""
 
 
 class Tokens(Message, kw_only=True):

@@ -1,38 +1,80 @@
-"""Which scheme stores and multiplies the weights of an unquantized model on this machine, and why."""
+"""Which scheme stores and multiplies the weights of a model on this machine, and why."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 
+from .coded import GROUP, CodedLinear, coded_form
+from .config import QuantizationConfig
+from .dequantized import DequantizedLinear
 from .kernels.matrix import HAS_MATRIX
 from .scheme import LinearMethod
+from .side_by_side import SideBySideLinear
 from .stored_float import StoredFloatLinear
 from .torch_linear import TorchLinear
+from .weights import Weight
 
 CreateLinear = Callable[[int, tuple[int, ...]], LinearMethod]
+
+
+def create_float32(in_features: int, out_features: tuple[int, ...]) -> LinearMethod:
+    return StoredFloatLinear(in_features, out_features, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     create: CreateLinear
-    """(in_features, out_features of each part) -> an empty linear group."""
+    """(in_features, out_features of each part) -> an empty linear group for float weights."""
     compute_dtype: torch.dtype
     """Dtype of the activations."""
     reason: str
     """One sentence for doctor and the start-up box."""
+    create_dequantized: CreateLinear = create_float32
+    """The same for what quantized weights stand for, in the compute dtype."""
+    create_coded: CreateLinear | None = None
+    """The same for quantized weights of one `coded_form`; None: all of them are expanded."""
+
+    def create_for(self, weights: Sequence[Weight]) -> LinearMethod:
+        """An empty linear group for these parts [out, in], in whatever forms they are."""
+        runs = [(form, tuple(run)) for form, run in groupby(weights, self._form)]
+        methods = [self._create_alike(form, run) for form, run in runs]
+        return methods[0] if len(methods) == 1 else SideBySideLinear(methods)
+
+    def _form(self, weight: Weight) -> Hashable:
+        """Equal for weights that one method can store together; None for those that are expanded."""
+        if isinstance(weight, torch.Tensor):
+            return torch.Tensor
+        return None if self.create_coded is None else coded_form(weight)
+
+    def _create_alike(self, form: Hashable, weights: tuple[Weight, ...]) -> LinearMethod:
+        inputs, outputs = weights[0].shape[1], tuple(weight.shape[0] for weight in weights)
+        if form is torch.Tensor:
+            return self.create(inputs, outputs)
+        if form is None or self.create_coded is None:
+            return DequantizedLinear(self.create_dequantized(inputs, outputs), self.compute_dtype)
+        return self.create_coded(inputs, outputs)
 
 
-def choose_scheme(device: torch.device, storage: torch.dtype) -> Choice:
-    """`storage`: how the weights are kept, torch.bfloat16, float16 or float32."""
-    name = str(storage).removeprefix("torch.")
+def choose_scheme(device: torch.device, storage: torch.dtype, quantization: QuantizationConfig | None = None) -> Choice:
+    """`storage`: how float weights are kept, torch.bfloat16, float16 or float32. `quantization`: the checkpoint's."""
+    stored = str(storage).removeprefix("torch.")
     if device.type != "cpu":
-        return Choice(
-            lambda inputs, outputs: TorchLinear(inputs, outputs, storage, device),
-            storage,
-            f"{name} weights and arithmetic on {device}",
-        )
-    reason = f"{name} weights, float32 arithmetic"
-    if storage == torch.bfloat16 and HAS_MATRIX:
+
+        def create(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
+            return TorchLinear(inputs, outputs, storage, device)
+
+        weights = stored if quantization is None else f"{quantization.words}, expanded to {stored}"
+        return Choice(create, storage, f"{weights} weights and arithmetic on {device}", create)
+    reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
+    if HAS_MATRIX and (storage == torch.bfloat16 or quantization is not None):
         reason += " in matrix registers (AMX)"
-    return Choice(lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage), torch.float32, reason)
+    if quantization is not None and any((layout.group_size or 0) % GROUP for layout in quantization.linears.layouts):
+        reason += f", groups of no multiple of {GROUP} inputs expanded to float32"
+    return Choice(
+        lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage),
+        torch.float32,
+        reason,
+        create_coded=CodedLinear,
+    )

@@ -1,9 +1,9 @@
 """LinearMethod: the one interface of every way to store a weight. One scheme per file, one instance per linear group.
 
-Life: `create(shapes)` -> `load(part, tensor)` for each part -> `finish()` packs once -> `apply(x)` every step.
+Life: `create(shapes)` -> `load(part, weight)` for each part -> `finish()` packs once -> `apply(x)` every step.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -15,8 +15,9 @@ class LinearMethod(Protocol):
     """Rows of each part, in order."""
     in_features: int
 
-    def load(self, part: int, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Take part `part`: weight [out, in] as in the checkpoint, bias [out] or None."""
+    def load(self, part: int, weight: Any, bias: torch.Tensor | None) -> None:
+        """Take part `part`: a Weight [out, in] of the form the method was created for, of floats a tensor as in the
+        checkpoint; bias [out] or None."""
 
     def finish(self) -> None:
         """Pack for this machine and drop the unpacked copy. Called once, after every part is loaded."""

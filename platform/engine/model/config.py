@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loraplex.lora.manifest import BaseSignature
+from loraplex.quant.config import QuantizationConfig, parse_quantization
 
 from .fingerprint import fingerprint_weights
 
@@ -50,6 +51,8 @@ class ModelConfig:
     rope: RopeConfig
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+    quantization: QuantizationConfig | None = None
+    """None for weights stored as floats."""
 
     @staticmethod
     def from_folder(folder: str | Path) -> "ModelConfig":
@@ -84,8 +87,9 @@ def base_signature(folder: str | Path) -> BaseSignature:
     config = ModelConfig.from_folder(folder)
     shapes = config.linear_shapes()
     identity = (config.architecture, config.vocab_size, config.num_layers, config.num_heads, sorted(shapes.items()))
+    quantization = "" if config.quantization is None else config.quantization.identity
     return BaseSignature(
-        fingerprint_weights(Path(folder), repr(identity)),
+        fingerprint_weights(Path(folder), repr(identity) + quantization),
         config.num_layers,
         shapes,
         vocab_size=config.vocab_size,
@@ -127,6 +131,7 @@ def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig
         rope=_rope(raw),
         eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
         bos_token_id=raw.get("bos_token_id"),
+        quantization=parse_quantization(raw),
     )
 
 
@@ -144,11 +149,6 @@ def _architecture(raw: dict[str, Any]) -> str:
 
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:
-    if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "unknown")
-        raise ValueError(
-            f"the checkpoint is quantized ({method}), which is not supported yet; use its unquantized form"
-        )
     if raw.get("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
 

@@ -8,15 +8,18 @@ import torch.nn.functional as F
 from loraplex.lora.norms import replace_norms
 from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.choose import Choice
+from loraplex.quant.formats.specification import Linear
 from loraplex.quant.scheme import LinearMethod
+from loraplex.quant.weights import Weight
 
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch
 from .config import ModelConfig
+from .expected import layer_linear
 from .fused import FusedDecoder, fuse
 from .layers import Attention, DecoderLayer, Mlp, Norm
 from .linear import LoraLinear
-from .loader import Checkpoint, linear_name
+from .loader import Checkpoint
 from .rope import RopeTables, rope_tables
 
 
@@ -82,7 +85,7 @@ class DecoderLoader:
     checkpoint: Checkpoint
     scheme: Choice
     stored_dtype: torch.dtype
-    """What weights are rounded to before anything else."""
+    """What float weights are rounded to before anything else."""
 
     def load(self, max_model_len: int) -> Decoder:
         """ValueError when the tensors do not fit the configuration."""
@@ -115,20 +118,33 @@ class DecoderLoader:
         return Rotary(*tables, query_norm, key_norm, self.config.rms_norm_eps)
 
     def _linear(self, layer: int, *kinds: str) -> LoraLinear:
-        shapes = self.config.linear_shapes()
-        method = self.scheme.create(shapes[kinds[0]][0], tuple(shapes[kind][1] for kind in kinds))
-        for part, kind in enumerate(kinds):
-            name = linear_name(layer, kind)
-            bias = self._tensor(f"{name}.bias") if self.config.has_bias(kind) else None
-            method.load(part, self._tensor(f"{name}.weight"), bias)
+        linears = [layer_linear(self.config, layer, kind) for kind in kinds]
+        weights = [self._stored(self.checkpoint.weight(self.config, linear)) for linear in linears]
+        method = self.scheme.create_for(weights)
+        for part, (kind, linear) in enumerate(zip(kinds, linears, strict=True)):
+            method.load(part, weights[part], self._bias(kind, linear))
         method.finish()
         return LoraLinear(method, layer, kinds)
 
+    def _bias(self, kind: str, linear: Linear) -> torch.Tensor | None:
+        name = f"{linear.name}.bias"
+        if self.config.has_bias(kind):
+            return self._tensor(name)
+        if name in self.checkpoint and bool(self.checkpoint.tensor(name).any()):
+            raise ValueError(
+                f"{name} is not zero, and a {self.config.architecture} of this config.json has no such bias"
+            )
+        return None
+
     def _head(self) -> LinearMethod:
-        method = self.scheme.create(self.config.hidden_size, (self.config.vocab_size,))
-        method.load(0, self._tensor(self.checkpoint.head_name), None)
+        weight = self._stored(self.checkpoint.head(self.config))
+        method = self.scheme.create_for([weight])
+        method.load(0, weight, None)
         method.finish()
         return method
+
+    def _stored(self, weight: Weight) -> Weight:
+        return weight.to(self.stored_dtype) if isinstance(weight, torch.Tensor) else weight
 
     def _norm(self, name: str) -> Norm:
         return Norm(self._tensor(f"{name}.weight").to(self.scheme.compute_dtype, copy=True), self.config.rms_norm_eps)

@@ -8,7 +8,12 @@ from typing import Any, Final
 import torch
 from safetensors import SafetensorError, safe_open
 
+from loraplex.quant.formats.read import read_weight
+from loraplex.quant.formats.specification import Linear
+from loraplex.quant.weights import Weight
+
 from .config import ModelConfig
+from .expected import EMBEDDING, HEAD, expected_tensors, head_linear, layout_of, linear_tensors
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
@@ -26,6 +31,10 @@ class Checkpoint:
         for name in _weight_files(folder):
             handle = _open(folder / name)
             self._files |= dict.fromkeys(handle.keys(), handle)
+        self._suffixes: dict[str, list[str]] = {}
+        for name in self._files:
+            prefix, _, suffix = name.rpartition(".")
+            self._suffixes.setdefault(prefix, []).append(suffix)
 
     def __iter__(self) -> Iterator[str]:
         """Names of all tensors."""
@@ -34,10 +43,9 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    @property
-    def head_name(self) -> str:
-        """A tied checkpoint that brings a head all the same is taken at its word, as transformers does."""
-        return "lm_head.weight" if "lm_head.weight" in self else "model.embed_tokens.weight"
+    def suffixes(self, prefix: str) -> frozenset[str]:
+        """Names without `prefix` and a dot of the tensors right under it."""
+        return frozenset(self._suffixes.get(prefix, ()))
 
     def tensor(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._files[name].get_tensor(name)
@@ -46,57 +54,46 @@ class Checkpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._files[name].get_slice(name).get_shape())
 
+    def dtype(self, name: str) -> str:
+        """As safetensors calls it."""
+        return str(self._files[name].get_slice(name).get_dtype())
+
+    def weight(self, config: ModelConfig, linear: Linear) -> Weight:
+        """Of `linear`: a tensor as it is stored, or what its quantized tensors stand for. ValueError for values that no
+        weight can hold."""
+        layout = layout_of(config, self, linear.name)
+        if layout is None:
+            return self.tensor(f"{linear.name}.weight")
+        specs, present = linear_tensors(config, self, linear), self.suffixes(linear.name)
+        read = [suffix for suffix, spec in specs.items() if spec.forms and suffix in present]
+        return read_weight(layout, linear, {suffix: self.tensor(f"{linear.name}.{suffix}") for suffix in read})
+
+    def head(self, config: ModelConfig) -> Weight:
+        """A tied checkpoint that brings a head all the same is taken at its word, as transformers does."""
+        if self.suffixes(HEAD):
+            return self.weight(config, head_linear(config))
+        return self.tensor(f"{EMBEDDING}.weight")
+
     def verify(self, config: ModelConfig) -> None:
-        """ValueError naming every tensor that is missing, unexpected or of another shape than `config` says."""
-        expected = expected_tensors(config)
-        optional = {"lm_head.weight"} if config.tie_word_embeddings else set()
+        """ValueError naming every tensor that is missing, unexpected or something else than `config` says."""
+        expected = expected_tensors(config, self)
         present = {name for name in self if not name.endswith(DERIVED)}
+        required = {name for name, spec in expected.items() if spec.required}
+        found = {name: (expected[name], self.shape(name)) for name in expected.keys() & present}
+        misshaped = {name: spec.misshaped(shape) for name, (spec, shape) in found.items()}
+        mistyped = {name: spec.mistyped(self.dtype(name), shape) for name, (spec, shape) in found.items()}
         problems = [
-            _listed("missing", expected.keys() - present - optional),
+            _listed("missing", required - present),
             _listed("unexpected", present - expected.keys()),
-            _listed("mis-shaped", self._misshaped(expected)),
+            _listed("mis-shaped", [f"{name} is {words}" for name, words in misshaped.items() if words]),
+            _listed("mis-typed", [f"{name} is {words}" for name, words in mistyped.items() if words]),
         ]
         if any(problems):
+            quantized = "" if config.quantization is None else f", {config.quantization.words}"
             raise ValueError(
-                f"the weights in {self.folder} do not fit its config.json ({config.architecture}): "
+                f"the weights in {self.folder} do not fit its config.json ({config.architecture}{quantized}): "
                 + "; ".join(filter(None, problems))
             )
-
-    def _misshaped(self, expected: dict[str, tuple[int, ...]]) -> list[str]:
-        names = [name for name in expected if name in self and self.shape(name) != expected[name]]
-        return [f"{name} is {list(self.shape(name))} instead of {list(expected[name])}" for name in names]
-
-
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor of a checkpoint of this configuration."""
-    hidden, vocab = config.hidden_size, config.vocab_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (vocab, hidden),
-        "model.norm.weight": (hidden,),
-        "lm_head.weight": (vocab, hidden),
-    }
-    for layer in range(config.num_layers):
-        shapes |= _layer_tensors(config, layer)
-    return shapes
-
-
-def linear_name(layer: int, kind: str) -> str:
-    """Prefix of a linear's tensors in the checkpoint."""
-    return f"model.layers.{layer}.{'self_attn' if kind[0] in 'qkvo' else 'mlp'}.{kind}"
-
-
-def _layer_tensors(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
-    prefix = f"model.layers.{layer}."
-    norms = ("input_layernorm", "post_attention_layernorm")
-    shapes: dict[str, tuple[int, ...]] = {f"{prefix}{norm}.weight": (config.hidden_size,) for norm in norms}
-    for kind, (in_features, out_features) in config.linear_shapes().items():
-        name = linear_name(layer, kind)
-        shapes[f"{name}.weight"] = (out_features, in_features)
-        if config.has_bias(kind):
-            shapes[f"{name}.bias"] = (out_features,)
-    if config.qk_norm:
-        shapes |= {f"{prefix}self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
-    return shapes
 
 
 def _weight_files(folder: Path) -> list[str]:

@@ -88,7 +88,7 @@ def _facts(state: State) -> list[tuple[str, str]]:
         ("Base", state.settings.base_name),
         ("Architecture", info.architecture),
         ("Context", f"{info.max_model_len:,} tokens"),
-        ("Weights", f"{info.dtype}, {size_words(info.weight_bytes)}"),
+        ("Weights", f"{info.quantization or info.dtype}, {size_words(info.weight_bytes)}"),
         ("KV cache", f"{tokens:,} tokens, {size_words(info.kv_cache_bytes)}"),
         ("Adapter memory", size_words(info.adapter_memory)),
         ("Compute", info.compute),

@@ -36,6 +36,7 @@ def _lines(state: State) -> list[str]:
         f"Kept in     {settings.data_dir / 'credentials.json'}",
         f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
         f"KV cache    {_cache_words(state)}",
+        *_quantization_line(state),
     ]
 
 
@@ -55,6 +56,11 @@ def _origin(state: State) -> str:
 
 def _adapters(state: State) -> list[str]:
     return [adapter.name for adapter, _ in state.registry.snapshots.current.servable()]
+
+
+def _quantization_line(state: State) -> list[str]:
+    info = state.engine.info
+    return [f"Weights     {info.quantization}"] if info is not None and info.quantization else []
 
 
 def _cache_words(state: State) -> str:

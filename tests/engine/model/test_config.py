@@ -80,7 +80,7 @@ def test_an_unsupported_architecture_is_refused_by_name_with_what_is_supported()
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"quantization_config": {"quant_method": "awq"}}, r"quantized \(awq\)"),
+        ({"quantization_config": {"quant_method": "hqq"}}, r"not accepted: quant_method 'hqq'\. Accepted: awq"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope scaling 'longrope'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "lacks low_freq_factor, high_freq_factor"),

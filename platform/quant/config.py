@@ -1,0 +1,143 @@
+"""QuantizationConfig: which tensors stand for each linear of a quantized checkpoint, out of its config.json. No torch.
+
+Only weights count: checkpoints whose scheme quantizes activations too are served with activations as they are.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .compressed_groups import CompressedGroups, KvCacheScheme, parse_groups
+from .config_fields import flag, integer, refused, strings, whole
+from .layouts import AwqLayout, Float8Layout, GptqLayout, Layout
+from .module_names import ModuleList
+
+KEYS: Final = ("quantization_config", "compression_config")
+"""Where config.json says it; the second is what early compressed-tensors wrote."""
+HEAD: Final = "lm_head"
+
+
+@dataclass(frozen=True, slots=True)
+class OneLayout:
+    """All linears of the layers alike, but for a list of names."""
+
+    layout: Layout
+    kept: ModuleList
+    quantizes_head: bool
+
+    def layout_of(self, name: str) -> Layout | None:
+        if self.kept.covers(name) or (name == HEAD and not self.quantizes_head):
+            return None
+        return self.layout
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        return (self.layout,)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationConfig:
+    method: str
+    """awq, gptq, compressed-tensors or fp8."""
+    linears: OneLayout | CompressedGroups
+    identity: str
+    """All of what config.json says, in one spelling: part of the base's fingerprint."""
+    kv_cache: KvCacheScheme | None = None
+
+    def layout_of(self, name: str) -> Layout | None:
+        """Of the linear `name`, such as model.layers.3.self_attn.q_proj or lm_head; None for plain floats."""
+        return self.linears.layout_of(name)
+
+    @property
+    def float_is_possible(self) -> bool:
+        """Whether a linear may be stored as floats though no list names it: tools read the lists of these methods in
+        different ways, and the file itself tells the two apart. compressed-tensors is exact."""
+        return self.method != "compressed-tensors"
+
+    @property
+    def words(self) -> str:
+        """Such as "awq, int4 in groups of 128"."""
+        layouts = dict.fromkeys(layout.words for layout in self.linears.layouts)
+        return f"{self.method}, {' and '.join(layouts) or 'weights as floats'}"
+
+
+def parse_quantization(raw: Mapping[str, Any]) -> QuantizationConfig | None:
+    """Of the whole config.json; None for a checkpoint of floats. ValueError says what is not accepted, and what is."""
+    said = next((raw[key] for key in KEYS if raw.get(key)), None)
+    if said is None:
+        return None
+    if not isinstance(said, dict):
+        raise ValueError(f"quantization_config in config.json must be an object, got {type(said).__name__}")
+    method = str(said.get("quant_method") or ("compressed-tensors" if "config_groups" in said else "unknown"))
+    identity = json.dumps(said, sort_keys=True)
+    match method:
+        case "awq":
+            return QuantizationConfig(method, _awq(said), identity)
+        case "gptq":
+            return QuantizationConfig(method, _gptq(said), identity)
+        case "fp8":
+            return QuantizationConfig(method, _fp8(said), identity)
+        case "compressed-tensors":
+            groups, kv_cache = parse_groups(said)
+            return QuantizationConfig(method, groups, identity, kv_cache)
+    raise refused(f"quant_method {method!r}")
+
+
+def _awq(said: Mapping[str, Any]) -> OneLayout:
+    version = str(said.get("version") or said.get("format") or "gemm").lower()
+    version = "llm-awq" if said.get("backend") == "llm-awq" else version
+    if version != "gemm":
+        raise refused(f"awq version {version!r}")
+    bits = integer(said, "w_bit" if "w_bit" in said else "bits", 4)
+    if bits != 4:
+        raise refused(f"awq with {bits} bits")
+    size = whole(integer(said, "q_group_size" if "q_group_size" in said else "group_size", 128))
+    layout = AwqLayout(group_size=size, has_zeros=flag(said, "zero_point", True))
+    kept = ModuleList(strings(said, "modules_to_not_convert"))
+    return OneLayout(layout, kept, quantizes_head=flag(said, HEAD, False))
+
+
+def _gptq(said: Mapping[str, Any]) -> OneLayout:
+    if said.get("dynamic"):
+        raise refused("gptq with `dynamic` rules for single modules")
+    if flag(said, "is_marlin_format", False):
+        raise refused("gptq in the marlin format")
+    version = str(said.get("checkpoint_format") or said.get("format") or "gptq").lower()
+    if version not in ("gptq", "gptq_v2"):
+        raise refused(f"gptq checkpoint_format {version!r}")
+    if str(said.get("pack_dtype") or "int32") != "int32":
+        raise refused(f"gptq with pack_dtype {said['pack_dtype']!r}")
+    bits = integer(said, "bits", 4)
+    if bits not in (4, 8):
+        raise refused(f"gptq with {bits} bits")
+    layout = GptqLayout(
+        bits=bits,
+        group_size=whole(integer(said, "group_size", 128)),
+        symmetric=flag(said, "sym", True),
+        ordered=flag(said, "desc_act", False),
+        zero_offset=1 if version == "gptq" else 0,
+    )
+    kept = ModuleList(strings(said, "modules_to_not_convert"))
+    return OneLayout(layout, kept, quantizes_head=flag(said, HEAD, False))
+
+
+def _fp8(said: Mapping[str, Any]) -> OneLayout:
+    if str(said.get("fmt") or "e4m3") not in ("e4m3", "float8_e4m3fn"):
+        raise refused(f"fp8 with fmt {said['fmt']!r}")
+    if said.get("modules_to_convert"):
+        raise refused("fp8 with modules_to_convert")
+    block: tuple[int | None, int | None] = (None, None)
+    names = ("weight_scale", "weight_scale_inv")
+    if said.get("weight_block_size") is not None:
+        block, names = _block(said["weight_block_size"]), names[::-1]
+    layout = Float8Layout(block=block, scale_names=names)
+    kept = strings(said, "modules_to_not_convert") + strings(said, "ignored_layers")
+    return OneLayout(layout, ModuleList(kept), quantizes_head=True)
+
+
+def _block(said: Any) -> tuple[int, int]:
+    is_pair = isinstance(said, list) and len(said) == 2 and all(type(size) is int and size > 0 for size in said)
+    if not is_pair:
+        raise ValueError(f"weight_block_size in config.json must be two positive integers, got {said!r}")
+    return said[0], said[1]

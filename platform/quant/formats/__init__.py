@@ -1,0 +1,1 @@
+"""How each kind of quantized checkpoint packs a linear, and what makes it unreadable."""
