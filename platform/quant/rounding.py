@@ -42,13 +42,13 @@ class IntegerGrid:
 
     def nearest(self, weights: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
         """The n of each weight, float32; the three broadcast."""
-        return (weights.float() / scales + zeros).round().clamp(0, self.largest)
+        return (weights.float() / scales).add_(zeros).round_().clamp_(0, self.largest)
 
     def rounded(self, weight: torch.Tensor, group_size: int | None) -> torch.Tensor:
         """What is left of `weight` [out, in] on this grid, float32."""
         groups = _groups(weight, group_size)
         scales, zeros = (part.unsqueeze(-1) for part in self.fit(groups))
-        return (scales * (self.nearest(groups, scales, zeros) - zeros)).reshape(weight.shape)
+        return self.nearest(groups, scales, zeros).sub_(zeros).mul_(scales).reshape(weight.shape)
 
     def _stored(self, scales: torch.Tensor) -> torch.Tensor:
         """A group of zeros, or of weights too small for the dtype, gets 1: all its integers are then the zero."""

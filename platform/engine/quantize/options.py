@@ -20,5 +20,5 @@ class QuantizeOptions:
     """A text file; None for text of our own."""
     calibration_tokens: int = CALIBRATION_TOKENS
     """Held-out ones counted."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
+    device: str = "cpu"
+    """cpu or cuda."""

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -18,6 +18,7 @@ from loraplex.quant.recipe import Recipe, choose_recipe
 from loraplex.quant.rounding import check_group_size
 
 from ..model.config import DTYPES, ModelConfig
+from ..model.folder import FOLDED_SCALES
 from ..model.loader import Checkpoint, expected_tensors
 from ..model.rope import rope_tables
 from ..tokenizer import Tokenizer
@@ -28,9 +29,6 @@ from .report import LayerError, QuantizationReport
 from .streams import Stream
 from .text import Sequences, calibration_sequences
 from .writer import CheckpointWriter, check_output, new_checkpoint
-
-SCALES_FILE: Final = "loraplex/awq_scales.safetensors"
-"""In a folder of its own: readers of a checkpoint take every safetensors file beside config.json for weights."""
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
@@ -112,7 +110,7 @@ class _Layers:
             writer.add(self._exported(layer, quantized))
             scales |= {f"layers.{layer}.{place}": found.cpu() for place, found in quantized.scales.items()}
         if scales:
-            writer.add_file(SCALES_FILE, scales)
+            writer.add_file(FOLDED_SCALES, scales)
         progress(self._config.num_layers, self._config.num_layers)
         return errors
 
@@ -207,8 +205,8 @@ def _recipe(options: QuantizeOptions, config: ModelConfig) -> Recipe:
 
 def _device(asked: str) -> torch.device:
     if asked == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda was asked for, but torch finds no CUDA device here; use cpu or auto")
-    return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
+        raise ValueError("device cuda was asked for, but torch finds no CUDA device here; leave it out, or use cpu")
+    return torch.device(asked)
 
 
 def _expected_bytes(config: ModelConfig, checkpoint: Checkpoint, recipe: Recipe) -> int:

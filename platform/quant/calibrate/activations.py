@@ -4,7 +4,7 @@ from typing import Final
 
 import torch
 
-SAMPLED_ROWS: Final = 1024
+SAMPLED_ROWS: Final = 512
 """Enough to compare candidates by; memory of one layer at most for any linear."""
 
 

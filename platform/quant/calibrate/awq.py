@@ -32,7 +32,7 @@ def search_scales(
     best, least = torch.ones_like(magnitudes), torch.tensor(float("inf"))
     for step in range(RATIOS):
         scales = scales_of(magnitudes, step / RATIOS)
-        change = grid.rounded(together * scales, group_size) / scales - together
+        change = grid.rounded(together * scales, group_size).div_(scales).sub_(together)
         error = (rows.float() @ change.T).square().mean().cpu()
         if error < least:
             best, least = scales, error
@@ -58,8 +58,8 @@ def clip(weight: torch.Tensor, rows: torch.Tensor, grid: IntegerGrid, group_size
     best, least = groups, torch.full(groups.shape[:2], float("inf"), device=weight.device)
     for share in CLIPS:
         cut = groups.clamp(-largest * share, largest * share)
-        change = grid.rounded(cut.reshape(outputs, inputs), group_size).reshape(groups.shape) - groups
-        error = torch.einsum("ogi,gij,ogj->og", change, products, change)
+        change = grid.rounded(cut.reshape(outputs, inputs), group_size).reshape(groups.shape).sub_(groups)
+        error = torch.einsum("ogi,gij->ogj", change, products).mul_(change).sum(-1)
         better = error < least
         best = torch.where(better.unsqueeze(-1), cut, best)
         least = torch.where(better, error, least)

@@ -14,7 +14,7 @@ from ..weights import IntegerWeight
 
 DAMPING: Final = 0.01
 """Of the Hessian's mean diagonal, added to it: few rows leave it without an inverse."""
-BLOCK: Final = 128
+BLOCK: Final = 32
 """Columns whose errors are carried to the columns after them at once."""
 
 
@@ -37,40 +37,39 @@ def round_with_hessian(
     outputs, inputs = weight.shape
     check_group_size(group_size, inputs)
     check_finite(weight)
-    left = weight.float().clone()
-    scales, zeros = grid.fit(left.reshape(outputs, -1, group_size))
-    diagonal = hessian.diagonal()
-    order = diagonal.argsort(descending=True) if activation_order else torch.arange(inputs, device=weight.device)
+    scales, zeros = (part.T.contiguous() for part in grid.fit(weight.reshape(outputs, -1, group_size)))
+    order = torch.arange(inputs, device=weight.device)
+    if activation_order:
+        order = hessian.diagonal().argsort(descending=True)
     factor = _inverse_factor(hessian[order][:, order], damping)
-    left, values = left[:, order], torch.empty_like(left)
+    left = weight.float().T[order].contiguous()
+    values = torch.empty_like(left)
     block = BLOCK if activation_order else gcd(group_size, BLOCK)
     for first in range(0, inputs, block):
         last = min(first + block, inputs)
         if not activation_order and first % group_size == 0:
             group = first // group_size
-            scales[:, group], zeros[:, group] = grid.fit(left[:, first : first + group_size])
+            scales[group], zeros[group] = grid.fit(left[first : first + group_size].T)
         groups = order[first:last] // group_size
         corner = factor[first:last, first:last]
-        columns, errors = _round_block(left[:, first:last], corner, grid, scales[:, groups], zeros[:, groups])
-        values[:, order[first:last]] = columns
-        left[:, last:] -= errors @ factor[first:last, last:]
-    return IntegerWeight(bits=grid.bits, values=values.to(torch.uint8), scales=scales, zeros=zeros.to(torch.uint8))
+        values[order[first:last]], errors = _round_block(left[first:last], corner, grid, scales[groups], zeros[groups])
+        left[last:].addmm_(factor[first:last, last:].T, errors, alpha=-1)
+    values, zeros = values.T.contiguous().to(torch.uint8), zeros.T.contiguous().to(torch.uint8)
+    return IntegerWeight(bits=grid.bits, values=values, scales=scales.T.contiguous(), zeros=zeros)
 
 
 def _round_block(
     left: torch.Tensor, factor: torch.Tensor, grid: IntegerGrid, scales: torch.Tensor, zeros: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The integers of a block of columns [out, n], and their errors in units of the factor's diagonal, [out, n].
+    """The integers of n columns [n, out], and their errors in units of the factor's diagonal, [n, out].
 
-    factor [n, n]; scales and zeros [out, n], of each column. `left` is used up.
+    A column is a row here. factor [n, n]; scales and zeros [n, out], of each column. `left` is used up.
     """
     values, errors = torch.empty_like(left), torch.empty_like(left)
-    for column in range(left.shape[1]):
-        scale, zero = scales[:, column], zeros[:, column]
-        values[:, column] = grid.nearest(left[:, column], scale, zero)
-        rounded = scale * (values[:, column] - zero)
-        errors[:, column] = (left[:, column] - rounded) / factor[column, column]
-        left[:, column:] -= errors[:, column, None] * factor[column, column:]
+    for column, (scale, zero) in enumerate(zip(scales, zeros, strict=True)):
+        values[column] = grid.nearest(left[column], scale, zero)
+        errors[column] = (left[column] - scale * (values[column] - zero)) / factor[column, column]
+        left[column:].addr_(factor[column, column:], errors[column], alpha=-1)
     return values, errors
 
 

@@ -44,7 +44,7 @@ def quantize(
     activation_order: Annotated[
         Switch, typer.Option("--activation-order/--no-activation-order", help="gptq: what matters most first.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write a quantized copy of MODEL that loraplex, vLLM and transformers read (compressed-tensors)."""

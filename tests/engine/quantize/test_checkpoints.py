@@ -10,10 +10,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, CompressedTensorsConfig, PreTrainedModel
 from transformers.models.auto import AutoModelForCausalLM
 
+from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.quantize import run as run_module
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.report import QuantizationReport
-from loraplex.engine.quantize.run import SCALES_FILE, quantize_checkpoint
+from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.quantize.text import calibration_sequences
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.quant.recipe import Recipe
@@ -111,7 +112,7 @@ def test_a_bfloat16_checkpoint_stays_one(
     if case == "fp8":
         assert all(torch.equal(stored[name], original[name]) for name in floats if name in original)
         return
-    for name, scales in load_file(tmp_path / "out" / SCALES_FILE).items():
+    for name, scales in load_file(tmp_path / "out" / FOLDED_SCALES).items():
         norms = {"self_attn.qkv": "input_layernorm", "mlp.gate_up": "post_attention_layernorm"}
         _, layer, place = name.split(".", 2)
         if place in norms:
