@@ -19,7 +19,7 @@ from loraplex.quant.rounding import check_group_size
 
 from ..model.config import DTYPES, ModelConfig
 from ..model.folder import FOLDED_SCALES
-from ..model.loader import Checkpoint, expected_tensors
+from ..model.loader import DERIVED, Checkpoint
 from ..model.rope import rope_tables
 from ..tokenizer import Tokenizer
 from .forward import DOWN, INPUTS, OUTPUT, LayerForward, LayerTensors
@@ -71,7 +71,7 @@ def quantize_checkpoint(
     return QuantizationReport(
         scheme=recipe.scheme,
         output=str(output),
-        bytes_before=sum(checkpoint.tensor(name).nbytes for name in _names(config, checkpoint)),
+        bytes_before=sum(checkpoint.tensor(name).nbytes for name in tensor_names(checkpoint)),
         bytes_after=writer.total_bytes,
         held_out_tokens=sequences.held_out[:, 1:].numel(),
         perplexity_before=before,
@@ -117,7 +117,7 @@ class _Layers:
     def perplexities(self) -> tuple[float, float]:
         """Before and after, once all layers are written."""
         norm = self._checkpoint.tensor(NORM).to(self._device, torch.float32)
-        head = self._checkpoint.tensor(self._checkpoint.head_name)
+        head = self._checkpoint.tensor(HEAD if HEAD in self._checkpoint else EMBEDDING)
         eps = self._config.rms_norm_eps
         return self._exact.perplexity(norm, eps, head), self._quantized.perplexity(norm, eps, head)
 
@@ -163,11 +163,8 @@ class _Layers:
     def _read(self, layer: int) -> tuple[dict[str, torch.Tensor], Dtypes]:
         """The layer's tensors in float32, and what each is stored in, by name within the layer."""
         prefix = layer_prefix(layer)
-        stored = {
-            name.removeprefix(prefix): self._checkpoint.tensor(name)
-            for name in expected_tensors(self._config)
-            if name.startswith(prefix)
-        }
+        names = [name for name in tensor_names(self._checkpoint) if name.startswith(prefix)]
+        stored = {name.removeprefix(prefix): self._checkpoint.tensor(name) for name in names}
         for name, tensor in stored.items():
             if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
                 raise ValueError(f"{prefix}{name} is stored as {tensor.dtype}; only {', '.join(DTYPES)} is quantized")
@@ -213,7 +210,7 @@ def _expected_bytes(config: ModelConfig, checkpoint: Checkpoint, recipe: Recipe)
     """Of the quantized checkpoint's weights."""
     sizes = 0
     linears = {f"{layer_prefix(layer)}{linear}.weight" for layer in range(config.num_layers) for linear in LINEARS}
-    for name in _names(config, checkpoint):
+    for name in tensor_names(checkpoint):
         sizes += _linear_bytes(checkpoint.shape(name), recipe) if name in linears else checkpoint.tensor(name).nbytes
     return sizes
 
@@ -226,9 +223,9 @@ def _linear_bytes(shape: tuple[int, ...], recipe: Recipe) -> int:
     return outputs * inputs * bits // 8 + groups * recipe.scale_dtype.itemsize + zeros
 
 
-def _names(config: ModelConfig, checkpoint: Checkpoint) -> list[str]:
-    """What is written: old checkpoints hold derived tensors too, and a tied one may lack its head."""
-    return [name for name in expected_tensors(config) if name in checkpoint]
+def tensor_names(checkpoint: Checkpoint) -> list[str]:
+    """What is written, once `verify` found nothing unexpected: all but derived tensors of old checkpoints."""
+    return [name for name in checkpoint if not name.endswith(DERIVED)]
 
 
 def _raw_config(folder: Path) -> dict[str, Any]:

@@ -35,6 +35,6 @@ def test_layers_and_perplexity_are_those_of_transformers(tmp_path: Path, family:
         stream.advance(layer, tensors, lambda place, x: seen.append(place))
     norm = checkpoint.tensor("model.norm.weight")
     loss = torch.nn.functional.cross_entropy(expected.logits[:, :-1].flatten(0, 1), token_ids[:, 1:].flatten())
-    found = stream.perplexity(norm, config.rms_norm_eps, checkpoint.tensor(checkpoint.head_name))
+    found = stream.perplexity(norm, config.rms_norm_eps, checkpoint.tensor("lm_head.weight"))
     assert found == pytest.approx(loss.exp().item(), rel=1e-4)
     assert seen == list(INPUTS) * 2
