@@ -52,11 +52,12 @@ def quantize_layer(
     """tensors: of the layer, float32. ValueError names the linear."""
     if recipe.scheme == "awq":
         return _awq(tensors, stored, statistics, recipe, config)
+    if recipe.scheme == "gptq":
+        return QuantizedLayer(_gptq(tensors, statistics, recipe), _floats(tensors, stored), {})
     weights = {}
-    for place in INPUTS:
-        for linear in linears_of(place):
-            with _named(linear):
-                weights[linear] = _rounded(tensors[f"{linear}.weight"], statistics.get(place), recipe)
+    for linear in LINEARS:
+        with _named(linear):
+            weights[linear] = recipe.nearest(tensors[f"{linear}.weight"])
     return QuantizedLayer(weights, _floats(tensors, stored), {})
 
 
@@ -66,11 +67,25 @@ def round_layer(tensors: LayerTensors, stored: Dtypes, recipe: Recipe) -> Quanti
     return QuantizedLayer(weights, _floats(tensors, stored), {})
 
 
-def _rounded(weight: torch.Tensor, statistics: InputStatistics | None, recipe: Recipe) -> IntegerWeight | Float8Weight:
-    if statistics is None:
-        return recipe.nearest(weight)
+def _gptq(tensors: LayerTensors, statistics: Statistics, recipe: Recipe) -> dict[str, IntegerWeight | Float8Weight]:
+    """Linears that read the same input are rounded as one: their outputs know nothing of each other."""
     grid, group_size = _grouped(recipe)
-    return round_with_hessian(weight, statistics.hessian, grid, group_size, activation_order=recipe.activation_order)
+    weights: dict[str, IntegerWeight | Float8Weight] = {}
+    for place in INPUTS:
+        linears = linears_of(place)
+        parts = [tensors[f"{linear}.weight"] for linear in linears]
+        with _named(", ".join(linears)):
+            hessian, order = statistics[place].hessian, recipe.activation_order
+            rounded = round_with_hessian(torch.cat(parts), hessian, grid, group_size, activation_order=order)
+        weights |= zip(linears, _split_outputs(rounded, [len(part) for part in parts]), strict=True)
+    return weights
+
+
+def _split_outputs(weight: IntegerWeight, sizes: list[int]) -> list[IntegerWeight]:
+    parts = zip(*(torch.split(part, sizes) for part in (weight.values, weight.scales, weight.zeros)), strict=True)
+    return [
+        IntegerWeight(bits=weight.bits, values=values, scales=scales, zeros=zeros) for values, scales, zeros in parts
+    ]
 
 
 def _awq(
@@ -92,10 +107,10 @@ def _awq(
         rows = statistics[place].rows / scales.get(place, 1)
         for linear in linears_of(place):
             weight = folded[f"{linear}.weight"]
+            if linear not in UNCLIPPED:
+                weight = clip(weight, rows, grid, group_size)
             with _named(linear):
-                weights[linear] = recipe.nearest(
-                    weight if linear in UNCLIPPED else clip(weight, rows, grid, group_size)
-                )
+                weights[linear] = recipe.nearest(weight)
     return QuantizedLayer(weights, _floats(folded, stored), scales)
 
 

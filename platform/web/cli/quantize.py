@@ -49,7 +49,8 @@ def quantize(
 ) -> None:
     """Write a quantized copy of MODEL that loraplex, vLLM and transformers read (compressed-tensors)."""
     folder = resolve_model_folder(model)
-    output = Path(f"{folder.resolve().name}-{scheme}") if output is None else output.expanduser()
+    name = Path(model).expanduser().resolve().name  # a hub id's folder is named after a commit
+    output = Path(f"{name}-{scheme}") if output is None else output.expanduser()
     options = QuantizeOptions(
         scheme=scheme,
         group_size=group_size,
