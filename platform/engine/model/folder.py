@@ -1,6 +1,11 @@
 """Where a model's files are. No torch: the API process asks too."""
 
 from pathlib import Path
+from typing import Final
+
+FOLDED_SCALES: Final = "loraplex/awq_scales.safetensors"
+"""What inputs of linears were scaled by when the checkpoint was quantized; in a folder of its own, because readers take
+every safetensors file beside config.json for weights."""
 
 
 def resolve_model_folder(model: str) -> Path:

@@ -1,0 +1,237 @@
+"""quantize_checkpoint: from a float checkpoint to a quantized one, layer by layer.
+
+In memory at a time: one layer in float32 with two quantized forms of it, what calibration saw at its four inputs, the
+hidden states of the text, and one shard of the result.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loraplex.quant.calibrate.activations import InputStatistics
+from loraplex.quant.export import exported_tensors, quantization_config
+from loraplex.quant.recipe import Recipe, choose_recipe
+from loraplex.quant.rounding import check_group_size
+
+from ..model.config import DTYPES, ModelConfig
+from ..model.folder import FOLDED_SCALES
+from ..model.loader import DERIVED, Checkpoint
+from ..model.rope import rope_tables
+from ..tokenizer import Tokenizer
+from .forward import DOWN, INPUTS, OUTPUT, LayerForward, LayerTensors
+from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
+from .options import QuantizeOptions
+from .report import LayerError, QuantizationReport
+from .streams import Stream
+from .text import Sequences, calibration_sequences
+from .writer import CheckpointWriter, check_output, new_checkpoint
+
+EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+
+Progress = Callable[[int, int], None]
+"""Called with the layers done and their number."""
+
+
+def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
+    """ValueError for what is no float checkpoint of a supported architecture."""
+    method = (_raw_config(folder).get("quantization_config") or {}).get("quant_method")
+    if method is not None:
+        raise ValueError(f"{folder} is quantized already ({method}); give the checkpoint it was made from")
+    config, checkpoint = ModelConfig.from_folder(folder), Checkpoint(folder)
+    checkpoint.verify(config)
+    return config, checkpoint
+
+
+def quantize_checkpoint(
+    folder: Path, output: Path, options: QuantizeOptions, progress: Progress = lambda done, total: None
+) -> QuantizationReport:
+    """Write the model of `folder` to `output`, and say what it cost.
+
+    ValueError for whatever cannot be: the options, the model, the text, the place. Then nothing is left.
+    """
+    started = time.perf_counter()
+    config, checkpoint = open_unquantized(folder)
+    recipe, device = _recipe(options, config), _device(options.device)
+    needed = _expected_bytes(config, checkpoint, recipe)
+    check_output(output, needed)
+    sequences = calibration_sequences(
+        Tokenizer(folder), options.calibration, options.calibration_tokens, config.max_position_embeddings
+    )
+    with torch.no_grad(), new_checkpoint(output, needed) as writer:
+        layers = _Layers(config, checkpoint, recipe, sequences, device)
+        writer.add({EMBEDDING: checkpoint.tensor(EMBEDDING)})
+        errors = layers.write(writer, progress)
+        writer.add({name: checkpoint.tensor(name) for name in (NORM, HEAD) if name in checkpoint})
+        before, after = layers.perplexities()
+        writer.finish(_raw_config(folder) | {"quantization_config": quantization_config(recipe)}, folder)
+    return QuantizationReport(
+        scheme=recipe.scheme,
+        output=str(output),
+        bytes_before=sum(checkpoint.tensor(name).nbytes for name in tensor_names(checkpoint)),
+        bytes_after=writer.total_bytes,
+        held_out_tokens=sequences.held_out[:, 1:].numel(),
+        perplexity_before=before,
+        perplexity_after=after,
+        layers=errors,
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Layers:
+    """The layers in order, and the text on its way through them."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        recipe: Recipe,
+        sequences: Sequences,
+        device: torch.device,
+    ) -> None:
+        self._config, self._checkpoint, self._recipe, self._device = config, checkpoint, recipe, device
+        embedding = checkpoint.tensor(EMBEDDING)
+        self._calibration = Stream(sequences.calibration, embedding) if recipe.reads_activations else None
+        self._exact, self._quantized = (Stream(sequences.held_out, embedding) for _ in range(2))
+        cosines, sines = rope_tables(config.rope, config.head_dim, sequences.held_out.shape[1])
+        self._tables = cosines.to(device), sines.to(device)
+
+    def write(self, writer: CheckpointWriter, progress: Progress) -> list[LayerError]:
+        """Quantize and write every layer. The scales of AWQ, where it folds them, go to a file of their own."""
+        errors: list[LayerError] = []
+        scales: dict[str, torch.Tensor] = {}
+        for layer in range(self._config.num_layers):
+            progress(layer, self._config.num_layers)
+            quantized, error = self._layer(layer)
+            errors.append(error)
+            writer.add(self._exported(layer, quantized))
+            scales |= {f"layers.{layer}.{place}": found.cpu() for place, found in quantized.scales.items()}
+        if scales:
+            writer.add_file(FOLDED_SCALES, scales)
+        progress(self._config.num_layers, self._config.num_layers)
+        return errors
+
+    def perplexities(self) -> tuple[float, float]:
+        """Before and after, once all layers are written."""
+        norm = self._checkpoint.tensor(NORM).to(self._device, torch.float32)
+        head = self._checkpoint.tensor(HEAD if HEAD in self._checkpoint else EMBEDDING)
+        eps = self._config.rms_norm_eps
+        return self._exact.perplexity(norm, eps, head), self._quantized.perplexity(norm, eps, head)
+
+    def _layer(self, layer: int) -> tuple[QuantizedLayer, LayerError]:
+        """One layer quantized; the streams are behind it afterwards."""
+        tensors, stored = self._read(layer)
+        forward = LayerForward(self._config, layer, self._tables)
+        statistics = self._observed(forward, tensors)
+        try:
+            quantized = quantize_layer(tensors, stored, statistics, self._recipe, self._config)
+        except ValueError as error:
+            raise ValueError(f"model.layers.{layer}.{error}") from None
+        read = quantized.tensors()
+        off = self._error(forward, tensors, read, stored)
+        self._exact.advance(forward, tensors)
+        self._quantized.advance(forward, read)
+        if self._calibration is not None:
+            # GPTQ makes up for what the layers before it did; AWQ's scales are those of the model as it was.
+            self._calibration.advance(forward, read if self._recipe.scheme == "gptq" else tensors)
+        return quantized, off
+
+    def _observed(self, forward: LayerForward, tensors: LayerTensors) -> Statistics:
+        if self._calibration is None:
+            return {}
+        config, rows = self._config, self._calibration.num_tokens
+        inputs = dict.fromkeys(INPUTS, config.hidden_size)
+        inputs |= {OUTPUT: config.num_heads * config.head_dim, DOWN: config.intermediate_size}
+        statistics = {
+            place: InputStatistics(width, rows, with_hessian=self._recipe.scheme == "gptq")
+            for place, width in inputs.items()
+        }
+        self._calibration.observe(forward, tensors, lambda place, x: statistics[place].add(x))
+        return statistics
+
+    def _error(self, forward: LayerForward, tensors: LayerTensors, read: LayerTensors, stored: Dtypes) -> LayerError:
+        if not self._recipe.reads_activations:
+            error = self._exact.errors(forward, tensors, {"chosen": read})["chosen"]
+            return LayerError(forward.layer, error, error)
+        nearest = round_layer(tensors, stored, self._recipe).tensors()
+        errors = self._exact.errors(forward, tensors, {"nearest": nearest, "chosen": read})
+        return LayerError(forward.layer, errors["nearest"], errors["chosen"])
+
+    def _read(self, layer: int) -> tuple[dict[str, torch.Tensor], Dtypes]:
+        """The layer's tensors in float32, and what each is stored in, by name within the layer."""
+        prefix = layer_prefix(layer)
+        names = [name for name in tensor_names(self._checkpoint) if name.startswith(prefix)]
+        stored = {name.removeprefix(prefix): self._checkpoint.tensor(name) for name in names}
+        for name, tensor in stored.items():
+            if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
+                raise ValueError(f"{prefix}{name} is stored as {tensor.dtype}; only {', '.join(DTYPES)} is quantized")
+        floats = {name: tensor.to(self._device, torch.float32) for name, tensor in stored.items()}
+        return floats, {name: tensor.dtype for name, tensor in stored.items()}
+
+    def _exported(self, layer: int, quantized: QuantizedLayer) -> dict[str, torch.Tensor]:
+        prefix = layer_prefix(layer)
+        tensors = {f"{prefix}{name}": tensor.cpu() for name, tensor in quantized.floats.items()}
+        for linear, weight in quantized.weights.items():
+            tensors |= exported_tensors(f"{prefix}{linear}", weight, self._recipe)
+        return tensors
+
+
+def layer_prefix(layer: int) -> str:
+    return f"model.layers.{layer}."
+
+
+def _recipe(options: QuantizeOptions, config: ModelConfig) -> Recipe:
+    """ValueError when it does not fit the model's linears."""
+    recipe = choose_recipe(
+        options.scheme,
+        getattr(torch, config.dtype),
+        group_size=options.group_size,
+        symmetric=options.symmetric,
+        fold=options.fold,
+        activation_order=options.activation_order,
+    )
+    if recipe.group_size is not None:
+        widths = tuple(inputs for inputs, _ in config.linear_shapes().values())
+        for inputs in widths:
+            check_group_size(recipe.group_size, inputs, widths)
+    return recipe
+
+
+def _device(asked: str) -> torch.device:
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but torch finds no CUDA device here; leave it out, or use cpu")
+    return torch.device(asked)
+
+
+def _expected_bytes(config: ModelConfig, checkpoint: Checkpoint, recipe: Recipe) -> int:
+    """Of the quantized checkpoint's weights."""
+    sizes = 0
+    linears = {f"{layer_prefix(layer)}{linear}.weight" for layer in range(config.num_layers) for linear in LINEARS}
+    for name in tensor_names(checkpoint):
+        sizes += _linear_bytes(checkpoint.shape(name), recipe) if name in linears else checkpoint.tensor(name).nbytes
+    return sizes
+
+
+def _linear_bytes(shape: tuple[int, ...], recipe: Recipe) -> int:
+    outputs, inputs = shape
+    bits = 8 if recipe.grid is None else recipe.grid.bits
+    groups = outputs * (1 if recipe.group_size is None else inputs // recipe.group_size)
+    zeros = 0 if recipe.grid is None or recipe.grid.symmetric else groups * bits // 8
+    return outputs * inputs * bits // 8 + groups * recipe.scale_dtype.itemsize + zeros
+
+
+def tensor_names(checkpoint: Checkpoint) -> list[str]:
+    """What is written, once `verify` found nothing unexpected: all but derived tensors of old checkpoints."""
+    return [name for name in checkpoint if not name.endswith(DERIVED)]
+
+
+def _raw_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} has no config.json: give the folder of a Hugging Face checkpoint")
+    content = json.loads(path.read_text("utf-8"))
+    assert isinstance(content, dict)
+    return content

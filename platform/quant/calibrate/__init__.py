@@ -1,0 +1,1 @@
+"""Quantization that looks at activations: what calibration saw, AWQ and GPTQ, as arithmetic on weights and inputs."""
