@@ -26,6 +26,14 @@ async def test_htmx_gets_what_moves_alone(person: httpx.AsyncClient) -> None:
     assert [link.text for link in soup.select("tbody a")] == ["sql"]
 
 
+async def test_the_kv_cache_says_its_dtype_and_what_bfloat16_would_hold(person: httpx.AsyncClient) -> None:
+    soup = BeautifulSoup((await person.get("/cache")).text, "html.parser")
+    [card] = soup.select("#kv-cache")
+    assert card.get_text(" ", strip=True) == ("KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB")
+    overview = BeautifulSoup((await person.get("/")).text, "html.parser").get_text(" ", strip=True)
+    assert "KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB" in overview
+
+
 async def test_a_long_list_ends_with_a_count(
     person: httpx.AsyncClient,
     state: State,
