@@ -25,6 +25,7 @@ INTEGERS: Final = ir.VectorType(ir.IntType(32), LANES)
 SHORTS: Final = ir.VectorType(ir.IntType(16), LANES)
 HALVES: Final = ir.VectorType(ir.HalfType(), LANES)
 BYTES: Final = ir.VectorType(ir.IntType(8), LANES)
+TWICE_BYTES: Final = ir.VectorType(ir.IntType(8), 2 * LANES)
 
 _features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
 HAS_HALVES: Final = "+f16c" in _features or "+sse2" not in _features
@@ -54,6 +55,19 @@ def alignment(dtype: Any) -> int:
     return {VECTOR: 4, SHORTS: 2, HALVES: 2, BYTES: 1}[_STORED[dtype]]
 
 
+def pairs(dtype: Any) -> bool:
+    """Whether two vectors at a time are widened faster than one and one."""
+    return HAS_HALVES and dtype in (types.uint8, _E5M2)
+
+
+def widen_pair(builder: Any, dtype: Any, stored: Any) -> list[Any]:
+    """TWICE_BYTES -> two VECTORs"""
+    halves = _float8_halves(builder, stored, 3 if dtype == types.uint8 else 2, 2 * LANES)
+    parts = [ir.Constant(INTEGERS, list(range(first, first + LANES))) for first in (0, LANES)]
+    undefined = ir.Constant(halves.type, ir.Undefined)
+    return [builder.fpext(builder.shuffle_vector(halves, undefined, part), VECTOR) for part in parts]
+
+
 def widen(builder: Any, dtype: Any, stored: Any) -> Any:
     """stored_type(dtype) -> VECTOR, exact"""
     if dtype == types.float32:
@@ -65,7 +79,9 @@ def widen(builder: Any, dtype: Any, stored: Any) -> Any:
     if dtype == types.int8:
         return builder.sitofp(builder.sext(stored, INTEGERS), VECTOR)
     mantissa = 3 if dtype == types.uint8 else 2
-    return _float8_by_halves(builder, stored, mantissa) if HAS_HALVES else _float8_by_product(builder, stored, mantissa)
+    if HAS_HALVES:
+        return builder.fpext(_float8_halves(builder, stored, mantissa, LANES), VECTOR)
+    return _float8_by_product(builder, stored, mantissa)
 
 
 def narrow(builder: Any, dtype: Any, value: Any) -> Any:
@@ -85,11 +101,13 @@ def narrow(builder: Any, dtype: Any, value: Any) -> Any:
     return _float8_bits(builder, bounded, bias=15, mantissa=2)
 
 
-def _float8_by_halves(builder: Any, stored: Any, mantissa: int) -> Any:
-    """The bits at their places in a float16. Of an exponent that is shorter there, the first bit becomes 0."""
-    shifted = builder.shl(builder.sext(stored, SHORTS), _shorts(10 - mantissa))
-    halves = shifted if mantissa == 2 else builder.and_(shifted, _shorts(0xBFFF))
-    return builder.fpext(builder.bitcast(halves, HALVES), VECTOR)
+def _float8_halves(builder: Any, stored: Any, mantissa: int, lanes: int) -> Any:
+    """The bits at their places in float16. Where the exponent is shorter than there, its first bit becomes 0."""
+    shorts = ir.VectorType(ir.IntType(16), lanes)
+    bits = builder.shl(builder.sext(stored, shorts), ir.Constant(shorts, [10 - mantissa] * lanes))
+    if mantissa == 3:
+        bits = builder.and_(bits, ir.Constant(shorts, [0xBFFF] * lanes))
+    return builder.bitcast(bits, ir.VectorType(ir.HalfType(), lanes))
 
 
 def _float8_by_product(builder: Any, stored: Any, mantissa: int) -> Any:
@@ -143,7 +161,3 @@ def floats(value: float) -> Any:
 
 def integers(value: int) -> Any:
     return ir.Constant(INTEGERS, [value] * LANES)
-
-
-def _shorts(value: int) -> Any:
-    return ir.Constant(SHORTS, [value] * LANES)

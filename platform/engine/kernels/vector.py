@@ -16,14 +16,17 @@ from .storage import (
     FLOAT,
     INTEGERS,
     LIMITS,
+    TWICE_BYTES,
     VECTOR,
     alignment,
     call,
     floats,
     integers,
     narrow,
+    pairs,
     stored_type,
     widen,
+    widen_pair,
 )
 from .storage import LANES as LANES
 
@@ -90,6 +93,19 @@ def scatter(typing: Any, array: Any, index: Any, stride: Any, value: Any) -> Gen
 
 
 @intrinsic
+def prefetch(typing: Any, array: Any, index: Any) -> Generated:
+    """Bring the cache line of an element near the processor; what is read later need not be waited for"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], *arguments, ir.IntType(8))
+        hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 2, 1)]
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), (pointer, *hints), ())
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@intrinsic
 def splat(typing: Any, scalar: Any) -> Generated:
     """All lanes = scalar"""
 
@@ -145,10 +161,10 @@ def maximum(typing: Any, left: Any, right: Any) -> Generated:
 
 @intrinsic
 def largest(typing: Any, value: Any) -> Generated:
-    """The largest lane, as a scalar"""
+    """The largest lane, none of them NaN, as a scalar"""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        return call(builder, "llvm.vector.reduce.fmax.v16f32", FLOAT, arguments, ())
+        return call(builder, "llvm.vector.reduce.fmax.v16f32", FLOAT, arguments, ("nnan",))
 
     return types.float32(vector), generate
 
@@ -225,10 +241,11 @@ def load_tile(typing: Any, array: Any, index: Any, stride: Any, rows: Any, colum
     tile = _tile_type(shape[0] * shape[1])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        values = [
-            _load(context, builder, signature.args[0], arguments[0], at)
-            for at in _tile_indices(builder, arguments[1], arguments[2], *shape)
-        ]
+        indices = _tile_indices(builder, arguments[1], arguments[2], *shape)
+        if shape[1] % 2 == 0 and pairs(signature.args[0].dtype):
+            couples = [_load_pair(context, builder, signature.args[0], arguments[0], at) for at in indices[::2]]
+            return context.make_tuple(builder, tile, [value for couple in couples for value in couple])
+        values = [_load(context, builder, signature.args[0], arguments[0], at) for at in indices]
         return context.make_tuple(builder, tile, values)
 
     return tile(array, types.intp, types.intp, rows, columns), generate
@@ -300,6 +317,11 @@ def _load(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -
     dtype = array_type.dtype
     pointer = _pointer(context, builder, array_type, array, index, stored_type(dtype))
     return widen(builder, dtype, builder.load(pointer, align=alignment(dtype)))
+
+
+def _load_pair(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> list[Any]:
+    pointer = _pointer(context, builder, array_type, array, index, TWICE_BYTES)
+    return widen_pair(builder, array_type.dtype, builder.load(pointer, align=1))
 
 
 def _store(context: Any, builder: Any, array_type: Any, array: Any, index: Any, value: Any) -> None:

@@ -32,6 +32,7 @@ from ...kernels.vector import (
     multiply,
     multiply_add,
     multiply_columns,
+    prefetch,
     splat,
     store,
     store_tile,
@@ -239,9 +240,13 @@ def _score(cache: Cache, scratch: Scratch, row: int, count: int, rows: Shape) ->
         tiles = scratch.tiles[first // TILE], scratch.tiles[min(first // TILE + 1, last)]
         left, right = tiles[0] * size * TILE, tiles[1] * size * TILE
         tile = zeros(rows, PAIR)
-        for d in range(size):
-            keys = (load(cache.key, left + d * TILE), load(cache.key, right + d * TILE))
-            tile = add_products(tile, scratch.query, row * size + d, size, keys)
+        if row == 0:
+            _fetch(cache, scratch, first // TILE, last)
+        for d in range(0, size, 2):
+            lefts = load_tile(cache.key, left + d * TILE, 0, ONE, PAIR)
+            rights = load_tile(cache.key, right + d * TILE, 0, ONE, PAIR)
+            tile = add_products(tile, scratch.query, row * size + d, size, (lefts[0], rights[0]))
+            tile = add_products(tile, scratch.query, row * size + d + 1, size, (lefts[1], rights[1]))
         if cache.scales.size:
             scales = (load(cache.scales, tiles[0] * 2 * TILE), load(cache.scales, tiles[1] * 2 * TILE))
             tile = multiply_columns(tile, scales)
@@ -249,6 +254,21 @@ def _score(cache: Cache, scratch: Scratch, row: int, count: int, rows: Shape) ->
 
 
 @njit(cache=True, nogil=True)
+def _fetch(cache: Cache, scratch: Scratch, first: int, last: int) -> None:
+    """Ask for what is needed after the scores of the tiles `first` and `first + 1`: the next keys, and the values."""
+    size = cache.key.shape[3] * TILE
+    line = 64 // cache.key.itemsize
+    for index in range(first, min(first + 2, last + 1)):
+        for at in range(scratch.tiles[index] * size, (scratch.tiles[index] + 1) * size, line):
+            prefetch(cache.value, at)
+    for index in range(first + 2, min(first + 4, last + 1)):
+        for at in range(scratch.tiles[index] * size, (scratch.tiles[index] + 1) * size, line):
+            prefetch(cache.key, at)
+        if cache.scales.size:
+            prefetch(cache.scales, scratch.tiles[index] * 2 * TILE)
+
+
+@njit(inline="always")
 def _weigh(scratch: Scratch, row: int, index: int, count: int) -> None:
     """Turn a row's scores into exp(score - running maximum), and bring its older sums to that maximum."""
     scores, state, begin = scratch.scores, scratch.state, index * SPAN
@@ -267,7 +287,7 @@ def _weigh(scratch: Scratch, row: int, index: int, count: int) -> None:
     state[row, 1] += total(weight_sum)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def _weigh_values(scale: Array, scratch: Scratch, index: int, count: int) -> None:
     """A row's weights times what its values are worth, after the sum of the weights was taken."""
     for first in range(0, count, TILE):
