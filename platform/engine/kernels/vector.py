@@ -97,7 +97,8 @@ def prefetch(typing: Any, array: Any, index: Any) -> Generated:
     """Bring the cache line of an element near the processor; what is read later need not be waited for"""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], *arguments, ir.IntType(8))
+        array_value, at = arguments
+        pointer = _pointer(context, builder, signature.args[0], array_value, at, ir.IntType(8))
         hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 2, 1)]
         call(builder, "llvm.prefetch.p0", ir.VoidType(), (pointer, *hints), ())
         return context.get_dummy_value()
