@@ -1,9 +1,12 @@
 """Paged attention on the CPU beside torch's own, taking turns in one process.
 
 `python -m benchmarks.bench_attention_cpu` prints the milliseconds of all layers of a model of 0.5B dimensions (24 times
-a layer's best; 14 heads, 2 KV heads of 64), and the ratio.
+a layer's best; 14 heads, 2 KV heads of 64), and the ratio. `--cache-dtypes` compares instead the dtypes of the KV cache
+over 16 sequences that decode at 4k tokens: each dtype's best and median of all calls, beside bfloat16.
 """
 
+import argparse
+import statistics
 import time
 from collections.abc import Callable
 
@@ -22,15 +25,20 @@ Call = Callable[[int], torch.Tensor]
 
 
 def best_of(calls: dict[str, Call], rounds: int = 7) -> dict[str, float]:
-    """LAYERS times the best seconds of each call; the calls take turns, so that a busy machine slows all alike."""
-    best = dict.fromkeys(calls, float("inf"))
+    """LAYERS times the best seconds of each call."""
+    return {name: LAYERS * min(seconds) for name, seconds in timed(calls, LAYERS, rounds).items()}
+
+
+def timed(calls: dict[str, Call], layers: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of every call; they take turns layer by layer, so that a busy machine slows all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
-        for name, call in calls.items():
-            for layer in range(LAYERS):
+        for layer in range(layers):
+            for name, call in calls.items():
                 start = time.perf_counter()
                 call(layer)
-                best[name] = min(best[name], time.perf_counter() - start)
-    return {name: LAYERS * seconds for name, seconds in best.items()}
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
 
 
 def make_batch(sequences: int, cached: int, new: int) -> Batch:
@@ -49,25 +57,33 @@ def make_batch(sequences: int, cached: int, new: int) -> Batch:
     )
 
 
-def compare(sequences: int, cached: int, new: int, cache_dtype: torch.dtype) -> None:
-    blocks = sequences * -(-(cached + new) // BLOCK)
+def fill(
+    sequences: int, cached: int, new: int, cache_dtype: torch.dtype, layers: int = LAYERS
+) -> tuple[CpuAttention, Batch, Batch]:
+    """A warm backend, the batch of its new tokens, and that of all of them."""
     backend = CpuAttention(
-        num_layers=LAYERS,
-        num_blocks=blocks,
+        num_layers=layers,
+        num_blocks=sequences * -(-(cached + new) // BLOCK),
         block_size=BLOCK,
         num_heads=HEADS,
         num_kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
         cache_dtype=cache_dtype,
         scale=HEAD_DIM**-0.5,
-        sliding_window=[None] * LAYERS,
+        sliding_window=[None] * layers,
     )
     backend.warm_up(torch.float32)
     everything, batch = make_batch(sequences, 0, cached + new), make_batch(sequences, cached, new)
     batch.block_tables = everything.block_tables
     key, value = torch.randn(2, sequences * (cached + new), KV_HEADS, HEAD_DIM)
-    for layer in range(LAYERS):
+    for layer in range(layers):
         backend.write(layer, key, value, everything)
+    return backend, batch, everything
+
+
+def compare(sequences: int, cached: int, new: int, cache_dtype: torch.dtype) -> None:
+    backend, batch, everything = fill(sequences, cached, new, cache_dtype)
+    blocks = sequences * -(-(cached + new) // BLOCK)
     query = torch.randn(sequences * new, HEADS, HEAD_DIM)
     flat = torch.randn(2, LAYERS, blocks * BLOCK, KV_HEADS, HEAD_DIM).to(cache_dtype)
     gather = everything.slot_mapping.view(sequences, -1)
@@ -83,9 +99,33 @@ def compare(sequences: int, cached: int, new: int, cache_dtype: torch.dtype) -> 
     print(f"{shape}  {times}  {best['torch'] / best['paged']:5.2f}x")
 
 
+def compare_dtypes(sequences: int = 16, cached: int = 4095, layers: int = 4, rounds: int = 25) -> None:
+    query = torch.randn(sequences, HEADS, HEAD_DIM)
+    dtypes = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+    filled = {str(dtype)[6:]: fill(sequences, cached, 1, dtype, layers)[:2] for dtype in dtypes}
+    calls: dict[str, Call] = {
+        name: lambda layer, backend=backend, batch=batch: backend.attend(layer, query, batch)  # type: ignore[misc]
+        for name, (backend, batch) in filled.items()
+    }
+    times = timed(calls, layers, rounds)
+    bfloat16 = times["bfloat16"]
+    for name, seconds in times.items():
+        best, median = min(seconds), statistics.median(seconds)
+        ratios = f"{min(bfloat16) / best:5.2f}x best {statistics.median(bfloat16) / median:5.2f}x median"
+        print(
+            f"{sequences} sequences at {cached + 1}, {name:13}  {best * 1e3:7.2f} ms {median * 1e3:7.2f} ms  {ratios}"
+        )
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache-dtypes", action="store_true", help="compare the dtypes of the KV cache alone")
+    only_dtypes = parser.parse_args().cache_dtypes
     count, sharing = set_threads()
     print(f"{count} threads; {sharing}")
+    if only_dtypes:
+        compare_dtypes()
+        return
     for cache_dtype in (torch.bfloat16, torch.float32):
         for sequences, cached, new in ((1, 100, 1), (1, 1023, 1), (16, 1023, 1), (1, 0, 128), (1, 0, 512), (4, 0, 128)):
             compare(sequences, cached, new, cache_dtype)

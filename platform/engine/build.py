@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.pool import AdapterPool
 
@@ -17,7 +19,7 @@ from .block_pool import BlockPool
 from .config import EngineConfig
 from .core import EngineCore
 from .device import Device, choose_device, free_memory
-from .kv_cache import KvCachePlan, plan_kv_cache
+from .kv_cache import KvCachePlan, cache_dtype_name, choose_cache_dtype, plan_kv_cache
 from .model.config import ModelConfig, base_signature
 from .model.decoder import Decoder, DecoderLoader
 from .model.loader import Checkpoint
@@ -53,23 +55,26 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         model, base = ModelConfig.from_folder(folder), base_signature(folder)
         max_model_len = choose_max_model_len(config, model)
         device = choose_device(config, model)
+        cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
     with stages.timed("weights loaded"):
         checkpoint = Checkpoint(folder)
         decoder = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype).load(max_model_len)
     with stages.timed("memory reserved"):
         adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint, model))
         free = free_memory() - config.adapter_memory - config.adapter_host_memory
-        plan = plan_kv_cache(config, model, max_model_len, device.stored_dtype.itemsize, free)
-        cache = _reserve_cache(config, model, device, plan)
+        plan = plan_kv_cache(config, model, max_model_len, cache_dtype, free)
+        cache = _reserve_cache(config, model, cache_dtype, plan)
     with stages.timed("kernels compiled"):
         sampler = Sampler()
         decoder.fuse(cache)
         warm_up(decoder, cache, adapters.table, sampler, config.block_size, max_model_len)
-    limits = _limits(config, model, max_model_len, f"{base.fingerprint} {device.stored_dtype}")
+    limits = _limits(config, model, max_model_len, f"{base.fingerprint} {device.stored_dtype} {cache_dtype}")
     scheduler = Scheduler(limits, BlockPool(plan.num_blocks, config.block_size), adapters)
     runner = ModelRunner(decoder, cache, adapters, sampler, config.block_size)
     core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters))
-    return Engine(core, adapters, _info(config, model, device, plan, decoder, max_model_len, stages.seconds))
+    return Engine(
+        core, adapters, _info(config, model, device, cache_dtype, plan, decoder, max_model_len, stages.seconds)
+    )
 
 
 def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -115,7 +120,7 @@ def _reserve_adapters(
     )
 
 
-def _reserve_cache(config: EngineConfig, model: ModelConfig, device: Device, plan: KvCachePlan) -> CpuAttention:
+def _reserve_cache(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, plan: KvCachePlan) -> CpuAttention:
     return CpuAttention(
         num_layers=model.num_layers,
         num_blocks=plan.num_blocks,
@@ -123,7 +128,7 @@ def _reserve_cache(config: EngineConfig, model: ModelConfig, device: Device, pla
         num_heads=model.num_heads,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
-        cache_dtype=device.stored_dtype,
+        cache_dtype=dtype,
         scale=model.head_dim**-0.5,
         sliding_window=list(model.sliding_windows),
     )
@@ -146,6 +151,7 @@ def _info(
     config: EngineConfig,
     model: ModelConfig,
     device: Device,
+    cache_dtype: torch.dtype,
     plan: KvCachePlan,
     decoder: Decoder,
     max_model_len: int,
@@ -162,6 +168,8 @@ def _info(
         block_size=config.block_size,
         num_blocks=plan.num_usable,
         kv_cache_bytes=plan.bytes,
+        kv_cache_dtype=cache_dtype_name(cache_dtype),
+        bfloat16_blocks=max(0, plan.bfloat16_blocks - 1),
         weight_bytes=decoder.weight_bytes(),
         adapter_memory=config.adapter_memory,
         adapter_host_memory=config.adapter_host_memory,

@@ -23,6 +23,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens in one KV block."""
     kv_cache_memory: int | None = None
     """Bytes for the KV cache; None: a share of the free memory."""
+    kv_cache_dtype: str = "auto"
+    """How keys and values are stored: auto (as the weights), or in 8 bits with scales: fp8_e4m3, fp8_e5m2 or int8."""
     num_kv_blocks: int | None = None
     """Exact number of KV blocks; wins over kv_cache_memory. For tests and for the last byte."""
     enable_prefix_caching: bool = True

@@ -20,7 +20,7 @@ CGROUP: Final = Path("/sys/fs/cgroup")
 class Device:
     device: torch.device
     stored_dtype: torch.dtype
-    """Of the weights, and of keys and values in the cache."""
+    """Of the weights; of keys and values in the cache too, unless `kv_cache_dtype` says another."""
     scheme: Choice
     num_threads: int
     compute: str

@@ -43,6 +43,7 @@ class LLM:
         dtype: str = "auto",
         max_model_len: int | None = None,
         kv_cache_memory: int | None = None,
+        kv_cache_dtype: str = "auto",
         seed: int = 0,
         **settings: Any,
     ) -> None:
@@ -63,6 +64,7 @@ class LLM:
             dtype=dtype,
             max_model_len=max_model_len,
             kv_cache_memory=kv_cache_memory,
+            kv_cache_dtype=kv_cache_dtype,
             seed=seed,
             **{"max_queue": UNLIMITED} | settings,
         )

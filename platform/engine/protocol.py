@@ -152,6 +152,10 @@ class EngineInfo(Message, kw_only=True):
     num_blocks: int
     """KV blocks that requests may hold: without the padding block."""
     kv_cache_bytes: int
+    kv_cache_dtype: str
+    """fp8_e4m3, fp8_e5m2, int8, or that of the weights."""
+    bfloat16_blocks: int
+    """`num_blocks` if as many bytes held keys and values in bfloat16."""
     weight_bytes: int
     adapter_memory: int
     adapter_host_memory: int

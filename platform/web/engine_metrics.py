@@ -13,6 +13,7 @@ from loraplex.engine.protocol import AdapterStatus, Distribution, EngineInfo, En
 from loraplex.registry.snapshot import Snapshot, Snapshots
 
 from .engine_door import EngineDoor
+from .kv_cache import bfloat16_tokens, tokens
 
 LABELS: Final = ("model_name", "engine")
 RESIDENT: Final = "resident"
@@ -58,10 +59,15 @@ class EngineCollector(Collector):
             yield _gauge(f"vllm:{name}", help, value, LABELS, self._values)
         for name, help, value in counters:
             yield _counter(f"vllm:{name}", help, value, LABELS, self._values)
-        cache = {"block_size": str(info.block_size), "num_gpu_blocks": str(info.num_blocks)}
+        cache = {
+            "block_size": str(info.block_size),
+            "num_gpu_blocks": str(info.num_blocks),
+            "cache_dtype": info.kv_cache_dtype,
+        }
         yield _gauge(
             "vllm:cache_config_info", "Shape of the KV cache", 1, (*LABELS, *cache), (*self._values, *cache.values())
         )
+        yield _capacity(info)
         yield _histogram("vllm:iteration_tokens_total", "Tokens of an engine step", status.step_tokens, self._values)
         yield _histogram(
             "vllm:lora_adapter_load_seconds", "Time of an adapter's load", status.adapter_load_seconds, self._values
@@ -70,6 +76,16 @@ class EngineCollector(Collector):
         yield _counter("loraplex_engine_step_seconds", "Seconds in steps", status.step_seconds)
         yield _counter("loraplex_engine_host_seconds", "Seconds in steps outside the model", status.host_seconds)
         yield _counter("loraplex_integrity_errors", "Broken invariants found", status.integrity_errors)
+
+
+def _capacity(info: EngineInfo) -> GaugeMetricFamily:
+    """Both the cache's own dtype and bfloat16, to compare; one series where they are the same."""
+    help = "Tokens that fit in the KV cache as it is, and those that its bytes would hold in bfloat16"
+    family = GaugeMetricFamily("loraplex_kv_cache_capacity_tokens", help, labels=("dtype", "in_use"))
+    family.add_metric((info.kv_cache_dtype, "true"), tokens(info))
+    if info.kv_cache_dtype != "bfloat16":
+        family.add_metric(("bfloat16", "false"), bfloat16_tokens(info))
+    return family
 
 
 def adapter_names(snapshot: Snapshot) -> dict[str, str]:

@@ -111,6 +111,9 @@ class Settings(BaseSettings):
     max_num_batched_tokens: Count = Field(512, description="Tokens one engine step may process")
     block_size: Count = Field(16, description="Tokens in one KV-cache block")
     kv_cache_memory: Bytes | None = Field(None, description="Size of the KV cache; none: a share of the free memory")
+    kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2", "int8"] = Field(
+        "auto", description="How keys and values are stored; 8 bits hold nearly twice the tokens of bfloat16"
+    )
     num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; wins over kv_cache_memory")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt beginnings")
     adapter_memory: Bytes = Field(ByteSize(512 << 20), description="Memory for the weights of loaded adapters")

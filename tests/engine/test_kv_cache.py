@@ -1,10 +1,20 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.device import free_memory
-from loraplex.engine.kv_cache import MOST_BYTES, block_bytes, blocks_of, plan_kv_cache
+from loraplex.engine.kv_cache import (
+    EIGHT_BITS,
+    MOST_BYTES,
+    block_bytes,
+    blocks_of,
+    cache_dtype_name,
+    choose_cache_dtype,
+    plan_kv_cache,
+)
 from loraplex.engine.model.config import ModelConfig, parse_config
 
 MODEL: ModelConfig = parse_config(
@@ -25,11 +35,11 @@ GIB = 1 << 30
 
 
 def plan(free: int = 64 * GIB, max_model_len: int = 128, **settings: int) -> int:
-    return plan_kv_cache(EngineConfig(model="m", **settings), MODEL, max_model_len, 2, free).num_blocks  # type: ignore[arg-type]
+    return plan_kv_cache(EngineConfig(model="m", **settings), MODEL, max_model_len, torch.bfloat16, free).num_blocks  # type: ignore[arg-type]
 
 
 def test_a_block_holds_keys_and_values_of_its_tokens_in_every_layer() -> None:
-    assert block_bytes(MODEL, 16, 2) == PER_BLOCK
+    assert block_bytes(MODEL, 16, torch.bfloat16) == PER_BLOCK
     assert [blocks_of(tokens, 16) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
 
 
@@ -47,6 +57,25 @@ def test_without_a_budget_it_takes_a_share_capped_by_use_and_by_size() -> None:
 def test_a_budget_without_room_for_two_blocks_is_refused_with_the_numbers() -> None:
     with pytest.raises(ValueError, match=rf"2 blocks of 16 tokens, {PER_BLOCK:,} bytes each, and has room for 1"):
         plan(kv_cache_memory=2 * PER_BLOCK - 1)
+
+
+@pytest.mark.parametrize(("head_dim", "ratio"), [(64, 1.9), (128, 1.96)])
+@pytest.mark.parametrize("name", EIGHT_BITS)
+def test_eight_bits_hold_nearly_twice_the_tokens_of_bfloat16(name: str, head_dim: int, ratio: float) -> None:
+    model, dtype = dataclasses.replace(MODEL, head_dim=head_dim), choose_cache_dtype(name, torch.float32)
+    config = EngineConfig(model="m", kv_cache_memory=1 << 30)
+    wide, short = (plan_kv_cache(config, model, 128, found, GIB) for found in (torch.bfloat16, dtype))
+    assert ratio <= short.num_usable / wide.num_usable <= 2
+    assert short.bfloat16_blocks == pytest.approx(wide.num_blocks, abs=1)
+    assert wide.bfloat16_blocks == wide.num_blocks
+
+
+def test_the_dtype_of_the_cache_is_chosen_by_name() -> None:
+    assert choose_cache_dtype("auto", torch.float16) is torch.float16
+    assert [cache_dtype_name(choose_cache_dtype(name, torch.float16)) for name in EIGHT_BITS] == list(EIGHT_BITS)
+    assert cache_dtype_name(torch.bfloat16) == "bfloat16"
+    with pytest.raises(ValueError, match=r"kv_cache_dtype 'fp8' is not supported; use auto, fp8_e4m3, fp8_e5m2, int8"):
+        choose_cache_dtype("fp8", torch.float16)
 
 
 def test_free_memory_respects_a_container(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ class FakeEngine:
             block_size=16,
             num_blocks=BLOCKS,
             kv_cache_bytes=1 << 20,
+            kv_cache_dtype="fp8_e4m3",
+            bfloat16_blocks=BLOCKS // 2,
             weight_bytes=1 << 20,
             adapter_memory=1 << 20,
             adapter_host_memory=1 << 20,

@@ -1,14 +1,17 @@
 """The cache page as plain HTTP: rows, order, words, and what its buttons are answered."""
 
 import asyncio
+import io
 from pathlib import Path
 
 import httpx
 import pytest
 from bs4 import BeautifulSoup
+from rich.console import Console
 
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.web.admin.cache_rows import cache_view
+from loraplex.web.cli.banner import print_banner
 from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State
 
@@ -24,6 +27,20 @@ async def test_htmx_gets_what_moves_alone(person: httpx.AsyncClient) -> None:
     soup = BeautifulSoup(part.text, "html.parser")
     assert [tag["id"] for tag in soup.find_all(recursive=False)] == ["cache"]
     assert [link.text for link in soup.select("tbody a")] == ["sql"]
+
+
+async def test_the_kv_cache_says_its_dtype_and_what_bfloat16_would_hold(person: httpx.AsyncClient) -> None:
+    soup = BeautifulSoup((await person.get("/cache")).text, "html.parser")
+    [card] = soup.select("#kv-cache")
+    assert card.get_text(" ", strip=True) == ("KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB")
+    overview = BeautifulSoup((await person.get("/")).text, "html.parser").get_text(" ", strip=True)
+    assert "KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB" in overview
+
+
+async def test_the_start_up_box_says_how_many_tokens_fit(client: httpx.AsyncClient, state: State) -> None:
+    shown = io.StringIO()
+    print_banner(Console(width=200, file=shown), state)
+    assert "KV cache    1,024 tokens in fp8_e4m3 (bfloat16 would hold 512) on cpu" in shown.getvalue()
 
 
 async def test_a_long_list_ends_with_a_count(

@@ -54,7 +54,16 @@ async def test_vllm_names_and_labels(client: httpx.AsyncClient) -> None:
         found["vllm:request_success_total"][(("engine", "0"), ("finished_reason", "stop"), ("model_name", "tiny"))] == 1
     )
     [labels] = found["vllm:cache_config_info"]
-    assert dict(labels)["block_size"] == "16"
+    assert dict(labels)["block_size"] == "16" and dict(labels)["cache_dtype"] == "fp8_e4m3"
+
+
+async def test_the_kv_cache_is_compared_with_one_of_bfloat16(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    name = "loraplex_kv_cache_capacity_tokens"
+    fp8, bfloat16 = (("dtype", "fp8_e4m3"), ("in_use", "true")), (("dtype", "bfloat16"), ("in_use", "false"))
+    assert (await scrape(client))[name] == {fp8: 1024, bfloat16: 512}
+    assert engine.info is not None
+    engine.info.kv_cache_dtype = "bfloat16"
+    assert (await scrape(client))[name] == {(("dtype", "bfloat16"), ("in_use", "true")): 1024}
 
 
 async def test_histograms_of_the_engine_are_cumulative(client: httpx.AsyncClient) -> None:

@@ -70,6 +70,7 @@ def test_an_unknown_variable_is_told_and_no_error(
         ("adapter_memory", 1.5),
         ("ping_seconds", 0),
         ("device", "tpu"),
+        ("kv_cache_dtype", "fp8"),
     ],
 )
 def test_bounds(field: str, value: object) -> None:

@@ -49,8 +49,10 @@ class CpuAttention:
         shape = (num_layers, num_blocks, num_kv_heads, block_size // TILE)
         self._key = _zeros((*shape, self._size, TILE), cache_dtype)
         self._value = _zeros((*shape, TILE, self._size), cache_dtype)
-        self._arrays = as_array(self._key), as_array(self._value)
-        self._caches = [Cache(*pair) for pair in zip(*self._arrays, strict=True)]
+        scaled = num_blocks if cache_dtype.itemsize == 1 else 0
+        self._scales = _zeros((num_layers, scaled, *shape[2:], 2, TILE), torch.bfloat16)
+        self._arrays = as_array(self._key), as_array(self._value), as_array(self._scales)
+        self._caches = [Cache(*layer) for layer in zip(*self._arrays, strict=True)]
         self._scale = np.float32(scale)
         self._windows = np.array([NO_WINDOW if window is None else window for window in sliding_window])
         self._group = group = num_heads // num_kv_heads
@@ -65,6 +67,11 @@ class CpuAttention:
         self._batch: Batch | None = None
         self._arguments: Paged | None = None
         self._heads: WeakKeyDictionary[Rotary, Heads] = WeakKeyDictionary()
+
+    @property
+    def _tensors(self) -> list[torch.Tensor]:
+        """All that has blocks."""
+        return [self._key, self._value, *([self._scales] if len(self._scales[0]) else [])]
 
     @property
     def rotates_in_kernel(self) -> bool:
@@ -117,11 +124,11 @@ class CpuAttention:
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:
-            for cache in (self._key, self._value):
+            for cache in self._tensors:
                 cache[:, destination] = cache[:, source]
 
     def cache_bytes(self) -> int:
-        return self._key.nbytes + self._value.nbytes
+        return sum(cache.nbytes for cache in self._tensors)
 
     def warm_up(self, compute_dtype: torch.dtype) -> None:
         """Compile (or fetch from numba's cache) every kernel for activations of this dtype. Overwrites block 0."""
@@ -142,6 +149,7 @@ class CpuAttention:
         return Paged(
             key=self._arrays[0],
             value=self._arrays[1],
+            scales=self._arrays[2],
             positions=batch.positions.numpy(),
             slots=batch.slot_mapping.numpy(),
             block_tables=batch.block_tables.numpy(),

@@ -4,6 +4,7 @@ import torch
 
 from ..batch import Batch
 from .backend import Rotary
+from .eight_bits import dequantize, quantize
 
 
 class ReferenceAttention:
@@ -27,6 +28,8 @@ class ReferenceAttention:
         assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
         shape = (2, num_layers, num_blocks * block_size, num_kv_heads, head_dim)
         self._cache = torch.zeros(shape, dtype=cache_dtype, device=device)
+        scales = (*shape[:-1], 1) if cache_dtype.itemsize == 1 else (2, num_layers, 0)
+        self._scales = torch.zeros(scales, dtype=torch.bfloat16, device=device)
         self._block_size = block_size
         self._num_heads = num_heads
         self._scale = scale
@@ -34,8 +37,11 @@ class ReferenceAttention:
         self._compute_dtype = compute_dtype
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
-        self._cache[0, layer, batch.slot_mapping] = key.to(self._cache.dtype)
-        self._cache[1, layer, batch.slot_mapping] = value.to(self._cache.dtype)
+        for place, heads in enumerate((key, value)):
+            if self._cache.itemsize == 1:
+                heads, scales = quantize(heads, self._cache.dtype)
+                self._scales[place, layer, batch.slot_mapping] = scales.bfloat16()
+            self._cache[place, layer, batch.slot_mapping] = heads.to(self._cache.dtype)
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         kv_heads, head_dim = self._cache.shape[3:]
@@ -58,10 +64,17 @@ class ReferenceAttention:
         offsets = torch.arange(length, device=query.device)
         slots = blocks[offsets // self._block_size].long() * self._block_size + offsets % self._block_size
         group = self._num_heads // self._cache.shape[3]
-        key, value = self._cache[:, layer, slots].to(self._compute_dtype).repeat_interleave(group, dim=2)
+        key, value = self._heads(layer, slots).repeat_interleave(group, dim=2)
         scores = torch.einsum("thd,shd->hts", query.to(self._compute_dtype), key) * self._scale
         scores.masked_fill_(~self._visible(layer, len(query), length, query.device), float("-inf"))
         return torch.einsum("hts,shd->thd", scores.softmax(dim=-1), value)
+
+    def _heads(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        """Keys and values at `slots` [S] as they count: [2, S, G, D]."""
+        stored = self._cache[:, layer, slots]
+        if self._cache.itemsize == 1:
+            return dequantize(stored, self._scales[:, layer, slots], self._compute_dtype)
+        return stored.to(self._compute_dtype)
 
     def _visible(self, layer: int, queries: int, length: int, device: torch.device) -> torch.Tensor:
         """[queries, length] bool: which key each of the last `queries` tokens may see."""
@@ -71,12 +84,15 @@ class ReferenceAttention:
         return (distance >= 0) & (distance < (length if window is None else window))
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        blocks = self._cache.view(*self._cache.shape[:2], -1, self._block_size, *self._cache.shape[3:])
-        for source, destination in pairs:
-            blocks[:, :, destination] = blocks[:, :, source]
+        for tokens in (self._cache, self._scales):
+            for source, destination in pairs if tokens.numel() else []:
+                tokens[:, :, self._slots(destination)] = tokens[:, :, self._slots(source)]
+
+    def _slots(self, block: int) -> slice:
+        return slice(block * self._block_size, (block + 1) * self._block_size)
 
     def cache_bytes(self) -> int:
-        return self._cache.nbytes
+        return self._cache.nbytes + self._scales.nbytes
 
 
 def rotate(heads: torch.Tensor, rotary: Rotary, positions: torch.Tensor) -> torch.Tensor:

@@ -2,14 +2,23 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
-STORAGE = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
-"""numba knows neither of the short floats: their bits travel as integers, told apart by sign (see vector.py)."""
+from .storage import E5M2
+
+STORAGE = {
+    torch.bfloat16: (torch.uint16, np.dtype(np.uint16)),
+    torch.float16: (torch.int16, np.dtype(np.int16)),
+    torch.float8_e4m3fn: (torch.uint8, np.dtype(np.uint8)),
+    torch.float8_e5m2: (torch.uint8, E5M2),
+}
+"""numba knows none of the short floats: their bits travel as what storage.py takes for them."""
 
 
 def as_array(tensor: torch.Tensor) -> Any:
-    """A view of a contiguous CPU tensor: float32 as it is, bfloat16 as uint16, float16 as int16."""
-    if tensor.dtype is torch.float32:
+    """A view of a contiguous CPU tensor: float32 and int8 as they are, shorter floats as their bits."""
+    if tensor.dtype not in STORAGE:
         return tensor.numpy()
-    return tensor.view(STORAGE[tensor.dtype]).numpy()
+    bits, element = STORAGE[tensor.dtype]
+    return tensor.view(bits).numpy().view(element)

@@ -1,7 +1,7 @@
 """Sixteen float32 lanes as a numba type, for the loops that LLVM does not keep in registers by itself.
 
-Memory is a C-contiguous array read by flat index; its element type says the storage: float32, uint16 (bfloat16 bits) or
-int16 (float16 bits). Arithmetic is always float32. A tuple of vectors is a register tile.
+Memory is a C-contiguous array read by flat index; its element type says what it stores (storage.py). Arithmetic is
+always float32. A tuple of vectors is a register tile.
 """
 
 import math
@@ -12,12 +12,23 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
-LANES: Final = 16
-FLOAT: Final = ir.FloatType()
-VECTOR: Final = ir.VectorType(FLOAT, LANES)
-INTEGERS: Final = ir.VectorType(ir.IntType(32), LANES)
-SHORTS: Final = ir.VectorType(ir.IntType(16), LANES)
-HALVES: Final = ir.VectorType(ir.HalfType(), LANES)
+from .storage import (
+    FLOAT,
+    INTEGERS,
+    LIMITS,
+    TWICE_BYTES,
+    VECTOR,
+    alignment,
+    call,
+    floats,
+    integers,
+    narrow,
+    pairs,
+    stored_type,
+    widen,
+    widen_pair,
+)
+from .storage import LANES as LANES
 
 Array = Any
 """A C-contiguous numpy array, inside a kernel."""
@@ -70,7 +81,7 @@ def scatter(typing: Any, array: Any, index: Any, stride: Any, value: Any) -> Gen
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
         array_value, at, step, lanes = arguments
         data = context.make_array(signature.args[0])(context, builder, array_value).data
-        stored = _to_storage(builder, signature.args[0], lanes)
+        stored = narrow(builder, signature.args[0].dtype, lanes)
         for lane in range(LANES):
             element = builder.extract_element(stored, ir.Constant(ir.IntType(32), lane))
             pointer = builder.gep(data, [at])
@@ -79,6 +90,20 @@ def scatter(typing: Any, array: Any, index: Any, stride: Any, value: Any) -> Gen
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, vector), generate
+
+
+@intrinsic
+def prefetch(typing: Any, array: Any, index: Any) -> Generated:
+    """Bring the cache line of an element near the processor; what is read later need not be waited for"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        array_value, at = arguments
+        pointer = _pointer(context, builder, signature.args[0], array_value, at, ir.IntType(8))
+        hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 2, 1)]
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), (pointer, *hints), ())
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
 
 
 @intrinsic
@@ -137,12 +162,45 @@ def maximum(typing: Any, left: Any, right: Any) -> Generated:
 
 @intrinsic
 def largest(typing: Any, value: Any) -> Generated:
-    """The largest lane, as a scalar"""
+    """The largest lane, none of them NaN, as a scalar"""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        return _call(builder, "llvm.vector.reduce.fmax.v16f32", FLOAT, arguments, ())
+        return call(builder, "llvm.vector.reduce.fmax.v16f32", FLOAT, arguments, ("nnan",))
 
     return types.float32(vector), generate
+
+
+@intrinsic
+def farther(typing: Any, left: Any, right: Any) -> Generated:
+    """The magnitude of each lane that is farther from zero; NaN is farthest"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        bits = [builder.and_(builder.bitcast(lanes, INTEGERS), integers(0x7FFFFFFF)) for lanes in arguments]
+        return builder.bitcast(builder.select(builder.icmp_unsigned(">", *bits), *bits), VECTOR)
+
+    return vector(vector, vector), generate
+
+
+@intrinsic
+def farthest(typing: Any, value: Any) -> Generated:
+    """The largest of lanes that `farther` answered, as a scalar; NaN where one is"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        bits = builder.bitcast(arguments[0], INTEGERS)
+        most = call(builder, "llvm.vector.reduce.umax.v16i32", ir.IntType(32), (bits,), ())
+        return builder.bitcast(most, FLOAT)
+
+    return types.float32(vector), generate
+
+
+@intrinsic
+def limit(typing: Any, array: Any) -> Generated:
+    """The largest number that an array of 8-bit elements holds; infinity for the others"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return ir.Constant(FLOAT, LIMITS.get(signature.args[0].dtype, math.inf))
+
+    return types.float32(array), generate
 
 
 @intrinsic
@@ -151,7 +209,7 @@ def total(typing: Any, value: Any) -> Generated:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
         start = ir.Constant(FLOAT, 0.0)
-        return _call(builder, "llvm.vector.reduce.fadd.v16f32", FLOAT, (start, arguments[0]), ("reassoc",))
+        return call(builder, "llvm.vector.reduce.fadd.v16f32", FLOAT, (start, arguments[0]), ("reassoc",))
 
     return types.float32(vector), generate
 
@@ -184,10 +242,11 @@ def load_tile(typing: Any, array: Any, index: Any, stride: Any, rows: Any, colum
     tile = _tile_type(shape[0] * shape[1])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        values = [
-            _load(context, builder, signature.args[0], arguments[0], at)
-            for at in _tile_indices(builder, arguments[1], arguments[2], *shape)
-        ]
+        indices = _tile_indices(builder, arguments[1], arguments[2], *shape)
+        if shape[1] % 2 == 0 and pairs(signature.args[0].dtype):
+            couples = [_load_pair(context, builder, signature.args[0], arguments[0], at) for at in indices[::2]]
+            return context.make_tuple(builder, tile, [value for couple in couples for value in couple])
+        values = [_load(context, builder, signature.args[0], arguments[0], at) for at in indices]
         return context.make_tuple(builder, tile, values)
 
     return tile(array, types.intp, types.intp, rows, columns), generate
@@ -226,6 +285,19 @@ def add_products(typing: Any, tile: Any, scalars: Any, index: Any, stride: Any, 
     return tile(tile, scalars, types.intp, types.intp, vectors), generate
 
 
+@intrinsic
+def multiply_columns(typing: Any, tile: Any, vectors: Any) -> Generated:
+    """tile[row, column] * vectors[column]"""
+    columns = len(vectors)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        values, factors = (cgutils.unpack_tuple(builder, argument) for argument in arguments)
+        products = [builder.fmul(value, factors[at % columns]) for at, value in enumerate(values)]
+        return context.make_tuple(builder, tile, products)
+
+    return tile(tile, vectors), generate
+
+
 def _tile_type(count: int) -> Any:
     return types.UniTuple(vector, count)  # type: ignore[attr-defined]
 
@@ -243,72 +315,41 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 
 
 def _load(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    if array_type.dtype == types.float32:
-        return builder.load(_pointer(context, builder, array_type, array, index, VECTOR), align=4)
-    if array_type.dtype == types.int16:
-        halves = builder.load(_pointer(context, builder, array_type, array, index, HALVES), align=2)
-        return builder.fpext(halves, VECTOR)
-    assert array_type.dtype == types.uint16
-    bits = builder.load(_pointer(context, builder, array_type, array, index, SHORTS), align=2)
-    return builder.bitcast(builder.shl(builder.zext(bits, INTEGERS), _integers(16)), VECTOR)
+    dtype = array_type.dtype
+    pointer = _pointer(context, builder, array_type, array, index, stored_type(dtype))
+    return widen(builder, dtype, builder.load(pointer, align=alignment(dtype)))
+
+
+def _load_pair(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> list[Any]:
+    pointer = _pointer(context, builder, array_type, array, index, TWICE_BYTES)
+    return widen_pair(builder, array_type.dtype, builder.load(pointer, align=1))
 
 
 def _store(context: Any, builder: Any, array_type: Any, array: Any, index: Any, value: Any) -> None:
-    stored = _to_storage(builder, array_type, value)
+    stored = narrow(builder, array_type.dtype, value)
     pointer = _pointer(context, builder, array_type, array, index, stored.type)
-    builder.store(stored, pointer, align=array_type.dtype.bitwidth // 8)
-
-
-def _to_storage(builder: Any, array_type: Any, value: Any) -> Any:
-    if array_type.dtype == types.float32:
-        return value
-    if array_type.dtype == types.int16:
-        return builder.fptrunc(value, HALVES)
-    assert array_type.dtype == types.uint16
-    return _bfloat16_bits(builder, value)
-
-
-def _bfloat16_bits(builder: Any, value: Any) -> Any:
-    bits = builder.bitcast(value, INTEGERS)
-    odd = builder.and_(builder.lshr(bits, _integers(16)), _integers(1))
-    rounded = builder.lshr(builder.add(bits, builder.add(odd, _integers(0x7FFF))), _integers(16))
-    is_nan = builder.fcmp_unordered("uno", value, value)
-    return builder.trunc(builder.select(is_nan, _integers(0x7FC0), rounded), SHORTS)
+    builder.store(stored, pointer, align=alignment(array_type.dtype))
 
 
 def _exp(builder: Any, x: Any) -> Any:
     """2^n e^r with n the nearest integer to x / ln 2; a Taylor polynomial of degree 6 on |r| <= ln 2 / 2."""
-    vanishes = builder.fcmp_ordered("<", x, _floats(-87.0))
-    bounded = builder.select(builder.fcmp_ordered(">=", x, _floats(-87.0)), x, _floats(-87.0))
-    n = _call(builder, "llvm.rint.v16f32", VECTOR, (builder.fmul(bounded, _floats(math.log2(math.e))),), ())
+    vanishes = builder.fcmp_ordered("<", x, floats(-87.0))
+    bounded = builder.select(builder.fcmp_ordered(">=", x, floats(-87.0)), x, floats(-87.0))
+    n = call(builder, "llvm.rint.v16f32", VECTOR, (builder.fmul(bounded, floats(math.log2(math.e))),), ())
     high = 0.693359375  # nine bits, so that n * high is exact
-    r = _multiply_add(builder, n, _floats(-high), x)
-    r = _multiply_add(builder, n, _floats(high - math.log(2)), r)
-    power = _floats(1 / math.factorial(6))
+    r = _multiply_add(builder, n, floats(-high), x)
+    r = _multiply_add(builder, n, floats(high - math.log(2)), r)
+    power = floats(1 / math.factorial(6))
     for degree in range(5, -1, -1):
-        power = _multiply_add(builder, power, r, _floats(1 / math.factorial(degree)))
-    exponent = builder.shl(builder.add(builder.fptosi(n, INTEGERS), _integers(127)), _integers(23))
-    return builder.select(vanishes, _floats(0.0), builder.fmul(power, builder.bitcast(exponent, VECTOR)))
+        power = _multiply_add(builder, power, r, floats(1 / math.factorial(degree)))
+    exponent = builder.shl(builder.add(builder.fptosi(n, INTEGERS), integers(127)), integers(23))
+    return builder.select(vanishes, floats(0.0), builder.fmul(power, builder.bitcast(exponent, VECTOR)))
 
 
 def _multiply_add(builder: Any, left: Any, right: Any, addend: Any) -> Any:
-    return _call(builder, "llvm.fmuladd.v16f32", VECTOR, (left, right, addend), ())
-
-
-def _call(builder: Any, name: str, answer: Any, arguments: Sequence[Any], flags: tuple[str, ...]) -> Any:
-    function_type = ir.FunctionType(answer, [argument.type for argument in arguments])
-    function = cgutils.get_or_insert_function(builder.module, function_type, name)
-    return builder.call(function, arguments, fastmath=flags)
+    return call(builder, "llvm.fmuladd.v16f32", VECTOR, (left, right, addend), ())
 
 
 def _splat(builder: Any, scalar: Any) -> Any:
     lane = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(lane, ir.Constant(VECTOR, ir.Undefined), ir.Constant(INTEGERS, [0] * LANES))
-
-
-def _floats(value: float) -> Any:
-    return ir.Constant(VECTOR, [value] * LANES)
-
-
-def _integers(value: int) -> Any:
-    return ir.Constant(INTEGERS, [value] * LANES)

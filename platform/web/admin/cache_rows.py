@@ -7,6 +7,7 @@ from typing import Final
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.registry.views import Adapter, Version
 
+from ..kv_cache import dtype_words, tokens
 from ..state import State
 from ..units import count_words, size_words
 from .residency import idle_seconds, idle_words, next_out
@@ -58,6 +59,9 @@ class CacheView:
     host_capacity: str
     """Empty where there is no host cache."""
     host_share: float
+    kv_tokens: str
+    """That fit in the KV cache; `kv_words`: its dtype and size."""
+    kv_words: str
     pinned: int
     evictions: int
     next_name: str | None
@@ -86,6 +90,8 @@ def cache_view(state: State, tenant: str, most: int) -> CacheView | None:
         host_used=size_words(host_used),
         host_capacity=size_words(host_capacity) if host_capacity else "",
         host_share=_percent(host_used, host_capacity),
+        kv_tokens=f"{tokens(info):,}",
+        kv_words=f"{dtype_words(info)}, {size_words(info.kv_cache_bytes)}",
         pinned=sum(one.pinned for one in known),
         evictions=sum(one.evictions for one in known),
         next_name=_name(*owners[leaving.digest]) if leaving else None,

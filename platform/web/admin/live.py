@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
 from ..dependencies import StateOf
+from ..kv_cache import dtype_words, tokens
 from ..state import State
 from ..units import size_words
 from .live_state import live_state
@@ -83,13 +84,12 @@ def _facts(state: State) -> list[tuple[str, str]]:
     info = state.engine.info
     if info is None:
         return [("Base", state.settings.base_name)]
-    tokens = info.num_blocks * info.block_size
     return [
         ("Base", state.settings.base_name),
         ("Architecture", info.architecture),
         ("Context", f"{info.max_model_len:,} tokens"),
         ("Weights", f"{info.quantization or info.dtype}, {size_words(info.weight_bytes)}"),
-        ("KV cache", f"{tokens:,} tokens, {size_words(info.kv_cache_bytes)}"),
+        ("KV cache", f"{tokens(info):,} tokens in {dtype_words(info)}, {size_words(info.kv_cache_bytes)}"),
         ("Adapter memory", size_words(info.adapter_memory)),
         ("Compute", info.compute),
     ]

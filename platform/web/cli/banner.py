@@ -5,6 +5,7 @@ import shlex
 
 from rich.console import Console
 
+from ..kv_cache import dtype_words, tokens
 from ..state import State
 from .demo import example_question
 
@@ -65,4 +66,4 @@ def _quantization_line(state: State) -> list[str]:
 
 def _cache_words(state: State) -> str:
     info = state.engine.info
-    return "" if info is None else f"{info.num_blocks * info.block_size:,} tokens, {info.dtype} on {info.device}"
+    return "" if info is None else f"{tokens(info):,} tokens in {dtype_words(info)} on {info.device}"

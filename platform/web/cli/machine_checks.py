@@ -45,7 +45,7 @@ def check_compute(settings: Settings) -> Check:
 def check_memory(settings: Settings) -> Check:
     """Whether adapters and KV cache fit beside the weights."""
     from loraplex.engine.device import choose_device, free_memory
-    from loraplex.engine.kv_cache import plan_kv_cache
+    from loraplex.engine.kv_cache import choose_cache_dtype, plan_kv_cache
 
     folder = resolve_model_folder(settings.model)
     config, model = settings.engine_config(folder), ModelConfig.from_folder(folder)
@@ -53,9 +53,9 @@ def check_memory(settings: Settings) -> Check:
     free = free_memory()
     adapters = config.adapter_memory + config.adapter_host_memory
     left = free - weights - adapters
-    item_bytes = choose_device(config, model).stored_dtype.itemsize
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, choose_device(config, model).stored_dtype)
     longest = config.max_model_len or model.max_position_embeddings
-    plan = plan_kv_cache(config, model, longest, item_bytes, max(0, left))
+    plan = plan_kv_cache(config, model, longest, cache_dtype, max(0, left))
     needs = {"weights": weights, "adapters": adapters, "KV cache": plan.bytes}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
     what = f"memory: {size_words(free)} free; {words} for {plan.num_usable * config.block_size:,} tokens"

@@ -28,9 +28,9 @@ def make_backends(
     return CpuAttention(**shape), ReferenceAttention(**shape, compute_dtype=torch.float64)
 
 
-def make_batch(sequences: list[tuple[int, int]], block_size: int = 16, seed: int = 0) -> Batch:
+def make_batch(sequences: list[tuple[int, int]], block_size: int = 16, seed: int = 0, blocks: int = BLOCKS) -> Batch:
     """sequences: (tokens already cached, new tokens), each with its own blocks in random order."""
-    shuffled = torch.randperm(BLOCKS, generator=torch.Generator().manual_seed(seed)).tolist()
+    shuffled = torch.randperm(blocks, generator=torch.Generator().manual_seed(seed)).tolist()
     lengths = [cached + new for cached, new in sequences]
     widest = max(-(-length // block_size) for length in lengths)
     tables = [[shuffled.pop() for _ in range(-(-length // block_size))] for length in lengths]

@@ -26,7 +26,9 @@ FITTING: list[tuple[str, torch.dtype, dict[str, Any]]] = [
 ]
 
 
-def load(folder: Path, stored: torch.dtype, scheme: Any = StoredFloatLinear) -> tuple[Decoder, CpuAttention]:
+def load(
+    folder: Path, stored: torch.dtype, scheme: Any = StoredFloatLinear, cache: torch.dtype | None = None
+) -> tuple[Decoder, CpuAttention]:
     config = ModelConfig.from_folder(folder)
     choice = Choice(lambda inputs, outputs: scheme(inputs, outputs, stored), torch.float32, "for a test")
     decoder = DecoderLoader(config, Checkpoint(folder), choice, stored).load(128)
@@ -37,7 +39,7 @@ def load(folder: Path, stored: torch.dtype, scheme: Any = StoredFloatLinear) -> 
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        cache_dtype=stored,
+        cache_dtype=cache or stored,
         scale=config.head_dim**-0.5,
         sliding_window=list(config.sliding_windows),
     )
@@ -89,6 +91,16 @@ def batch(counts: list[int], lengths: list[int], table: PageTable | None, slots:
 
 @pytest.mark.parametrize(("family", "stored", "overrides"), FITTING)
 def test_same_bits(tmp_path: Path, family: str, stored: torch.dtype, overrides: dict[str, Any]) -> None:
+    compare_steps(tmp_path, family, stored, overrides, stored)
+
+
+def test_same_bits_with_keys_and_values_of_8_bits(tmp_path: Path) -> None:
+    compare_steps(tmp_path, *FITTING[0], torch.float8_e4m3fn)
+
+
+def compare_steps(
+    tmp_path: Path, family: str, stored: torch.dtype, overrides: dict[str, Any], cache_dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     folder = make_checkpoint(tmp_path, family, **overrides)
     table = page_table(folder, stored)
@@ -100,7 +112,7 @@ def test_same_bits(tmp_path: Path, family: str, stored: torch.dtype, overrides: 
     ]
     outputs = []
     for fused in (False, True):
-        decoder, cache = load(folder, stored)
+        decoder, cache = load(folder, stored, cache=cache_dtype)
         if fused:
             decoder.fuse(cache)
             assert decoder.fused is not None

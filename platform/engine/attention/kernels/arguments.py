@@ -10,6 +10,8 @@ class Paged(NamedTuple):
     """[L, N, G, B, D, 16]"""
     value: Any
     """[L, N, G, B, 16, D]"""
+    scales: Any
+    """[L, N, G, B, 2, 16], or [L, 0] and so on"""
     positions: Any
     """[T] int64"""
     slots: Any

@@ -5,6 +5,10 @@ The key cache [N, G, B, D, 16] has sixteen keys side by side, the value cache [N
 the other, so that both products run over whole vectors. The query heads of one KV head are rows of one matrix: a tile
 of `rows` of them stays in registers while keys and values stream by. Keys come in spans that start at multiples of
 SPAN, with a running maximum and sum; a row's operations and their order depend on its own position only.
+
+Keys and values of 8 bits have scales [N, G, B, 2, 16]: of the sixteen keys of a tile, then of its values. They become
+float32 as they are loaded and all sums are float32; the scales multiply what whole keys and values are worth: the
+scores, and the weights.
 """
 
 import math
@@ -27,6 +31,8 @@ from ...kernels.vector import (
     maximum,
     multiply,
     multiply_add,
+    multiply_columns,
+    prefetch,
     splat,
     store,
     store_tile,
@@ -49,10 +55,12 @@ Its sums go to slot PARTIAL when other items see the rest of its keys; -1: to th
 
 
 class Cache(NamedTuple):
-    """One layer's tiles, as stored: float32, uint16 (bfloat16 bits) or int16 (float16 bits)."""
+    """One layer's tiles, as stored (kernels/storage.py)."""
 
     key: Any
     value: Any
+    scales: Any
+    """uint16 (bfloat16 bits); without elements where keys and values have more than 8 bits"""
 
 
 class Step(NamedTuple):
@@ -204,7 +212,7 @@ def _attend_span(
     if end <= max(start, position + row // group - window + 1):
         return
     count = end - start
-    _score(cache.key, scratch, row, count, rows)
+    _score(cache, scratch, row, count, rows)
     for index in range(len(rows)):
         here = position + (row + index) // group
         filled = _round_up(count)
@@ -213,6 +221,8 @@ def _attend_span(
         for hidden in range(min(filled, here + 1 - window - start)):
             scratch.scores[index, hidden] = -np.inf
         _weigh(scratch, row + index, index, filled)
+        if cache.scales.size:
+            _weigh_values(cache.scales, scratch, index, count)
     _blend(cache.value, scratch, row, count, rows, columns)
 
 
@@ -223,20 +233,42 @@ def _round_up(count: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _score(key: Array, scratch: Scratch, row: int, count: int, rows: Shape) -> None:
+def _score(cache: Cache, scratch: Scratch, row: int, count: int, rows: Shape) -> None:
     size = scratch.query.shape[1]
     last = (count - 1) // TILE
     for first in range(0, count, 2 * TILE):
-        left = scratch.tiles[first // TILE] * size * TILE
-        right = scratch.tiles[min(first // TILE + 1, last)] * size * TILE
+        tiles = scratch.tiles[first // TILE], scratch.tiles[min(first // TILE + 1, last)]
+        left, right = tiles[0] * size * TILE, tiles[1] * size * TILE
         tile = zeros(rows, PAIR)
-        for d in range(size):
-            keys = (load(key, left + d * TILE), load(key, right + d * TILE))
-            tile = add_products(tile, scratch.query, row * size + d, size, keys)
+        if row == 0:
+            _fetch(cache, scratch, first // TILE, last)
+        for d in range(0, size, 2):
+            lefts = load_tile(cache.key, left + d * TILE, 0, ONE, PAIR)
+            rights = load_tile(cache.key, right + d * TILE, 0, ONE, PAIR)
+            tile = add_products(tile, scratch.query, row * size + d, size, (lefts[0], rights[0]))
+            tile = add_products(tile, scratch.query, row * size + d + 1, size, (lefts[1], rights[1]))
+        if cache.scales.size:
+            scales = (load(cache.scales, tiles[0] * 2 * TILE), load(cache.scales, tiles[1] * 2 * TILE))
+            tile = multiply_columns(tile, scales)
         store_tile(scratch.scores, first, SPAN, rows, PAIR, tile)
 
 
 @njit(cache=True, nogil=True)
+def _fetch(cache: Cache, scratch: Scratch, first: int, last: int) -> None:
+    """Ask for what is needed after the scores of the tiles `first` and `first + 1`: the next keys, and the values."""
+    size = cache.key.shape[3] * TILE
+    line = 64 // cache.key.itemsize
+    for index in range(first, min(first + 2, last + 1)):
+        for at in range(scratch.tiles[index] * size, (scratch.tiles[index] + 1) * size, line):
+            prefetch(cache.value, at)
+    for index in range(first + 2, min(first + 4, last + 1)):
+        for at in range(scratch.tiles[index] * size, (scratch.tiles[index] + 1) * size, line):
+            prefetch(cache.key, at)
+        if cache.scales.size:
+            prefetch(cache.scales, scratch.tiles[index] * 2 * TILE)
+
+
+@njit(inline="always")
 def _weigh(scratch: Scratch, row: int, index: int, count: int) -> None:
     """Turn a row's scores into exp(score - running maximum), and bring its older sums to that maximum."""
     scores, state, begin = scratch.scores, scratch.state, index * SPAN
@@ -253,6 +285,15 @@ def _weigh(scratch: Scratch, row: int, index: int, count: int) -> None:
         store(scores, key, weights)
         weight_sum = add(weight_sum, weights)
     state[row, 1] += total(weight_sum)
+
+
+@njit(inline="always")
+def _weigh_values(scale: Array, scratch: Scratch, index: int, count: int) -> None:
+    """A row's weights times what its values are worth, after the sum of the weights was taken."""
+    for first in range(0, count, TILE):
+        at = index * SPAN + first
+        values = load(scale, (scratch.tiles[first // TILE] * 2 + 1) * TILE)
+        store(scratch.scores, at, multiply(load(scratch.scores, at), values))
 
 
 @njit(cache=True, nogil=True)

@@ -1,6 +1,7 @@
 """Write keys and values into the tiles of the cache, rotating query and key on the way.
 
-Shapes: T tokens, H query heads, G KV heads, D head size, the cache of paged.py.
+Shapes: T tokens, H query heads, G KV heads, D head size, the cache of paged.py. With 8 bits every key and every value
+gets the scale of its own largest number.
 """
 
 import math
@@ -9,7 +10,21 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numba import njit, prange
 
-from ...kernels.vector import Array, load, multiply, multiply_add, scatter, splat, store, total
+from ...kernels.vector import (
+    Array,
+    Shape,
+    divide,
+    farther,
+    farthest,
+    limit,
+    load,
+    multiply,
+    multiply_add,
+    scatter,
+    splat,
+    store,
+    total,
+)
 from .paged import TILE, Cache
 
 SERIAL_TOKENS: Final = 16
@@ -37,8 +52,8 @@ def write(key: Array, value: Array, slots: Array, cache: Cache) -> None:
     for token in range(len(slots)):
         for head in range(heads):
             source = (token * heads + head) * size
-            _write_key(key, source, cache.key, slots[token], head)
-            _write_value(value, source, cache.value, slots[token], head)
+            _write_key(key, source, cache, slots[token], head)
+            _write_value(value, source, cache, slots[token], head)
 
 
 @njit(cache=True, nogil=True)
@@ -71,8 +86,8 @@ def _token(
     start += query_heads * size
     for head in range(kv_heads):
         _rotate(qkv, start + head * size, heads.key_norm, heads, position, buffer, 0)
-        _write_key(buffer, 0, cache.key, slot, head)
-        _write_value(qkv, start + (kv_heads + head) * size, cache.value, slot, head)
+        _write_key(buffer, 0, cache, slot, head)
+        _write_value(qkv, start + (kv_heads + head) * size, cache, slot, head)
 
 
 @njit(cache=True, nogil=True)
@@ -102,19 +117,54 @@ def _inverse_rms(source: Array, at: int, size: int, eps: float) -> np.float32:
 
 
 @njit(cache=True, nogil=True)
-def _write_key(source: Array, at: int, key: Array, slot: int, head: int) -> None:
-    heads, tiles, size = key.shape[1:4]
-    tile = (slot // (tiles * TILE) * heads + head) * tiles + slot % (tiles * TILE) // TILE
+def _write_key(source: Array, at: int, cache: Cache, slot: int, head: int) -> None:
+    size = cache.key.shape[3]
+    tile = _tile(cache.key.shape, slot, head)
     target = tile * size * TILE + slot % TILE
-    for d in range(0, size, TILE):
-        scatter(key, target + d * TILE, TILE, load(source, at + d))
+    if cache.scales.size:
+        scale = splat(_choose_scale(source, at, size, cache, tile * 2 * TILE + slot % TILE))
+        for d in range(0, size, TILE):
+            scatter(cache.key, target + d * TILE, TILE, divide(load(source, at + d), scale))
+    else:
+        for d in range(0, size, TILE):
+            scatter(cache.key, target + d * TILE, TILE, load(source, at + d))
 
 
 @njit(cache=True, nogil=True)
-def _write_value(source: Array, at: int, value: Array, slot: int, head: int) -> None:
-    heads, tiles = value.shape[1:3]
-    size = value.shape[4]
-    tile = (slot // (tiles * TILE) * heads + head) * tiles + slot % (tiles * TILE) // TILE
+def _write_value(source: Array, at: int, cache: Cache, slot: int, head: int) -> None:
+    size = cache.key.shape[3]
+    tile = _tile(cache.key.shape, slot, head)
     target = (tile * TILE + slot % TILE) * size
-    for d in range(0, size, TILE):
-        store(value, target + d, load(source, at + d))
+    if cache.scales.size:
+        scale = splat(_choose_scale(source, at, size, cache, (tile * 2 + 1) * TILE + slot % TILE))
+        for d in range(0, size, TILE):
+            store(cache.value, target + d, divide(load(source, at + d), scale))
+    else:
+        for d in range(0, size, TILE):
+            store(cache.value, target + d, load(source, at + d))
+
+
+@njit(inline="always")
+def _tile(shape: Shape, slot: int, head: int) -> int:
+    """Where a slot's tile is among those of all blocks and heads; `shape` is that of the keys."""
+    heads, tiles = shape[1], shape[2]
+    return (slot // (tiles * TILE) * heads + head) * tiles + slot % (tiles * TILE) // TILE
+
+
+@njit(cache=True, nogil=True)
+def _choose_scale(source: Array, at: int, size: int, cache: Cache, target: int) -> np.float32:
+    """Store the scale with which a head just fits, and answer what to divide by. NaN if the head has NaN."""
+    top = splat(np.float32(0))
+    for d in range(at, at + size, TILE):
+        top = farther(top, load(source, d))
+    bits = _bfloat16_above(farthest(top) / limit(cache.key))
+    cache.scales.reshape(cache.scales.size)[target] = bits
+    return np.uint32(bits << 16).view(np.float32) if bits else np.float32(1)
+
+
+@njit(inline="always")
+def _bfloat16_above(value: np.float32) -> np.uint32:
+    """Bits of the least bfloat16 that is not below, so that nothing saturates."""
+    if np.isnan(value):
+        return np.uint32(0x7FC0)
+    return (np.float32(value).view(np.uint32) + np.uint32(0xFFFF)) >> np.uint32(16)

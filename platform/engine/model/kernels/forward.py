@@ -238,7 +238,7 @@ def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lor
     """As DecoderLayer.apply: rooms.x is what was computed last and not yet added to the residual stream."""
     x, residual, normed, scratch, workers = rooms.x, rooms.residual, rooms.normed, rooms.scratch, paged.workers
     attended = rooms.attended.reshape(len(x), sizes.heads * sizes.head_dim)
-    cache = Cache(paged.key[layer], paged.value[layer])
+    cache = Cache(paged.key[layer], paged.value[layer], paged.scales[layer])
     _norm(model, layer, INPUT_NORM, lora, tokens, x, residual, normed)
     _linear(model, layer, QKV, normed, rooms.qkv, scratch, workers)
     _lora(model, layer, lora, normed, rooms.qkv, 0, 0, 3)
