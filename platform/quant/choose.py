@@ -6,7 +6,8 @@ from itertools import groupby
 
 import torch
 
-from .coded import GROUP, CodedLinear, coded_form
+from .code_kernels import VECTORS
+from .coded import CodedLinear, coded_form
 from .config import QuantizationConfig
 from .dequantized import DequantizedLinear
 from .kernels.matrix import HAS_MATRIX
@@ -70,8 +71,10 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
     reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
     if HAS_MATRIX and (storage == torch.bfloat16 or quantization is not None):
         reason += " in matrix registers (AMX)"
-    if quantization is not None and any((layout.group_size or 0) % GROUP for layout in quantization.linears.layouts):
-        reason += f", groups of no multiple of {GROUP} inputs expanded to float32"
+    if quantization is not None and any(
+        (layout.group_size or 0) % VECTORS.step for layout in quantization.linears.layouts
+    ):
+        reason += f", groups of no multiple of {VECTORS.step} inputs expanded to float32"
     return Choice(
         lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage),
         torch.float32,

@@ -32,8 +32,8 @@ from tests.quant.made_checkpoints import CASES, make_quantized, write_config
 from tests.quant.made_formats import compressed
 
 IDS = torch.arange(3, 43)
-TOLERANCE = 1e-4
-"""Of the largest logit: all of them are exact but for the order of sums."""
+TOLERANCE = 1e-3
+"""Of the largest logit: weights are exact, and kernels of integers keep 16 bits of each activation (2e-4 was seen)."""
 
 
 def load(folder: Path, stored: torch.dtype = torch.float32) -> Decoder:
