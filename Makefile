@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model bench bench-lora clean
+.PHONY: help serve test check fix demo-model bench bench-lora bench-quant clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -38,6 +38,9 @@ bench: .venv/.test ## tokens/s and TTFT beside transformers + peft
 
 bench-lora: .venv/.test ## what adapters cost beside the own base
 	$(BIN)/python -m benchmarks.lora $(ARGS)
+
+bench-quant: .venv/.test ## quantized weights and KV caches beside the own bfloat16
+	$(BIN)/python -m benchmarks.quant $(ARGS)
 
 clean: ## remove what the other words made, but no data
 	rm -rf .venv build platform/web/static/vendor platform/web/frontend/node_modules

@@ -67,6 +67,10 @@ class MeasuredEngine:
     def num_threads(self) -> int:
         return self._engine.info.num_threads
 
+    @property
+    def weight_bytes(self) -> int:
+        return self._engine.info.weight_bytes
+
     def count_loads(self) -> tuple[int, int]:
         """All loads, and those of them that came out of the host cache."""
         statuses = self._engine.adapters.statuses()

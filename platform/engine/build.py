@@ -58,7 +58,8 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
     with stages.timed("weights loaded"):
         checkpoint = Checkpoint(folder)
-        decoder = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype).load(max_model_len)
+        loader = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype, device.online)
+        decoder = loader.load(max_model_len)
     with stages.timed("memory reserved"):
         adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint, model))
         free = free_memory() - config.adapter_memory - config.adapter_host_memory
@@ -68,7 +69,8 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         sampler = Sampler()
         decoder.fuse(cache)
         warm_up(decoder, cache, adapters.table, sampler, config.block_size, max_model_len)
-    limits = _limits(config, model, max_model_len, f"{base.fingerprint} {device.stored_dtype} {cache_dtype}")
+    computed = f"{base.fingerprint} {device.stored_dtype} {cache_dtype} {device.online.words}"
+    limits = _limits(config, model, max_model_len, computed)
     scheduler = Scheduler(limits, BlockPool(plan.num_blocks, config.block_size), adapters)
     runner = ModelRunner(decoder, cache, adapters, sampler, config.block_size)
     core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters))
@@ -175,6 +177,8 @@ def _info(
         adapter_host_memory=config.adapter_host_memory,
         max_loaded_adapters=config.max_loaded_adapters,
         num_threads=device.num_threads,
-        quantization=model.quantization.words if model.quantization else "",
+        quantization="; ".join(
+            filter(None, [model.quantization.words if model.quantization else "", device.online.words])
+        ),
         load_seconds=load_seconds,
     )

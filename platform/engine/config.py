@@ -13,6 +13,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """auto, cpu or cuda."""
     dtype: str = "auto"
     """How weights are stored: auto (the checkpoint's), bfloat16, float16 or float32."""
+    quantization: str = "none"
+    """What float linears are rounded to as they are loaded: none, int4, int8 or fp8."""
+    head_quantization: str = "none"
+    """The same for the output head: none or int8."""
     max_model_len: int | None = None
     """Tokens of prompt plus output; None: what the checkpoint says."""
     max_num_seqs: int = 64

@@ -7,6 +7,7 @@ from typing import Final
 import torch
 
 from loraplex.quant.choose import Choice, choose_scheme
+from loraplex.quant.online import OnlineQuantization
 
 from .config import EngineConfig
 from .model.config import DTYPES, ModelConfig
@@ -22,6 +23,8 @@ class Device:
     stored_dtype: torch.dtype
     """Of the weights; of keys and values in the cache too, unless `kv_cache_dtype` says another."""
     scheme: Choice
+    online: OnlineQuantization
+    """What is done to float weights at load."""
     num_threads: int
     compute: str
     """What was chosen and why, in one sentence."""
@@ -34,9 +37,10 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
     stored = _stored_dtype(config.dtype, model.dtype)
     num_threads, sharing = set_threads(config.num_threads)
     device = torch.device("cpu")
+    online = OnlineQuantization(config.quantization, config.head_quantization)
     scheme = choose_scheme(device, stored, model.quantization)
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
-    return Device(device, stored, scheme, num_threads, f"cpu, {threads}, {scheme.reason}; {sharing}")
+    return Device(device, stored, scheme, online, num_threads, f"cpu, {threads}, {scheme.reason}; {sharing}")
 
 
 def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:

@@ -106,6 +106,10 @@ class Settings(BaseSettings):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
+    quantization: Literal["none", "int4", "int8", "fp8"] = Field(
+        "none", description="What the linears of a float checkpoint are rounded to as it is loaded"
+    )
+    head_quantization: Literal["none", "int8"] = Field("none", description="The same for the output head")
     max_model_len: Count | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
     max_num_seqs: Count = Field(64, description="Sequences that may run in one step")
     max_num_batched_tokens: Count = Field(512, description="Tokens one engine step may process")

@@ -1,6 +1,6 @@
 """Decoder: one transformer for every supported family; its configuration decides what the layers hold."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +9,7 @@ from loraplex.lora.norms import replace_norms
 from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.choose import Choice
 from loraplex.quant.formats.specification import Linear
+from loraplex.quant.online import OnlineQuantization
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.weights import Weight
 
@@ -86,6 +87,8 @@ class DecoderLoader:
     scheme: Choice
     stored_dtype: torch.dtype
     """What float weights are rounded to before anything else."""
+    online: OnlineQuantization = field(default_factory=OnlineQuantization)
+    """What is done to them then."""
 
     def load(self, max_model_len: int) -> Decoder:
         """ValueError when the tensors do not fit the configuration."""
@@ -119,7 +122,7 @@ class DecoderLoader:
 
     def _linear(self, layer: int, *kinds: str) -> LoraLinear:
         linears = [layer_linear(self.config, layer, kind) for kind in kinds]
-        weights = [self._stored(self.checkpoint.weight(self.config, linear)) for linear in linears]
+        weights = [self.online.linear(self._stored(self.checkpoint.weight(self.config, linear))) for linear in linears]
         method = self.scheme.create_for(weights)
         for part, (kind, linear) in enumerate(zip(kinds, linears, strict=True)):
             method.load(part, weights[part], self._bias(kind, linear))
@@ -137,7 +140,7 @@ class DecoderLoader:
         return None
 
     def _head(self) -> LinearMethod:
-        weight = self._stored(self.checkpoint.head(self.config))
+        weight = self.online.head_weight(self._stored(self.checkpoint.head(self.config)))
         method = self.scheme.create_for([weight])
         method.load(0, weight, None)
         method.finish()

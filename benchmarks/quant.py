@@ -1,0 +1,131 @@
+"""`make bench-quant`: quantized weights and KV caches beside the own bfloat16, a random checkpoint of 0.5B dimensions.
+
+Ratios measured in one run, all sides in turn, medians.
+
+    python -m benchmarks.quant [--rounds 5] [--only NAME ...] [--tiny]
+"""
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+from loraplex.engine.threads import prepare_environment
+
+prepare_environment()
+
+import torch  # noqa: E402
+
+from loraplex.engine.kv_cache import block_bytes  # noqa: E402
+from loraplex.engine.model.config import ModelConfig  # noqa: E402
+
+from .bench_attention_cpu import BLOCK, time_dtypes  # noqa: E402
+from .checkpoints import Dimensions, base_checkpoint  # noqa: E402
+from .engine import MeasuredEngine  # noqa: E402
+from .quant_cuda import figures, rows_of  # noqa: E402
+from .report import Row, publish, show  # noqa: E402
+from .scale import Scale, medians, tiny  # noqa: E402
+
+DECODE_STEPS = 16
+FORMS: dict[str, dict[str, str]] = {
+    "bf16": {},
+    "int4": {"quantization": "int4"},
+    "int4, int8 head": {"quantization": "int4", "head_quantization": "int8"},
+    "int8, int8 head": {"quantization": "int8", "head_quantization": "int8"},
+    "fp8": {"quantization": "fp8"},
+}
+"""int4 has the layout of AWQ: groups of 128 with zero points."""
+GOALS = {"int4": 0.55, "int4, int8 head": 0.40, "int8, int8 head": 0.62}
+"""Time of a token of one stream over that of bf16."""
+LEAST_SPEED = 0.95
+
+
+def weights(scale: Scale) -> list[Row]:
+    model = base_checkpoint(scale.dimensions)
+    engines = {name: MeasuredEngine(model, {}, 1 << 20, **settings) for name, settings in FORMS.items()}
+    rows = [_bytes_row(name, engine, scale.dimensions) for name, engine in engines.items()]
+    for what, measure in _MEASURES.items():
+        rates = medians({name: partial(measure, engine) for name, engine in engines.items()}, scale.rounds)
+        rows += _speed_rows(what, rates)
+    for engine in engines.values():
+        engine.close()
+    return rows
+
+
+_MEASURES: dict[str, Callable[[MeasuredEngine], float]] = {
+    "one stream": lambda engine: engine.decode_rate([None], 16, DECODE_STEPS),
+    "16 streams": lambda engine: engine.decode_rate([None] * 16, 16, DECODE_STEPS),
+    "prefill 4 x 512": lambda engine: engine.prefill_rate([None] * 4, 512),
+}
+
+
+def _speed_rows(what: str, rates: dict[str, float]) -> list[Row]:
+    rows = [Row(f"{what}: bf16", rates["bf16"], "tokens/s")]
+    for name in list(FORMS)[1:]:
+        if what == "one stream":
+            ratio, goal = rates["bf16"] / rates[name], GOALS.get(name)
+            rows.append(Row(f"{what}, {name}: time of a token / bf16", ratio, "x", goal, at_least=False))
+        else:
+            rows.append(Row(f"{what}, {name}: speed / bf16", rates[name] / rates["bf16"], "x", LEAST_SPEED))
+    return rows
+
+
+def _bytes_row(name: str, engine: MeasuredEngine, dimensions: Dimensions) -> Row:
+    return Row(f"bytes, {name} / arithmetic", engine.weight_bytes / _arithmetic(name, dimensions), "x", 1.05, False)
+
+
+def _arithmetic(name: str, dimensions: Dimensions) -> float:
+    """Bytes that the format says: codes, 16-bit scales and packed zero points; embedding and head as they are kept."""
+    config = ModelConfig.from_folder(base_checkpoint(dimensions))
+    linears = config.num_layers * sum(inputs * outputs for inputs, outputs in config.linear_shapes().values())
+    embedding = config.vocab_size * config.hidden_size
+    a_weight = {"bf16": 2.0, "int4": 0.5 + 2.5 / 128, "int8": 1.0, "fp8": 1.0}[name.partition(",")[0]]
+    return linears * a_weight + embedding * (2 + (1 if "head" in name else 2))
+
+
+def kv_cache(scale: Scale) -> list[Row]:
+    """Tokens that the same memory holds, and a decode step's attention."""
+    model = ModelConfig.from_folder(base_checkpoint(scale.dimensions))
+    ratio = block_bytes(model, BLOCK, torch.bfloat16) / block_bytes(model, BLOCK, torch.float8_e4m3fn)
+    cached, layers, rounds = (255, 1, 3) if scale.layers == 1 else (4095, 4, 8 * scale.rounds)
+    times = time_dtypes(cached=cached, layers=layers, rounds=rounds)
+    median = {name: statistics.median(seconds) for name, seconds in times.items()}
+    seconds_bf16 = median.pop("bfloat16")
+    return [
+        Row("KV cache, fp8: tokens that fit / bf16", ratio, "x", 1.9),
+        *(
+            Row(
+                f"KV cache, {name}: attention of 16 x {cached + 1}, speed / bf16",
+                seconds_bf16 / seconds,
+                "x",
+                1.0,
+            )
+            for name, seconds in median.items()
+        ),
+    ]
+
+
+def cuda(scale: Scale) -> list[Row]:
+    return [row for part in figures().values() for row in rows_of(part, scale.rounds)]
+
+
+PARTS: dict[str, Callable[[Scale], list[Row]]] = {"weights": weights, "kv": kv_cache, "cuda": cuda}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--tiny", action="store_true", help="small and fast, to see that it works; writes no result")
+    arguments = parser.parse_args()
+    notes = {"rounds": arguments.rounds, "cores": len(os.sched_getaffinity(0))}
+    for name in arguments.only:
+        if arguments.tiny:
+            show(f"quant-{name}, tiny", PARTS[name](tiny(arguments.rounds)))
+        else:
+            print(publish(f"quant-{name}", PARTS[name](Scale(rounds=arguments.rounds)), notes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Quantizing a float checkpoint as it is loaded: round to nearest, a linear at a time, nothing calibrated."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from .rounding import IntegerGrid, round_to_float8, round_to_integers
+from .weights import Weight
+
+NONE: Final = "none"
+LINEARS: Final = (NONE, "int4", "int8", "fp8")
+HEADS: Final = (NONE, "int8")
+GROUPS: Final = (128, 64, 32)
+"""Inputs that share a scale in 4 bits: the first of these that divides them, else all of an output's."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineQuantization:
+    """What the linears of the layers and the head become."""
+
+    linears: str = NONE
+    head: str = NONE
+
+    def __post_init__(self) -> None:
+        """ValueError for a word that is not supported."""
+        if self.linears == "awq":
+            raise ValueError(
+                "awq looks at activations: run `loraplex quantize MODEL --scheme awq` and serve its output"
+            )
+        for name, word, known in (("quantization", self.linears, LINEARS), ("head_quantization", self.head, HEADS)):
+            if word not in known:
+                raise ValueError(f"{name} {word!r} is not supported; use {', '.join(known)}")
+
+    @property
+    def words(self) -> str:
+        """For the start-up box; empty where nothing is quantized."""
+        parts = [f"{self.linears} rounded at load"] if self.linears != NONE else []
+        return ", ".join(parts + ([f"head {self.head}"] if self.head != NONE else []))
+
+    def linear(self, weight: Weight) -> Weight:
+        """A linear's weight as it is served. ValueError for one that is quantized already."""
+        if self.linears != NONE and not isinstance(weight, torch.Tensor):
+            raise ValueError(f"the checkpoint is quantized already; serve it without quantization {self.linears}")
+        return _rounded(weight, self.linears)
+
+    def head_weight(self, weight: Weight) -> Weight:
+        """A head that is quantized already stays as it is."""
+        return _rounded(weight, self.head)
+
+
+def _rounded(weight: Weight, scheme: str) -> Weight:
+    if scheme == NONE or not isinstance(weight, torch.Tensor):
+        return weight
+    if scheme == "fp8":
+        return round_to_float8(weight)
+    bits = int(scheme.removeprefix("int"))
+    group = next((size for size in GROUPS if weight.shape[1] % size == 0), None) if bits == 4 else None
+    return round_to_integers(weight, IntegerGrid(bits=bits, symmetric=bits == 8), group)
