@@ -69,7 +69,6 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     EOFError where the file becomes shorter meanwhile.
     """
     size = os.fstat(file.fileno()).st_size
-    _refuse_folded(base, report)
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
     modules = match_modules(tensors, settings, base, report) if tensors else ()
@@ -107,12 +106,6 @@ def _report_values(unusable: list[str], report: Report) -> None:
         report.fail("values", message, "the training diverged: take an earlier checkpoint")
     elif not report.failed:
         report.settle("values", "all values are finite")
-
-
-def _refuse_folded(base: BaseSignature, report: Report) -> None:
-    if base.folded:
-        message = "the base was quantized with --fold: its linears read scaled inputs, on which adapters answer wrongly"
-        report.fail("base", message, "serve one quantized without --fold, for example: loraplex quantize --scheme gptq")
 
 
 TEMPORARY = ("/tmp/", "/var/tmp/")

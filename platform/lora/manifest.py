@@ -34,8 +34,6 @@ class BaseSignature:
     """Size of a head where queries and keys are normed, else 0."""
     tied: bool = False
     """Whether embedding and head are one weight."""
-    folded: bool = False
-    """Its linears read scaled inputs, other ones than those that adapters were trained on."""
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """kind -> (in_features, out_features) of whatever can be adapted: linears of the layers, embedding (a linear of

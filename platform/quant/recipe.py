@@ -63,7 +63,7 @@ def choose_recipe(
         scale_dtype=scale_dtype,
         grid=None if scheme == "fp8" else grid,
         group_size=(group_size or GROUP_SIZE) if grouped else None,
-        fold=bool(fold),
+        fold=scheme == "awq" if fold is None else fold,
         activation_order=activation_order is not False and scheme == "gptq",
     )
 

@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,15 +166,6 @@ def test_warnings_do_not_refuse(tmp_path: Path) -> None:
 def test_a_local_path_to_the_same_base_is_no_other_base(tmp_path: Path) -> None:
     folder = write_adapter(tmp_path, make_config(base_model_name_or_path="/models/Tiny/"), make_tensors())
     assert {finding.level for finding in findings(folder)} == {"pass"}
-
-
-def test_a_base_with_scaled_inputs_takes_no_adapters(tmp_path: Path) -> None:
-    folder = write_adapter(tmp_path, make_config(), make_tensors())
-    config = (folder / "adapter_config.json").read_bytes()
-    inspection = inspect_adapter(config, folder / "adapter_model.safetensors", replace(BASE, folded=True))
-    assert inspection.manifest is None
-    [refusal] = [finding for finding in inspection.findings if finding.level == "fail"]
-    assert refusal.check == "base" and "--fold" in refusal.message and "without --fold" in str(refusal.remedy)
 
 
 def test_torch_is_not_imported(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from loraplex.lora.manifest import BaseSignature
 from loraplex.quant.config import QuantizationConfig, parse_quantization
 
 from .fingerprint import fingerprint_weights
-from .folder import FOLDED_SCALES
 
 DTYPES: Final = ("bfloat16", "float16", "float32")
 
@@ -97,7 +96,6 @@ def base_signature(folder: str | Path) -> BaseSignature:
         hidden_size=config.hidden_size,
         normed_head_size=config.head_dim if config.qk_norm else 0,
         tied=config.tie_word_embeddings,
-        folded=(Path(folder) / FOLDED_SCALES).is_file(),
     )
 
 

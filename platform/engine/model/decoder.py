@@ -10,6 +10,7 @@ from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.choose import Choice
 from loraplex.quant.formats.specification import Linear
 from loraplex.quant.online import OnlineQuantization
+from loraplex.quant.scaled_input import ScaledInputLinear
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.weights import Weight
 
@@ -22,6 +23,7 @@ from .layers import Attention, DecoderLayer, Mlp, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint
 from .rope import RopeTables, rope_tables
+from .unfold import FoldedScales, scaled_rows
 
 
 @dataclass(slots=True)
@@ -89,6 +91,10 @@ class DecoderLoader:
     """What float weights are rounded to before anything else."""
     online: OnlineQuantization = field(default_factory=OnlineQuantization)
     """What is done to them then."""
+    folded: FoldedScales = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folded = FoldedScales(self.checkpoint.folder, self.config)
 
     def load(self, max_model_len: int) -> Decoder:
         """ValueError when the tensors do not fit the configuration."""
@@ -110,7 +116,7 @@ class DecoderLoader:
         )
         mlp = Mlp(self._linear(layer, "gate_proj", "up_proj"), self._linear(layer, "down_proj"))
         names = (f"model.layers.{layer}.{place}_layernorm" for place in ("input", "post_attention"))
-        input_norm, mlp_norm = (self._norm(name) for name in names)
+        input_norm, mlp_norm = (self._norm(name, self.folded.of_norm(layer, name.rpartition(".")[2])) for name in names)
         return DecoderLayer(input_norm, attention, mlp_norm, mlp)
 
     def _rotary(self, layer: int, tables: RopeTables) -> Rotary:
@@ -123,9 +129,14 @@ class DecoderLoader:
     def _linear(self, layer: int, *kinds: str) -> LoraLinear:
         linears = [layer_linear(self.config, layer, kind) for kind in kinds]
         weights = [self.online.linear(self._stored(self.checkpoint.weight(self.config, linear))) for linear in linears]
-        method = self.scheme.create_for(weights)
+        method, scales = self.scheme.create_for(weights), self.folded.of_input(layer, kinds)
+        if scales is not None:
+            method = ScaledInputLinear(method, scales)
         for part, (kind, linear) in enumerate(zip(kinds, linears, strict=True)):
-            method.load(part, weights[part], self._bias(kind, linear))
+            outputs, bias = self.folded.of_output(layer, kind), self._bias(kind, linear)
+            if outputs is not None:
+                weights[part], bias = scaled_rows(weights[part], outputs), None if bias is None else bias * outputs
+            method.load(part, weights[part], bias)
         method.finish()
         return LoraLinear(method, layer, kinds)
 
@@ -149,8 +160,9 @@ class DecoderLoader:
     def _stored(self, weight: Weight) -> Weight:
         return weight.to(self.stored_dtype) if isinstance(weight, torch.Tensor) else weight
 
-    def _norm(self, name: str) -> Norm:
-        return Norm(self._tensor(f"{name}.weight").to(self.scheme.compute_dtype, copy=True), self.config.rms_norm_eps)
+    def _norm(self, name: str, scales: torch.Tensor | None = None) -> Norm:
+        weight = self._tensor(f"{name}.weight").to(self.scheme.compute_dtype, copy=True)
+        return Norm(weight if scales is None else (weight * scales).to(weight.dtype), self.config.rms_norm_eps)
 
     def _tensor(self, name: str, copy: bool = False) -> torch.Tensor:
         return self.checkpoint.tensor(name).to(self.stored_dtype, copy=copy)

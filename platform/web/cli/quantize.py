@@ -39,7 +39,11 @@ def quantize(
         Switch, typer.Option("--symmetric/--asymmetric", help="awq, gptq: without or with zero points.")
     ] = None,
     fold: Annotated[
-        Switch, typer.Option("--fold/--no-fold", help="awq: scale inputs too; for models served without adapters.")
+        Switch,
+        typer.Option(
+            "--fold/--no-fold",
+            help="awq: scale inputs too; on. With adapters for loraplex only.",
+        ),
     ] = None,
     activation_order: Annotated[
         Switch, typer.Option("--activation-order/--no-activation-order", help="gptq: what matters most first.")

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from loraplex.engine.model.config import ModelConfig, base_signature, parse_config
-from loraplex.engine.model.folder import FOLDED_SCALES
 from tests.checkpoints import make_checkpoint
 
 LLAMA: dict[str, Any] = {
@@ -121,11 +120,3 @@ def test_the_fingerprint_follows_the_architecture(tmp_path: Path) -> None:
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(raw | {"architectures": ["MistralForCausalLM"]}))
     assert base_signature(folder).fingerprint != before
-
-
-def test_a_base_whose_inputs_were_scaled_says_so(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path)
-    assert not base_signature(folder).folded
-    (folder / FOLDED_SCALES).parent.mkdir()
-    (folder / FOLDED_SCALES).touch()
-    assert base_signature(folder).folded

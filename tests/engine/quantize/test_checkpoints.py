@@ -23,9 +23,9 @@ from tests.checkpoints import make_checkpoint, reference_model
 
 TOKENS = 1536
 CASES: dict[str, dict[str, Any]] = {
-    "awq": {"scheme": "awq", "group_size": 32},
-    "awq-folded": {"scheme": "awq", "group_size": 16, "fold": True},
-    "awq-symmetric": {"scheme": "awq", "group_size": 32, "symmetric": True},
+    "awq": {"scheme": "awq", "group_size": 32, "fold": False},
+    "awq-folded": {"scheme": "awq", "group_size": 16},
+    "awq-symmetric": {"scheme": "awq", "group_size": 32, "symmetric": True, "fold": False},
     "gptq": {"scheme": "gptq", "group_size": 32},
     "gptq-in-order": {"scheme": "gptq", "group_size": 32, "activation_order": False, "symmetric": False},
     "int8": {"scheme": "int8"},

@@ -1,21 +1,24 @@
 """What `loraplex quantize` writes, served: the log-probabilities of transformers with compressed-tensors."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from transformers import CompressedTensorsConfig
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import CompressedTensorsConfig, PreTrainedModel
 from transformers.models.auto import AutoModelForCausalLM
 
 from loraplex import LLM, SamplingParams
+from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from tests.checkpoints import make_adapter, make_checkpoint
 
 CASES: dict[str, dict[str, Any]] = {
-    "awq": {"scheme": "awq", "group_size": 32},
-    "awq-folded": {"scheme": "awq", "group_size": 32, "fold": True},
+    "awq": {"scheme": "awq", "group_size": 32, "fold": False},
+    "awq-folded": {"scheme": "awq", "group_size": 32},
     "gptq": {"scheme": "gptq", "group_size": 32},
     "int8": {"scheme": "int8"},
     "fp8": {"scheme": "fp8"},
@@ -43,8 +46,60 @@ def test_the_engine_answers_as_another_reader_does(tmp_path: Path, base: Path, c
             assert logprob.logprob == pytest.approx(expected[token].item(), rel=1e-3), token
 
 
-def test_a_folded_base_takes_no_adapters(tmp_path: Path, base: Path) -> None:
+NORMS = {"self_attn.qkv": "input_layernorm", "mlp.gate_up": "post_attention_layernorm"}
+READERS = {"self_attn.qkv": ("q_proj", "k_proj", "v_proj"), "mlp.gate_up": ("gate_proj", "up_proj")}
+MAKERS = {"self_attn.o_proj": "self_attn.v_proj", "mlp.down_proj": "mlp.up_proj"}
+
+
+def unfolded(folder: Path) -> PreTrainedModel:
+    """The folded checkpoint as another reader opens it, in the coordinates of the unquantized model."""
+    settings = CompressedTensorsConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=settings)
+    weights = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, scales in load_file(folder / FOLDED_SCALES).items():
+            _, layer, place = name.split(".", 2)
+            prefix = f"model.layers.{layer}."
+            for kind in READERS.get(place, (place.rpartition(".")[2],)):
+                weights[f"{prefix}{place.split('.')[0]}.{kind}.weight"].div_(scales)
+            if place in NORMS:
+                weights[f"{prefix}{NORMS[place]}.weight"].mul_(scales)
+                continue
+            heads = scales.view(
+                model.config.num_key_value_heads, -1, scales.numel() // model.config.num_attention_heads
+            )
+            outputs = heads[:, 0].flatten() if place == "self_attn.o_proj" else scales
+            weights[f"{prefix}{MAKERS[place]}.weight"].mul_(outputs[:, None])
+            if f"{prefix}{MAKERS[place]}.bias" in weights:
+                weights[f"{prefix}{MAKERS[place]}.bias"].mul_(outputs)
+    return cast(PreTrainedModel, model.eval())
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_adapters_answer_on_a_folded_base_as_they_were_trained(tmp_path: Path, base: Path, dora: bool) -> None:
     quantize_checkpoint(base, tmp_path / "out", QuantizeOptions(calibration_tokens=1536, **CASES["awq-folded"]))
-    adapter = make_adapter(tmp_path / "adapter", base)
-    with pytest.raises(ValueError, match="quantized with --fold"), LLM(tmp_path / "out", adapters={"some": adapter}):
-        raise AssertionError("it was served")
+    adapter = make_adapter(tmp_path / "adapter", base, use_dora=dora)
+    scales = load_file(tmp_path / "out" / FOLDED_SCALES)
+    assert any(scale.max() > 1.2 * scale.min() for scale in scales.values()), "nothing was folded"
+    prompt = list(range(5, 25))
+    reference = PeftModel.from_pretrained(unfolded(tmp_path / "out"), adapter).eval()
+    with torch.no_grad():
+        expected = reference(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+    with LLM(tmp_path / "out", adapters={"some": adapter}) as llm:
+        [answer] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=1, logprobs=5), "some")
+    for token, logprob in answer.outputs[0].logprobs[0].items():
+        assert logprob.logprob == pytest.approx(expected[token].item(), rel=1e-3), token
+
+
+def test_scales_of_another_model_are_refused(tmp_path: Path, base: Path) -> None:
+    quantize_checkpoint(base, tmp_path / "out", QuantizeOptions(calibration_tokens=1536, **CASES["awq-folded"]))
+    path = tmp_path / "out" / FOLDED_SCALES
+    scales = load_file(path)
+    for change, words in (
+        ({"layers.1.mlp.down_proj": None}, r"layers.1.mlp.down_proj is missing, expected \[96\]"),
+        ({"layers.0.self_attn.qkv": torch.ones(3)}, r"layers.0.self_attn.qkv is \[3\], expected \[64\]"),
+        ({"layers.0.self_attn.qkv": torch.zeros(64)}, "not above zero"),
+    ):
+        save_file({name: tensor for name, tensor in (scales | change).items() if tensor is not None}, path)
+        with pytest.raises(ValueError, match=words), LLM(tmp_path / "out"):
+            raise AssertionError("it was served")

@@ -1,0 +1,78 @@
+"""A checkpoint that AWQ folded, taken apart again as it is loaded.
+
+AWQ multiplies a linear's inputs by scales in its weight, and divides what makes them: a norm, or the linear before. The
+model computes the same, but an adapter that was trained on the unquantized model expects what the linears of that read,
+and adds to what they gave. So norms and linears get their own size back, and the linear divides its input itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from loraplex.quant.weights import IntegerWeight, Weight
+
+from .config import ModelConfig
+from .folder import FOLDED_SCALES
+
+READ_BY: Final = {"q_proj": "self_attn.qkv", "o_proj": "self_attn.o_proj", "gate_proj": "mlp.gate_up"} | {
+    "down_proj": "mlp.down_proj"
+}
+"""The first linear that reads an input -> the input's name in the file."""
+MADE_BY_NORM: Final = {"input_layernorm": "self_attn.qkv", "post_attention_layernorm": "mlp.gate_up"}
+MADE_BY_LINEAR: Final = {"v_proj": "self_attn.o_proj", "up_proj": "mlp.down_proj"}
+
+
+class FoldedScales:
+    """`layers.N.<input>` -> the unquantized model's input over the folded one's, [in]; empty for most checkpoints."""
+
+    def __init__(self, folder: Path, config: ModelConfig) -> None:
+        """ValueError for a file that is broken or not this model's."""
+        self._config = config
+        path = folder / FOLDED_SCALES
+        self._scales = _read(path) if path.is_file() else {}
+        for layer in range(config.num_layers if self._scales else 0):
+            for kind, place in READ_BY.items():
+                self._verify(path, f"layers.{layer}.{place}", config.linear_shapes()[kind][0])
+
+    def of_input(self, layer: int, kinds: Sequence[str]) -> torch.Tensor | None:
+        """[in], what the input of these linears is to be divided by."""
+        return self._scales.get(f"layers.{layer}.{READ_BY[kinds[0]]}")
+
+    def of_norm(self, layer: int, norm: str) -> torch.Tensor | None:
+        return self._scales.get(f"layers.{layer}.{MADE_BY_NORM[norm]}")
+
+    def of_output(self, layer: int, kind: str) -> torch.Tensor | None:
+        """[out]; query heads that read one value head have its scales in common."""
+        scales = self._scales.get(f"layers.{layer}.{MADE_BY_LINEAR.get(kind)}")
+        if scales is None or kind != "v_proj":
+            return scales
+        return scales.reshape(self._config.num_kv_heads, -1, self._config.head_dim)[:, 0].flatten()
+
+    def _verify(self, path: Path, name: str, inputs: int) -> None:
+        scales = self._scales.get(name)
+        found = "missing" if scales is None else f"{list(scales.shape)}"
+        if scales is None or tuple(scales.shape) != (inputs,):
+            raise ValueError(f"{path}: {name} is {found}, expected [{inputs}]; quantize the model anew")
+        if not bool((scales.isfinite() & (scales > 0)).all()):
+            raise ValueError(f"{path}: {name} holds scales that are not above zero; quantize the model anew")
+
+
+def scaled_rows(weight: Weight, scales: torch.Tensor) -> Weight:
+    """A weight [out, in] with outputs `scales` [out] times as large. ValueError for one that AWQ cannot have left."""
+    if isinstance(weight, torch.Tensor):
+        return (weight.float() * scales[:, None]).to(weight.dtype)
+    if isinstance(weight, IntegerWeight):
+        return replace(weight, scales=weight.scales * scales[:, None])
+    raise ValueError("a checkpoint in FP8 cannot have AWQ's folded scales; quantize the model anew")
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a valid safetensors file: {error}") from error
