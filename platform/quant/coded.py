@@ -120,7 +120,7 @@ class CodedLinear:
         """As any_linear takes it."""
         arrays = [array.ctypes.data for array in (self._codes, self._scales, self._zeros)]
         form, group = self._kernel.form, -(-self._form.group // self._kernel.step)
-        return [arrays[0], self._bias.data_ptr(), form, *arrays[1:], self._form.kind, group]
+        return [arrays[0], self._bias.data_ptr(), form, *arrays[1:], self._form.kind, group, 0]
 
     def scratch_bytes(self, rows: int) -> int:
         """That any_linear needs for so many rows."""

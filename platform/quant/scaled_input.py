@@ -2,7 +2,9 @@
 
 import torch
 
+from .coded import CodedLinear
 from .scheme import LinearMethod
+from .stored_float import StoredFloatLinear
 from .weights import Weight
 
 
@@ -11,23 +13,33 @@ class ScaledInputLinear:
         """`method` as it stores and multiplies W, scales [in]."""
         self.in_features = method.in_features
         self.out_features = method.out_features
-        self._method = method
+        self.method = method
         self._inverse = scales.float().reciprocal()
 
     def load(self, part: int, weight: Weight, bias: torch.Tensor | None) -> None:
-        self._method.load(part, weight, bias)
+        self.method.load(part, weight, bias)
 
     def finish(self) -> None:
-        self._method.finish()
+        self.method.finish()
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
-        return self._method.apply(x * self._inverse.to(x.dtype))
+        return self.method.apply(x * self._inverse.to(x.dtype))
+
+    def where(self) -> list[int]:
+        """As any_linear takes it, of a method that has such a place."""
+        assert isinstance(self.method, StoredFloatLinear | CodedLinear)
+        return [*self.method.where()[:-1], self._inverse.data_ptr()]
+
+    def scratch_bytes(self, rows: int) -> int:
+        """That any_linear needs for so many rows."""
+        assert isinstance(self.method, StoredFloatLinear | CodedLinear)
+        return self.method.scratch_bytes(rows)
 
     def columns(self, first: int, last: int) -> torch.Tensor:
-        return self._method.columns(first, last) * self._inverse[first:last, None]
+        return self.method.columns(first, last) * self._inverse[first:last, None]
 
     def bias(self) -> torch.Tensor:
-        return self._method.bias()
+        return self.method.bias()
 
     def weight_bytes(self) -> int:
-        return self._method.weight_bytes() + self._inverse.nbytes
+        return self.method.weight_bytes() + self._inverse.nbytes

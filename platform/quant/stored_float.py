@@ -59,7 +59,7 @@ class StoredFloatLinear:
 
     def where(self) -> list[int]:
         """As any_linear takes it."""
-        return [self.panels.ctypes.data, self.biases.ctypes.data, PANELS, 0, 0, 0, 0]
+        return [self.panels.ctypes.data, self.biases.ctypes.data, PANELS, 0, 0, 0, 0, 0]
 
     def scratch_bytes(self, rows: int) -> int:
         """That any_linear needs for so many rows."""

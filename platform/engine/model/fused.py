@@ -16,6 +16,7 @@ from loraplex.lora.batch import KINDS, NORMS, LoraBatch, PageTable
 from loraplex.lora.vocabulary import Embedded
 from loraplex.quant.coded import CodedLinear
 from loraplex.quant.kernels.any_linear import FORM, Coded
+from loraplex.quant.scaled_input import ScaledInputLinear
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
 
@@ -28,7 +29,7 @@ from .kernels import forward as kernels
 from .layers import DecoderLayer, Norm
 from .linear import LoraLinear
 
-Linear = StoredFloatLinear | CodedLinear
+Linear = StoredFloatLinear | CodedLinear | ScaledInputLinear
 
 ALIGNMENT: Final = 16
 """Floats of a cache line."""
@@ -143,12 +144,17 @@ def _linears(layer: DecoderLayer) -> tuple[LoraLinear, ...]:
 
 
 def _is_known(method: LinearMethod) -> TypeGuard[Linear]:
-    return isinstance(method, StoredFloatLinear) or (isinstance(method, CodedLinear) and method.is_in_order)
+    inner = _inner(method)
+    return isinstance(inner, StoredFloatLinear) or (isinstance(inner, CodedLinear) and inner.is_in_order)
+
+
+def _inner(method: LinearMethod) -> LinearMethod:
+    return method.method if isinstance(method, ScaledInputLinear) else method
 
 
 def _stored(methods: list[LinearMethod]) -> Any:
     """What tells the kernels how the linears are stored; None where floats are of several types."""
-    floats = [method.panels for method in methods if isinstance(method, StoredFloatLinear)]
+    floats = [method.panels for method in map(_inner, methods) if isinstance(method, StoredFloatLinear)]
     if len({panels.dtype for panels in floats}) > 1:
         return None
     panels = floats[0][:0] if floats else np.empty(0, np.float32)

@@ -2,11 +2,12 @@
 """y = x W^T + bias by where W is in memory: the one door for compiled callers, however the weights are stored.
 
 Where a linear is, int64: addresses of weights and bias, form, then for codes the addresses of scales and zero points,
-the kind of code and the steps of a group.
+the kind of code and the steps of a group; at last what inputs are multiplied by first, 0 for nothing.
 """
 
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from numba import carray, njit, types
 from numba.extending import intrinsic, overload
 
@@ -14,9 +15,10 @@ from .code_linear import code_linear_in_matrix, code_linear_in_vectors
 from .integer_linear import integer_linear
 from .matrix import HAS_MATRIX
 from .panel_linear import panel_linear
+from .vectors import get
 
-WEIGHTS, BIAS, FORM, SCALES, ZEROS, KIND, GROUP = range(7)
-WIDTH: Final = 7
+WEIGHTS, BIAS, FORM, SCALES, ZEROS, KIND, GROUP, FACTORS = range(8)
+WIDTH: Final = 8
 PANELS, VECTORS, MATRIX, INTEGERS = range(4)
 """Forms: floats as panels, codes for one of the three kernels."""
 
@@ -79,9 +81,25 @@ def _choose(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: An
 
 
 @njit
-def any_linear(
-    stored: Any, where: Any, x: int, scratch: int, y: int, m: int, n: int, k: int, workers: int
-) -> None:  # fmt: skip
+def _multiply_inputs(x: int, factors: int, scaled: Any) -> None:
+    m, k = scaled.shape
+    for row in range(m):
+        for at in range(k):
+            scaled[row, at] = get(x + (row * k + at) * 4) * get(factors + at * 4)
+
+
+@njit
+def _multiply_scaled(stored: Any, where: Any, x: Any, scratch: int, y: int, n: int, workers: int) -> None:
+    """x as an array, which lives as long as this call."""
+    _multiply(stored, where, x.ctypes.data, scratch, y, len(x), n, x.shape[1], workers)
+
+
+@njit
+def any_linear(stored: Any, where: Any, x: int, scratch: int, y: int, m: int, n: int, k: int, workers: int) -> None:
     """`stored` is an array of the panels' element type, or Coded; where [WIDTH]; the others are addresses and sizes."""
-    if m:
+    if m and where[FACTORS]:
+        scaled = np.empty((m, k), np.float32)
+        _multiply_inputs(x, where[FACTORS], scaled)
+        _multiply_scaled(stored, where, scaled, scratch, y, n, workers)
+    elif m:
         _multiply(stored, where, x, scratch, y, m, n, k, workers)

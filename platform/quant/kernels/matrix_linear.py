@@ -15,7 +15,7 @@ from .claim import claim
 from .matrix import BFLOAT16, BYTES, CONFIGURATIONS, ROWS, STEP, configure, multiply_block, release
 from .split import split_rows
 from .tile import PANEL
-from .vectors import get, put
+from .vectors import put
 
 BLOCK: Final = 16
 """Steps of inputs in one block: its weights fit the first-level cache."""
@@ -77,14 +77,14 @@ def _multiply_panels(
             panels + whole * panel_bytes, 0, 1, panel_bytes, 0, steps, steps, bias + whole * PANEL * 4, split,
             room.ctypes.data, PANEL * 4, 0, m, panels + following * panel_bytes,
         )  # fmt: skip
-        _copy(room.ctypes.data, y + whole * PANEL * 4, m, n, n - whole * PANEL)
+        _copy(room, y + whole * PANEL * 4, n, n - whole * PANEL)
 
 
 @njit
-def _copy(room: int, y: int, m: int, n: int, columns: int) -> None:
-    for row in range(m):
+def _copy(room: np.ndarray, y: int, n: int, columns: int) -> None:
+    for row in range(len(room)):
         for column in range(columns):
-            put(y + (row * n + column) * 4, get(room + (row * PANEL + column) * 4))
+            put(y + (row * n + column) * 4, room[row, column])
 
 
 @njit(parallel=True)

@@ -13,11 +13,15 @@ from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.lora.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.quant.choose import Choice
+from loraplex.quant.coded import CodedLinear
+from loraplex.quant.online import OnlineQuantization
+from loraplex.quant.scaled_input import ScaledInputLinear
 from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.torch_linear import TorchLinear
 from tests.checkpoints import make_checkpoint
 
 SLOTS, PAGES = 3, 2
+NOT_QUANTIZED = OnlineQuantization()
 FITTING: list[tuple[str, torch.dtype, dict[str, Any]]] = [
     ("llama", torch.float32, {"head_dim": 32}),
     ("mistral", torch.float32, {"head_dim": 32, "sliding_window": 7}),
@@ -27,11 +31,16 @@ FITTING: list[tuple[str, torch.dtype, dict[str, Any]]] = [
 
 
 def load(
-    folder: Path, stored: torch.dtype, scheme: Any = StoredFloatLinear, cache: torch.dtype | None = None
+    folder: Path,
+    stored: torch.dtype,
+    scheme: Any = StoredFloatLinear,
+    cache: torch.dtype | None = None,
+    online: OnlineQuantization = NOT_QUANTIZED,
 ) -> tuple[Decoder, CpuAttention]:
     config = ModelConfig.from_folder(folder)
-    choice = Choice(lambda inputs, outputs: scheme(inputs, outputs, stored), torch.float32, "for a test")
-    decoder = DecoderLoader(config, Checkpoint(folder), choice, stored).load(128)
+    create = lambda inputs, outputs: scheme(inputs, outputs, stored)  # noqa: E731
+    choice = Choice(create, torch.float32, "for a test", create_coded=CodedLinear)
+    decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(128)
     return decoder, CpuAttention(
         num_layers=config.num_layers,
         num_blocks=16,
@@ -94,12 +103,18 @@ def test_same_bits(tmp_path: Path, family: str, stored: torch.dtype, overrides: 
     compare_steps(tmp_path, family, stored, overrides, stored)
 
 
-def test_same_bits_with_keys_and_values_of_8_bits(tmp_path: Path) -> None:
-    compare_steps(tmp_path, *FITTING[0], torch.float8_e4m3fn)
+def test_same_bits_with_everything_quantized(tmp_path: Path) -> None:
+    """Linears of 4 bits, some with scaled inputs, a head of 8 bits, keys and values of 8 bits."""
+    compare_steps(tmp_path, *FITTING[0], torch.float8_e4m3fn, OnlineQuantization("int4", "int8"))
 
 
 def compare_steps(
-    tmp_path: Path, family: str, stored: torch.dtype, overrides: dict[str, Any], cache_dtype: torch.dtype
+    tmp_path: Path,
+    family: str,
+    stored: torch.dtype,
+    overrides: dict[str, Any],
+    cache_dtype: torch.dtype,
+    online: OnlineQuantization = NOT_QUANTIZED,
 ) -> None:
     torch.manual_seed(0)
     folder = make_checkpoint(tmp_path, family, **overrides)
@@ -112,7 +127,10 @@ def compare_steps(
     ]
     outputs = []
     for fused in (False, True):
-        decoder, cache = load(folder, stored, cache=cache_dtype)
+        decoder, cache = load(folder, stored, cache=cache_dtype, online=online)
+        for layer in decoder.layers if online != NOT_QUANTIZED else []:
+            output = layer.attention.output
+            output.method = ScaledInputLinear(output.method, torch.linspace(0.5, 2, output.method.in_features))
         if fused:
             decoder.fuse(cache)
             assert decoder.fused is not None

@@ -46,7 +46,7 @@ class Model(NamedTuple):
     """What stays the same from step to step."""
 
     table: Any
-    """[L, 32] int64, where each layer's weights are in memory: four norms, four linears as any_linear takes them"""
+    """[L, 36] int64, where each layer's weights are in memory: four norms, four linears as any_linear takes them"""
     embedding: Any
     """[V, C], bits of a short float or float32"""
     stored: Any
@@ -54,7 +54,7 @@ class Model(NamedTuple):
     norm: Any
     """[C] float32, the last one"""
     head: Any
-    """[7] int64, where the head is"""
+    """[8] int64, where the head is"""
     cos: Any
     """[positions, D / 2] float32; `sin` alike"""
     sin: Any
