@@ -15,7 +15,7 @@ from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.loader import Checkpoint
 from tests.quant.made_checkpoints import CASES, FILE, Case, compressed, groups, layers, make_quantized, scheme
 from tests.quant.made_checkpoints import write_config as write
-from tests.quant.test_formats_engine import error, expected, load, logits
+from tests.quant.test_formats_engine import TOLERANCE, error, expected, load, logits
 
 LINEAR = "model.layers.1.mlp.down_proj"
 INT4_BYTES = Case(
@@ -231,7 +231,7 @@ def test_linears_kept_as_floats_need_no_list_but_in_compressed_tensors(made: Fol
     """Lists of names are read in different ways by the tools; that a linear is of floats is seen in the file."""
     quantized, floats = make_quantized(tmp_path, CASES["awq-some"])
     folder = with_config(quantized, tmp_path / "unlisted", modules_to_not_convert=None)
-    assert error(logits(folder, load(folder)), expected(floats)) < 1e-4
+    assert error(logits(folder, load(folder)), expected(floats)) < TOLERANCE
     weights = {name: tensor for name, tensor in load_file(made("packed4") / FILE).items() if LINEAR not in name}
     shutil.copytree(made("packed4"), tmp_path / "float")
     save_file(weights | {f"{LINEAR}.weight": torch.zeros(64, 96)}, tmp_path / "float" / FILE)
