@@ -45,9 +45,7 @@ def _panels(panels: Any, where: Any, x: int, scratch: int, y: int, m: int, n: in
     panel_linear(weights, where[BIAS], x, scratch, y, m, n, k, workers)
 
 
-def _multiply(
-    stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any
-) -> None:  # fmt: skip
+def _multiply(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
     raise AssertionError("compiled code calls one of the kernels instead")
 
 
