@@ -22,6 +22,7 @@ from loraplex.engine.model.config import ModelConfig  # noqa: E402
 
 from .bench_attention_cpu import BLOCK, time_dtypes  # noqa: E402
 from .checkpoints import Dimensions, base_checkpoint  # noqa: E402
+from .demo_quality import demo_quality  # noqa: E402
 from .engine import MeasuredEngine  # noqa: E402
 from .quant_cuda import figures, rows_of  # noqa: E402
 from .report import Row, publish, show  # noqa: E402
@@ -110,7 +111,12 @@ def cuda(scale: Scale) -> list[Row]:
     return [row for part in figures().values() for row in rows_of(part, scale.rounds)]
 
 
-PARTS: dict[str, Callable[[Scale], list[Row]]] = {"weights": weights, "kv": kv_cache, "cuda": cuda}
+PARTS: dict[str, Callable[[Scale], list[Row]]] = {
+    "weights": weights,
+    "kv": kv_cache,
+    "demo": demo_quality,
+    "cuda": cuda,
+}
 
 
 def main() -> None:
