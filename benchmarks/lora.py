@@ -5,9 +5,7 @@ Ratios measured in one run, both sides in turn, medians.
     python -m benchmarks.lora [--rounds 5] [--only NAME ...] [--tiny]
 """
 
-import argparse
 import asyncio
-import os
 import random
 import statistics
 import time
@@ -21,11 +19,12 @@ prepare_environment()
 from loraplex.web.load import run_round  # noqa: E402
 
 from .checkpoints import adapter, base_checkpoint  # noqa: E402
+from .command_line import Part, run_parts  # noqa: E402
 from .engine import MeasuredEngine  # noqa: E402
 from .many_adapters import many_adapters  # noqa: E402
 from .peft_batch import ADAPTERS, gather_rows, peft_batch, peft_peer, rank16  # noqa: E402
-from .report import Row, publish, show  # noqa: E402
-from .scale import Scale, medians, tiny  # noqa: E402
+from .report import Row  # noqa: E402
+from .scale import Scale, medians  # noqa: E402
 from .server import serving  # noqa: E402
 
 MEMORY = 2 << 30
@@ -159,7 +158,7 @@ def through_http(scale: Scale) -> list[Row]:
     ]
 
 
-PARTS: dict[str, Callable[[Scale], list[Row]]] = {
+PARTS: dict[str, Part] = {
     "decode": decode_and_prefill,
     "unused": unused,
     "own-rank": own_rank,
@@ -170,20 +169,5 @@ PARTS: dict[str, Callable[[Scale], list[Row]]] = {
     "http": through_http,
 }
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--tiny", action="store_true", help="small and fast, to see that it works; writes no result")
-    arguments = parser.parse_args()
-    notes = {"rounds": arguments.rounds, "cores": len(os.sched_getaffinity(0))}
-    for name in arguments.only:
-        if arguments.tiny:
-            show(f"lora-cpu-{name}, tiny", PARTS[name](tiny(arguments.rounds)))
-        else:
-            print(publish(f"lora-cpu-{name}", PARTS[name](Scale(rounds=arguments.rounds)), notes))
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, "lora-cpu", PARTS)

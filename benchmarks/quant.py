@@ -5,8 +5,6 @@ Ratios measured in one run, all sides in turn, medians.
     python -m benchmarks.quant [--rounds 5] [--only NAME ...] [--tiny]
 """
 
-import argparse
-import os
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -22,11 +20,12 @@ from loraplex.engine.model.config import ModelConfig  # noqa: E402
 
 from .bench_attention_cpu import BLOCK, time_dtypes  # noqa: E402
 from .checkpoints import Dimensions, base_checkpoint  # noqa: E402
+from .command_line import Part, run_parts  # noqa: E402
 from .demo_quality import demo_quality  # noqa: E402
 from .engine import MeasuredEngine  # noqa: E402
 from .quant_cuda import figures, rows_of  # noqa: E402
-from .report import Row, publish, show  # noqa: E402
-from .scale import Scale, medians, tiny  # noqa: E402
+from .report import Row  # noqa: E402
+from .scale import Scale, medians  # noqa: E402
 
 DECODE_STEPS = 16
 FORMS: dict[str, dict[str, str]] = {
@@ -111,27 +110,12 @@ def cuda(scale: Scale) -> list[Row]:
     return [row for part in figures().values() for row in rows_of(part, scale.rounds)]
 
 
-PARTS: dict[str, Callable[[Scale], list[Row]]] = {
+PARTS: dict[str, Part] = {
     "weights": weights,
     "kv": kv_cache,
     "demo": demo_quality,
     "cuda": cuda,
 }
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--tiny", action="store_true", help="small and fast, to see that it works; writes no result")
-    arguments = parser.parse_args()
-    notes = {"rounds": arguments.rounds, "cores": len(os.sched_getaffinity(0))}
-    for name in arguments.only:
-        if arguments.tiny:
-            show(f"quant-{name}, tiny", PARTS[name](tiny(arguments.rounds)))
-        else:
-            print(publish(f"quant-{name}", PARTS[name](Scale(rounds=arguments.rounds)), notes))
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, "quant", PARTS)

@@ -11,6 +11,7 @@ from .code_kernels import VECTORS, CodeKernel, choose_kernel
 from .kernels.codes import by_panel
 from .kernels.expand import FLOAT8, FLOAT8_SCALE, INT4, INT8
 from .kernels.tile import PANEL
+from .parts import check_shapes
 from .weights import Float8Weight, IntegerWeight
 
 CodedWeight = IntegerWeight | Float8Weight
@@ -53,18 +54,10 @@ class CodedLinear:
 
     def load(self, part: int, weight: CodedWeight, bias: torch.Tensor | None) -> None:
         """ValueError for another shape than announced."""
-        expected = (self.out_features[part], self.in_features)
-        if weight.shape != expected:
-            raise ValueError(
-                f"part {part} of the linear has weight {list(weight.shape)}, the model needs {list(expected)}"
-            )
+        check_shapes(part, (self.out_features[part], self.in_features), weight.shape, bias)
         if bias is not None:
-            if tuple(bias.shape) != expected[:1]:
-                raise ValueError(
-                    f"part {part} of the linear has bias {list(bias.shape)}, the model needs [{expected[0]}]"
-                )
             first = sum(self.out_features[:part])
-            self._bias[first : first + expected[0]] = bias
+            self._bias[first : first + len(bias)] = bias
         self._parts[part] = weight
 
     def finish(self, kernel: CodeKernel | None = None) -> None:

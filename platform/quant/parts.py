@@ -14,13 +14,7 @@ class Parts:
 
     def add(self, part: int, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """Raises ValueError for a weight or bias of another shape than announced."""
-        expected = (self.out_features[part], self.in_features)
-        if tuple(weight.shape) != expected:
-            raise ValueError(
-                f"part {part} of the linear has weight {list(weight.shape)}, the model needs {list(expected)}"
-            )
-        if bias is not None and tuple(bias.shape) != expected[:1]:
-            raise ValueError(f"part {part} of the linear has bias {list(bias.shape)}, the model needs [{expected[0]}]")
+        check_shapes(part, (self.out_features[part], self.in_features), tuple(weight.shape), bias)
         self._weights[part] = weight
         if bias is not None:
             self._biases[part] = bias
@@ -36,3 +30,11 @@ class Parts:
             return None
         zeros = [torch.zeros(rows, dtype=dtype, device=device) for rows in self.out_features]
         return torch.cat([self._biases.get(part, zero).to(device, dtype) for part, zero in enumerate(zeros)])
+
+
+def check_shapes(part: int, expected: tuple[int, int], shape: tuple[int, ...], bias: torch.Tensor | None) -> None:
+    """ValueError for a weight [out, in] or a bias [out] of another shape than `expected`."""
+    if shape != expected:
+        raise ValueError(f"part {part} of the linear has weight {list(shape)}, the model needs {list(expected)}")
+    if bias is not None and tuple(bias.shape) != expected[:1]:
+        raise ValueError(f"part {part} of the linear has bias {list(bias.shape)}, the model needs [{expected[0]}]")
