@@ -87,21 +87,10 @@ class CodedLinear:
         if not len(x):
             return y
         scratch = torch.empty(self.scratch_bytes(len(x)), dtype=torch.uint8)
-        self._kernel.multiply(
-            self._form.kind,
-            self._codes.ctypes.data,
-            self._scales.ctypes.data,
-            self._zeros.ctypes.data,
-            self._bias.data_ptr(),
-            x.data_ptr(),
-            scratch.data_ptr(),
-            y.data_ptr(),
-            len(x),
-            self._rows,
-            self.in_features,
-            -(-self._form.group // self._kernel.step),
-            self._workers,
-        )
+        codes, bias, _, scales, zeros, kind, group, _ = self.where()
+        places = x.data_ptr(), scratch.data_ptr(), y.data_ptr()
+        sizes = len(x), self._rows, self.in_features
+        self._kernel.multiply(kind, codes, scales, zeros, bias, *places, *sizes, group, self._workers)
         return y
 
     @property

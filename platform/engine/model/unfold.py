@@ -15,15 +15,15 @@ from safetensors import SafetensorError, safe_open
 
 from loraplex.quant.weights import IntegerWeight, Weight
 
+from ..quantize.fold import LINEARS, NORMS, made_by
+from ..quantize.forward import INPUTS, linears_of
 from .config import ModelConfig
 from .folder import FOLDED_SCALES
 
-READ_BY: Final = {"q_proj": "self_attn.qkv", "o_proj": "self_attn.o_proj", "gate_proj": "mlp.gate_up"} | {
-    "down_proj": "mlp.down_proj"
-}
+READ_BY: Final = {linears_of(place)[0].rpartition(".")[2]: place for place in INPUTS}
 """The first linear that reads an input -> the input's name in the file."""
-MADE_BY_NORM: Final = {"input_layernorm": "self_attn.qkv", "post_attention_layernorm": "mlp.gate_up"}
-MADE_BY_LINEAR: Final = {"v_proj": "self_attn.o_proj", "up_proj": "mlp.down_proj"}
+MADE_BY_NORM: Final = {norm: place for place, norm in NORMS.items()}
+MADE_BY_LINEAR: Final = {linear.rpartition(".")[2]: place for place, linear in LINEARS.items()}
 
 
 class FoldedScales:
@@ -46,11 +46,10 @@ class FoldedScales:
         return self._scales.get(f"layers.{layer}.{MADE_BY_NORM[norm]}")
 
     def of_output(self, layer: int, kind: str) -> torch.Tensor | None:
-        """[out]; query heads that read one value head have its scales in common."""
-        scales = self._scales.get(f"layers.{layer}.{MADE_BY_LINEAR.get(kind)}")
-        if scales is None or kind != "v_proj":
-            return scales
-        return scales.reshape(self._config.num_kv_heads, -1, self._config.head_dim)[:, 0].flatten()
+        """[out], what this linear's outputs are to be multiplied by."""
+        place = MADE_BY_LINEAR.get(kind)
+        scales = self._scales.get(f"layers.{layer}.{place}")
+        return None if place is None or scales is None else made_by(place, scales, self._config)
 
     def _verify(self, path: Path, name: str, inputs: int) -> None:
         scales = self._scales.get(name)

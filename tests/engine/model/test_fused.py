@@ -16,6 +16,7 @@ from loraplex.quant.choose import Choice
 from loraplex.quant.coded import CodedLinear
 from loraplex.quant.online import OnlineQuantization
 from loraplex.quant.scaled_input import ScaledInputLinear
+from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.torch_linear import TorchLinear
 from tests.checkpoints import make_checkpoint
@@ -38,7 +39,11 @@ def load(
     online: OnlineQuantization = NOT_QUANTIZED,
 ) -> tuple[Decoder, CpuAttention]:
     config = ModelConfig.from_folder(folder)
-    create = lambda inputs, outputs: scheme(inputs, outputs, stored)  # noqa: E731
+
+    def create(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
+        made: LinearMethod = scheme(inputs, outputs, stored)
+        return made
+
     choice = Choice(create, torch.float32, "for a test", create_coded=CodedLinear)
     decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(128)
     return decoder, CpuAttention(
