@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .matrix import BYTES, ROWS
-from .vectors import FLOAT, FLOATS, INT, LANES, WORDS, Code, put
+from .vectors import CODES, FLOAT, FLOATS, INT, LANES, WORDS, Code, put
 
 STEP: Final = 64
 """Inputs of one product."""
@@ -27,7 +27,6 @@ PER_ROW: Final = 3
 """Floats that go with the digits of a row in a block."""
 SERIAL_INPUTS: Final = 8192
 """Fewer than these are one thread's work."""
-CODES: Final = ir.VectorType(ir.IntType(8), LANES)
 
 
 @njit(inline="always")

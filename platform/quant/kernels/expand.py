@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .tile import PANEL, VECTORS
-from .vectors import FLOAT, FLOATS, HALVES, INT, LANES, WORDS, Code
+from .vectors import CODES, FLOAT, FLOATS, HALVES, INT, LANES, SHORTS, WORDS, Code
 
 INT4, INT8, FLOAT8 = range(3)
 OFFSETS: Final = (128.0, 0.0, 0.0)
@@ -28,8 +28,6 @@ FLOAT8_SCALE: Final = 256.0
 """A float8_e4m3fn read as a float16 of the same bits below the sign is so many times too small."""
 AHEAD: Final = 4096
 """Bytes of codes on their way to the first-level cache."""
-BYTES: Final = ir.VectorType(ir.IntType(8), LANES)
-SHORTS: Final = ir.VectorType(ir.IntType(16), LANES)
 
 
 class _Expansion(Code):
@@ -43,7 +41,7 @@ class _Expansion(Code):
         return ir.Constant(vector, [value] * LANES)
 
     def codes(self, address: Any, offset: int) -> Any:
-        value = self.builder.load(self.pointer(address, offset, BYTES))
+        value = self.builder.load(self.pointer(address, offset, CODES))
         value.align = 1
         return value
 

@@ -13,13 +13,12 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 
 from .matrix import BYTES, ROWS, STEP
-from .vectors import FLOATS, LANES, WORDS, Code, get, put
+from .vectors import FLOATS, LANES, SHORTS, WORDS, Code, get, put
 
 BLOCK: Final = 16
 """Steps that a thread splits at a time."""
 SERIAL_INPUTS: Final = 8192
 """Fewer than these are split by one thread: less than what it costs to wake another."""
-HALF_WORDS: Final = ir.VectorType(ir.IntType(16), LANES)
 
 
 def split_size(m: int, k: int) -> int:
@@ -47,8 +46,8 @@ def _split(typing: Any, source: Any, inputs: Any, high: Any, low: Any) -> Any:
         top = _rounded(code, value)
         rest = _rounded(code, builder.fsub(value, builder.bitcast(top, FLOATS)))
         for address, word in ((high, top), (low, rest)):
-            shifted = builder.trunc(builder.lshr(word, ir.Constant(WORDS, [16] * LANES)), HALF_WORDS)
-            builder.store(shifted, code.pointer(address, 0, HALF_WORDS), align=2)
+            shifted = builder.trunc(builder.lshr(word, ir.Constant(WORDS, [16] * LANES)), SHORTS)
+            builder.store(shifted, code.pointer(address, 0, SHORTS), align=2)
         return code.sum(builder.fadd(builder.bitcast(top, FLOATS), builder.bitcast(rest, FLOATS)))
 
     return types.float32(*[types.int64] * 4), generate

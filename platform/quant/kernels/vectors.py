@@ -15,6 +15,7 @@ LANES: Final = 16 if "+avx512f" in features else 8 if "+avx2" in features else 4
 
 FLOAT, INT, INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
+CODES, SHORTS = ir.VectorType(ir.IntType(8), LANES), ir.VectorType(ir.IntType(16), LANES)
 HALVES, MASK = ir.VectorType(ir.HalfType(), LANES), ir.VectorType(ir.IntType(1), LANES)
 NO_LANES: Final = ir.Constant(MASK, [0] * LANES)
 
