@@ -10,7 +10,7 @@ from .code_kernels import VECTORS
 from .coded import CodedLinear, coded_form
 from .config import QuantizationConfig
 from .dequantized import DequantizedLinear
-from .kernels.matrix import HAS_MATRIX
+from .kernels.dots import DESCRIPTION, HAS_BFLOAT16
 from .scheme import LinearMethod
 from .side_by_side import SideBySideLinear
 from .stored_float import StoredFloatLinear
@@ -69,8 +69,8 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
         weights = stored if quantization is None else f"{quantization.words}, expanded to {stored}"
         return Choice(create, storage, f"{weights} weights and arithmetic on {device}", create)
     reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
-    if HAS_MATRIX and (storage == torch.bfloat16 or quantization is not None):
-        reason += " in matrix registers (AMX)"
+    if HAS_BFLOAT16 and (storage == torch.bfloat16 or quantization is not None):
+        reason += f" by {DESCRIPTION}"
     if quantization is not None and any(
         (layout.group_size or 0) % VECTORS.step for layout in quantization.linears.layouts
     ):

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from .kernels import any_linear as forms
-from .kernels import digits, matrix
-from .kernels.code_linear import code_linear_in_matrix, code_linear_in_vectors, scratch_size
+from .kernels import digits, dots
+from .kernels.code_linear import code_linear_in_dots, code_linear_in_vectors, scratch_size
 from .kernels.codes import pack_codes, unpack_codes
 from .kernels.expand import FLOAT8
 from .kernels.integer_linear import integer_linear, integer_scratch_size, pack_integers, unpack_integers
@@ -36,21 +36,20 @@ def _floats(rows: int, inputs: int, workers: int) -> int:
 
 
 VECTORS: Final = CodeKernel(
-    "vectors", forms.VECTORS, matrix.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors
+    "vectors", forms.VECTORS, dots.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors
 )
 """Any kind of code, on any CPU."""
-MATRIX: Final = CodeKernel(
-    "matrix", forms.MATRIX, matrix.STEP, pack_codes, unpack_codes, _floats, code_linear_in_matrix
-)
-"""Any kind of code, on a CPU with AMX."""
+DOTS: Final = CodeKernel("dots", forms.DOTS, dots.STEP, pack_codes, unpack_codes, _floats, code_linear_in_dots)
+"""Any kind of code, on a CPU with dot products of bfloat16."""
 INTEGERS: Final = CodeKernel(
     "integers", forms.INTEGERS, digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
 )
-"""INT4 and INT8 on a CPU with AMX: faster, with longer steps."""
+"""INT4 and INT8 on a CPU with dot products of bytes: faster, with longer steps."""
 
 
 def choose_kernel(kind: int, group: int, inputs: int) -> CodeKernel | None:
     """The fastest here; None where no kernel takes groups of so many inputs."""
-    kernels = [INTEGERS, MATRIX] if matrix.HAS_MATRIX else [VECTORS]
-    fitting = [kernel for kernel in kernels if group == inputs or group % kernel.step == 0]
-    return next((kernel for kernel in fitting if kernel is not INTEGERS or kind != FLOAT8), None)
+    kernels = [DOTS if dots.HAS_BFLOAT16 else VECTORS]
+    if dots.HAS_INTEGERS and kind != FLOAT8:
+        kernels.insert(0, INTEGERS)
+    return next((kernel for kernel in kernels if group == inputs or group % kernel.step == 0), None)

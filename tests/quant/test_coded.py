@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from loraplex.quant.code_kernels import INTEGERS, MATRIX, VECTORS, CodeKernel
+from loraplex.quant.code_kernels import DOTS, INTEGERS, VECTORS, CodeKernel
 from loraplex.quant.coded import CodedLinear, coded_form
-from loraplex.quant.kernels.matrix import HAS_MATRIX
+from loraplex.quant.kernels.dots import HAS_BFLOAT16, HAS_INTEGERS
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
-KERNELS = [VECTORS, MATRIX, INTEGERS] if HAS_MATRIX else [VECTORS]
+KERNELS = [VECTORS, *([DOTS] if HAS_BFLOAT16 else []), *([INTEGERS] if HAS_INTEGERS else [])]
 ROWS = [1, 2, 5, 12, 13, 16, 17, 31, 33, 47, 300]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from loraplex.quant.choose import choose_scheme
-from loraplex.quant.kernels.matrix import HAS_MATRIX
+from loraplex.quant.kernels.dots import HAS_BFLOAT16
 from loraplex.quant.kernels.panel_linear import panel_linear, scratch_size
 from loraplex.quant.kernels.panels import pack_weight
 from loraplex.quant.kernels.tile import PANEL
@@ -20,8 +20,8 @@ from loraplex.quant.torch_linear import TorchLinear
 
 SHAPES = [(96, (64,)), (896, (896, 128, 128)), (129, (1, 31, 33)), (1, (5,)), (600, (40, 7))]
 STORAGES = [torch.bfloat16, torch.float16, torch.float32]
-SPLIT = 2e-5 if HAS_MATRIX else 1e-5
-"""Of bfloat16: matrix registers see 16 bits of an activation."""
+SPLIT = 2e-5 if HAS_BFLOAT16 else 1e-5
+"""Of bfloat16: dot products see 16 bits of an activation."""
 ROWS = [1, 2, 3, 5, 7, 8, 9, 12, 13, 16, 24, 25, 37]
 
 
@@ -136,20 +136,20 @@ def test_choice_names_its_reason() -> None:
     assert isinstance(choice.create(8, (4,)), StoredFloatLinear)
     assert choice.compute_dtype == torch.float32
     assert choice.reason.startswith("bfloat16 weights, float32 arithmetic")
-    assert ("matrix registers" in choice.reason) == HAS_MATRIX
+    assert ("dot products" in choice.reason) == HAS_BFLOAT16
     assert isinstance(choose_scheme(torch.device("meta"), torch.float16).create(8, (4,)), TorchLinear)
 
 
-@pytest.mark.skipif(not HAS_MATRIX, reason="this CPU has no AMX")
+@pytest.mark.skipif(not HAS_BFLOAT16, reason="this CPU has no dot products of bfloat16")
 @pytest.mark.parametrize("in_features,out_features", SHAPES)
-def test_matrix_and_vector_registers_agree(in_features: int, out_features: tuple[int, ...]) -> None:
+def test_dot_products_and_fp32_agree(in_features: int, out_features: tuple[int, ...]) -> None:
     """Both kernels read their own panels of one weight; rows go past a stripe, inputs past a block."""
     weight = torch.randn(sum(out_features), in_features).bfloat16()
     bits = weight.view(torch.uint16).numpy()
     for rows in (1, 300):
         x = torch.randn(rows, in_features)
         expected = x.double() @ weight.double().T
-        for panels in (pack_weight(bits, for_matrix=True), pack_weight(bits, for_matrix=False)):
+        for panels in (pack_weight(bits, for_dots=True), pack_weight(bits, for_dots=False)):
             y = torch.full((rows, len(weight)), float("nan"))
             scratch = torch.full((scratch_size(rows, in_features),), float("nan"))
             bias = np.zeros(len(weight) + PANEL, np.float32)

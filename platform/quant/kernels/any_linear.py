@@ -11,16 +11,17 @@ import numpy as np
 from numba import carray, njit, types
 from numba.extending import intrinsic, overload
 
-from .code_linear import code_linear_in_matrix, code_linear_in_vectors
+from .code_linear import code_linear_in_dots, code_linear_in_vectors
+from .dots import HAS_BFLOAT16, HAS_INTEGERS
 from .integer_linear import integer_linear
-from .matrix import HAS_MATRIX
 from .panel_linear import panel_linear
 from .vectors import get
 
 WEIGHTS, BIAS, FORM, SCALES, ZEROS, KIND, GROUP, FACTORS = range(8)
 WIDTH: Final = 8
-PANELS, VECTORS, MATRIX, INTEGERS = range(4)
+PANELS, VECTORS, DOTS, INTEGERS = range(4)
 """Forms: floats as panels, codes for one of the three kernels."""
+code_linear: Final = code_linear_in_dots if HAS_BFLOAT16 else code_linear_in_vectors
 
 
 class Coded(NamedTuple):
@@ -51,31 +52,22 @@ def _multiply(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: 
 
 @overload(_multiply)
 def _choose(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> Any:
-    """numba wants the same names and annotations of all."""
+    """numba wants the same names and annotations of both."""
 
     def floats(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
         _panels(stored, where, x, scratch, y, m, n, k, workers)
 
-    def matrix(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
-        codes, bias, scales, zeros = where[WEIGHTS], where[BIAS], where[SCALES], where[ZEROS]
+    def codes(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
+        weights, bias, scales, zeros = where[WEIGHTS], where[BIAS], where[SCALES], where[ZEROS]
         kind, group = where[KIND], where[GROUP]
         if where[FORM] == PANELS:
             _panels(stored.panels, where, x, scratch, y, m, n, k, workers)
-        elif where[FORM] == INTEGERS:
-            integer_linear(kind, codes, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
+        elif HAS_INTEGERS and where[FORM] == INTEGERS:
+            integer_linear(kind, weights, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
         else:
-            code_linear_in_matrix(kind, codes, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
+            code_linear(kind, weights, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
 
-    def vectors(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
-        codes, bias, scales, zeros = where[WEIGHTS], where[BIAS], where[SCALES], where[ZEROS]
-        kind, group = where[KIND], where[GROUP]
-        if where[FORM] == PANELS:
-            _panels(stored.panels, where, x, scratch, y, m, n, k, workers)
-        else:
-            code_linear_in_vectors(kind, codes, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
-
-    coded = isinstance(stored, types.BaseNamedTuple)
-    return (matrix if HAS_MATRIX else vectors) if coded else floats
+    return codes if isinstance(stored, types.BaseNamedTuple) else floats
 
 
 @njit

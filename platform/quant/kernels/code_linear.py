@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit, prange
 
 from .claim import claim
+from .dots import BYTES, ROWS, STEP, done, multiply_bfloat16, next_rows, ready
 from .expand import FLOAT8, INT4, INT8, OFFSETS, PAIR_BYTES, add_scaled, expand
-from .matrix import BFLOAT16, BYTES, CONFIGURATIONS, ROWS, STEP, configure, multiply_block, release
 from .split import split_rows, split_size, sum_steps, sums_offset
 from .tile import PANEL
 from .tile import ROWS as TILE_ROWS
@@ -72,25 +72,16 @@ def _total_blocks(sums: int, totals: int, m: int, steps: int, group: int) -> Non
 
 
 @njit
-def _multiply_matrix(
-    room: int, count: int, split: int, block_bytes: int, first: int, last: int, scales: int, zeros: int,
+def _multiply_dots(
+    room: int, count: int, split: int, block_bytes: int, first: int, last: int, usual: int, scales: int, zeros: int,
     offset: float, totals: int, bias: int, y: int, n: int, columns: int,
 ) -> None:  # fmt: skip
-    """One expanded block for the rows first to last, in matrix registers."""
+    """One expanded block for the rows first to last, by dot products."""
     sums, nothing = room + BLOCK * 2 * BYTES, ZEROS.ctypes.data
     row = first
     while row < last:
-        x, rows = split + row // ROWS * block_bytes, min(last - row, 2 * ROWS)
-        if rows == 2 * ROWS:
-            multiply_block(BFLOAT16, 2, False, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, room)
-        else:
-            rows = min(rows, ROWS)
-            tail = rows < ROWS < last
-            if tail:
-                configure(CONFIGURATIONS.ctypes.data + (rows - 1) * 64)
-            multiply_block(BFLOAT16, 1, False, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, room)
-            if tail:
-                configure(CONFIGURATIONS.ctypes.data + (ROWS - 1) * 64)
+        x, rows = split + row // ROWS * block_bytes, next_rows(last - row)
+        multiply_bfloat16(rows, usual, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, 0)
         add_scaled(sums, rows, scales, zeros, offset, totals + row * 4, bias, y + row * n * 4, n * 4, columns)
         row += rows
 
@@ -114,7 +105,7 @@ def _multiply_vectors(
 
 
 @njit(parallel=True, cache=True)
-def code_linear_in_matrix(
+def code_linear_in_dots(
     kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
     group: int, workers: int,
 ) -> None:  # fmt: skip
@@ -131,7 +122,7 @@ def code_linear_in_matrix(
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
         room = scratch + worker * ROOM * 4
-        configure(CONFIGURATIONS.ctypes.data + (min(m, ROWS) - 1) * 64)
+        ready(min(m, ROWS))
         begin = claim(counter) * chunk
         while begin < total:
             for panel in range(begin, min(begin + chunk, total)):
@@ -140,14 +131,14 @@ def code_linear_in_matrix(
                     while step < steps:
                         count, at = _block(step, steps, group), (panel * groups + step // group) * PANEL
                         _expand(kind, codes + (panel * steps + step) * step_bytes, room, count * STEP // 2)
-                        _multiply_matrix(
+                        _multiply_dots(
                             room, count, split + step * 2 * BYTES, block_bytes, first, min(first + STRIPE, m),
-                            scales + at * 4, zeros + at, offset, inputs, bias + panel * PANEL * 4 if step == 0 else 0,
-                            y + panel * PANEL * 4, n, n - panel * PANEL,
+                            min(m, ROWS), scales + at * 4, zeros + at, offset, inputs,
+                            bias + panel * PANEL * 4 if step == 0 else 0, y + panel * PANEL * 4, n, n - panel * PANEL,
                         )  # fmt: skip
                         step, inputs = step + count, inputs + m * 4
             begin = claim(counter) * chunk
-        release()
+        done()
 
 
 @njit(parallel=True, cache=True)
@@ -155,7 +146,7 @@ def code_linear_in_vectors(
     kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
     group: int, workers: int,
 ) -> None:  # fmt: skip
-    """As code_linear_in_matrix, for any CPU."""
+    """As code_linear_in_dots, for any CPU."""
     steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
     groups, step_bytes = (steps + group - 1) // group, STEP // 2 * PAIR_BYTES[kind]
     offset, pairs = np.float32(OFFSETS[kind]), steps * STEP // 2

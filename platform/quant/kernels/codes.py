@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from .dot_shapes import STEP
 from .expand import INT4, PAIR_BYTES
-from .matrix import STEP
 from .panels import aligned
 from .tile import PANEL
 

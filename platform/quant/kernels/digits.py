@@ -14,7 +14,7 @@ from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .matrix import BYTES, ROWS
+from .dot_shapes import BYTES, ROWS
 from .vectors import CODES, FLOAT, FLOATS, INT, LANES, WORDS, Code, put
 
 STEP: Final = 64

@@ -1,6 +1,7 @@
 # mypy: allow-untyped-decorators
-"""y = x W^T + bias with W as unsigned codes of 4 or 8 bits, on a CPU with AMX: rows of x become whole numbers of 16
-bits in each block of inputs, products are summed exactly, and one multiplication gives a block's sums their scale.
+"""y = x W^T + bias with W as unsigned codes of 4 or 8 bits, by dot products of bytes (`dots.py`): rows of x become
+whole numbers of 16 bits in each block of inputs, products are summed exactly, and one multiplication gives a block's
+sums their scale.
 
     y[t, o] = bias[o] + sum over blocks b of scales[o, group of b] * x_scales[t, b]
               * sum over i in b of digits[t, i] * (codes[o, i] - zeros[o, group of b])
@@ -22,8 +23,8 @@ from numba.extending import intrinsic
 
 from .claim import claim
 from .digits import PER_ROW, STEP, TOKENS, add_products, digits_size, write_digits
-from .expand import INT4, INT8
-from .matrix import BYTES, CONFIGURATIONS, INTEGER, ROWS, configure, multiply_block, release
+from .dots import BYTES, ROWS, done, multiply_integers, next_rows, ready
+from .expand import INT4
 from .panels import aligned
 from .tile import PANEL
 from .vectors import FLOATS, INT, LANES, Code
@@ -122,29 +123,15 @@ def _store(typing: Any, source: Any, rows: Any, y: Any, stride: Any, columns: An
 
 @njit
 def _multiply(
-    weights: int, following: int, from_memory: bool, count: int, sums: int, digits: int, tile_bytes: int, first: int,
-    last: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
+    weights: int, following: int, count: int, sums: int, digits: int, tile_bytes: int, first: int, last: int,
+    usual: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
 ) -> None:  # fmt: skip
     """One block's codes for the rows first to last, added to outputs [rows, PANEL]."""
     nothing, row = ZEROS.ctypes.data, first
     while row < last:
-        x, rows = digits + row // TOKENS * tile_bytes, min(last - row, 2 * TOKENS)
-        if rows == 2 * TOKENS:
-            if from_memory:
-                multiply_block(INTEGER, 2, True, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
-            else:
-                multiply_block(INTEGER, 2, False, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
-        else:
-            rows = min(rows, TOKENS)
-            tail = rows < TOKENS < last
-            if tail:
-                configure(CONFIGURATIONS.ctypes.data + (2 * rows - 1) * 64)
-            if from_memory:
-                multiply_block(INTEGER, 1, True, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
-            else:
-                multiply_block(INTEGER, 1, False, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
-            if tail:
-                configure(CONFIGURATIONS.ctypes.data + (ROWS - 1) * 64)
+        x, digit_rows = digits + row // TOKENS * tile_bytes, next_rows(2 * (last - row))
+        multiply_integers(digit_rows, usual, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
+        rows = digit_rows // 2
         add_products(
             sums, rows, scales, zeros, rows_at + row * 4, rows_at + (m + 2 * row) * 4, bias,
             outputs + (row - first) * PANEL * 4,
@@ -165,13 +152,14 @@ def integer_linear(
         block -= 1
     digits, tile_bytes = scratch + workers * ROOM, steps * BYTES
     write_digits(x, digits, m, k, block)
+    usual = 2 * min(m, TOKENS)
     chunk = CHUNK if m > 2 * TOKENS else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
         room = scratch + worker * ROOM
         sums = room + BLOCK * EXPANDED
         outputs = sums + 2 * ROWS * PANEL * 4
-        configure(CONFIGURATIONS.ctypes.data + (2 * min(m, TOKENS) - 1) * 64)
+        ready(usual)
         begin = claim(counter) * chunk
         while begin < total:
             after = claim(counter) * chunk
@@ -186,14 +174,14 @@ def integer_linear(
                             following = codes + min(after, total - 1) * steps * step_bytes
                         if kind == INT4:
                             _expand(source, room, count)
-                            weights = room
+                            weights, following = room, 0
                         _multiply(
-                            weights, following, kind == INT8, count, sums, digits + step * BYTES, tile_bytes, first,
-                            min(first + STRIPE, m), scales + at * 4, zeros + at, rows_at, m,
+                            weights, following, count, sums, digits + step * BYTES, tile_bytes, first,
+                            min(first + STRIPE, m), usual, scales + at * 4, zeros + at, rows_at, m,
                             bias + panel * PANEL * 4 if step == 0 else 0, outputs,
                         )  # fmt: skip
                         rows_at += m * PER_ROW * 4
                     place = y + (first * n + panel * PANEL) * 4
                     _store(outputs, min(m - first, STRIPE), place, n * 4, n - panel * PANEL)
             begin = after
-        release()
+        done()

@@ -9,7 +9,7 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
-from .matrix_linear import matrix_linear
+from .dot_linear import dot_linear
 from .split import split_size
 from .vector_linear import packed_size, vector_linear
 
@@ -27,13 +27,13 @@ def _multiply(panels: Any, bias: int, x: int, scratch: int, y: int, m: int, n: i
 def _choose(panels: Any, bias: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> Any:
     """numba wants the same names and annotations of all three."""
 
-    def on_matrix(panels: Any, bias: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
-        matrix_linear(panels.ctypes.data, bias, x, scratch, y, m, n, k, workers)
+    def on_dots(panels: Any, bias: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
+        dot_linear(panels.ctypes.data, bias, x, scratch, y, m, n, k, workers)
 
     def on_vectors(panels: Any, bias: Any, x: Any, scratch: Any, y: Any, m: Any, n: Any, k: Any, workers: Any) -> None:
         vector_linear(panels, bias, x, scratch, y, m, n, k, workers)
 
-    return on_matrix if panels.dtype == types.uint32 else on_vectors
+    return on_dots if panels.dtype == types.uint32 else on_vectors
 
 
 @njit(cache=True)

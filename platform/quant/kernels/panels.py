@@ -3,7 +3,7 @@ over a panel reads memory in order.
 
 numba has no 16-bit floats; the element type says what is stored and which kernel takes it:
     uint16            bfloat16 for vector registers    [panels, pairs, PANEL, 2]
-    uint32            bfloat16 for matrix registers    [panels, pairs, PANEL], two inputs a word, whole steps of pairs
+    uint32            bfloat16 for dot products        [panels, pairs, PANEL], two inputs a word, whole steps of pairs
     int16, float32    float16 and float32              [panels, pairs, 2, PANEL]
 """
 
@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from .matrix import HAS_MATRIX, STEP
+from .dots import HAS_BFLOAT16, STEP
 from .tile import PANEL
 
 CACHE_LINE: Final = 64
 
 
-def pack_weight(weight: np.ndarray, for_matrix: bool = HAS_MATRIX) -> np.ndarray:
+def pack_weight(weight: np.ndarray, for_dots: bool = HAS_BFLOAT16) -> np.ndarray:
     """W [N, K] of uint16 (bfloat16 bits), int16 (float16 bits) or float32 -> panels, one-dimensional.
 
-    Zeros where N or K do not fill them. `for_matrix` counts for bfloat16 only.
+    Zeros where N or K do not fill them. `for_dots` counts for bfloat16 only.
     """
-    words = for_matrix and weight.dtype == np.uint16
+    words = for_dots and weight.dtype == np.uint16
     outputs, inputs = weight.shape
     panels, pairs = -(-outputs // PANEL), -(-inputs // STEP) * STEP // 2 if words else (inputs + 1) // 2
     padded = np.zeros((panels * PANEL, pairs * 2), weight.dtype)

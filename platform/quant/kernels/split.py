@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators
-"""Rows of activations as the matrix registers take them: each fp32 number as the sum of two bfloat16 numbers.
+"""Rows of activations as dot products take them: each fp32 number as the sum of two bfloat16 numbers.
 
 Layout: [blocks of ROWS rows, steps, 2 addends, ROWS, STEP] bfloat16, then [blocks, steps, ROWS] fp32 with the sum of
 each row's split inputs in each step. What lies past the inputs is zero, past the rows anything.
@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
-from .matrix import BYTES, ROWS, STEP
+from .dot_shapes import BYTES, ROWS, STEP
 from .vectors import FLOATS, LANES, SHORTS, WORDS, Code, get, put
 
 BLOCK: Final = 16

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-decorators
-"""y = x W^T + bias with W in bfloat16, on a CPU with AMX: x goes in as the sum of two bfloat16 numbers, which keep 16
-of fp32's 24 bits, and products are added up in fp32.
+"""y = x W^T + bias with W in bfloat16, by dot products (`dots.py`): x goes in as the sum of two bfloat16 numbers, which
+keep 16 of fp32's 24 bits, and products are added up in fp32.
 
 Shapes and panels as in panel_linear, panels padded to whole steps of inputs. Each output adds up its products in the
 order of K, started from the bias: a row's result does not depend on M, bit for bit.
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 
 from .claim import claim
-from .matrix import BFLOAT16, BYTES, CONFIGURATIONS, ROWS, STEP, configure, multiply_block, release
+from .dots import BYTES, ROWS, STEP, done, multiply_bfloat16, next_rows, ready
 from .split import split_rows
 from .tile import PANEL
 from .vectors import put
@@ -28,7 +28,7 @@ CHUNK: Final = 4
 @njit
 def _multiply_rows(
     panels: int, begin: int, end: int, panel_bytes: int, first_step: int, steps: int, all_steps: int, bias: int,
-    split: int, y: int, stride: int, first: int, last: int, following: int,
+    split: int, y: int, stride: int, first: int, last: int, usual: int, following: int,
 ) -> None:  # fmt: skip
     """The panels begin to end of y for the rows first to last, over one block of inputs."""
     block_bytes = all_steps * 2 * BYTES
@@ -36,22 +36,12 @@ def _multiply_rows(
         weights = panels + panel * panel_bytes + first_step * 2 * BYTES
         after = weights + panel_bytes if panel + 1 < end else following
         row = first
-        while row + 2 * ROWS <= last:
-            x, here = split + row // ROWS * block_bytes + first_step * 2 * BYTES, y + row * stride + panel * PANEL * 4
-            start, pitch = (bias + panel * PANEL * 4, 0) if first_step == 0 else (here, stride)
-            multiply_block(BFLOAT16, 2, True, start, pitch, x, block_bytes, weights, steps, here, stride, after)
-            row += 2 * ROWS
         while row < last:
-            rows = min(last - row, ROWS)
-            tail = rows < ROWS < last
-            if tail:
-                configure(CONFIGURATIONS.ctypes.data + (rows - 1) * 64)
+            rows = next_rows(last - row)
             x, here = split + row // ROWS * block_bytes + first_step * 2 * BYTES, y + row * stride + panel * PANEL * 4
             start, pitch = (bias + panel * PANEL * 4, 0) if first_step == 0 else (here, stride)
-            multiply_block(BFLOAT16, 1, True, start, pitch, x, block_bytes, weights, steps, here, stride, after)
-            if tail:
-                configure(CONFIGURATIONS.ctypes.data + (ROWS - 1) * 64)
-            row += ROWS
+            multiply_bfloat16(rows, usual, start, pitch, x, block_bytes, weights, steps, here, stride, after)
+            row += rows
 
 
 @njit
@@ -69,13 +59,13 @@ def _multiply_panels(
             if whole > begin:
                 _multiply_rows(
                     panels, begin, whole, panel_bytes, step, count, steps, bias, split, y, n * 4, first, last,
-                    panels + following * panel_bytes,
+                    min(m, ROWS), panels + following * panel_bytes,
                 )  # fmt: skip
     if whole < end:
         room = np.empty((m, PANEL), np.float32)
         _multiply_rows(
             panels + whole * panel_bytes, 0, 1, panel_bytes, 0, steps, steps, bias + whole * PANEL * 4, split,
-            room.ctypes.data, PANEL * 4, 0, m, panels + following * panel_bytes,
+            room.ctypes.data, PANEL * 4, 0, m, min(m, ROWS), panels + following * panel_bytes,
         )  # fmt: skip
         _copy(room, y + whole * PANEL * 4, n, n - whole * PANEL)
 
@@ -88,7 +78,7 @@ def _copy(room: np.ndarray, y: int, n: int, columns: int) -> None:
 
 
 @njit(parallel=True)
-def matrix_linear(panels: int, bias: int, x: int, split: int, y: int, m: int, n: int, k: int, workers: int) -> None:
+def dot_linear(panels: int, bias: int, x: int, split: int, y: int, m: int, n: int, k: int, workers: int) -> None:
     """All are addresses; split has room for split_size(m, k) floats. Workers take panels as they get on."""
     steps, tiles = (k + STEP - 1) // STEP, (m + ROWS - 1) // ROWS
     split_rows(x, split, m, k)
@@ -96,7 +86,7 @@ def matrix_linear(panels: int, bias: int, x: int, split: int, y: int, m: int, n:
     chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
-        configure(CONFIGURATIONS.ctypes.data + (min(m, ROWS) - 1) * 64)
+        ready(min(m, ROWS))
         begin = claim(counter) * chunk
         while begin < total:
             following = claim(counter) * chunk
@@ -104,4 +94,4 @@ def matrix_linear(panels: int, bias: int, x: int, split: int, y: int, m: int, n:
                 panels, begin, min(begin + chunk, total), min(following, total - 1), bias, split, y, m, n, steps
             )
             begin = following
-        release()
+        done()

@@ -1,11 +1,5 @@
 # mypy: allow-untyped-decorators
-"""Intel's matrix extension (AMX) as numba functions: registers of 16 rows x 64 bytes, multiplied as a whole.
-
-Numbers of one product:
-    BFLOAT16    sums [rows, 16] fp32 += rows [rows, 32] bfloat16 times weights [16, 16, 2] bfloat16, pairs of inputs
-    INTEGER     sums [rows, 16] int32 += rows [rows, 64] int8 times weights [16, 16, 4] uint8, four inputs each
-Each sum adds up its products in the same order whatever the number of rows.
-"""
+"""Dot products in matrix registers, Intel's AMX: 16 rows x 64 bytes, multiplied as a whole."""
 
 import ctypes
 import platform
@@ -13,21 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS
 from .vectors import INT, features
 
-ROWS: Final = 16
-"""Of a register."""
-STEP: Final = 32
-"""Inputs of one product of bfloat16."""
-BFLOAT16, INTEGER = range(2)
-OPERATIONS: Final = (("tdpbf16ps", 2), ("tdpbsud", 1))
-"""Instruction, and addends of an activation that meet the same weights, by kind of product."""
-BYTES: Final = ROWS * 64
-"""Of a register."""
+INSTRUCTIONS: Final = ("tdpbf16ps", "tdpbsud")
+"""By kind of product."""
 AHEAD: Final = 6
 """Steps whose weights are on their way to the first-level cache."""
 INT8: Final = ir.IntType(8)
@@ -69,7 +57,7 @@ def _pointer(builder: Any, address: Any, offset: Any) -> Any:
 
 
 @intrinsic
-def configure(typing: Any, configuration: Any) -> Any:
+def _configure(typing: Any, configuration: Any) -> Any:
     """Ready the registers for so many rows: the address of a row of CONFIGURATIONS. Clears them."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -80,7 +68,7 @@ def configure(typing: Any, configuration: Any) -> Any:
 
 
 @intrinsic
-def release(typing: Any) -> Any:
+def _release(typing: Any) -> Any:
     """Done: the system need not save the registers any more."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -91,7 +79,7 @@ def release(typing: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def multiply_block(
+def _multiply(
     typing: Any, kind: Any, blocks: Any, from_memory: Any, start: Any, start_stride: Any, x: Any, x_block: Any,
     weights: Any, steps: Any, y: Any, stride: Any, following: Any,
 ) -> Any:  # fmt: skip
@@ -108,7 +96,7 @@ def multiply_block(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, _, _, start, start_stride, x, x_block, weights, steps, y, stride, following = arguments
-        instruction, addends = OPERATIONS[kind.literal_value]
+        instruction, addends = INSTRUCTIONS[kind.literal_value], ADDENDS[kind.literal_value]
         cells = [(block, half) for block in range(blocks.literal_value) for half in range(2)]
 
         def register(number: int) -> Any:
@@ -156,3 +144,58 @@ def _prefetch(builder: Any, address: Any) -> None:
     for line in range(0, 2 * BYTES, 64):
         hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 3, 1)]
         builder.call(function, [_pointer(builder, address, INT(line)), *hints])
+
+
+@njit
+def ready(rows: int) -> None:
+    """Ready the registers for products of so many rows, and of twice ROWS."""
+    _configure(CONFIGURATIONS.ctypes.data + (min(rows, ROWS) - 1) * 64)
+
+
+@njit
+def done() -> None:
+    _release()
+
+
+@njit
+def multiply_bfloat16(
+    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
+    stride: int, following: int,
+) -> None:  # fmt: skip
+    """As dots.multiply_bfloat16."""
+    if rows > ROWS:
+        if following:
+            _multiply(BFLOAT16, 2, True, start, pitch, x, x_block, weights, steps, y, stride, following)
+        else:
+            _multiply(BFLOAT16, 2, False, start, pitch, x, x_block, weights, steps, y, stride, following)
+    else:
+        if rows != usual:
+            ready(rows)
+        if following:
+            _multiply(BFLOAT16, 1, True, start, pitch, x, x_block, weights, steps, y, stride, following)
+        else:
+            _multiply(BFLOAT16, 1, False, start, pitch, x, x_block, weights, steps, y, stride, following)
+        if rows != usual:
+            ready(usual)
+
+
+@njit
+def multiply_integers(
+    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
+    stride: int, following: int,
+) -> None:  # fmt: skip
+    """As dots.multiply_integers."""
+    if rows > ROWS:
+        if following:
+            _multiply(INTEGER, 2, True, start, pitch, x, x_block, weights, steps, y, stride, following)
+        else:
+            _multiply(INTEGER, 2, False, start, pitch, x, x_block, weights, steps, y, stride, following)
+    else:
+        if rows != usual:
+            ready(rows)
+        if following:
+            _multiply(INTEGER, 1, True, start, pitch, x, x_block, weights, steps, y, stride, following)
+        else:
+            _multiply(INTEGER, 1, False, start, pitch, x, x_block, weights, steps, y, stride, following)
+        if rows != usual:
+            ready(usual)

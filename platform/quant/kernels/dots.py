@@ -1,0 +1,62 @@
+# mypy: allow-untyped-decorators
+"""Dot products of short numbers, as the processor has instructions for them: in matrix registers (AMX) or in vector
+registers (AVX-512 with BF16 and VNNI). The one door for the kernels that multiply by them.
+
+Numbers of one step, of up to ROWS rows:
+    bfloat16    sums [rows, 32] fp32 += rows [rows, STEP] bfloat16 times weights [16, 32, 2] bfloat16, pairs of inputs
+    integers    sums [rows, 32] int32 += rows [rows, 64] int8 times weights [16, 32, 4] uint8, four inputs each
+Each sum adds up its products in the same order whatever the number of rows.
+"""
+
+from typing import Final
+
+from numba import njit
+
+from . import matrix_dots, vector_dots
+from .dot_shapes import BYTES, ROWS, STEP
+
+__all__ = [
+    "BYTES",
+    "HAS_BFLOAT16",
+    "HAS_INTEGERS",
+    "ROWS",
+    "STEP",
+    "done",
+    "multiply_bfloat16",
+    "multiply_integers",
+    "next_rows",
+    "ready",
+]
+
+_chosen: Final = matrix_dots if matrix_dots.HAS_MATRIX else vector_dots
+HAS_BFLOAT16: Final = matrix_dots.HAS_MATRIX or vector_dots.HAS_BFLOAT16
+HAS_INTEGERS: Final = matrix_dots.HAS_MATRIX or vector_dots.HAS_INTEGERS
+DESCRIPTION: Final = (
+    "dot products of 16-bit activations in matrix registers (AMX)"
+    if matrix_dots.HAS_MATRIX
+    else "dot products of 16-bit activations (AVX-512)"
+)
+ready = _chosen.ready
+"""(rows): before the first product, with the number of rows that most of them have, up to ROWS."""
+done = _chosen.done
+"""(): after the last."""
+multiply_bfloat16 = _chosen.multiply_bfloat16
+"""(rows, usual, start, pitch, x, x_block, weights, steps, y, stride, following): y [rows, 32] = start + x W^T.
+
+Addresses and bytes but for the first two and the steps.
+
+rows, usual:   1 to ROWS, or 2 * ROWS; the number that `ready` was told
+start:         of the sums to begin with, rows `pitch` apart (0: one row for all)
+x:             [steps, addends, ROWS, 64 bytes] of the first ROWS rows, the others' `x_block` further
+weights:       [steps, 16, 32, 4 bytes]
+y:             rows `stride` apart
+following:     weights to be brought near after these, which come from memory; 0: these are near
+"""
+multiply_integers = _chosen.multiply_integers
+"""The same for integers."""
+
+
+@njit(inline="always")
+def next_rows(left: int) -> int:
+    """How many of the rows that are left the next product should have."""
+    return 2 * ROWS if left >= 2 * ROWS else min(left, ROWS)

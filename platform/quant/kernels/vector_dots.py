@@ -1,0 +1,167 @@
+# mypy: allow-untyped-decorators
+"""Dot products in the vector registers of AVX-512: pairs of bfloat16 (BF16), fours of bytes (VNNI). The data lies as
+matrix registers have it (`dots.py`); a row's word is broadcast on its way from memory to the multiplier.
+
+The instructions are written as assembly: LLVM's names for them take other types from one version to the next.
+"""
+
+from typing import Any, Final
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS
+from .vectors import FLOATS, INT, LANES, WORDS, Code, features
+
+llvmlite.binding.initialize_native_asmparser()
+
+_known: Final = set(features.split(","))
+HAS_BFLOAT16: Final = "+avx512bf16" in _known and LANES == 16
+HAS_INTEGERS: Final = "+avx512vnni" in _known and LANES == 16
+INSTRUCTIONS: Final = ("vdpbf16ps", "vpdpbusd")
+SUMS: Final = (FLOATS, WORDS)
+TILE: Final = 8
+"""Most rows whose sums are in registers at a time."""
+PAIRS: Final = 16
+"""Words of a row in one step."""
+AHEAD: Final = 6
+"""Steps whose weights are on their way to the first-level cache."""
+
+
+@njit(inline="always")
+def ready(rows: int) -> None:
+    """Nothing: vector registers are always ready."""
+
+
+@njit(inline="always")
+def done() -> None:
+    """Nothing."""
+
+
+class _Tile(Code):
+    """Writes the LLVM code of one tile [rows, 32] of sums."""
+
+    def __init__(self, builder: Any, kind: int, rows: int, used: Any) -> None:
+        super().__init__(builder)
+        self.kind, self.rows, self.used = kind, rows, used
+        self.cells = [(row, half) for row in range(rows) for half in range(2)]
+
+    def is_used(self, row: int) -> Any:
+        return self.builder.icmp_signed("<", INT(row), self.used)
+
+    def load_sums(self, start: Any, pitch: Any) -> list[Any]:
+        """A row that is not used begins as the first does."""
+        zero, sums = INT(0), []
+        for row, half in self.cells:
+            offset = self.builder.select(self.is_used(row), self.builder.mul(pitch, INT(row)), zero)
+            sums.append(self.load(self.builder.add(start, offset), 64 * half, SUMS[self.kind]))
+        return sums
+
+    def store_sums(self, sums: list[Any], y: Any, stride: Any) -> None:
+        for row in range(self.rows):
+            with self.builder.if_then(self.is_used(row), likely=True):
+                place = self.builder.add(y, self.builder.mul(stride, INT(row)))
+                for half in range(2):
+                    pointer = self.pointer(place, 64 * half, SUMS[self.kind])
+                    self.builder.store(sums[2 * row + half], pointer, align=4)
+
+    def multiply(self, sums: list[Any], weights: Any, x: Any) -> list[Any]:
+        """sums + one step: weights [16, 32, 4 bytes], x [addends, ROWS, 64 bytes]."""
+        for pair in range(PAIRS):
+            halves = [self.load(weights, pair * 128 + 64 * half, WORDS) for half in range(2)]
+            for addend in range(ADDENDS[self.kind]):
+                for row, half in self.cells:
+                    offset = addend * BYTES + row * 64 + pair * 4
+                    sums[2 * row + half] = self.add_products(sums[2 * row + half], halves[half], x, offset)
+        return sums
+
+    def add_products(self, total: Any, weights: Any, x: Any, offset: int) -> Any:
+        """total + weights times the word at x + offset, which every lane gets."""
+        kind = SUMS[self.kind]
+        function_type = ir.FunctionType(kind, [kind, WORDS, INT])
+        text = f"{INSTRUCTIONS[self.kind]} {offset}($3){{1to16}}, $2, $0"
+        return self.builder.asm(function_type, text, "=v,0,v,r,~{memory}", [total, weights, x], side_effect=True)
+
+
+@intrinsic(prefer_literal=True)
+def _multiply(
+    typing: Any, kind: Any, tile_rows: Any, used: Any, start: Any, pitch: Any, x: Any, weights: Any, steps: Any,
+    y: Any, stride: Any, following: Any,
+) -> Any:  # fmt: skip
+    """y [used, 32] = start + x W^T over `steps` steps, as dots.multiply_*; kind and tile_rows are literal."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, _, used, start, pitch, x, weights, steps, y, stride, following = arguments
+        tile = _Tile(builder, kind.literal_value, tile_rows.literal_value, used)
+        step_bytes = ADDENDS[kind.literal_value] * BYTES
+        initial = tile.load_sums(start, pitch)
+        before = builder.block
+        repeat, after = (builder.append_basic_block(name) for name in ("repeat", "after"))
+        builder.branch(repeat)
+        builder.position_at_end(repeat)
+        step = builder.phi(INT)
+        sums = [builder.phi(SUMS[kind.literal_value]) for _ in initial]
+        with builder.if_then(builder.icmp_signed("!=", following, INT(0))):
+            _prefetch(tile, step, steps, weights, following)
+        here = builder.add(weights, builder.mul(step, INT(2 * BYTES)))
+        results = tile.multiply(list(sums), here, builder.add(x, builder.mul(step, INT(step_bytes))))
+        next_step = builder.add(step, INT(1))
+        for phi, first, result in zip([step, *sums], [INT(0), *initial], [next_step, *results], strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(result, builder.block)
+        builder.cbranch(builder.icmp_signed("<", next_step, steps), repeat, after)
+        builder.position_at_end(after)
+        tile.store_sums(results, y, stride)
+        return context.get_dummy_value()
+
+    return types.void(kind, tile_rows, *[types.int64] * 9), generate
+
+
+def _prefetch(code: Code, step: Any, steps: Any, weights: Any, following: Any) -> None:
+    """The weights of the step AHEAD of this one, some of which are the first of `following`."""
+    builder = code.builder
+    later = builder.add(step, INT(AHEAD))
+    here = builder.icmp_signed("<", later, steps)
+    base = builder.select(here, weights, following)
+    later = builder.select(here, later, builder.sub(later, steps))
+    address = builder.add(base, builder.mul(later, INT(2 * BYTES)))
+    for line in range(0, 2 * BYTES, 64):
+        code.prefetch(builder.add(address, INT(line)), near=True)
+
+
+@njit
+def multiply_bfloat16(
+    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
+    stride: int, following: int,
+) -> None:  # fmt: skip
+    """As dots.multiply_bfloat16."""
+    for row in range(0, rows, TILE):
+        used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
+        begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
+        if used > 4:
+            _multiply(BFLOAT16, 8, used, begun, pitch, source, weights, steps, place, stride, after)
+        elif used > 2:
+            _multiply(BFLOAT16, 4, used, begun, pitch, source, weights, steps, place, stride, after)
+        elif used > 1:
+            _multiply(BFLOAT16, 2, used, begun, pitch, source, weights, steps, place, stride, after)
+        else:
+            _multiply(BFLOAT16, 1, used, begun, pitch, source, weights, steps, place, stride, after)
+
+
+@njit
+def multiply_integers(
+    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
+    stride: int, following: int,
+) -> None:  # fmt: skip
+    """As dots.multiply_integers."""
+    for row in range(0, rows, TILE):
+        used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
+        begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
+        if used > 4:
+            _multiply(INTEGER, 8, used, begun, pitch, source, weights, steps, place, stride, after)
+        elif used > 2:
+            _multiply(INTEGER, 4, used, begun, pitch, source, weights, steps, place, stride, after)
+        else:
+            _multiply(INTEGER, 2, used, begun, pitch, source, weights, steps, place, stride, after)
