@@ -69,8 +69,10 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
         weights = stored if quantization is None else f"{quantization.words}, expanded to {stored}"
         return Choice(create, storage, f"{weights} weights and arithmetic on {device}", create)
     reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
-    if HAS_BFLOAT16 and (storage == torch.bfloat16 or quantization is not None):
-        reason += f" by {DESCRIPTION}"
+    if HAS_BFLOAT16 and storage == torch.bfloat16:
+        reason += f", linears of bfloat16 activations by {DESCRIPTION}"
+    elif HAS_BFLOAT16 and quantization is not None:
+        reason += f", linears by {DESCRIPTION}"
     if quantization is not None and any(
         (layout.group_size or 0) % VECTORS.step for layout in quantization.linears.layouts
     ):
@@ -79,5 +81,5 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
         lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage),
         torch.float32,
         reason,
-        create_coded=CodedLinear,
+        create_coded=lambda inputs, outputs: CodedLinear(inputs, outputs, exact=storage != torch.bfloat16),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -39,17 +40,30 @@ VECTORS: Final = CodeKernel(
     "vectors", forms.VECTORS, dots.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors
 )
 """Any kind of code, on any CPU."""
-DOTS: Final = CodeKernel("dots", forms.DOTS, dots.STEP, pack_codes, unpack_codes, _floats, code_linear_in_dots)
-"""Any kind of code, on a CPU with dot products of bfloat16."""
+DOTS: Final = CodeKernel(
+    "dots", forms.DOTS, dots.STEP, pack_codes, unpack_codes, _floats, partial(code_linear_in_dots, addends=1)
+)
+"""Any kind of code, on a CPU with dot products of bfloat16, to which activations are rounded."""
+SPLIT_DOTS: Final = CodeKernel(
+    "split dots",
+    forms.SPLIT_DOTS,
+    dots.STEP,
+    pack_codes,
+    unpack_codes,
+    _floats,
+    partial(code_linear_in_dots, addends=2),
+)
+"""The same with 16 bits of each activation."""
 INTEGERS: Final = CodeKernel(
     "integers", forms.INTEGERS, digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
 )
 """INT4 and INT8 on a CPU with dot products of bytes: faster, with longer steps."""
 
 
-def choose_kernel(kind: int, group: int, inputs: int) -> CodeKernel | None:
-    """The fastest here; None where no kernel takes groups of so many inputs."""
-    kernels = [DOTS if dots.HAS_BFLOAT16 else VECTORS]
+def choose_kernel(kind: int, group: int, inputs: int, exact: bool = True) -> CodeKernel | None:
+    """The fastest here that keeps 16 bits of each activation, or, not `exact`, bfloat16's 8. None where no kernel takes
+    groups of so many inputs."""
+    kernels = [(SPLIT_DOTS if exact else DOTS) if dots.HAS_BFLOAT16 else VECTORS]
     if dots.HAS_INTEGERS and kind != FLOAT8:
         kernels.insert(0, INTEGERS)
     return next((kernel for kernel in kernels if group == inputs or group % kernel.step == 0), None)

@@ -38,12 +38,14 @@ def coded_form(weight: CodedWeight) -> CodedForm | None:
 
 
 class CodedLinear:
-    def __init__(self, in_features: int, out_features: tuple[int, ...]) -> None:
+    def __init__(self, in_features: int, out_features: tuple[int, ...], exact: bool = True) -> None:
+        """`exact`: 16 bits of each activation count, else bfloat16's 8 may do."""
         self.in_features = in_features
         self.out_features = out_features
         self._rows = sum(out_features)
         self._parts: dict[int, CodedWeight] = {}
         self._bias = torch.zeros(-(-self._rows // PANEL) * PANEL)
+        self._exact = exact
         self._form = CodedForm(INT8, in_features, b"")
         self._kernel = VECTORS
         self._codes = self._zeros = np.empty(0, np.uint8)
@@ -72,7 +74,7 @@ class CodedLinear:
             self._order = group_of.argsort(stable=True)
         values = torch.cat([_codes(part) for part in parts])
         ordered = values if self._order is None else values[:, self._order]
-        chosen = kernel or choose_kernel(form.kind, form.group, self.in_features)
+        chosen = kernel or choose_kernel(form.kind, form.group, self.in_features, self._exact)
         assert chosen is not None
         self._kernel = chosen
         self._codes = chosen.pack(ordered.numpy(), form.kind)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from loraplex.quant.code_kernels import DOTS, INTEGERS, VECTORS, CodeKernel
+from loraplex.quant.code_kernels import DOTS, INTEGERS, SPLIT_DOTS, VECTORS, CodeKernel
 from loraplex.quant.coded import CodedLinear, coded_form
 from loraplex.quant.kernels.dots import HAS_BFLOAT16, HAS_INTEGERS
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
-KERNELS = [VECTORS, *([DOTS] if HAS_BFLOAT16 else []), *([INTEGERS] if HAS_INTEGERS else [])]
+KERNELS = [VECTORS, *([DOTS, SPLIT_DOTS] if HAS_BFLOAT16 else []), *([INTEGERS] if HAS_INTEGERS else [])]
 ROWS = [1, 2, 5, 12, 13, 16, 17, 31, 33, 47, 300]
 
 
@@ -75,7 +75,8 @@ def test_equals_the_dequantized_weights(case: str, kernel: CodeKernel) -> None:
     weights = CASES[case]()
     method, dense = load(weights, kernel), torch.cat([weight.dequantized() for weight in weights]).double()
     x = torch.randn(max(ROWS), dense.shape[1])
-    expected = x.double() @ dense.T + method.bias().double()
+    seen = x.bfloat16() if kernel is DOTS else x
+    expected = seen.double() @ dense.T + method.bias().double()
     near = (1e-4 if kernel is INTEGERS else 2e-5) * expected.abs().max()
     whole = method.apply(x)
     for rows in ROWS:

@@ -19,9 +19,8 @@ from .vectors import get
 
 WEIGHTS, BIAS, FORM, SCALES, ZEROS, KIND, GROUP, FACTORS = range(8)
 WIDTH: Final = 8
-PANELS, VECTORS, DOTS, INTEGERS = range(4)
-"""Forms: floats as panels, codes for one of the three kernels."""
-code_linear: Final = code_linear_in_dots if HAS_BFLOAT16 else code_linear_in_vectors
+PANELS, VECTORS, DOTS, SPLIT_DOTS, INTEGERS = range(5)
+"""Forms: floats as panels, codes for one of the kernels in `quant/code_kernels.py`."""
 
 
 class Coded(NamedTuple):
@@ -64,8 +63,11 @@ def _choose(stored: Any, where: Any, x: Any, scratch: Any, y: Any, m: Any, n: An
             _panels(stored.panels, where, x, scratch, y, m, n, k, workers)
         elif HAS_INTEGERS and where[FORM] == INTEGERS:
             integer_linear(kind, weights, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
+        elif HAS_BFLOAT16:
+            addends = 2 if where[FORM] == SPLIT_DOTS else 1
+            code_linear_in_dots(kind, weights, scales, zeros, bias, x, scratch, y, m, n, k, group, workers, addends)
         else:
-            code_linear(kind, weights, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
+            code_linear_in_vectors(kind, weights, scales, zeros, bias, x, scratch, y, m, n, k, group, workers)
 
     return codes if isinstance(stored, types.BaseNamedTuple) else floats
 

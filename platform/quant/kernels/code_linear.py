@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit, prange
 
 from .claim import claim
-from .dots import BYTES, ROWS, STEP, done, multiply_bfloat16, next_rows, ready
+from .dots import BYTES, ROWS, STEP, done, multiply_bfloat16, multiply_split_bfloat16, next_rows, ready
 from .expand import FLOAT8, INT4, INT8, OFFSETS, PAIR_BYTES, add_scaled, expand
 from .split import split_rows, split_size, sum_steps, sums_offset
 from .tile import PANEL
@@ -73,15 +73,18 @@ def _total_blocks(sums: int, totals: int, m: int, steps: int, group: int) -> Non
 
 @njit
 def _multiply_dots(
-    room: int, count: int, split: int, block_bytes: int, first: int, last: int, usual: int, scales: int, zeros: int,
-    offset: float, totals: int, bias: int, y: int, n: int, columns: int,
+    room: int, count: int, split: int, block_bytes: int, addends: int, first: int, last: int, usual: int,
+    scales: int, zeros: int, offset: float, totals: int, bias: int, y: int, n: int, columns: int,
 ) -> None:  # fmt: skip
     """One expanded block for the rows first to last, by dot products."""
     sums, nothing = room + BLOCK * 2 * BYTES, ZEROS.ctypes.data
     row = first
     while row < last:
         x, rows = split + row // ROWS * block_bytes, next_rows(last - row)
-        multiply_bfloat16(rows, usual, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, 0)
+        if addends == 2:
+            multiply_split_bfloat16(rows, usual, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, 0)
+        else:
+            multiply_bfloat16(rows, usual, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, 0)
         add_scaled(sums, rows, scales, zeros, offset, totals + row * 4, bias, y + row * n * 4, n * 4, columns)
         row += rows
 
@@ -107,16 +110,16 @@ def _multiply_vectors(
 @njit(parallel=True, cache=True)
 def code_linear_in_dots(
     kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
-    group: int, workers: int,
+    group: int, workers: int, addends: int,
 ) -> None:  # fmt: skip
     """All are addresses but the kind, the sizes and the group, in steps; scratch has scratch_size(m, k, workers) floats
-    from a cache line on."""
+    from a cache line on. `addends`: numbers in bfloat16 that stand for an activation, 1 or 2."""
     steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
     groups, step_bytes = (steps + group - 1) // group, STEP // 2 * PAIR_BYTES[kind]
-    offset, block_bytes = np.float32(OFFSETS[kind]), steps * 2 * BYTES
+    offset, block_bytes = np.float32(OFFSETS[kind]), steps * addends * BYTES
     split = scratch + workers * ROOM * 4
     totals = split + (sums_offset(m, k) + (m + ROWS - 1) // ROWS * steps * ROWS * 4)
-    split_rows(x, split, m, k)
+    split_rows(x, split, m, k, addends)
     _total_blocks(split + sums_offset(m, k), totals, m, steps, group)
     chunk = CHUNK if m > 2 * ROWS else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)
@@ -132,8 +135,8 @@ def code_linear_in_dots(
                         count, at = _block(step, steps, group), (panel * groups + step // group) * PANEL
                         _expand(kind, codes + (panel * steps + step) * step_bytes, room, count * STEP // 2)
                         _multiply_dots(
-                            room, count, split + step * 2 * BYTES, block_bytes, first, min(first + STRIPE, m),
-                            min(m, ROWS), scales + at * 4, zeros + at, offset, inputs,
+                            room, count, split + step * addends * BYTES, block_bytes, addends, first,
+                            min(first + STRIPE, m), min(m, ROWS), scales + at * 4, zeros + at, offset, inputs,
                             bias + panel * PANEL * 4 if step == 0 else 0, y + panel * PANEL * 4, n, n - panel * PANEL,
                         )  # fmt: skip
                         step, inputs = step + count, inputs + m * 4

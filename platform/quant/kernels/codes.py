@@ -3,7 +3,7 @@
 import numpy as np
 
 from .dot_shapes import STEP
-from .expand import INT4, PAIR_BYTES
+from .expand import FLOAT8, FLOAT8_ORDER, HAS_BYTE_TABLES, INT4, PAIR_BYTES
 from .panels import aligned
 from .tile import PANEL
 
@@ -21,6 +21,8 @@ def pack_codes(values: np.ndarray, kind: int) -> np.ndarray:
         np.bitwise_or(by_pair[:, :, 0], by_pair[:, :, 1] << 4, out=view)
     else:
         view.reshape(by_pair.shape)[:] = by_pair
+        if kind == FLOAT8 and HAS_BYTE_TABLES:
+            view[:] = view[:, :, FLOAT8_ORDER]
     return packed
 
 
@@ -28,6 +30,8 @@ def unpack_codes(codes: np.ndarray, kind: int, outputs: int, first: int, last: i
     """values.T for the inputs `first` (even) to `last`: [last - first, N] uint8."""
     panels = -(-outputs // PANEL)
     pairs = codes.reshape(panels, -1, PAIR_BYTES[kind])[:, first // 2 : (last + 1) // 2]
+    if kind == FLOAT8 and HAS_BYTE_TABLES:
+        pairs = pairs[:, :, np.argsort(FLOAT8_ORDER)]
     split = np.stack([pairs & 15, pairs >> 4], axis=2) if kind == INT4 else pairs.reshape(panels, -1, 2, PANEL)
     by_input = split.transpose(1, 2, 0, 3).reshape(-1, panels * PANEL)
     return np.ascontiguousarray(by_input[: last - first, :outputs])

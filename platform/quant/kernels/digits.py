@@ -3,7 +3,8 @@
 
 In each block of inputs a row is scale * (256 * high + low), high and low int8, the scale its largest magnitude / 32639.
 Layout: digits [tiles of ROWS / 2 rows, steps, ROWS, STEP] int8, a row's high digits before its low ones; then of each
-block of inputs [rows] scales and [rows, 2] sums of the digits, fp32. Past the inputs are zeros, past the rows anything.
+block of inputs [rows] scales and [rows] sums of the whole numbers, fp32. Past the inputs are zeros, past the rows
+anything.
 """
 
 from typing import Any, Final
@@ -23,8 +24,10 @@ TOKENS: Final = ROWS // 2
 """Rows of x that one register holds."""
 LARGEST: Final = 32639.0
 """127 * 256 + 127"""
-PER_ROW: Final = 3
+PER_ROW: Final = 2
 """Floats that go with the digits of a row in a block."""
+AHEAD: Final = 1024
+"""Bytes of scales on their way to the first-level cache: too few of them pass by for the processor to see a stream."""
 SERIAL_INPUTS: Final = 8192
 """Fewer than these are one thread's work."""
 
@@ -66,7 +69,7 @@ def _largest(typing: Any, x: Any, inputs: Any) -> Any:
 
 @intrinsic
 def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, high: Any, low: Any) -> Any:
-    """LANES floats at x, zeros from `inputs` on, times `inverse`, as digits; returns the sums of both, packed."""
+    """LANES floats at x, zeros from `inputs` on, times `inverse`, as digits; returns the sum of the whole numbers."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, inputs, inverse, high, low = arguments
@@ -77,30 +80,25 @@ def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, high: Any, low: Any)
         rounded = builder.add(whole, ir.Constant(WORDS, [128] * LANES))
         top = builder.ashr(rounded, ir.Constant(WORDS, [8] * LANES))
         rest = builder.sub(whole, builder.shl(top, ir.Constant(WORDS, [8] * LANES)))
-        sums = []
         for address, words in ((high, top), (low, rest)):
             builder.store(builder.trunc(words, CODES), code.pointer(address, 0, CODES), align=1)
-            sums.append(code.sum(builder.sitofp(words, FLOATS)))
-        return context.make_tuple(builder, signature.return_type, sums)
+        return code.sum(builder.sitofp(whole, FLOATS))
 
-    return types.UniTuple(types.float32, 2)(types.int64, types.int64, types.float32, types.int64, types.int64), generate
+    return types.float32(types.int64, types.int64, types.float32, types.int64, types.int64), generate
 
 
 @njit
-def _write_row(x: int, inputs: int, target: int, steps: int, scale: int, sums: int) -> None:
+def _write_row(x: int, inputs: int, target: int, steps: int, scale: int, total: int) -> None:
     """One row's digits in one block."""
     largest = _largest(x, inputs)
     inverse = np.float32(LARGEST) / largest if largest > 0 else np.float32(0)
-    high, low = np.float32(0), np.float32(0)
+    whole = np.float32(0)
     for step in range(steps):
         for lane in range(0, STEP, LANES):
             at, place = step * STEP + lane, target + step * BYTES + lane
-            more = _digits(x + at * 4, inputs - at, inverse, place, place + 64)
-            high += more[0]
-            low += more[1]
+            whole += _digits(x + at * 4, inputs - at, inverse, place, place + 64)
     put(scale, largest / np.float32(LARGEST))
-    put(sums, high)
-    put(sums + 4, low)
+    put(total, whole)
 
 
 @njit
@@ -112,8 +110,8 @@ def _write_rows(x: int, digits: int, m: int, k: int, block: int, first: int, las
         for step in range(0, steps, block):
             count, begin = min(block, steps - step), step * STEP
             inputs = min(k - begin, count * STEP)
-            source, sums = x + (row * k + begin) * 4, place + (m + 2 * row) * 4
-            _write_row(source, inputs, target + step * BYTES, count, place + row * 4, sums)
+            source, total = x + (row * k + begin) * 4, place + (m + row) * 4
+            _write_row(source, inputs, target + step * BYTES, count, place + row * 4, total)
             place += m * PER_ROW * 4
 
 
@@ -129,21 +127,24 @@ def write_digits(x: int, digits: int, m: int, k: int, block: int) -> None:
 
 @intrinsic
 def add_products(
-    typing: Any, sums: Any, rows: Any, scales: Any, zeros: Any, row_scales: Any, digit_sums: Any, bias: Any, y: Any
+    typing: Any, sums: Any, rows: Any, scales: Any, zeros: Any, row_scales: Any, row_sums: Any, bias: Any, y: Any
 ) -> Any:
-    """y [rows, 32] = (bias, or y where bias is 0) + scales * row_scales * (256, 1) . (sums - zeros * digit_sums)
+    """y [rows, 32] = (bias, or y where bias is 0) + scales * row_scales * (256 * high + low - zeros * row_sums)
 
-    Addresses of sums [rows, 2, 32] int32, scales fp32, zeros uint8 and bias fp32 [32], row_scales [rows], digit_sums
-    [rows, 2].
+    Addresses of sums [rows, high and low, 32] int32, scales fp32, zeros uint8 and bias fp32 [32], row_scales and
+    row_sums [rows]. 256 * high + low fits 32 bits for the products of up to 256 inputs.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        sums, rows, scales, zeros, row_scales, digit_sums, bias, y = arguments
+        sums, rows, scales, zeros, row_scales, row_sums, bias, y = arguments
         code = Code(builder)
 
         def fma(a: Any, b: Any, c: Any) -> Any:
             return code.call(f"llvm.fma.v{LANES}f32", FLOATS, a, b, c)
 
+        for line in (AHEAD, AHEAD + 64):
+            code.prefetch(builder.add(scales, INT(line)), near=True)
+        code.prefetch(builder.add(zeros, INT(AHEAD // 4)), near=True)
         for vector in range(2):
             at = vector * LANES * 4
             codes = builder.load(code.pointer(zeros, vector * LANES, CODES), align=1)
@@ -155,12 +156,11 @@ def add_products(
                 place = builder.add(y, builder.mul(loop.index, INT(128)))
                 begun = builder.select(builder.icmp_signed("!=", bias, INT(0)), bias, place)
                 start = code.load(begun, at, FLOATS)
-                exact = []
-                for digit in range(2):
-                    summed = code.load(builder.add(sums, builder.mul(loop.index, INT(256))), 128 * digit + at, WORDS)
-                    total = code.load(builder.add(digit_sums, builder.mul(loop.index, INT(8))), 4 * digit, FLOAT)
-                    exact.append(fma(zero, code.splat(total, FLOATS), builder.sitofp(summed, FLOATS)))
-                whole = fma(exact[0], ir.Constant(FLOATS, [256.0] * LANES), exact[1])
+                row = builder.add(sums, builder.mul(loop.index, INT(256)))
+                high, low = (code.load(row, 128 * digit + at, WORDS) for digit in range(2))
+                products = builder.add(builder.shl(high, ir.Constant(WORDS, [8] * LANES)), low)
+                total = code.load(builder.add(row_sums, builder.mul(loop.index, INT(4))), 0, FLOAT)
+                whole = fma(zero, code.splat(total, FLOATS), builder.sitofp(products, FLOATS))
                 row_scale = code.load(builder.add(row_scales, builder.mul(loop.index, INT(4))), 0, FLOAT)
                 factor = builder.fmul(scale, code.splat(row_scale, FLOATS))
                 builder.store(fma(factor, whole, start), code.pointer(place, at, FLOATS), align=4)

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-decorators
-"""y = x W^T + bias with W in bfloat16, by dot products (`dots.py`): x goes in as the sum of two bfloat16 numbers, which
-keep 16 of fp32's 24 bits, and products are added up in fp32.
+"""y = x W^T + bias with W in bfloat16, by dot products (`dots.py`): x is rounded to bfloat16 too, products are added up
+in fp32.
 
 Shapes and panels as in panel_linear, panels padded to whole steps of inputs. Each output adds up its products in the
 order of K, started from the bias: a row's result does not depend on M, bit for bit.
@@ -31,14 +31,14 @@ def _multiply_rows(
     split: int, y: int, stride: int, first: int, last: int, usual: int, following: int,
 ) -> None:  # fmt: skip
     """The panels begin to end of y for the rows first to last, over one block of inputs."""
-    block_bytes = all_steps * 2 * BYTES
+    block_bytes = all_steps * BYTES
     for panel in range(begin, end):
         weights = panels + panel * panel_bytes + first_step * 2 * BYTES
         after = weights + panel_bytes if panel + 1 < end else following
         row = first
         while row < last:
             rows = next_rows(last - row)
-            x, here = split + row // ROWS * block_bytes + first_step * 2 * BYTES, y + row * stride + panel * PANEL * 4
+            x, here = split + row // ROWS * block_bytes + first_step * BYTES, y + row * stride + panel * PANEL * 4
             start, pitch = (bias + panel * PANEL * 4, 0) if first_step == 0 else (here, stride)
             multiply_bfloat16(rows, usual, start, pitch, x, block_bytes, weights, steps, here, stride, after)
             row += rows
@@ -81,7 +81,7 @@ def _copy(room: np.ndarray, y: int, n: int, columns: int) -> None:
 def dot_linear(panels: int, bias: int, x: int, split: int, y: int, m: int, n: int, k: int, workers: int) -> None:
     """All are addresses; split has room for split_size(m, k) floats. Workers take panels as they get on."""
     steps, tiles = (k + STEP - 1) // STEP, (m + ROWS - 1) // ROWS
-    split_rows(x, split, m, k)
+    split_rows(x, split, m, k, 1)
     total = (n + PANEL - 1) // PANEL
     chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)

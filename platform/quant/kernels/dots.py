@@ -24,6 +24,7 @@ __all__ = [
     "done",
     "multiply_bfloat16",
     "multiply_integers",
+    "multiply_split_bfloat16",
     "next_rows",
     "ready",
 ]
@@ -31,11 +32,7 @@ __all__ = [
 _chosen: Final = matrix_dots if matrix_dots.HAS_MATRIX else vector_dots
 HAS_BFLOAT16: Final = matrix_dots.HAS_MATRIX or vector_dots.HAS_BFLOAT16
 HAS_INTEGERS: Final = matrix_dots.HAS_MATRIX or vector_dots.HAS_INTEGERS
-DESCRIPTION: Final = (
-    "dot products of 16-bit activations in matrix registers (AMX)"
-    if matrix_dots.HAS_MATRIX
-    else "dot products of 16-bit activations (AVX-512)"
-)
+DESCRIPTION: Final = f"dot products in {'matrix registers (AMX)' if matrix_dots.HAS_MATRIX else 'AVX-512'}"
 ready = _chosen.ready
 """(rows): before the first product, with the number of rows that most of them have, up to ROWS."""
 done = _chosen.done
@@ -47,11 +44,13 @@ Addresses and bytes but for the first two and the steps.
 
 rows, usual:   1 to ROWS, or 2 * ROWS; the number that `ready` was told
 start:         of the sums to begin with, rows `pitch` apart (0: one row for all)
-x:             [steps, addends, ROWS, 64 bytes] of the first ROWS rows, the others' `x_block` further
+x:             [steps, ROWS, 64 bytes] of the first ROWS rows, the others' `x_block` further
 weights:       [steps, 16, 32, 4 bytes]
 y:             rows `stride` apart
 following:     weights to be brought near after these, which come from memory; 0: these are near
 """
+multiply_split_bfloat16 = _chosen.multiply_split_bfloat16
+"""The same for activations that are each the sum of two bfloat16 numbers, the rows of the first before the others."""
 multiply_integers = _chosen.multiply_integers
 """The same for integers."""
 

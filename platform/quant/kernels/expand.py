@@ -4,20 +4,21 @@
 Codes of a panel, [pairs, bytes of a pair]:
     INT4      [pairs, PANEL]       the even input in the low half of each byte
     INT8      [pairs, 2, PANEL]    unsigned
-    FLOAT8    [pairs, 2, PANEL]    float8_e4m3fn
+    FLOAT8    [pairs, 2, PANEL]    float8_e4m3fn; with HAS_BYTE_TABLES in FLOAT8_ORDER
 They expand to bfloat16 numbers without rounding: a code of 8 bits or a float8 is one, and a code c of 4 bits stands in
 the last bits of 128 + c. The zero points are taken off the sums.
 """
 
 from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .tile import PANEL, VECTORS
-from .vectors import CODES, FLOAT, FLOATS, HALVES, INT, LANES, SHORTS, WORDS, Code
+from .vectors import CODES, FLOAT, FLOATS, HALVES, INT, INT32, LANES, SHORTS, WORDS, Code, features
 
 INT4, INT8, FLOAT8 = range(3)
 OFFSETS: Final = (128.0, 0.0, 0.0)
@@ -28,6 +29,27 @@ FLOAT8_SCALE: Final = 256.0
 """A float8_e4m3fn read as a float16 of the same bits below the sign is so many times too small."""
 AHEAD: Final = 4096
 """Bytes of codes on their way to the first-level cache."""
+
+
+HAS_BYTE_TABLES: Final = "+avx512vbmi" in features and LANES == 16
+"""Whether one instruction looks up 64 codes in a table of 128 bytes (AVX-512 VBMI)."""
+LINE: Final = ir.VectorType(ir.IntType(8), 64)
+
+
+def _float8_table() -> np.ndarray:
+    """[2, 128] uint8: low and high byte of the bfloat16 that each float8_e4m3fn without its sign stands for."""
+    codes = np.arange(128)
+    exponents, fractions = codes >> 3, (codes & 7) / 8
+    values = np.where(exponents == 0, fractions * 2.0**-6, (1 + fractions) * 2.0 ** (exponents - 7))
+    values[0x7F] = np.nan
+    bits = (values / FLOAT8_SCALE).astype(np.float32).view(np.uint32) >> 16
+    return np.stack([bits & 0xFF, bits >> 8]).astype(np.uint8)
+
+
+FLOAT8_TABLE: Final = _float8_table()
+FLOAT8_ORDER: Final = np.arange(64).reshape(2, 2, 4, 4).transpose(2, 1, 3, 0).reshape(64)
+"""Which code of [2 inputs, PANEL] is where, [quarter, half of the outputs, output, input]: so bytes at the same place
+of two registers, interleaved within each quarter, are the words of an output's two inputs."""
 
 
 class _Expansion(Code):
@@ -54,6 +76,21 @@ class _Expansion(Code):
         sign = self.builder.shl(self.builder.and_(code, self.constant(SHORTS, 0x80)), self.constant(SHORTS, 8))
         return self.builder.fpext(self.builder.bitcast(self.builder.or_(number, sign), HALVES), FLOATS)
 
+    def look_up(self, codes: Any, table: np.ndarray) -> Any:
+        """table [128] of each of 64 codes without its highest bit."""
+        halves = [ir.Constant(LINE, half.tolist()) for half in table.reshape(2, 64)]
+        return self.call("llvm.x86.avx512.vpermi2var.qi.512", LINE, halves[0], codes, halves[1])
+
+    def float8_pair(self, address: Any, target: Any) -> None:
+        codes = self.builder.load(self.pointer(address, 0, LINE), align=1)
+        low, high = (self.look_up(codes, table) for table in FLOAT8_TABLE)
+        high = self.builder.or_(high, self.builder.and_(codes, ir.Constant(LINE, [0x80] * 64)))
+        for vector in range(VECTORS):
+            places = [quarter * 16 + vector * 8 + place for quarter in range(4) for place in range(8)]
+            order = [part + place for place in places for part in (0, 64)]
+            line = self.builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(INT32, 64), order))
+            self.builder.store(line, self.pointer(target, vector * LANES * 4, LINE), align=4)
+
     def both(self, address: Any, vector: int) -> list[Any]:
         """The even and the odd input of LANES outputs, as fp32."""
         offsets = (vector * LANES, PANEL + vector * LANES)
@@ -68,6 +105,9 @@ class _Expansion(Code):
         return self.builder.or_(self.builder.or_(even, odd), self.constant(WORDS, 0x43004300))
 
     def pair(self, address: Any, target: Any) -> None:
+        if self.kind == FLOAT8 and HAS_BYTE_TABLES:
+            self.float8_pair(address, target)
+            return
         for vector in range(VECTORS):
             if self.kind == INT4:
                 word = self.half_bytes(address, vector)

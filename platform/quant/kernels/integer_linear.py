@@ -27,6 +27,7 @@ from .dots import BYTES, ROWS, done, multiply_integers, next_rows, ready
 from .expand import INT4
 from .panels import aligned
 from .tile import PANEL
+from .vector_dots import TILE, multiply_half_bytes
 from .vectors import FLOATS, INT, LANES, Code
 
 BLOCK: Final = 4
@@ -44,6 +45,8 @@ ROOM: Final = BLOCK * EXPANDED + 2 * ROWS * PANEL * 4 + STRIPE * PANEL * 4
 AHEAD: Final = 4096
 """Bytes of codes of 4 bits on their way to the first-level cache."""
 ZEROS: Final = np.zeros(PANEL, np.int32)
+FEW: Final = TILE // 2
+"""So many rows or fewer read codes of 4 bits as they are: each is used too seldom to be worth writing it down."""
 LINE: Final = ir.VectorType(ir.IntType(8), 64)
 
 
@@ -123,17 +126,20 @@ def _store(typing: Any, source: Any, rows: Any, y: Any, stride: Any, columns: An
 
 @njit
 def _multiply(
-    weights: int, following: int, count: int, sums: int, digits: int, tile_bytes: int, first: int, last: int,
-    usual: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
+    half_bytes: bool, weights: int, following: int, count: int, sums: int, digits: int, tile_bytes: int, first: int,
+    last: int, usual: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
 ) -> None:  # fmt: skip
     """One block's codes for the rows first to last, added to outputs [rows, PANEL]."""
     nothing, row = ZEROS.ctypes.data, first
     while row < last:
         x, digit_rows = digits + row // TOKENS * tile_bytes, next_rows(2 * (last - row))
-        multiply_integers(digit_rows, usual, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
+        if half_bytes:
+            multiply_half_bytes(digit_rows, usual, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
+        else:
+            multiply_integers(digit_rows, usual, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
         rows = digit_rows // 2
         add_products(
-            sums, rows, scales, zeros, rows_at + row * 4, rows_at + (m + 2 * row) * 4, bias,
+            sums, rows, scales, zeros, rows_at + row * 4, rows_at + (m + row) * 4, bias,
             outputs + (row - first) * PANEL * 4,
         )  # fmt: skip
         row += rows
@@ -152,7 +158,7 @@ def integer_linear(
         block -= 1
     digits, tile_bytes = scratch + workers * ROOM, steps * BYTES
     write_digits(x, digits, m, k, block)
-    usual = 2 * min(m, TOKENS)
+    usual, expands = 2 * min(m, TOKENS), kind == INT4 and m > FEW
     chunk = CHUNK if m > 2 * TOKENS else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
@@ -172,12 +178,12 @@ def integer_linear(
                         weights, following = source, source + count * step_bytes
                         if step + block >= steps and panel + 1 == min(begin + chunk, total):
                             following = codes + min(after, total - 1) * steps * step_bytes
-                        if kind == INT4:
+                        if expands:
                             _expand(source, room, count)
                             weights, following = room, 0
                         _multiply(
-                            weights, following, count, sums, digits + step * BYTES, tile_bytes, first,
-                            min(first + STRIPE, m), usual, scales + at * 4, zeros + at, rows_at, m,
+                            kind == INT4 and not expands, weights, following, count, sums, digits + step * BYTES,
+                            tile_bytes, first, min(first + STRIPE, m), usual, scales + at * 4, zeros + at, rows_at, m,
                             bias + panel * PANEL * 4 if step == 0 else 0, outputs,
                         )  # fmt: skip
                         rows_at += m * PER_ROW * 4

@@ -11,10 +11,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS
+from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS, SPLIT_BFLOAT16
 from .vectors import INT, features
 
-INSTRUCTIONS: Final = ("tdpbf16ps", "tdpbsud")
+INSTRUCTIONS: Final = ("tdpbf16ps", "tdpbf16ps", "tdpbsud")
 """By kind of product."""
 AHEAD: Final = 6
 """Steps whose weights are on their way to the first-level cache."""
@@ -30,7 +30,7 @@ def _permitted() -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).syscall(158, 0x1023, 18) == 0)
 
 
-HAS_MATRIX: Final = {"+amx-bf16", "+amx-int8"} <= set(features.split(",")) and _permitted()
+HAS_MATRIX: Final = {"+amx-bf16", "+amx-int8", "+avx512vnni"} <= set(features.split(",")) and _permitted()
 """Whether the functions below can run here."""
 
 
@@ -175,6 +175,28 @@ def multiply_bfloat16(
             _multiply(BFLOAT16, 1, True, start, pitch, x, x_block, weights, steps, y, stride, following)
         else:
             _multiply(BFLOAT16, 1, False, start, pitch, x, x_block, weights, steps, y, stride, following)
+        if rows != usual:
+            ready(usual)
+
+
+@njit
+def multiply_split_bfloat16(
+    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
+    stride: int, following: int,
+) -> None:  # fmt: skip
+    """As dots.multiply_split_bfloat16."""
+    if rows > ROWS:
+        if following:
+            _multiply(SPLIT_BFLOAT16, 2, True, start, pitch, x, x_block, weights, steps, y, stride, following)
+        else:
+            _multiply(SPLIT_BFLOAT16, 2, False, start, pitch, x, x_block, weights, steps, y, stride, following)
+    else:
+        if rows != usual:
+            ready(rows)
+        if following:
+            _multiply(SPLIT_BFLOAT16, 1, True, start, pitch, x, x_block, weights, steps, y, stride, following)
+        else:
+            _multiply(SPLIT_BFLOAT16, 1, False, start, pitch, x, x_block, weights, steps, y, stride, following)
         if rows != usual:
             ready(usual)
 

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators
-"""Rows of activations as dot products take them: each fp32 number as the sum of two bfloat16 numbers.
+"""Rows of activations as dot products take them: each fp32 number rounded to bfloat16, or as the sum of two such.
 
-Layout: [blocks of ROWS rows, steps, 2 addends, ROWS, STEP] bfloat16, then [blocks, steps, ROWS] fp32 with the sum of
-each row's split inputs in each step. What lies past the inputs is zero, past the rows anything.
+Layout: [blocks of ROWS rows, steps, 1 or 2 addends, ROWS, STEP] bfloat16, and from sums_offset on [blocks, steps, ROWS]
+fp32 with the sum of each row's split inputs in each step. What lies past the inputs is zero, past the rows anything.
 """
 
 from typing import Any, Final
@@ -22,7 +22,7 @@ SERIAL_INPUTS: Final = 8192
 
 
 def split_size(m: int, k: int) -> int:
-    """Floats that the split rows of x and their sums take."""
+    """Floats that the split rows of x and their sums take at most."""
     return -(-m // ROWS) * -(-k // STEP) * (2 * BYTES // 4 + ROWS)
 
 
@@ -32,68 +32,74 @@ def sums_offset(m: int, k: int) -> int:
     return -(-m // ROWS) * -(-k // STEP) * 2 * BYTES
 
 
-@intrinsic
-def _split(typing: Any, source: Any, inputs: Any, high: Any, low: Any) -> Any:
-    """LANES floats at `source`, zeros from `inputs` on, as bfloat16 each: the rounded value, and the rounded rest.
-
-    Returns the sum of both over the lanes.
-    """
+@intrinsic(prefer_literal=True)
+def _split(typing: Any, addends: Any, source: Any, inputs: Any, target: Any) -> Any:
+    """LANES floats at `source`, zeros from `inputs` on, as bfloat16 each: the rounded value, and with two addends
+    (literal) BYTES further the rounded rest. Returns the sum of what is stored."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, inputs, high, low = arguments
+        _, source, inputs, target = arguments
         code = Code(builder)
         value = code.masked_load(code.pointer(source, 0, FLOATS), code.lanes_below(inputs))
-        top = _rounded(code, value)
-        rest = _rounded(code, builder.fsub(value, builder.bitcast(top, FLOATS)))
-        for address, word in ((high, top), (low, rest)):
+        total, rest = None, value
+        for addend in range(addends.literal_value):
+            word = _rounded(code, rest)
+            number = builder.bitcast(word, FLOATS)
             shifted = builder.trunc(builder.lshr(word, ir.Constant(WORDS, [16] * LANES)), SHORTS)
-            builder.store(shifted, code.pointer(address, 0, SHORTS), align=2)
-        return code.sum(builder.fadd(builder.bitcast(top, FLOATS), builder.bitcast(rest, FLOATS)))
+            builder.store(shifted, code.pointer(target, addend * BYTES, SHORTS), align=2)
+            total = number if total is None else builder.fadd(total, number)
+            rest = builder.fsub(rest, number)
+        return code.sum(total)
 
-    return types.float32(*[types.int64] * 4), generate
+    return types.float32(addends, *[types.int64] * 3), generate
 
 
 def _rounded(code: Code, value: Any) -> Any:
-    """The bits of fp32 numbers rounded to bfloat16's precision; what is not a number stays that."""
+    """The bits of fp32 numbers rounded to nearest even in bfloat16; what is not a number stays that."""
     builder = code.builder
     bits = builder.bitcast(value, WORDS)
-    rounded = builder.add(bits, ir.Constant(WORDS, [0x8000] * LANES))
+    odd = builder.and_(builder.lshr(bits, ir.Constant(WORDS, [16] * LANES)), ir.Constant(WORDS, [1] * LANES))
+    rounded = builder.add(builder.add(bits, odd), ir.Constant(WORDS, [0x7FFF] * LANES))
     quiet = builder.or_(bits, ir.Constant(WORDS, [0x400000] * LANES))
     kept = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
     return builder.and_(kept, ir.Constant(WORDS, [0xFFFF0000] * LANES))
 
 
 @njit
-def _split_block(x: int, split: int, sums: int, rows: int, k: int, begin: int, end: int) -> None:
+def _split_block(x: int, split: int, sums: int, rows: int, k: int, begin: int, end: int, addends: int) -> None:
     """The steps begin to end of one block of rows."""
     for row in range(rows):
         for step in range(begin, end):
-            target, total = split + step * 2 * BYTES + row * 64, np.float32(0)
+            target, total = split + step * addends * BYTES + row * 64, np.float32(0)
             for lane in range(0, STEP, LANES):
                 at = step * STEP + lane
-                total += _split(x + (row * k + at) * 4, k - at, target + lane * 2, target + lane * 2 + BYTES)
+                if addends == 2:
+                    total += _split(2, x + (row * k + at) * 4, k - at, target + lane * 2)
+                else:
+                    total += _split(1, x + (row * k + at) * 4, k - at, target + lane * 2)
             put(sums + (step * ROWS + row) * 4, total)
 
 
 @njit
-def _split_steps(x: int, split: int, m: int, k: int, tile: int, begin: int, end: int) -> None:
+def _split_steps(x: int, split: int, m: int, k: int, tile: int, begin: int, end: int, addends: int) -> None:
     steps, first = (k + STEP - 1) // STEP, tile * ROWS
     sums = split + sums_offset(m, k) + tile * steps * ROWS * 4
-    _split_block(x + first * k * 4, split + tile * steps * 2 * BYTES, sums, min(m - first, ROWS), k, begin, end)
+    target = split + tile * steps * addends * BYTES
+    _split_block(x + first * k * 4, target, sums, min(m - first, ROWS), k, begin, end, addends)
 
 
 @njit(parallel=True)
-def split_rows(x: int, split: int, m: int, k: int) -> None:
-    """x [m, k] fp32 -> split, with room for split_size(m, k) floats; both are addresses."""
+def split_rows(x: int, split: int, m: int, k: int, addends: int) -> None:
+    """x [m, k] fp32 -> split, with room for split_size(m, k) floats; both are addresses. 1 or 2 addends."""
     steps, tiles = (k + STEP - 1) // STEP, (m + ROWS - 1) // ROWS
     blocks = (steps + BLOCK - 1) // BLOCK
     if m * k < SERIAL_INPUTS:
         for tile in range(tiles):
-            _split_steps(x, split, m, k, tile, 0, steps)
+            _split_steps(x, split, m, k, tile, 0, steps, addends)
     else:
         for item in prange(tiles * blocks):
             begin = item % blocks * BLOCK
-            _split_steps(x, split, m, k, item // blocks, begin, min(begin + BLOCK, steps))
+            _split_steps(x, split, m, k, item // blocks, begin, min(begin + BLOCK, steps), addends)
 
 
 @njit

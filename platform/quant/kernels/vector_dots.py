@@ -5,6 +5,7 @@ matrix registers have it (`dots.py`); a row's word is broadcast on its way from 
 The instructions are written as assembly: LLVM's names for them take other types from one version to the next.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import llvmlite.binding
@@ -12,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS
+from .dot_shapes import ADDENDS, BFLOAT16, BYTES, HALF_BYTE, INTEGER, ROWS, SPLIT_BFLOAT16
 from .vectors import FLOATS, INT, LANES, WORDS, Code, features
 
 llvmlite.binding.initialize_native_asmparser()
@@ -20,14 +21,16 @@ llvmlite.binding.initialize_native_asmparser()
 _known: Final = set(features.split(","))
 HAS_BFLOAT16: Final = "+avx512bf16" in _known and LANES == 16
 HAS_INTEGERS: Final = "+avx512vnni" in _known and LANES == 16
-INSTRUCTIONS: Final = ("vdpbf16ps", "vpdpbusd")
-SUMS: Final = (FLOATS, WORDS)
+INSTRUCTIONS: Final = ("vdpbf16ps", "vdpbf16ps", "vpdpbusd", "vpdpbusd")
+SUMS: Final = (FLOATS, FLOATS, WORDS, WORDS)
+STEP_BYTES: Final = (2 * BYTES, 2 * BYTES, 2 * BYTES, BYTES)
+"""Of weights, by kind of product."""
 TILE: Final = 8
 """Most rows whose sums are in registers at a time."""
 PAIRS: Final = 16
 """Words of a row in one step."""
-AHEAD: Final = 6
-"""Steps whose weights are on their way to the first-level cache."""
+AHEAD: Final = 12 * BYTES
+"""Bytes of weights that are on their way to the first-level cache."""
 
 
 @njit(inline="always")
@@ -67,15 +70,43 @@ class _Tile(Code):
                     pointer = self.pointer(place, 64 * half, SUMS[self.kind])
                     self.builder.store(sums[2 * row + half], pointer, align=4)
 
-    def multiply(self, sums: list[Any], weights: Any, x: Any) -> list[Any]:
-        """sums + one step: weights [16, 32, 4 bytes], x [addends, ROWS, 64 bytes]."""
-        for pair in range(PAIRS):
-            halves = [self.load(weights, pair * 128 + 64 * half, WORDS) for half in range(2)]
+    def ahead(self, step: Any, steps: Any, weights: Any, here: Any, following: Any) -> Any:
+        """The weights of the step that is AHEAD of this one, and may be one of `following`; these if they are near."""
+        step_bytes = STEP_BYTES[self.kind]
+        later = self.builder.add(step, INT(AHEAD // step_bytes))
+        is_here = self.builder.icmp_signed("<", later, steps)
+        base = self.builder.select(is_here, weights, following)
+        place = self.builder.select(is_here, later, self.builder.sub(later, steps))
+        far = self.builder.icmp_signed("!=", following, INT(0))
+        return self.builder.select(far, self.builder.add(base, self.builder.mul(place, INT(step_bytes))), here)
+
+    def multiply(self, sums: list[Any], weights: Any, ahead: Any, x: Any) -> list[Any]:
+        """sums + one step: weights [STEP_BYTES], x [addends, ROWS, 64 bytes]. Brings the weights at `ahead` near."""
+        for pair, halves in self.weights(weights, ahead):
             for addend in range(ADDENDS[self.kind]):
                 for row, half in self.cells:
                     offset = addend * BYTES + row * 64 + pair * 4
                     sums[2 * row + half] = self.add_products(sums[2 * row + half], halves[half], x, offset)
         return sums
+
+    def weights(self, address: Any, ahead: Any) -> Iterator[tuple[int, list[Any]]]:
+        """Number of each word of a row in a step, and the weights that it meets."""
+
+        def both_halves(pair: int) -> list[Any]:
+            lines = (pair * 128, pair * 128 + 64)
+            for line in lines:
+                self.prefetch(self.builder.add(ahead, INT(line)), near=True)
+            return [self.load(address, line, WORDS) for line in lines]
+
+        if self.kind != HALF_BYTE:
+            for pair in range(PAIRS):
+                yield pair, both_halves(pair)
+            return
+        low, four = ir.Constant(WORDS, [0x0F0F0F0F] * LANES), ir.Constant(WORDS, [4] * LANES)
+        for pair in range(PAIRS // 2):
+            both = both_halves(pair)
+            yield pair, [self.builder.and_(word, low) for word in both]
+            yield pair + PAIRS // 2, [self.builder.and_(self.builder.lshr(word, four), low) for word in both]
 
     def add_products(self, total: Any, weights: Any, x: Any, offset: int) -> Any:
         """total + weights times the word at x + offset, which every lane gets."""
@@ -103,10 +134,9 @@ def _multiply(
         builder.position_at_end(repeat)
         step = builder.phi(INT)
         sums = [builder.phi(SUMS[kind.literal_value]) for _ in initial]
-        with builder.if_then(builder.icmp_signed("!=", following, INT(0))):
-            _prefetch(tile, step, steps, weights, following)
-        here = builder.add(weights, builder.mul(step, INT(2 * BYTES)))
-        results = tile.multiply(list(sums), here, builder.add(x, builder.mul(step, INT(step_bytes))))
+        here = builder.add(weights, builder.mul(step, INT(STEP_BYTES[kind.literal_value])))
+        ahead = tile.ahead(step, steps, weights, here, following)
+        results = tile.multiply(list(sums), here, ahead, builder.add(x, builder.mul(step, INT(step_bytes))))
         next_step = builder.add(step, INT(1))
         for phi, first, result in zip([step, *sums], [INT(0), *initial], [next_step, *results], strict=True):
             phi.add_incoming(first, before)
@@ -117,18 +147,6 @@ def _multiply(
         return context.get_dummy_value()
 
     return types.void(kind, tile_rows, *[types.int64] * 9), generate
-
-
-def _prefetch(code: Code, step: Any, steps: Any, weights: Any, following: Any) -> None:
-    """The weights of the step AHEAD of this one, some of which are the first of `following`."""
-    builder = code.builder
-    later = builder.add(step, INT(AHEAD))
-    here = builder.icmp_signed("<", later, steps)
-    base = builder.select(here, weights, following)
-    later = builder.select(here, later, builder.sub(later, steps))
-    address = builder.add(base, builder.mul(later, INT(2 * BYTES)))
-    for line in range(0, 2 * BYTES, 64):
-        code.prefetch(builder.add(address, INT(line)), near=True)
 
 
 @njit
@@ -151,6 +169,25 @@ def multiply_bfloat16(
 
 
 @njit
+def multiply_split_bfloat16(
+    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
+    stride: int, following: int,
+) -> None:  # fmt: skip
+    """As dots.multiply_split_bfloat16."""
+    for row in range(0, rows, TILE):
+        used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
+        begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
+        if used > 4:
+            _multiply(SPLIT_BFLOAT16, 8, used, begun, pitch, source, weights, steps, place, stride, after)
+        elif used > 2:
+            _multiply(SPLIT_BFLOAT16, 4, used, begun, pitch, source, weights, steps, place, stride, after)
+        elif used > 1:
+            _multiply(SPLIT_BFLOAT16, 2, used, begun, pitch, source, weights, steps, place, stride, after)
+        else:
+            _multiply(SPLIT_BFLOAT16, 1, used, begun, pitch, source, weights, steps, place, stride, after)
+
+
+@njit
 def multiply_integers(
     rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
     stride: int, following: int,
@@ -165,3 +202,20 @@ def multiply_integers(
             _multiply(INTEGER, 4, used, begun, pitch, source, weights, steps, place, stride, after)
         else:
             _multiply(INTEGER, 2, used, begun, pitch, source, weights, steps, place, stride, after)
+
+
+@njit
+def multiply_half_bytes(
+    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
+    stride: int, following: int,
+) -> None:  # fmt: skip
+    """As dots.multiply_integers, of weights in half bytes."""
+    for row in range(0, rows, TILE):
+        used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
+        begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
+        if used > 4:
+            _multiply(HALF_BYTE, 8, used, begun, pitch, source, weights, steps, place, stride, after)
+        elif used > 2:
+            _multiply(HALF_BYTE, 4, used, begun, pitch, source, weights, steps, place, stride, after)
+        else:
+            _multiply(HALF_BYTE, 2, used, begun, pitch, source, weights, steps, place, stride, after)
