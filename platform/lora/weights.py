@@ -7,6 +7,7 @@ OpenMP threads.
 """
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -60,6 +61,7 @@ def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredR
     with rows of tokens. ValueError says why it cannot be served after all."""
     report = Report()
     with FileIO(folder / WEIGHTS_FILE) as file:
+        _read_ahead(file)
         structure = read_structure((folder / CONFIG_FILE).read_bytes(), file, base, report)
         if report.failed:
             raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
@@ -68,6 +70,12 @@ def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredR
         raise ValueError("rows of tokens of its own beside alora_invocation_tokens would act before those too")
     vocab_size = structure.vocab_size or base.vocab_size
     return Contents(structure.modules, tokens, vocab_size, structure.invocation_tokens)
+
+
+def _read_ahead(file: FileIO) -> None:
+    """Let the system bring the whole file while its header is judged."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
 def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages: Pages) -> None:
