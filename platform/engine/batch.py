@@ -28,6 +28,9 @@ class Batch:
     """[R] int64, tokens whose logits are needed."""
     lora: LoraBatch | None = None
     """None when no token of this step uses an adapter: then no LoRA code runs at all."""
+    clipped: torch.Tensor | None = None
+    """[L, T] int64, made and filled in by attention: how many numbers of each token's keys and values a static scale
+    clipped in each layer; negative where one was not finite. None where every key and value has its own scale."""
 
 
 def single_tokens(batch: Batch, tokens: torch.Tensor) -> Batch:

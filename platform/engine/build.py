@@ -27,6 +27,7 @@ from .protocol import AdapterStatus, EngineInfo
 from .runner import ModelRunner
 from .sampler import Sampler
 from .scheduler import Scheduler
+from .static_scales import CacheScales, choose_scales
 from .warmup import warm_up
 
 Report = Callable[[str, float], None]
@@ -37,6 +38,7 @@ Report = Callable[[str, float], None]
 class Engine:
     core: EngineCore
     adapters: AdapterPool
+    cache: CpuAttention
     info: EngineInfo
 
     def close(self) -> None:
@@ -56,27 +58,27 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         max_model_len = choose_max_model_len(config, model)
         device = choose_device(config, model)
         cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
-    with stages.timed("weights loaded"):
         checkpoint = Checkpoint(folder)
+        scales = choose_scales(config, model, cache_dtype, checkpoint, base.fingerprint)
+    with stages.timed("weights loaded"):
         loader = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype, device.online)
         decoder = loader.load(max_model_len)
     with stages.timed("memory reserved"):
         adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint, model))
         free = free_memory() - config.adapter_memory - config.adapter_host_memory
-        plan = plan_kv_cache(config, model, max_model_len, cache_dtype, free)
-        cache = _reserve_cache(config, model, cache_dtype, plan)
+        plan = plan_kv_cache(config, model, max_model_len, cache_dtype, free, scales.static is not None)
+        cache = _reserve_cache(config, model, cache_dtype, scales, plan)
     with stages.timed("kernels compiled"):
         sampler = Sampler()
         decoder.fuse(cache)
         warm_up(decoder, cache, adapters.table, sampler, config.block_size, max_model_len)
-    computed = f"{base.fingerprint} {device.stored_dtype} {cache_dtype} {device.online.words}"
+    computed = f"{base.fingerprint} {device.stored_dtype} {cache_dtype} {scales.identity} {device.online.words}"
     limits = _limits(config, model, max_model_len, computed)
     scheduler = Scheduler(limits, BlockPool(plan.num_blocks, config.block_size), adapters)
     runner = ModelRunner(decoder, cache, adapters, sampler, config.block_size)
     core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters))
-    return Engine(
-        core, adapters, _info(config, model, device, cache_dtype, plan, decoder, max_model_len, stages.seconds)
-    )
+    info = _info(config, model, device, cache_dtype, scales, plan, decoder, max_model_len, stages.seconds)
+    return Engine(core, adapters, cache, info)
 
 
 def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -122,7 +124,9 @@ def _reserve_adapters(
     )
 
 
-def _reserve_cache(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, plan: KvCachePlan) -> CpuAttention:
+def _reserve_cache(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, scales: CacheScales, plan: KvCachePlan
+) -> CpuAttention:
     return CpuAttention(
         num_layers=model.num_layers,
         num_blocks=plan.num_blocks,
@@ -133,6 +137,7 @@ def _reserve_cache(config: EngineConfig, model: ModelConfig, dtype: torch.dtype,
         cache_dtype=dtype,
         scale=model.head_dim**-0.5,
         sliding_window=list(model.sliding_windows),
+        static_scales=scales.static,
     )
 
 
@@ -154,6 +159,7 @@ def _info(
     model: ModelConfig,
     device: Device,
     cache_dtype: torch.dtype,
+    scales: CacheScales,
     plan: KvCachePlan,
     decoder: Decoder,
     max_model_len: int,
@@ -171,6 +177,8 @@ def _info(
         num_blocks=plan.num_usable,
         kv_cache_bytes=plan.bytes,
         kv_cache_dtype=cache_dtype_name(cache_dtype),
+        kv_cache_scales=scales.words,
+        kv_values_per_token=2 * model.num_layers * model.num_kv_heads * model.head_dim,
         bfloat16_blocks=max(0, plan.bfloat16_blocks - 1),
         weight_bytes=decoder.weight_bytes(),
         adapter_memory=config.adapter_memory,

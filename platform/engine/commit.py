@@ -10,6 +10,7 @@ NO_TOKEN = (
     "the model gave no usable logits for this request (NaN, infinity, or every token forbidden); "
     "check the adapter's weights and the request's token filters"
 )
+NO_KEY = "the model gave keys or values that are no finite numbers for this request; check the adapter's weights"
 
 
 class Commit:
@@ -31,6 +32,9 @@ class Commit:
                 continue
             if item.sample and row in failed:
                 messages.append(self._roster.fail(sequence.request, "internal", NO_TOKEN))
+                continue
+            if index in result.unusable:
+                messages.append(self._roster.fail(sequence.request, "internal", NO_KEY))
                 continue
             if index in result.prompt_logprobs:
                 _note_prompt(sequence.request, item, result.prompt_logprobs[index])

@@ -29,6 +29,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes for the KV cache; None: a share of the free memory."""
     kv_cache_dtype: str = "auto"
     """How keys and values are stored: auto (as the weights), or in 8 bits with scales: fp8_e4m3, fp8_e5m2 or int8."""
+    kv_cache_scales: str = "auto"
+    """Of keys and values in 8 bits: static (the file's or the checkpoint's), dynamic (each its own), or auto (static
+    where there are any for the dtype, else dynamic)."""
+    kv_scales_file: str = ""
+    """What `loraplex calibrate-kv` wrote; empty: nothing."""
     num_kv_blocks: int | None = None
     """Exact number of KV blocks; wins over kv_cache_memory. For tests and for the last byte."""
     enable_prefix_caching: bool = True

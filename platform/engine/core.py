@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from .clipping import ClippingTotals
 from .histogram import STEP_TOKENS, Histogram, LoadTimes
 from .plan import StepPlan, StepResult
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
@@ -48,6 +49,7 @@ class EngineCore:
         self._integrity_errors = 0
         self._step_tokens = Histogram(STEP_TOKENS)
         self._load_times = LoadTimes()
+        self._clipping = ClippingTotals()
 
     def add(self, request: GenerateRequest) -> None:
         """Raises ValueError for what is wrong with it or can never run, Overloaded when the queue is full."""
@@ -76,6 +78,7 @@ class EngineCore:
         roster, pool = self.scheduler.roster, self.scheduler.pool
         adapters = self._describe_adapters()
         count_adapters(adapters, roster)
+        base_clipping = self._clipping.tell(adapters)
         self._beats += 1
         return EngineStatus(
             sequence=self._beats,
@@ -98,6 +101,7 @@ class EngineCore:
             host_seconds=self._step_seconds - self._model_seconds,
             step_tokens=self._step_tokens.distribution(),
             adapter_load_seconds=self._load_times.note(adapters),
+            base_clipping=base_clipping,
         )
 
     def _count(self, plan: StepPlan) -> None:
@@ -114,6 +118,7 @@ class EngineCore:
             logger.exception("a step of %d sequences failed", len(plan.scheduled))
             return self.scheduler.fail_step(plan, f"the engine failed in a step: {type(error).__name__}: {error}")
         self._model_seconds += result.model_seconds
+        self._clipping.add(result.clipping)
         return self.scheduler.commit(plan, result)
 
     def _check_idle(self) -> None:

@@ -15,7 +15,7 @@ MOST_BYTES: Final = 4 << 30
 AUTO: Final = "auto"
 EIGHT_BITS: Final = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int8": torch.int8}
 SCALE_BYTES: Final = 2
-"""Of a key or value of 8 bits in each KV head."""
+"""Of a key or value of 8 bits in each KV head, unless scales are static."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ def cache_dtype_name(dtype: torch.dtype) -> str:
     return names.get(dtype, str(dtype).removeprefix("torch."))
 
 
-def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype, static_scales: bool = False) -> int:
     """Bytes of one block: keys and values of `block_size` tokens in every layer, with their scales if they have any."""
-    head_bytes = model.head_dim * dtype.itemsize + (SCALE_BYTES if dtype.itemsize == 1 else 0)
+    head_bytes = model.head_dim * dtype.itemsize + (SCALE_BYTES if dtype.itemsize == 1 and not static_scales else 0)
     return 2 * model.num_layers * block_size * model.num_kv_heads * head_bytes
 
 
@@ -58,14 +58,19 @@ def blocks_of(tokens: int, block_size: int) -> int:
 
 
 def plan_kv_cache(
-    engine: EngineConfig, model: ModelConfig, max_model_len: int, dtype: torch.dtype, free_memory: int
+    engine: EngineConfig,
+    model: ModelConfig,
+    max_model_len: int,
+    dtype: torch.dtype,
+    free_memory: int,
+    static_scales: bool = False,
 ) -> KvCachePlan:
     """num_kv_blocks if given, else what kv_cache_memory holds, else what a share of `free_memory` holds.
 
     Without a budget never more than `max_num_seqs` sequences of full length could use. One block is kept as padding, so
     ValueError when not two fit.
     """
-    per_block = block_bytes(model, engine.block_size, dtype)
+    per_block = block_bytes(model, engine.block_size, dtype, static_scales)
     if engine.num_kv_blocks is not None:
         num_blocks = engine.num_kv_blocks
     elif engine.kv_cache_memory is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from .protocol import RequestFailed, TokenLogprob
+from .protocol import Clipping, RequestFailed, TokenLogprob
 from .sampling_state import Sampled, SampleRow
 from .sequence import Sequence
 
@@ -46,6 +46,10 @@ class StepResult:
     """One row for each of plan.sample_rows()."""
     prompt_logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     """By index into plan.scheduled: one entry for each of its prompt_targets."""
+    clipping: dict[str, Clipping] = field(default_factory=dict)
+    """By digest, and by the empty word for the base alone; empty without static scales of the KV cache."""
+    unusable: frozenset[int] = frozenset()
+    """Indices into plan.scheduled whose keys or values are not finite and cannot be stored."""
     model_seconds: float = 0.0
     """The part of the run spent in the model; the rest of the step is host time."""
 

@@ -154,6 +154,10 @@ class EngineInfo(Message, kw_only=True):
     kv_cache_bytes: int
     kv_cache_dtype: str
     """fp8_e4m3, fp8_e5m2, int8, or that of the weights."""
+    kv_cache_scales: str = ""
+    """Of 8 bits, in words: where they come from."""
+    kv_values_per_token: int = 0
+    """Numbers in the keys and values of one token."""
     bfloat16_blocks: int
     """`num_blocks` if as many bytes held keys and values in bfloat16."""
     weight_bytes: int
@@ -199,6 +203,17 @@ class Reply(Message, kw_only=True):
     error: str | None = None
 
 
+class Clipping(msgspec.Struct, kw_only=True):
+    """What static scales of the KV cache did to the tokens that an adapter, or the base alone, computed."""
+
+    tokens: int = 0
+    """All whose keys and values were written."""
+    clipped_tokens: int = 0
+    """Those of which at least one number was beyond its scale."""
+    clipped_values: int = 0
+    """Such numbers."""
+
+
 class AdapterStatus(msgspec.Struct, kw_only=True):
     """Residency of one registered adapter."""
 
@@ -224,6 +239,9 @@ class AdapterStatus(msgspec.Struct, kw_only=True):
     """Digest whose load pushed it out last."""
     load_seconds: float | None = None
     last_used_seconds_ago: float | None = None
+    clipping: Clipping | None = None
+    """Since the engine's start; None where it wrote nothing with static scales. Of a token that several adapters
+    compute each has it all."""
     error: str | None = None
 
 
@@ -268,6 +286,8 @@ class EngineStatus(Message, kw_only=True):
     """Tokens computed in a step, of prompts and of outputs."""
     adapter_load_seconds: Distribution
     """From the start of an adapter's load until it could be used."""
+    base_clipping: Clipping | None = None
+    """Of tokens that no adapter acted on, as AdapterStatus.clipping."""
 
 
 class EngineFatal(Message, kw_only=True):

@@ -10,6 +10,7 @@ from loraplex.lora.batch import LoraBatch, PageTable
 
 from .attention.backend import AttentionBackend
 from .batch import Batch
+from .clipping import count_clipped
 from .kernels.token_layout import lay_out
 from .model.decoder import Decoder
 from .plan import Scheduled, StepPlan, StepResult
@@ -48,7 +49,9 @@ class ModelRunner:
         rows = plan.sample_rows()
         sampled = self._sampler.sample(logits[: len(rows)], rows) if rows else Sampled([], [], [])
         prompt_logprobs = self._prompt_logprobs(plan.scheduled, logits[len(rows) :])
-        return StepResult(sampled, prompt_logprobs, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        clipping, unusable = count_clipped(batch.clipped, plan.scheduled)
+        return StepResult(sampled, prompt_logprobs, clipping, unusable, seconds)
 
     def _batch(self, scheduled: list[Scheduled]) -> Batch:
         counts = np.array([item.count for item in scheduled])

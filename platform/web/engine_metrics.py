@@ -13,7 +13,7 @@ from loraplex.engine.protocol import AdapterStatus, Distribution, EngineInfo, En
 from loraplex.registry.snapshot import Snapshot, Snapshots
 
 from .engine_door import EngineDoor
-from .kv_cache import bfloat16_tokens, tokens
+from .kv_cache import bfloat16_tokens, tokens, written_values
 
 LABELS: Final = ("model_name", "engine")
 RESIDENT: Final = "resident"
@@ -40,6 +40,7 @@ class EngineCollector(Collector):
         names = names_by_digest(self._snapshots.current)
         yield from _vllm_adapters(info, status, names, self._values)
         yield from _adapters(info, status, names)
+        yield from _clipping(info, status, names, self._values[0])
 
     def _load(self, info: EngineInfo, status: EngineStatus) -> Iterator[Metric]:
         used = 1.0 - status.free_blocks / max(1, info.num_blocks)
@@ -158,6 +159,21 @@ def _adapters(info: EngineInfo, status: EngineStatus, names: Names) -> Iterator[
         if adapter.last_used_seconds_ago is not None:
             idle.add_metric((name,), 0.0 if adapter.running else adapter.last_used_seconds_ago)
     yield from (pinned, running, waiting, idle, loads, host_loads, evictions)
+
+
+def _clipping(info: EngineInfo, status: EngineStatus, names: Names, base: str) -> Iterator[Metric]:
+    """Nothing where every key and value has a scale of its own. The base's series is that of tokens without adapter."""
+    labels = ("adapter",)
+    written = CounterMetricFamily("loraplex_kv_values", "Numbers stored with static KV scales", labels=labels)
+    saturated = CounterMetricFamily("loraplex_kv_saturated", "Those beyond their static scale", labels=labels)
+    tokens = CounterMetricFamily("loraplex_kv_saturated_tokens", "Tokens with any such number", labels=labels)
+    adapters = [(name, adapter.clipping) for name, adapter in _by_name(status.adapters, names)]
+    for name, clipping in [(base, status.base_clipping), *adapters]:
+        if clipping is not None:
+            written.add_metric((name,), written_values(info, clipping))
+            saturated.add_metric((name,), clipping.clipped_values)
+            tokens.add_metric((name,), clipping.clipped_tokens)
+    yield from (written, saturated, tokens)
 
 
 def _tiers(info: EngineInfo, status: EngineStatus) -> Iterator[Metric]:

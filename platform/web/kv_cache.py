@@ -2,9 +2,11 @@
 
 from typing import Final
 
-from loraplex.engine.protocol import EngineInfo
+from loraplex.engine.protocol import Clipping, EngineInfo
 
 EIGHT_BITS: Final = ("fp8_e4m3", "fp8_e5m2", "int8")
+LEAST_PERCENT: Final = 0.001
+"""A smaller share is not told exactly."""
 
 
 def tokens(info: EngineInfo) -> int:
@@ -22,3 +24,20 @@ def dtype_words(info: EngineInfo) -> str:
     if info.kv_cache_dtype not in EIGHT_BITS:
         return info.kv_cache_dtype
     return f"{info.kv_cache_dtype} (bfloat16 would hold {bfloat16_tokens(info):,})"
+
+
+def written_values(info: EngineInfo, clipping: Clipping) -> int:
+    """Numbers of keys and values that were stored with static scales."""
+    return clipping.tokens * info.kv_values_per_token
+
+
+def clipping_words(info: EngineInfo | None, clipping: Clipping | None) -> str | None:
+    """A warning for people; None while static scales clip nothing."""
+    if info is None or clipping is None or not clipping.clipped_values:
+        return None
+    share = 100 * clipping.clipped_values / written_values(info, clipping)
+    percent = f"{share:.2g}" if share >= LEAST_PERCENT else f"less than {LEAST_PERCENT:g}"
+    return (
+        f"{percent} % of this adapter's keys and values are clipped by the static scales of the KV cache. Run "
+        "`loraplex calibrate-kv` again with it registered and restart the server, or use --kv-cache-scales dynamic."
+    )

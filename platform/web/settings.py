@@ -118,6 +118,11 @@ class Settings(BaseSettings):
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2", "int8"] = Field(
         "auto", description="How keys and values are stored; 8 bits hold nearly twice the tokens of bfloat16"
     )
+    kv_cache_scales: Literal["auto", "static", "dynamic"] = Field(
+        "auto",
+        description="Scales of 8 bits: static (of `loraplex calibrate-kv`, else of the checkpoint), dynamic (one for "
+        "each token), or auto (static where there are any)",
+    )
     num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; wins over kv_cache_memory")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt beginnings")
     adapter_memory: Bytes = Field(ByteSize(512 << 20), description="Memory for the weights of loaded adapters")
@@ -204,9 +209,15 @@ class Settings(BaseSettings):
 
     def engine_config(self, model_folder: Path) -> EngineConfig:
         """What the engine is started with; `model_folder` is where `model` lies on this machine."""
-        shared = set(EngineConfig.__struct_fields__) - {"model", "served_name"}
+        shared = set(EngineConfig.__struct_fields__) - {"model", "served_name", "kv_scales_file"}
         values = {name: _plain(getattr(self, name)) for name in sorted(shared)}
-        return EngineConfig(model=str(model_folder), served_name=self.base_name, **values)
+        scales = str(self.kv_scales_file) if self.kv_scales_file.is_file() else ""
+        return EngineConfig(model=str(model_folder), served_name=self.base_name, kv_scales_file=scales, **values)
+
+    @property
+    def kv_scales_file(self) -> Path:
+        """Where `loraplex calibrate-kv` puts its scales, and the engine looks for them."""
+        return self.data_dir / "kv_scales.safetensors"
 
     def masked(self) -> dict[str, object]:
         """The settings in force, fit for a screen: secrets are replaced by asterisks."""

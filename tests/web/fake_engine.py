@@ -8,6 +8,7 @@ from loraplex.engine.client import AdapterError, EngineState, EngineUnavailable,
 from loraplex.engine.protocol import (
     AdapterSpec,
     AdapterStatus,
+    Clipping,
     Distribution,
     EngineInfo,
     EngineStatus,
@@ -45,6 +46,8 @@ class FakeEngine:
         """digest -> seconds since its last use; none where it was never used."""
         self.evictions: Counter[str] = Counter()
         self.evicted_for: dict[str, str] = {}
+        self.clipping: dict[str, Clipping] = {}
+        """By digest, and by the empty word for the base: what static KV scales clipped."""
         self.refused: set[str] = set()
         """Digests whose registration fails."""
         self.says: dict[str, list[int]] = {}
@@ -88,6 +91,7 @@ class FakeEngine:
             host_seconds=0.5,
             step_tokens=Distribution(bounds=[1.0, 8.0], counts=[3, 4, 3], total=50.0),
             adapter_load_seconds=Distribution(bounds=[0.1], counts=[1, 0], total=0.01),
+            base_clipping=self.clipping.get(""),
         )
 
     def _block_map(self) -> bytes:
@@ -120,6 +124,7 @@ class FakeEngine:
             evictions=self.evictions.get(spec.digest, 0),
             evicted_for=self.evicted_for.get(spec.digest),
             last_used_seconds_ago=self.idle.get(spec.digest),
+            clipping=self.clipping.get(spec.digest),
         )
 
     def ready(self) -> bool:
@@ -141,6 +146,7 @@ class FakeEngine:
             num_blocks=BLOCKS,
             kv_cache_bytes=1 << 20,
             kv_cache_dtype="fp8_e4m3",
+            kv_values_per_token=1000,
             bfloat16_blocks=BLOCKS // 2,
             weight_bytes=1 << 20,
             adapter_memory=1 << 20,

@@ -38,9 +38,12 @@ async def test_the_kv_cache_says_its_dtype_and_what_bfloat16_would_hold(person: 
 
 
 async def test_the_start_up_box_says_how_many_tokens_fit(client: httpx.AsyncClient, state: State) -> None:
-    shown = io.StringIO()
-    print_banner(Console(width=200, file=shown), state)
-    assert "KV cache    1,024 tokens in fp8_e4m3 (bfloat16 would hold 512) on cpu" in shown.getvalue()
+    assert state.engine.info is not None
+    for scales in ("", "static scales of the checkpoint"):
+        state.engine.info.kv_cache_scales, shown = scales, io.StringIO()
+        print_banner(Console(width=200, file=shown), state)
+        assert "KV cache    1,024 tokens in fp8_e4m3 (bfloat16 would hold 512) on cpu" in shown.getvalue()
+        assert ("KV scales   static scales of the checkpoint " in shown.getvalue()) == bool(scales)
 
 
 async def test_a_long_list_ends_with_a_count(

@@ -29,7 +29,8 @@ class AttentionBackend(Protocol):
     """Owns the cache tensors of all layers."""
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
-        """Store key and value [T, G, D] of the new tokens at batch.slot_mapping."""
+        """Store key and value [T, G, D] of the new tokens at batch.slot_mapping; where the scales are static, note in
+        batch.clipped what they clip."""
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         """qkv [T, (H + 2 G) D] of the fused linear: norm and rotate query and key, `write` key and value.

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from ..batch import Batch
-from ..kernels.arrays import as_array
+from ..block_pool import PADDING_BLOCK
+from ..kernels.arrays import WORTH, as_array
 from .backend import Rotary
 from .kernels.arguments import Paged
 from .kernels.paged import TILE, Cache, Step, attend, merge
@@ -40,7 +41,10 @@ class CpuAttention:
         cache_dtype: torch.dtype,
         scale: float,
         sliding_window: list[int | None],
+        static_scales: torch.Tensor | None = None,
     ) -> None:
+        """static_scales [L, 2, G] float32: of keys and of values in 8 bits, by which numbers are divided as they are
+        stored. None: every key and value gets its own."""
         if block_size % TILE:
             raise ValueError(f"block_size is {block_size}; on a CPU it must be a multiple of {TILE}")
         assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
@@ -49,9 +53,12 @@ class CpuAttention:
         shape = (num_layers, num_blocks, num_kv_heads, block_size // TILE)
         self._key = _zeros((*shape, self._size, TILE), cache_dtype)
         self._value = _zeros((*shape, TILE, self._size), cache_dtype)
-        scaled = num_blocks if cache_dtype.itemsize == 1 else 0
+        scaled = num_blocks if cache_dtype.itemsize == 1 and static_scales is None else 0
         self._scales = _zeros((num_layers, scaled, *shape[2:], 2, TILE), torch.bfloat16)
-        self._arrays = as_array(self._key), as_array(self._value), as_array(self._scales)
+        self._worth, self._is_static = WORTH.get(cache_dtype, 1.0), static_scales is not None
+        static = torch.ones(num_layers, 2, num_kv_heads) if static_scales is None else static_scales * self._worth
+        assert static.shape == (num_layers, 2, num_kv_heads)
+        self._arrays = as_array(self._key), as_array(self._value), as_array(self._scales), as_array(static)
         self._caches = [Cache(*layer) for layer in zip(*self._arrays, strict=True)]
         self._scale = np.float32(scale)
         self._windows = np.array([NO_WINDOW if window is None else window for window in sliding_window])
@@ -80,18 +87,20 @@ class CpuAttention:
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
         key, value = self._padded(key), self._padded(value)
-        write(as_array(key), as_array(value), self.arguments(batch).slots, self._caches[layer])
+        step = self.arguments(batch)
+        write(as_array(key), as_array(value), step.slots, self._caches[layer], step.clipped[layer])
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         if not self.rotates_in_kernel:
             return self._rotate_then_write(layer, qkv, rotary, batch)
         step = self.arguments(batch)
         query = qkv.new_empty(len(qkv), self.num_heads, self.head_dim)
-        arguments = (as_array(qkv), step.positions, step.slots, self._heads_of(rotary), self._caches[layer])
+        heads, cache, clipped = self._heads_of(rotary), self._caches[layer], step.clipped[layer]
+        arguments = as_array(qkv), step.positions, step.slots, heads, cache, clipped, as_array(query)
         if len(qkv) < SERIAL_TOKENS:
-            rotate_and_write(*arguments, as_array(query))
+            rotate_and_write(*arguments)
         else:
-            rotate_and_write_parallel(*arguments, as_array(query), self._workers)
+            rotate_and_write_parallel(*arguments, self._workers)
         return query
 
     def _rotate_then_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
@@ -130,6 +139,13 @@ class CpuAttention:
     def cache_bytes(self) -> int:
         return sum(cache.nbytes for cache in self._tensors)
 
+    def take_largest_scales(self) -> torch.Tensor:
+        """[L, 2, G] float32: the largest scale of a key and of a value in each head since this was asked last, without
+        the padding block. Only where each has its own."""
+        scales = self._scales[:, PADDING_BLOCK + 1 :].float().amax(dim=(1, 3, 5)).transpose(1, 2) / self._worth
+        self._scales.zero_()
+        return scales.contiguous()
+
     def warm_up(self, compute_dtype: torch.dtype) -> None:
         """Compile (or fetch from numba's cache) every kernel for activations of this dtype. Overwrites block 0."""
         for tokens, length in ((1, SPLIT + 1), (2, 2), (SERIAL_TOKENS, SERIAL_TOKENS)):
@@ -144,14 +160,19 @@ class CpuAttention:
             self.attend(0, query, batch)
 
     def _plan(self, batch: Batch) -> Paged:
+        layers, tokens = len(self._windows), len(batch.slot_mapping)
+        if batch.clipped is None and self._is_static:
+            batch.clipped = torch.zeros(layers, tokens, dtype=torch.int64)
         decodes, prefills, merges = plan(batch.query_starts.numpy(), batch.context_lengths.numpy(), self._chunk)
         partials = int(merges[:, 2].sum()) if len(merges) else 0
         return Paged(
             key=self._arrays[0],
             value=self._arrays[1],
             scales=self._arrays[2],
+            static=self._arrays[3],
             positions=batch.positions.numpy(),
             slots=batch.slot_mapping.numpy(),
+            clipped=np.empty((layers, 0), np.int64) if batch.clipped is None else batch.clipped.numpy(),
             block_tables=batch.block_tables.numpy(),
             decode_items=decodes,
             prefill_items=prefills,

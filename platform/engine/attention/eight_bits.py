@@ -18,6 +18,16 @@ def quantize(heads: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tor
     return (scaled.round() if dtype is torch.int8 else scaled).to(dtype), scales
 
 
+def quantize_by(heads: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """heads [T, G, D] by static scales [G] -> the same in `dtype`, saturated, and how many numbers of each token that
+    clipped [T], negative where one is not finite."""
+    scaled = heads.float() / scales[:, None]
+    bounded = scaled.nan_to_num().clamp(-LARGEST[dtype], LARGEST[dtype])
+    clipped = (scaled.abs() > LARGEST[dtype]).sum(dim=(1, 2))
+    clipped[~heads.isfinite().all(dim=-1).all(dim=-1)] = -1
+    return (bounded.round() if dtype is torch.int8 else bounded).to(dtype), clipped
+
+
 def dequantize(stored: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return stored.to(dtype) * scales.to(dtype)
 

@@ -4,11 +4,14 @@ import torch
 
 from ..batch import Batch
 from .backend import Rotary
-from .eight_bits import dequantize, quantize
+from .eight_bits import dequantize, quantize, quantize_by
 
 
 class ReferenceAttention:
-    """AttentionBackend with a cache of [blocks * block_size, G, D] per layer; computes in `compute_dtype`."""
+    """AttentionBackend with a cache of [blocks * block_size, G, D] per layer; computes in `compute_dtype`.
+
+    static_scales [L, 2, G] float32 as for CpuAttention.
+    """
 
     def __init__(
         self,
@@ -24,11 +27,14 @@ class ReferenceAttention:
         sliding_window: list[int | None],
         device: torch.device | str = "cpu",
         compute_dtype: torch.dtype = torch.float32,
+        static_scales: torch.Tensor | None = None,
     ) -> None:
         assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
         shape = (2, num_layers, num_blocks * block_size, num_kv_heads, head_dim)
         self._cache = torch.zeros(shape, dtype=cache_dtype, device=device)
-        scales = (*shape[:-1], 1) if cache_dtype.itemsize == 1 else (2, num_layers, 0)
+        self._static = static_scales
+        scaled = cache_dtype.itemsize == 1 and static_scales is None
+        scales = (*shape[:-1], 1) if scaled else (2, num_layers, 0)
         self._scales = torch.zeros(scales, dtype=torch.bfloat16, device=device)
         self._block_size = block_size
         self._num_heads = num_heads
@@ -37,11 +43,19 @@ class ReferenceAttention:
         self._compute_dtype = compute_dtype
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
+        if self._static is not None and batch.clipped is None:
+            batch.clipped = torch.zeros(self._cache.shape[1], len(key), dtype=torch.int64)
+        counts = []
         for place, heads in enumerate((key, value)):
-            if self._cache.itemsize == 1:
+            if self._static is not None:
+                heads, clipped = quantize_by(heads, self._static[layer, place], self._cache.dtype)
+                counts.append(clipped)
+            elif self._cache.itemsize == 1:
                 heads, scales = quantize(heads, self._cache.dtype)
                 self._scales[place, layer, batch.slot_mapping] = scales.bfloat16()
             self._cache[place, layer, batch.slot_mapping] = heads.to(self._cache.dtype)
+        if batch.clipped is not None and counts:
+            batch.clipped[layer] = torch.where(torch.stack(counts).amin(dim=0) < 0, -1, sum(counts))
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         kv_heads, head_dim = self._cache.shape[3:]
@@ -72,6 +86,8 @@ class ReferenceAttention:
     def _heads(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         """Keys and values at `slots` [S] as they count: [2, S, G, D]."""
         stored = self._cache[:, layer, slots]
+        if self._static is not None:
+            return dequantize(stored, self._static[layer, :, None, :, None], self._compute_dtype)
         if self._cache.itemsize == 1:
             return dequantize(stored, self._scales[:, layer, slots], self._compute_dtype)
         return stored.to(self._compute_dtype)

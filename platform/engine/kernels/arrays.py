@@ -14,6 +14,8 @@ STORAGE = {
     torch.float8_e5m2: (torch.uint8, E5M2),
 }
 """numba knows none of the short floats: their bits travel as what storage.py takes for them."""
+WORTH = {torch.float8_e4m3fn: 256.0}
+"""What stored numbers are worth more than the kernels take them for; the others are taken as they are."""
 
 
 def as_array(tensor: torch.Tensor) -> Any:

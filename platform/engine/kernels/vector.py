@@ -204,6 +204,21 @@ def limit(typing: Any, array: Any) -> Generated:
 
 
 @intrinsic
+def beyond(typing: Any, value: Any, bound: Any) -> Generated:
+    """How many lanes are farther from zero than `bound`"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        magnitudes = builder.bitcast(
+            builder.and_(builder.bitcast(arguments[0], INTEGERS), integers(0x7FFFFFFF)), VECTOR
+        )
+        mask = builder.fcmp_ordered(">", magnitudes, _splat(builder, arguments[1]))
+        bits = builder.bitcast(mask, ir.IntType(LANES))
+        return builder.zext(builder.ctpop(bits), ir.IntType(64))
+
+    return types.int64(vector, types.float32), generate
+
+
+@intrinsic
 def total(typing: Any, value: Any) -> Generated:
     """The sum of the lanes, always in the same order"""
 

@@ -11,7 +11,8 @@ from .config import ModelConfig
 EMBEDDING: Final = "model.embed_tokens"
 HEAD: Final = "lm_head"
 CACHE_SCALES: Final = (*(f"{what}_{value}" for what in "qkv" for value in ("scale", "zero_point")), "kv_scale")
-"""What quantized checkpoints may bring for the KV cache of a layer. Not used: the cache is not quantized."""
+"""What quantized checkpoints may bring for the KV cache of a layer; static_scales.py reads what a cache of 8 bits can
+use, and says what it cannot."""
 
 
 class StoredTensors(Protocol):

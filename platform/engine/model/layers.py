@@ -54,7 +54,10 @@ class Attention:
                 own = (self.rotary.query_norm, self.rotary.key_norm)
                 chosen = [old if new is None else new for old, new in zip(own, norms, strict=True)]
                 rotary = replace(self.rotary, query_norm=chosen[0], key_norm=chosen[1])
-                query[tokens] = cache.rotate_and_write(self.layer, qkv[tokens], rotary, single_tokens(batch, tokens))
+                single = single_tokens(batch, tokens)
+                query[tokens] = cache.rotate_and_write(self.layer, qkv[tokens], rotary, single)
+                if batch.clipped is not None and single.clipped is not None:
+                    batch.clipped[self.layer, tokens] = single.clipped[self.layer]
 
 
 @dataclass(slots=True)

@@ -10,9 +10,11 @@ from starlette.responses import Response
 
 from loraplex.registry.views import Adapter
 
+from ..api.views import ON_DISK, residency
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
+from ..kv_cache import clipping_words
 from ..state import State
 from ..units import count_words
 from .actions import NOTICES, act_on, change, get_adapter
@@ -63,6 +65,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         findings=report.findings,
         versions=version_rows(adapter),
         snippets=snippets(address_of(request), name, chat=state.template is not None),
+        clipping=clipping_words(state.engine.info, residency(state).get(version.digest, ON_DISK).clipping),
         use=_use_words(state, adapter),
         done=NOTICES.get(done),
     )

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 import loraplex
 
-from . import adapters, bench, config, database, doctor, quantize, serve
+from . import adapters, bench, calibrate_kv, config, database, doctor, quantize, serve
 
 app = typer.Typer(
     help="Serve one base model and many LoRA adapters, with an OpenAI API and a dashboard.",
@@ -24,6 +24,9 @@ app.add_typer(database.app, name="db")
 app.command()(doctor.doctor)
 app.command()(config.config)
 app.command()(bench.bench)
+app.command(
+    "calibrate-kv", epilog="Example: loraplex calibrate-kv --kv-cache-dtype fp8_e4m3 --calibration ./questions.txt"
+)(calibrate_kv.calibrate_kv)
 app.command(epilog="Example: loraplex quantize ./my-model --scheme gptq --output ./my-model-4bit")(quantize.quantize)
 
 

@@ -37,6 +37,7 @@ def _lines(state: State) -> list[str]:
         f"Kept in     {settings.data_dir / 'credentials.json'}",
         f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
         f"KV cache    {_cache_words(state)}",
+        *_scales_line(state),
         *_quantization_line(state),
     ]
 
@@ -62,6 +63,11 @@ def _adapters(state: State) -> list[str]:
 def _quantization_line(state: State) -> list[str]:
     info = state.engine.info
     return [f"Weights     {info.quantization}"] if info is not None and info.quantization else []
+
+
+def _scales_line(state: State) -> list[str]:
+    info = state.engine.info
+    return [f"KV scales   {info.kv_cache_scales}"] if info is not None and info.kv_cache_scales else []
 
 
 def _cache_words(state: State) -> str:

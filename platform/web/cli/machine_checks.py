@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.folder import resolve_model_folder
 
 from ..settings import Settings
@@ -46,6 +46,8 @@ def check_memory(settings: Settings) -> Check:
     """Whether adapters and KV cache fit beside the weights."""
     from loraplex.engine.device import choose_device, free_memory
     from loraplex.engine.kv_cache import choose_cache_dtype, plan_kv_cache
+    from loraplex.engine.model.loader import Checkpoint
+    from loraplex.engine.static_scales import choose_scales
 
     folder = resolve_model_folder(settings.model)
     config, model = settings.engine_config(folder), ModelConfig.from_folder(folder)
@@ -55,10 +57,12 @@ def check_memory(settings: Settings) -> Check:
     left = free - weights - adapters
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, choose_device(config, model).stored_dtype)
     longest = config.max_model_len or model.max_position_embeddings
-    plan = plan_kv_cache(config, model, longest, cache_dtype, max(0, left))
+    scales = choose_scales(config, model, cache_dtype, Checkpoint(folder), base_signature(folder).fingerprint)
+    plan = plan_kv_cache(config, model, longest, cache_dtype, max(0, left), scales.static is not None)
     needs = {"weights": weights, "adapters": adapters, "KV cache": plan.bytes}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
     what = f"memory: {size_words(free)} free; {words} for {plan.num_usable * config.block_size:,} tokens"
+    what += f" with {scales.words}" if scales.words else ""
     if plan.bytes > left:
         return Check("fail", what, f"They do not fit. Lower {REMEDIES}.")
     return Check("ok", what)

@@ -12,10 +12,14 @@ class Paged(NamedTuple):
     """[L, N, G, B, 16, D]"""
     scales: Any
     """[L, N, G, B, 2, 16], or [L, 0] and so on"""
+    static: Any
+    """[L, 2, G] float32"""
     positions: Any
     """[T] int64"""
     slots: Any
     """[T] int64, where the tokens' keys and values go"""
+    clipped: Any
+    """[L, T] int64, filled in as write.py says; [L, 0] without static scales"""
     block_tables: Any
     decode_items: Any
     prefill_items: Any

@@ -8,7 +8,8 @@ SPAN, with a running maximum and sum; a row's operations and their order depend 
 
 Keys and values of 8 bits have scales [N, G, B, 2, 16]: of the sixteen keys of a tile, then of its values. They become
 float32 as they are loaded and all sums are float32; the scales multiply what whole keys and values are worth: the
-scores, and the weights.
+scores, and the weights. Static scales, one for all keys and one for all values of a head, multiply the queries and the
+results instead.
 """
 
 import math
@@ -44,6 +45,7 @@ TILE: Final = 16
 """Keys in a tile: the lanes of a vector."""
 SPAN: Final = 256
 """Keys of one softmax step."""
+KEY, VALUE = range(2)
 ONE: Final = (0,)
 PAIR: Final = (0, 0)
 LOWEST: Final = np.float32(-1e30)
@@ -60,7 +62,9 @@ class Cache(NamedTuple):
     key: Any
     value: Any
     scales: Any
-    """uint16 (bfloat16 bits); without elements where keys and values have more than 8 bits"""
+    """uint16 (bfloat16 bits); without elements where keys and values have static scales or more than 8 bits"""
+    static: Any
+    """[2, G] float32, static scales of keys and of values; 1 where there are none"""
 
 
 class Step(NamedTuple):
@@ -156,7 +160,7 @@ def _attend_item(
 ) -> None:
     group = step.query.shape[1] // cache.key.shape[1]
     padded = (item[TOKENS] * group + len(rows) - 1) // len(rows) * len(rows)
-    _gather_query(step.query, scratch, item, head, group, padded, scale)
+    _gather_query(step.query, scratch, item, head, group, padded, scale * cache.static[KEY, head])
     oldest = max(item[KEY_BEGIN], item[POSITION] - window + 1)
     for start in range(oldest // SPAN * SPAN, item[KEY_END], SPAN):
         end = min(start + SPAN, item[KEY_END])
@@ -164,9 +168,9 @@ def _attend_item(
         for row in range(0, padded, len(rows)):
             _attend_span(cache, scratch, start, end, item[POSITION], group, window, row, rows, columns)
     if item[PARTIAL] < 0:
-        _finish(step.output, scratch, item, head, group)
+        _finish(step.output, scratch, item, head, group, cache.static[VALUE, head])
     else:
-        _keep(step, scratch, item[PARTIAL], head, group)
+        _keep(step, scratch, item[PARTIAL], head, group, cache.static[VALUE, head])
 
 
 @njit(cache=True, nogil=True)
@@ -320,23 +324,24 @@ def _blend(value: Array, scratch: Scratch, row: int, count: int, rows: Shape, co
 
 
 @njit(cache=True, nogil=True)
-def _finish(output: Array, scratch: Scratch, item: Array, head: int, group: int) -> None:
+def _finish(output: Array, scratch: Scratch, item: Array, head: int, group: int, worth: float) -> None:
+    """`worth` is what the stored values are multiplied by; in `_keep` too."""
     size = output.shape[2]
     for row in range(item[TOKENS] * group):
         token = item[FIRST_TOKEN] + row // group
         target = (token * output.shape[1] + head * group + row % group) * size
-        share = splat(np.float32(1) / scratch.state[row, 1])
+        share = splat(worth / scratch.state[row, 1])
         for d in range(0, size, TILE):
             store(output, target + d, multiply(load(scratch.sums, row * size + d), share))
 
 
 @njit(cache=True, nogil=True)
-def _keep(step: Step, scratch: Scratch, partial: int, head: int, group: int) -> None:
+def _keep(step: Step, scratch: Scratch, partial: int, head: int, group: int, worth: float) -> None:
     heads, size = step.output.shape[1:]
     for row in range(group):
         target = partial * heads + head * group + row
         for d in range(0, size, TILE):
-            store(step.partial_sums, target * size + d, load(scratch.sums, row * size + d))
+            store(step.partial_sums, target * size + d, multiply(load(scratch.sums, row * size + d), splat(worth)))
         for field in range(2):
             step.partial_states[partial, head * group + row, field] = scratch.state[row, field]
 

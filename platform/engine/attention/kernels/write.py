@@ -1,7 +1,9 @@
 """Write keys and values into the tiles of the cache, rotating query and key on the way.
 
 Shapes: T tokens, H query heads, G KV heads, D head size, the cache of paged.py. With 8 bits every key and every value
-gets the scale of its own largest number.
+gets the scale of its own largest number, or the static one of its head; beyond that it saturates, and `clipped` [T]
+int64 has how many of a token's numbers did. It is negative where one of them is no finite number, and has no elements
+without static scales.
 """
 
 import math
@@ -13,6 +15,7 @@ from numba import njit, prange
 from ...kernels.vector import (
     Array,
     Shape,
+    beyond,
     divide,
     farther,
     farthest,
@@ -25,10 +28,12 @@ from ...kernels.vector import (
     store,
     total,
 )
-from .paged import TILE, Cache
+from .paged import KEY, TILE, VALUE, Cache
 
 SERIAL_TOKENS: Final = 16
 """Below this, waking the other threads costs more than they save."""
+NOT_FINITE: Final = -(1 << 40)
+"""So low that no count of clipped numbers makes up for it."""
 
 
 class Heads(NamedTuple):
@@ -46,37 +51,44 @@ class Heads(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def write(key: Array, value: Array, slots: Array, cache: Cache) -> None:
+def write(key: Array, value: Array, slots: Array, cache: Cache, clipped: Array) -> None:
     """key and value [T, G, D] -> the cache at slots [T]."""
     heads, size = key.shape[1:]
     for token in range(len(slots)):
+        count = 0
         for head in range(heads):
             source = (token * heads + head) * size
-            _write_key(key, source, cache, slots[token], head)
-            _write_value(value, source, cache, slots[token], head)
+            count += _write_key(key, source, cache, slots[token], head)
+            count += _write_value(value, source, cache, slots[token], head)
+        _note(clipped, token, count)
 
 
 @njit(cache=True, nogil=True)
-def rotate_and_write(qkv: Array, positions: Array, slots: Array, heads: Heads, cache: Cache, query: Array) -> None:
+def rotate_and_write(
+    qkv: Array, positions: Array, slots: Array, heads: Heads, cache: Cache, clipped: Array, query: Array
+) -> None:
     """qkv [T, (H + 2 G) D] -> query [T, H, D]; key and value to the cache."""
     buffer = np.empty(query.shape[2], np.float32)
     for token in range(len(slots)):
-        _token(qkv, token, positions[token], slots[token], heads, cache, query, buffer)
+        _note(clipped, token, _token(qkv, token, positions[token], slots[token], heads, cache, query, buffer))
 
 
 @njit(cache=True, nogil=True, parallel=True)
 def rotate_and_write_parallel(
-    qkv: Array, positions: Array, slots: Array, heads: Heads, cache: Cache, query: Array, workers: int
+    qkv: Array, positions: Array, slots: Array, heads: Heads, cache: Cache, clipped: Array, query: Array, workers: int
 ) -> None:
     for worker in prange(workers):
         first, last = len(slots) * worker // workers, len(slots) * (worker + 1) // workers
-        rotate_and_write(qkv[first:last], positions[first:last], slots[first:last], heads, cache, query[first:last])
+        rotate_and_write(
+            qkv[first:last], positions[first:last], slots[first:last], heads, cache, clipped[first:last],
+            query[first:last],
+        )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
 def _token(
     qkv: Array, token: int, position: int, slot: int, heads: Heads, cache: Cache, query: Array, buffer: Array
-) -> None:
+) -> int:
     query_heads, size = query.shape[1:]
     kv_heads = cache.key.shape[1]
     start = token * qkv.shape[1]
@@ -84,10 +96,18 @@ def _token(
         target = (token * query_heads + head) * size
         _rotate(qkv, start + head * size, heads.query_norm, heads, position, query, target)
     start += query_heads * size
+    count = 0
     for head in range(kv_heads):
         _rotate(qkv, start + head * size, heads.key_norm, heads, position, buffer, 0)
-        _write_key(buffer, 0, cache, slot, head)
-        _write_value(qkv, start + (kv_heads + head) * size, cache, slot, head)
+        count += _write_key(buffer, 0, cache, slot, head)
+        count += _write_value(qkv, start + (kv_heads + head) * size, cache, slot, head)
+    return count
+
+
+@njit(inline="always")
+def _note(clipped: Array, token: int, count: int) -> None:
+    if clipped.size:
+        clipped[token] = count
 
 
 @njit(cache=True, nogil=True)
@@ -117,31 +137,40 @@ def _inverse_rms(source: Array, at: int, size: int, eps: float) -> np.float32:
 
 
 @njit(cache=True, nogil=True)
-def _write_key(source: Array, at: int, cache: Cache, slot: int, head: int) -> None:
+def _write_key(source: Array, at: int, cache: Cache, slot: int, head: int) -> int:
+    """How many numbers were clipped; `_write_value` alike."""
     size = cache.key.shape[3]
     tile = _tile(cache.key.shape, slot, head)
     target = tile * size * TILE + slot % TILE
-    if cache.scales.size:
-        scale = splat(_choose_scale(source, at, size, cache, tile * 2 * TILE + slot % TILE))
-        for d in range(0, size, TILE):
-            scatter(cache.key, target + d * TILE, TILE, divide(load(source, at + d), scale))
-    else:
+    if not _has_eight_bits(cache):
         for d in range(0, size, TILE):
             scatter(cache.key, target + d * TILE, TILE, load(source, at + d))
+        return 0
+    scale, clipped = _scale(source, at, size, cache, head, KEY, (tile * 2 + KEY) * TILE + slot % TILE)
+    for d in range(0, size, TILE):
+        scatter(cache.key, target + d * TILE, TILE, divide(load(source, at + d), splat(scale)))
+    return int(clipped)
 
 
 @njit(cache=True, nogil=True)
-def _write_value(source: Array, at: int, cache: Cache, slot: int, head: int) -> None:
+def _write_value(source: Array, at: int, cache: Cache, slot: int, head: int) -> int:
     size = cache.key.shape[3]
     tile = _tile(cache.key.shape, slot, head)
     target = (tile * TILE + slot % TILE) * size
-    if cache.scales.size:
-        scale = splat(_choose_scale(source, at, size, cache, (tile * 2 + 1) * TILE + slot % TILE))
-        for d in range(0, size, TILE):
-            store(cache.value, target + d, divide(load(source, at + d), scale))
-    else:
+    if not _has_eight_bits(cache):
         for d in range(0, size, TILE):
             store(cache.value, target + d, load(source, at + d))
+        return 0
+    scale, clipped = _scale(source, at, size, cache, head, VALUE, (tile * 2 + VALUE) * TILE + slot % TILE)
+    for d in range(0, size, TILE):
+        store(cache.value, target + d, divide(load(source, at + d), splat(scale)))
+    return int(clipped)
+
+
+@njit(inline="always")
+def _has_eight_bits(cache: Cache) -> bool:
+    """Known when compiling."""
+    return bool(limit(cache.key) < np.inf)
 
 
 @njit(inline="always")
@@ -152,14 +181,37 @@ def _tile(shape: Shape, slot: int, head: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _choose_scale(source: Array, at: int, size: int, cache: Cache, target: int) -> np.float32:
-    """Store the scale with which a head just fits, and answer what to divide by. NaN if the head has NaN."""
+def _scale(
+    source: Array, at: int, size: int, cache: Cache, head: int, part: int, target: int
+) -> tuple[np.float32, int]:
+    """What to divide the numbers of a key or value by (`part`), and how many of them are too large all the same."""
     top = splat(np.float32(0))
     for d in range(at, at + size, TILE):
         top = farther(top, load(source, d))
-    bits = _bfloat16_above(farthest(top) / limit(cache.key))
+    if cache.scales.size:
+        return _choose_scale(farthest(top), cache, target), 0
+    scale = cache.static[part, head]
+    return scale, _count_clipped(source, at, size, farthest(top), scale, limit(cache.key))
+
+
+@njit(cache=True, nogil=True)
+def _choose_scale(largest: np.float32, cache: Cache, target: int) -> np.float32:
+    """Store the scale with which a head just fits, and answer what to divide by. NaN if the head has NaN."""
+    bits = _bfloat16_above(largest / limit(cache.key))
     cache.scales.reshape(cache.scales.size)[target] = bits
     return np.uint32(bits << 16).view(np.float32) if bits else np.float32(1)
+
+
+@njit(cache=True, nogil=True)
+def _count_clipped(source: Array, at: int, size: int, largest: np.float32, scale: np.float32, bound: np.float32) -> int:
+    if largest / scale <= bound:
+        return 0
+    if not np.isfinite(largest):
+        return NOT_FINITE
+    count = 0
+    for d in range(at, at + size, TILE):
+        count += beyond(divide(load(source, d), splat(scale)), bound)
+    return count
 
 
 @njit(inline="always")

@@ -163,12 +163,13 @@ def _add_norm(x: Array, residual: Array, weight: Array, model: Model, output: Ar
 
 @njit(inline="always")
 def _rotate(model: Model, layer: int, sizes: Sizes, paged: Paged, cache: Cache, qkv: Array, query: Array) -> None:
+    clipped = paged.clipped[layer]
     norms = _floats(model, layer, QUERY_NORM, sizes.norm_size), _floats(model, layer, KEY_NORM, sizes.norm_size)
     heads = Heads(model.cos, model.sin, norms[0], norms[1], model.eps)
     if len(qkv) < SERIAL_TOKENS:
-        rotate_and_write(qkv, paged.positions, paged.slots, heads, cache, query)
+        rotate_and_write(qkv, paged.positions, paged.slots, heads, cache, clipped, query)
     else:
-        rotate_and_write_parallel(qkv, paged.positions, paged.slots, heads, cache, query, paged.workers)
+        rotate_and_write_parallel(qkv, paged.positions, paged.slots, heads, cache, clipped, query, paged.workers)
 
 
 @njit(inline="always")
@@ -177,6 +178,7 @@ def _rotate_again(
 ) -> None:
     """For the tokens whose adapters norm queries or keys with weights of their own."""
     if sizes.norm_size and len(lora.slots):
+        clipped = paged.clipped[layer]
         for token in range(len(qkv)):
             slot = lora.token_slot[token, 0]
             pages = lora.vectors[slot, model.norm_kinds[3]], lora.vectors[slot, model.norm_kinds[4]]
@@ -187,7 +189,9 @@ def _rotate_again(
                 )
                 heads = Heads(model.cos, model.sin, norms[0], norms[1], model.eps)
                 one = slice(token, token + 1)
-                rotate_and_write(qkv[one], paged.positions[one], paged.slots[one], heads, cache, query[one])
+                rotate_and_write(
+                    qkv[one], paged.positions[one], paged.slots[one], heads, cache, clipped[one], query[one]
+                )
 
 
 @njit(inline="always")
@@ -238,7 +242,7 @@ def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lor
     """As DecoderLayer.apply: rooms.x is what was computed last and not yet added to the residual stream."""
     x, residual, normed, scratch, workers = rooms.x, rooms.residual, rooms.normed, rooms.scratch, paged.workers
     attended = rooms.attended.reshape(len(x), sizes.heads * sizes.head_dim)
-    cache = Cache(paged.key[layer], paged.value[layer], paged.scales[layer])
+    cache = Cache(paged.key[layer], paged.value[layer], paged.scales[layer], paged.static[layer])
     _norm(model, layer, INPUT_NORM, lora, tokens, x, residual, normed)
     _linear(model, layer, QKV, normed, rooms.qkv, scratch, workers)
     _lora(model, layer, lora, normed, rooms.qkv, 0, 0, 3)
