@@ -2,6 +2,7 @@
 checkpoints. Activations are not quantized. A row's result is the same bits whatever other rows are in x.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from .code_kernels import VECTORS, CodeKernel, choose_kernel
 from .kernels.codes import by_panel
 from .kernels.expand import FLOAT8, FLOAT8_SCALE, INT4, INT8
+from .kernels.panels import pack_in_blocks
 from .kernels.tile import PANEL
-from .parts import check_shapes
+from .parts import check_shapes, joined_rows
 from .weights import Float8Weight, IntegerWeight
 
 CodedWeight = IntegerWeight | Float8Weight
@@ -70,15 +72,18 @@ class CodedLinear:
         if form.order:
             group_of = torch.frombuffer(bytearray(form.order), dtype=torch.int32)
             self._order = group_of.argsort(stable=True)
-        values = torch.cat([_codes(part) for part in parts])
-        ordered = values if self._order is None else values[:, self._order]
         chosen = kernel or choose_kernel(form.kind, form.group, self.in_features)
         assert chosen is not None
         self._kernel = chosen
-        self._codes = chosen.pack(ordered.numpy(), form.kind)
+        self._codes = pack_in_blocks(self._rows, lambda first, last: self._pack(parts, first, last))
         self._scales = by_panel(torch.cat([_scales(part) for part in parts]).numpy())
         self._zeros = by_panel(torch.cat([_zeros(part) for part in parts]).numpy())
         del self._parts
+
+    def _pack(self, parts: Sequence[CodedWeight], first: int, last: int) -> np.ndarray:
+        values = joined_rows([_codes(part) for part in parts], first, last)
+        ordered = values if self._order is None else values[:, self._order]
+        return self._kernel.pack(ordered.numpy(), self._form.kind)
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         assert x.dtype == torch.float32 and x.shape[1] == self.in_features

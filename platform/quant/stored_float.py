@@ -7,7 +7,7 @@ import torch
 
 from .kernels.any_linear import PANELS
 from .kernels.panel_linear import panel_linear, scratch_size
-from .kernels.panels import pack_weight, unpack_columns
+from .kernels.panels import pack_in_blocks, pack_weight, unpack_columns
 from .kernels.tile import PANEL
 from .parts import Parts
 
@@ -33,11 +33,14 @@ class StoredFloatLinear:
         self._parts.add(part, weight, bias)
 
     def finish(self) -> None:
-        weight, bias = self._parts.weight(self._storage), self._parts.bias(torch.float32)
-        self.panels = pack_weight(weight.view(BITS[self._storage]).numpy())
+        self.panels = pack_in_blocks(self._rows, self._pack)
+        bias = self._parts.bias(torch.float32)
         if bias is not None:
             self.biases[: self._rows] = bias.numpy()
         del self._parts
+
+    def _pack(self, first: int, last: int) -> np.ndarray:
+        return pack_weight(self._parts.rows(first, last, self._storage).view(BITS[self._storage]).numpy())
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         assert x.dtype == torch.float32 and x.shape[1] == self.in_features

@@ -100,11 +100,12 @@ class DecoderLoader:
         """ValueError when the tensors do not fit the configuration."""
         self.checkpoint.verify(self.config)
         tables = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
+        head = self._head()  # first: while it is packed, it can take more memory than a layer
         return Decoder(
             embedding=self._tensor("model.embed_tokens.weight", copy=True),
             layers=[self._layer(layer, tables) for layer in range(self.config.num_layers)],
             norm=self._norm("model.norm"),
-            head=self._head(),
+            head=head,
         )
 
     def _layer(self, layer: int, tables: RopeTables) -> DecoderLayer:
