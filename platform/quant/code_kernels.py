@@ -49,6 +49,9 @@ INTEGERS: Final = CodeKernel(
 """INT4 and INT8 on a CPU with AMX: faster, with longer steps."""
 
 
+KERNELS: Final = {kernel.name: kernel for kernel in (VECTORS, MATRIX, INTEGERS)}
+
+
 def choose_kernel(kind: int, group: int, inputs: int) -> CodeKernel | None:
     """The fastest here; None where no kernel takes groups of so many inputs."""
     kernels = [INTEGERS, MATRIX] if matrix.HAS_MATRIX else [VECTORS]
