@@ -11,6 +11,7 @@ import torch
 
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.pool import AdapterPool
+from loraplex.quant.online import AWQ
 
 from .admission import Limits
 from .attention.cpu import CpuAttention
@@ -23,12 +24,15 @@ from .kv_cache import KvCachePlan, cache_dtype_name, choose_cache_dtype, plan_kv
 from .model.config import ModelConfig, base_signature
 from .model.decoder import Decoder, DecoderLoader
 from .model.loader import Checkpoint
+from .packed_weights import load_decoder
 from .protocol import AdapterStatus, EngineInfo
+from .quantize.at_start import awq_checkpoint
 from .runner import ModelRunner
 from .sampler import Sampler
 from .scheduler import Scheduler
 from .static_scales import CacheScales, choose_scales
 from .warmup import warm_up
+from .weights_cache import WeightsCache
 
 Report = Callable[[str, float], None]
 """Called with each stage that has ended, in words, and its seconds."""
@@ -57,12 +61,17 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         model, base = ModelConfig.from_folder(folder), base_signature(folder)
         max_model_len = choose_max_model_len(config, model)
         device = choose_device(config, model)
+        weights_cache = open_weights_cache(config)
         cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
+    if config.quantization == AWQ:
+        folder = awq_checkpoint(folder, model, weights_cache, stages.tell)
+        model = ModelConfig.from_folder(folder)
+        device = choose_device(config, model)
+    with stages.timed("weights loaded") as stage:
         checkpoint = Checkpoint(folder)
         scales = choose_scales(config, model, cache_dtype, checkpoint, base.fingerprint)
-    with stages.timed("weights loaded"):
         loader = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype, device.online)
-        decoder = loader.load(max_model_len)
+        decoder, stage.words = load_decoder(loader, max_model_len, weights_cache)
     with stages.timed("memory reserved"):
         adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint, model))
         free = free_memory() - config.adapter_memory - config.adapter_host_memory
@@ -96,18 +105,34 @@ def describe_adapters(pool: AdapterPool) -> list[AdapterStatus]:
     return [AdapterStatus(**dataclasses.asdict(residency)) for residency in pool.statuses()]
 
 
+def open_weights_cache(config: EngineConfig) -> WeightsCache | None:
+    """None where nothing is to be kept."""
+    if not config.weights_cache or not config.weights_cache_bytes:
+        return None
+    return WeightsCache(Path(config.weights_cache), config.weights_cache_bytes)
+
+
+@dataclass(slots=True)
+class Stage:
+    words: str
+
+
 class Stages:
     def __init__(self, report: Report) -> None:
         self._report = report
         self.seconds = 0.0
 
     @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - started
+    def timed(self, words: str) -> Iterator[Stage]:
+        """`words` of what it yields may be changed until it ends."""
+        started, stage = time.perf_counter(), Stage(words)
+        yield stage
+        self.tell(stage.words, time.perf_counter() - started)
+
+    def tell(self, words: str, seconds: float) -> None:
+        """Of a stage that has ended."""
         self.seconds += seconds
-        self._report(stage, seconds)
+        self._report(words, seconds)
 
 
 def _reserve_adapters(

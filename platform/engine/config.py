@@ -14,9 +14,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     """How weights are stored: auto (the checkpoint's), bfloat16, float16 or float32."""
     quantization: str = "none"
-    """What float linears are rounded to as they are loaded: none, int4, int8 or fp8."""
+    """What float linears are rounded to as they are loaded: none, int4, int8 or fp8; awq: once, at the first start."""
     head_quantization: str = "none"
     """The same for the output head: none or int8."""
+    weights_cache: str = ""
+    """Folder that packed and AWQ-quantized weights are kept in for the next start; empty: they are not."""
+    weights_cache_bytes: int = 32 << 30
+    """Most that is kept there; 0: nothing is."""
     max_model_len: int | None = None
     """Tokens of prompt plus output; None: what the checkpoint says."""
     max_num_seqs: int = 64

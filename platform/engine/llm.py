@@ -16,6 +16,7 @@ from .adapter_files import prepare_adapter
 from .admission import most_tokens
 from .collector import Collector
 from .config import EngineConfig
+from .kept import user_cache
 from .model.config import base_signature
 from .model.folder import resolve_model_folder
 from .outputs import RequestOutput
@@ -50,7 +51,8 @@ class LLM:
         """`model` is a folder or a hub id, `adapters` maps names to folders in PEFT layout, `settings` are further
         fields of EngineConfig. `seed` makes a whole program repeatable: requests without a seed draw theirs from it.
         An AdaLoRA, LoHa, LoKr or VeRA adapter becomes LoRA in a temporary folder, which goes with the LLM; the log says
-        how exactly.
+        how exactly. With `weights_cache`, a folder, packed weights are kept there for the next time; without one,
+        `quantization="awq"` keeps what it made in ~/.cache/loraplex/weights, and nothing else is kept.
 
         ValueError says which model, adapter or setting cannot be used, and why.
         """
@@ -66,7 +68,7 @@ class LLM:
             kv_cache_memory=kv_cache_memory,
             kv_cache_dtype=kv_cache_dtype,
             seed=seed,
-            **{"max_queue": UNLIMITED} | settings,
+            **_defaults(settings) | settings,
         )
         with ExitStack() as scratch:
             base = base_signature(folder)
@@ -183,6 +185,12 @@ class LLM:
                         advance(live.pop(message.request_id))
             if not engine.core.progressed:
                 time.sleep(LOADING_SECONDS)
+
+
+def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an LLM, where they are not EngineConfig's. AWQ takes minutes: what it made is kept without being asked."""
+    kept = {"weights_cache": str(user_cache() / "weights")} if settings.get("quantization") == "awq" else {}
+    return {"max_queue": UNLIMITED} | kept
 
 
 @contextmanager

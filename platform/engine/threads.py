@@ -1,10 +1,12 @@
 """Threads of the engine process, set once: how many, one pool for torch and numba, and how they wait for work."""
 
-import hashlib
 import os
 import tempfile
 from pathlib import Path
 
+from .kept import sources_digest, user_cache
+
+KERNELS = ("engine/**/kernels/*.py", "lora/**/kernels/*.py", "quant/**/kernels/*.py")
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 SPINS = "4000"
 """How long a thread waits awake for the next kernel: longer than between two of them, and short enough that between
@@ -70,19 +72,9 @@ def _kernel_cache() -> Path:
 
     Numba looks for changes only in the file a kernel is in, not in those it takes functions from.
     """
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = caches / "loraplex" / f"kernels-{_sources_digest()}"
+    folder = user_cache() / f"kernels-{sources_digest(*KERNELS)}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         return Path(tempfile.mkdtemp(prefix="loraplex-kernels-"))
     return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="loraplex-kernels-"))
-
-
-def _sources_digest() -> str:
-    digest = hashlib.sha256()
-    packages = Path(__file__).resolve().parent.parent
-    for package in ("engine", "lora", "quant"):
-        for file in sorted((packages / package).rglob("kernels/*.py")):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]

@@ -60,6 +60,9 @@ INTEGERS: Final = CodeKernel(
 """INT4 and INT8 on a CPU with dot products of bytes: faster, with longer steps."""
 
 
+KERNELS: Final = {kernel.name: kernel for kernel in (VECTORS, DOTS, SPLIT_DOTS, INTEGERS)}
+
+
 def choose_kernel(kind: int, group: int, inputs: int, exact: bool = True) -> CodeKernel | None:
     """The fastest here that keeps 16 bits of each activation, or, not `exact`, bfloat16's 8. None where no kernel takes
     groups of so many inputs."""

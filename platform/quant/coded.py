@@ -2,19 +2,24 @@
 checkpoints. Activations are not quantized. A row's result is the same bits whatever other rows are in x.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from .code_kernels import VECTORS, CodeKernel, choose_kernel
+from .code_kernels import KERNELS, VECTORS, CodeKernel, choose_kernel
 from .kernels.codes import by_panel
 from .kernels.expand import FLOAT8, FLOAT8_SCALE, INT4, INT8
+from .kernels.panels import pack_in_blocks
 from .kernels.tile import PANEL
-from .parts import check_shapes
+from .packed import PackedLinear
+from .parts import check_shapes, joined_rows
 from .weights import Float8Weight, IntegerWeight
 
 CodedWeight = IntegerWeight | Float8Weight
+ARRAYS = ("codes", "scales", "zeros")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +73,41 @@ class CodedLinear:
         forms = {coded_form(part) for part in parts}
         form = forms.pop()
         assert form is not None and not forms, "parts that are not of one form"
+        self._take_form(form)
+        chosen = kernel or choose_kernel(form.kind, form.group, self.in_features, self._exact)
+        assert chosen is not None
+        self._kernel = chosen
+        self._codes = pack_in_blocks(self._rows, lambda first, last: self._pack(parts, first, last))
+        self._scales = by_panel(torch.cat([_scales(part) for part in parts]).numpy())
+        self._zeros = by_panel(torch.cat([_zeros(part) for part in parts]).numpy())
+        del self._parts
+
+    def packed(self) -> PackedLinear:
+        form, arrays = self._form, {name: getattr(self, f"_{name}") for name in ARRAYS}
+        arrays |= {"bias": self._bias.numpy(), "order": np.frombuffer(form.order, np.uint8)}
+        facts: dict[str, str | int] = {"kind": form.kind, "group": form.group, "kernel": self._kernel.name}
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, facts, arrays)
+
+    @classmethod
+    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+        method, arrays, facts = cls(packed.in_features, packed.out_features), packed.arrays, packed.facts
+        for name in ARRAYS:
+            setattr(method, f"_{name}", arrays[name])
+        method._bias, method._kernel = torch.from_numpy(arrays["bias"]), KERNELS[str(facts["kernel"])]
+        method._take_form(CodedForm(int(facts["kind"]), int(facts["group"]), arrays["order"].tobytes()))
+        del method._parts
+        return method
+
+    def _take_form(self, form: CodedForm) -> None:
         self._form = form
         if form.order:
             group_of = torch.frombuffer(bytearray(form.order), dtype=torch.int32)
             self._order = group_of.argsort(stable=True)
-        values = torch.cat([_codes(part) for part in parts])
+
+    def _pack(self, parts: Sequence[CodedWeight], first: int, last: int) -> np.ndarray:
+        values = joined_rows([_codes(part) for part in parts], first, last)
         ordered = values if self._order is None else values[:, self._order]
-        chosen = kernel or choose_kernel(form.kind, form.group, self.in_features, self._exact)
-        assert chosen is not None
-        self._kernel = chosen
-        self._codes = chosen.pack(ordered.numpy(), form.kind)
-        self._scales = by_panel(torch.cat([_scales(part) for part in parts]).numpy())
-        self._zeros = by_panel(torch.cat([_zeros(part) for part in parts]).numpy())
-        del self._parts
+        return self._kernel.pack(ordered.numpy(), self._form.kind)
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         assert x.dtype == torch.float32 and x.shape[1] == self.in_features

@@ -1,7 +1,10 @@
 """A quantized weight multiplied as the floats it stands for: right, and as large as an unquantized one."""
 
+from typing import Any, Self
+
 import torch
 
+from .packed import PackedLinear, pack
 from .scheme import LinearMethod
 from .weights import Float8Weight, IntegerWeight
 
@@ -19,6 +22,15 @@ class DequantizedLinear:
 
     def finish(self) -> None:
         self._method.finish()
+
+    def packed(self) -> PackedLinear:
+        facts: dict[str, str | int] = {"dtype": str(self._dtype).removeprefix("torch.")}
+        inner = (pack(self._method),)
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, facts, inner=inner)
+
+    @classmethod
+    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+        return cls(inner[0], getattr(torch, str(packed.facts["dtype"])))
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         return self._method.apply(x)

@@ -1,4 +1,7 @@
-"""Quantizing a float checkpoint as it is loaded: round to nearest, a linear at a time, nothing calibrated."""
+"""Quantizing a float checkpoint as it is loaded: round to nearest, a linear at a time, nothing calibrated.
+
+AWQ looks at activations: the engine quantizes the checkpoint at the first start, and what is loaded is the result.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +12,8 @@ from .rounding import IntegerGrid, round_to_float8, round_to_integers
 from .weights import Weight
 
 NONE: Final = "none"
-LINEARS: Final = (NONE, "int4", "int8", "fp8")
+AWQ: Final = "awq"
+LINEARS: Final = (NONE, "int4", "int8", "fp8", AWQ)
 HEADS: Final = (NONE, "int8")
 GROUPS: Final = (128, 64, 32)
 """Inputs that share a scale in 4 bits: the first of these that divides them, else all of an output's."""
@@ -24,10 +28,6 @@ class OnlineQuantization:
 
     def __post_init__(self) -> None:
         """ValueError for a word that is not supported."""
-        if self.linears == "awq":
-            raise ValueError(
-                "awq looks at activations: run `loraplex quantize MODEL --scheme awq` and serve its output"
-            )
         for name, word, known in (("quantization", self.linears, LINEARS), ("head_quantization", self.head, HEADS)):
             if word not in known:
                 raise ValueError(f"{name} {word!r} is not supported; use {', '.join(known)}")
@@ -35,14 +35,23 @@ class OnlineQuantization:
     @property
     def words(self) -> str:
         """For the start-up box; empty where nothing is quantized."""
-        parts = [f"{self.linears} rounded at load"] if self.linears != NONE else []
+        when = "at the first start" if self.linears == AWQ else "rounded at load"
+        parts = [f"{self.linears} {when}"] if self.linears != NONE else []
         return ", ".join(parts + ([f"head {self.head}"] if self.head != NONE else []))
 
     def linear(self, weight: Weight) -> Weight:
         """A linear's weight as it is served. ValueError for one that is quantized already."""
-        if self.linears != NONE and not isinstance(weight, torch.Tensor):
-            raise ValueError(f"the checkpoint is quantized already; serve it without quantization {self.linears}")
+        if self.linears == AWQ:
+            assert not isinstance(weight, torch.Tensor), "not of the checkpoint that AWQ wrote"
+            return weight
+        if not isinstance(weight, torch.Tensor):
+            self.refuse_quantized()
         return _rounded(weight, self.linears)
+
+    def refuse_quantized(self) -> None:
+        """For a checkpoint that is quantized already: ValueError where floats are to be quantized."""
+        if self.linears != NONE:
+            raise ValueError(f"the checkpoint is quantized already; serve it without quantization {self.linears}")
 
     def head_weight(self, weight: Weight) -> Weight:
         """A head that is quantized already stays as it is."""

@@ -1,5 +1,7 @@
 """Parts: the checkpoint weights of one linear group, collected until they are packed."""
 
+from collections.abc import Sequence
+
 import torch
 
 
@@ -24,12 +26,27 @@ class Parts:
         assert len(self._weights) == len(self.out_features), "finish() before every part was loaded"
         return torch.cat([self._weights[part].to(device, dtype) for part in range(len(self.out_features))])
 
+    def rows(self, first: int, last: int, dtype: torch.dtype) -> torch.Tensor:
+        """Some rows of `weight`."""
+        assert len(self._weights) == len(self.out_features), "finish() before every part was loaded"
+        return joined_rows([self._weights[part] for part in range(len(self.out_features))], first, last).to(dtype)
+
     def bias(self, dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor | None:
         """[sum(out_features)], None when no part has one."""
         if not self._biases:
             return None
         zeros = [torch.zeros(rows, dtype=dtype, device=device) for rows in self.out_features]
         return torch.cat([self._biases.get(part, zero).to(device, dtype) for part, zero in enumerate(zeros)])
+
+
+def joined_rows(parts: Sequence[torch.Tensor], first: int, last: int) -> torch.Tensor:
+    """Rows `first` to `last` of the parts [out, in] one below the other; a view where one part has them all."""
+    pieces, begin = [], 0
+    for part in parts:
+        piece = part[max(first - begin, 0) : max(last - begin, 0)]
+        pieces += [piece] if len(piece) else []
+        begin += len(part)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def check_shapes(part: int, expected: tuple[int, int], shape: tuple[int, ...], bias: torch.Tensor | None) -> None:

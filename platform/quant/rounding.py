@@ -3,6 +3,7 @@
 What quantizes at load and what writes quantized checkpoints share this arithmetic.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import Final
@@ -12,6 +13,7 @@ import torch
 from .weights import Float8Weight, IntegerWeight
 
 FLOAT8_MAX: Final = torch.finfo(torch.float8_e4m3fn).max
+BLOCK_WEIGHTS: Final = 1 << 18
 USUAL_GROUPS: Final = (16, 32, 64, 128, 256)
 
 
@@ -62,13 +64,15 @@ def round_to_integers(weight: torch.Tensor, grid: IntegerGrid, group_size: int |
     `group_size`: consecutive inputs that share a scale, None for all of an output's. ValueError when it does not divide
     them, or for weights that are no numbers.
     """
-    check_finite(weight)
-    groups = _groups(weight, group_size)
-    scales, zeros = grid.fit(groups)
-    values = grid.nearest(groups, scales.unsqueeze(-1), zeros.unsqueeze(-1))
-    return IntegerWeight(
-        bits=grid.bits, values=values.to(torch.uint8).reshape(weight.shape), scales=scales, zeros=zeros.to(torch.uint8)
-    )
+    values = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
+    fitted = []
+    for rows in _row_blocks(weight):
+        groups = _groups(weight[rows], group_size)
+        scales, zeros = grid.fit(groups)
+        fitted.append((scales, zeros.to(torch.uint8)))
+        values[rows] = grid.nearest(groups, scales.unsqueeze(-1), zeros.unsqueeze(-1)).reshape(-1, weight.shape[1])
+    scales, zeros = (torch.cat(parts) for parts in zip(*fitted, strict=True))
+    return IntegerWeight(bits=grid.bits, values=values, scales=scales, zeros=zeros)
 
 
 def round_to_float8(weight: torch.Tensor, scale_dtype: torch.dtype = torch.float32) -> Float8Weight:
@@ -76,11 +80,15 @@ def round_to_float8(weight: torch.Tensor, scale_dtype: torch.dtype = torch.float
 
     `scale_dtype`: as of an IntegerGrid. ValueError for weights that are no numbers.
     """
-    check_finite(weight)
-    scales = (weight.abs().amax(1, keepdim=True).float() / FLOAT8_MAX).to(scale_dtype).float()
-    scales = torch.where(scales > 0, scales, 1.0)
-    values = (weight.float() / scales).clamp(-FLOAT8_MAX, FLOAT8_MAX).to(torch.float8_e4m3fn)
-    return Float8Weight(values=values, scales=scales, block=(1, weight.shape[1]))
+    values = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device=weight.device)
+    fitted = []
+    for rows in _row_blocks(weight):
+        largest = weight[rows].abs().amax(1, keepdim=True).float()
+        scales = (largest / FLOAT8_MAX).to(scale_dtype).float()
+        scales = torch.where(scales > 0, scales, 1.0)
+        fitted.append(scales)
+        values[rows] = (weight[rows].float() / scales).clamp_(-FLOAT8_MAX, FLOAT8_MAX).to(torch.float8_e4m3fn)
+    return Float8Weight(values=values, scales=torch.cat(fitted), block=(1, weight.shape[1]))
 
 
 def check_group_size(group_size: int, inputs: int, others: tuple[int, ...] = ()) -> None:
@@ -100,6 +108,16 @@ def check_finite(weight: torch.Tensor) -> None:
     """ValueError unless all are numbers."""
     if not weight.isfinite().all():
         raise ValueError("the weight holds NaN or infinity, which no quantized form can say; repair the checkpoint")
+
+
+def _row_blocks(weight: torch.Tensor) -> Iterator[slice]:
+    """Of finite rows that are rounded at a time: the floats that it takes are a few of a block's. ValueError as
+    `check_finite`."""
+    step = max(1, BLOCK_WEIGHTS // weight.shape[1])
+    for first in range(0, len(weight), step):
+        rows = slice(first, first + step)
+        check_finite(weight[rows])
+        yield rows
 
 
 def _groups(weight: torch.Tensor, group_size: int | None) -> torch.Tensor:

@@ -1,8 +1,11 @@
 """A linear whose stored weight expects divided inputs: y = W (x / scales) + bias, as AWQ's scale search leaves it."""
 
+from typing import Any, Self
+
 import torch
 
 from .coded import CodedLinear
+from .packed import PackedLinear, pack
 from .scheme import LinearMethod
 from .stored_float import StoredFloatLinear
 from .weights import Weight
@@ -21,6 +24,16 @@ class ScaledInputLinear:
 
     def finish(self) -> None:
         self.method.finish()
+
+    def packed(self) -> PackedLinear:
+        inner, arrays = (pack(self.method),), {"inverse": self._inverse.numpy()}
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, {}, arrays, inner)
+
+    @classmethod
+    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+        method = cls(inner[0], torch.ones(packed.in_features))
+        method._inverse = torch.from_numpy(packed.arrays["inverse"])
+        return method
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         return self.method.apply(x * self._inverse.to(x.dtype))

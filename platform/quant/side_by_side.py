@@ -1,9 +1,11 @@
 """A group whose parts are stored in different ways: a method for each run of them, results beside one another."""
 
 from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 
+from .packed import PackedLinear, pack
 from .scheme import LinearMethod
 from .weights import Weight
 
@@ -23,6 +25,14 @@ class SideBySideLinear:
     def finish(self) -> None:
         for method in self.methods:
             method.finish()
+
+    def packed(self) -> PackedLinear:
+        inner = tuple(pack(method) for method in self.methods)
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, inner=inner)
+
+    @classmethod
+    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+        return cls(inner)
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([method.apply(x) for method in self.methods], dim=1)

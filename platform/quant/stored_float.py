@@ -2,13 +2,16 @@
 memory traffic of fp32 weights. A row's result is the same bits whatever other rows are in x.
 """
 
+from typing import Any, Self
+
 import numpy as np
 import torch
 
 from .kernels.any_linear import PANELS
 from .kernels.panel_linear import panel_linear, scratch_size
-from .kernels.panels import pack_weight, unpack_columns
+from .kernels.panels import pack_in_blocks, pack_weight, unpack_columns
 from .kernels.tile import PANEL
+from .packed import PackedLinear
 from .parts import Parts
 
 BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16, torch.float32: torch.float32}
@@ -33,11 +36,26 @@ class StoredFloatLinear:
         self._parts.add(part, weight, bias)
 
     def finish(self) -> None:
-        weight, bias = self._parts.weight(self._storage), self._parts.bias(torch.float32)
-        self.panels = pack_weight(weight.view(BITS[self._storage]).numpy())
+        self.panels = pack_in_blocks(self._rows, self._pack)
+        bias = self._parts.bias(torch.float32)
         if bias is not None:
             self.biases[: self._rows] = bias.numpy()
         del self._parts
+
+    def packed(self) -> PackedLinear:
+        arrays = {"panels": self.panels, "biases": self.biases}
+        facts: dict[str, str | int] = {"storage": str(self._storage).removeprefix("torch.")}
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, facts, arrays)
+
+    @classmethod
+    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+        method = cls(packed.in_features, packed.out_features, getattr(torch, str(packed.facts["storage"])))
+        method.panels, method.biases = packed.arrays["panels"], packed.arrays["biases"]
+        del method._parts
+        return method
+
+    def _pack(self, first: int, last: int) -> np.ndarray:
+        return pack_weight(self._parts.rows(first, last, self._storage).view(BITS[self._storage]).numpy())
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         assert x.dtype == torch.float32 and x.shape[1] == self.in_features

@@ -28,9 +28,11 @@ class IntegerWeight:
 
     def dequantized(self) -> torch.Tensor:
         """[out, in] float32."""
-        inputs, groups = self.values.shape[1], self.scales.shape[1]
-        group_of = torch.arange(inputs) // (inputs // groups) if self.group_of is None else self.group_of.long()
-        return self.scales[:, group_of] * (self.values.float() - self.zeros[:, group_of].float())
+        if self.group_of is not None:
+            group_of = self.group_of.long()
+            return self.scales[:, group_of] * (self.values.float() - self.zeros[:, group_of].float())
+        groups = self.values.float().reshape(*self.scales.shape, -1)
+        return groups.sub_(self.zeros.float().unsqueeze(-1)).mul_(self.scales.unsqueeze(-1)).reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,10 +106,14 @@ class Settings(BaseSettings):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
-    quantization: Literal["none", "int4", "int8", "fp8"] = Field(
-        "none", description="What the linears of a float checkpoint are rounded to as it is loaded"
+    quantization: Literal["none", "int4", "int8", "fp8", "awq"] = Field(
+        "none", description="What the linears of a float checkpoint are rounded to as it is loaded; awq: quantized once"
     )
     head_quantization: Literal["none", "int8"] = Field("none", description="The same for the output head")
+    weights_cache_bytes: Bytes = Field(
+        ByteSize(32 << 30),
+        description="Disk in the data folder for packed and AWQ weights, which make the next start faster; 0: none",
+    )
     max_model_len: Count | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
     max_num_seqs: Count = Field(64, description="Sequences that may run in one step")
     max_num_batched_tokens: Count = Field(512, description="Tokens one engine step may process")
@@ -209,8 +213,9 @@ class Settings(BaseSettings):
 
     def engine_config(self, model_folder: Path) -> EngineConfig:
         """What the engine is started with; `model_folder` is where `model` lies on this machine."""
-        shared = set(EngineConfig.__struct_fields__) - {"model", "served_name", "kv_scales_file"}
+        shared = set(EngineConfig.__struct_fields__) - {"model", "served_name", "kv_scales_file", "weights_cache"}
         values = {name: _plain(getattr(self, name)) for name in sorted(shared)}
+        values["weights_cache"] = str(self.data_dir / "weights")
         scales = str(self.kv_scales_file) if self.kv_scales_file.is_file() else ""
         return EngineConfig(model=str(model_folder), served_name=self.base_name, kv_scales_file=scales, **values)
 

@@ -72,6 +72,8 @@ def test_an_unknown_variable_is_told_and_no_error(
         ("device", "tpu"),
         ("kv_cache_dtype", "fp8"),
         ("kv_cache_scales", "fixed"),
+        ("quantization", "awq4"),
+        ("weights_cache_bytes", 1.5),
     ],
 )
 def test_bounds(field: str, value: object) -> None:
@@ -80,8 +82,9 @@ def test_bounds(field: str, value: object) -> None:
 
 
 def test_everything_of_the_engine_can_be_set() -> None:
-    defaults = EngineConfig(model="m", served_name="n")
-    config = Settings(served_name="n").engine_config(Path("m"))
+    settings = Settings(served_name="n")
+    defaults = EngineConfig(model="m", served_name="n", weights_cache=str(settings.data_dir / "weights"))
+    config = settings.engine_config(Path("m"))
     assert msgspec.structs.asdict(config) == msgspec.structs.asdict(defaults)
     assert Settings(kv_cache_scales="static").engine_config(Path("m")).kv_cache_scales == "static"
     assert Settings(kv_cache_memory="1GiB", num_threads=3).engine_config(Path("m")).kv_cache_memory == 1 << 30

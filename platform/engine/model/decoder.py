@@ -1,5 +1,6 @@
 """Decoder: one transformer for every supported family; its configuration decides what the layers hold."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -91,6 +92,8 @@ class DecoderLoader:
     """What float weights are rounded to before anything else."""
     online: OnlineQuantization = field(default_factory=OnlineQuantization)
     """What is done to them then."""
+    linears: Callable[[str, Callable[[], LinearMethod]], LinearMethod] = lambda name, make: make()
+    """(name, what makes it) -> each finished linear; it may come from elsewhere, if it is the same."""
     folded: FoldedScales = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,11 +103,12 @@ class DecoderLoader:
         """ValueError when the tensors do not fit the configuration."""
         self.checkpoint.verify(self.config)
         tables = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
+        head = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
         return Decoder(
             embedding=self._tensor("model.embed_tokens.weight", copy=True),
             layers=[self._layer(layer, tables) for layer in range(self.config.num_layers)],
             norm=self._norm("model.norm"),
-            head=self._head(),
+            head=head,
         )
 
     def _layer(self, layer: int, tables: RopeTables) -> DecoderLayer:
@@ -127,6 +131,10 @@ class DecoderLoader:
         return Rotary(*tables, query_norm, key_norm, self.config.rms_norm_eps)
 
     def _linear(self, layer: int, *kinds: str) -> LoraLinear:
+        method = self.linears(f"{layer}.{kinds[0]}", lambda: self._packed(layer, kinds))
+        return LoraLinear(method, layer, kinds)
+
+    def _packed(self, layer: int, kinds: tuple[str, ...]) -> LinearMethod:
         linears = [layer_linear(self.config, layer, kind) for kind in kinds]
         weights = [self.online.linear(self._stored(self.checkpoint.weight(self.config, linear))) for linear in linears]
         method, scales = self.scheme.create_for(weights), self.folded.of_input(layer, kinds)
@@ -138,7 +146,7 @@ class DecoderLoader:
                 weights[part], bias = scaled_rows(weights[part], outputs), None if bias is None else bias * outputs
             method.load(part, weights[part], bias)
         method.finish()
-        return LoraLinear(method, layer, kinds)
+        return method
 
     def _bias(self, kind: str, linear: Linear) -> torch.Tensor | None:
         name = f"{linear.name}.bias"

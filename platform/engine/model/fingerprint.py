@@ -4,6 +4,8 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
+from .folder import FOLDED_SCALES
+
 SAMPLES: Final = 64
 SAMPLE_BYTES: Final = 1 << 16
 
@@ -22,6 +24,19 @@ def fingerprint_weights(folder: Path, identity: str) -> str:
             for offset in _sample_offsets(size):
                 file.seek(offset)
                 digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def checkpoint_identity(folder: Path) -> str:
+    """For what is kept of a checkpoint beyond a start: its fingerprint, when its weights were last written, because
+    that may have been where no sample is taken, and all of the JSON beside them."""
+    digest = hashlib.sha256(fingerprint_weights(folder, "").encode())
+    for path in sorted([*folder.glob("*.safetensors"), folder / FOLDED_SCALES]):
+        if path.is_file():
+            facts = path.stat()
+            digest.update(f"\0{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}".encode())
+    for path in sorted(folder.glob("*.json")):
+        digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 

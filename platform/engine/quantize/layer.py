@@ -106,7 +106,7 @@ def _awq(
     for place in INPUTS:
         rows = statistics[place].rows / scales.get(place, 1)
         for linear in linears_of(place):
-            weight = folded[f"{linear}.weight"]
+            weight = folded.pop(f"{linear}.weight")
             if linear not in UNCLIPPED:
                 weight = clip(weight, rows, grid, group_size)
             with _named(linear):

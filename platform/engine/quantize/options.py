@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Final
 
 CALIBRATION_TOKENS: Final = 32768
+VERSION: Final = 1
+"""Of what is written: one more whenever the same model and options would come out otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

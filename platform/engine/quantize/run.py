@@ -125,19 +125,20 @@ class _Layers:
         """One layer quantized; the streams are behind it afterwards."""
         tensors, stored = self._read(layer)
         forward = LayerForward(self._config, layer, self._tables)
+        nearest = self._nearest_error(forward, tensors, stored)
         statistics = self._observed(forward, tensors)
         try:
             quantized = quantize_layer(tensors, stored, statistics, self._recipe, self._config)
         except ValueError as error:
             raise ValueError(f"model.layers.{layer}.{error}") from None
         read = quantized.tensors()
-        off = self._error(forward, tensors, read, stored)
+        chosen = self._exact.error(forward, tensors, read)
         self._exact.advance(forward, tensors)
         self._quantized.advance(forward, read)
         if self._calibration is not None:
             # GPTQ makes up for what the layers before it did; AWQ's scales are those of the model as it was.
             self._calibration.advance(forward, read if self._recipe.scheme == "gptq" else tensors)
-        return quantized, off
+        return quantized, LayerError(layer, chosen if nearest is None else nearest, chosen)
 
     def _observed(self, forward: LayerForward, tensors: LayerTensors) -> Statistics:
         if self._calibration is None:
@@ -152,13 +153,11 @@ class _Layers:
         self._calibration.observe(forward, tensors, lambda place, x: statistics[place].add(x))
         return statistics
 
-    def _error(self, forward: LayerForward, tensors: LayerTensors, read: LayerTensors, stored: Dtypes) -> LayerError:
+    def _nearest_error(self, forward: LayerForward, tensors: LayerTensors, stored: Dtypes) -> float | None:
+        """None where rounding to nearest is the recipe. Comes before the recipe, whose copies of the layer it needs."""
         if not self._recipe.reads_activations:
-            error = self._exact.errors(forward, tensors, {"chosen": read})["chosen"]
-            return LayerError(forward.layer, error, error)
-        nearest = round_layer(tensors, stored, self._recipe).tensors()
-        errors = self._exact.errors(forward, tensors, {"nearest": nearest, "chosen": read})
-        return LayerError(forward.layer, errors["nearest"], errors["chosen"])
+            return None
+        return self._exact.error(forward, tensors, round_layer(tensors, stored, self._recipe).tensors())
 
     def _read(self, layer: int) -> tuple[dict[str, torch.Tensor], Dtypes]:
         """The layer's tensors in float32, and what each is stored in, by name within the layer."""

@@ -3,7 +3,6 @@ them. They wait on the CPU, so that a device holds one layer and one batch.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -38,18 +37,15 @@ class Stream:
         """Through the layer."""
         self._batches = [layer.apply(tensors, batch.to(_device(tensors)), observe).cpu() for batch in self._batches]
 
-    def errors(
-        self, layer: LayerForward, tensors: LayerTensors, others: Mapping[str, LayerTensors]
-    ) -> dict[str, float]:
-        """|other(x) - layer(x)| / |layer(x) - x| for each other form of the layer; the stream stays before it."""
-        wrong, norm = dict.fromkeys(others, 0.0), 0.0
+    def error(self, layer: LayerForward, tensors: LayerTensors, other: LayerTensors) -> float:
+        """|other(x) - layer(x)| / |layer(x) - x| for another form of the layer; the stream stays before it."""
+        wrong = norm = 0.0
         for batch in self._batches:
             x = batch.to(_device(tensors))
             right = layer.apply(tensors, x)
             norm += (right - x).square().sum().item()
-            for name, other in others.items():
-                wrong[name] += (layer.apply(other, x) - right).square().sum().item()
-        return {name: math.sqrt(error / norm) if error else 0.0 for name, error in wrong.items()}
+            wrong += (layer.apply(other, x) - right).square().sum().item()
+        return math.sqrt(wrong / norm) if wrong else 0.0
 
     def perplexity(self, norm: torch.Tensor, eps: float, head: torch.Tensor) -> float:
         """After the last layer: exp of the mean negative log-likelihood of each sequence's tokens but its first.

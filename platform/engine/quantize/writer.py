@@ -90,7 +90,7 @@ def new_checkpoint(output: Path, needed_bytes: int, shard_bytes: int = SHARD_BYT
     try:
         staging = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     except OSError as error:
-        raise ValueError(f"{output.parent} cannot be written: {error.strerror}. Choose another --output") from None
+        raise ValueError(f"{output.parent} cannot be written: {error.strerror}. Choose another folder") from None
     try:
         yield CheckpointWriter(staging, shard_bytes)
         with _disk_errors_in_words():
@@ -111,7 +111,7 @@ def check_output(output: Path, needed_bytes: int) -> None:
     if free < needed_bytes:
         raise ValueError(
             f"the quantized model takes about {needed_bytes / 1e9:.1f} GB, but {output.parent} has {free / 1e9:.1f} GB "
-            "free. Free some, or choose another --output"
+            "free. Free some, or choose another folder"
         )
 
 

@@ -7,6 +7,7 @@ numba has no 16-bit floats; the element type says what is stored and which kerne
     int16, float32    float16 and float32              [panels, pairs, 2, PANEL]
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +16,8 @@ from .dots import HAS_BFLOAT16, STEP
 from .tile import PANEL
 
 CACHE_LINE: Final = 64
+BLOCK_PANELS: Final = 16
+"""That are packed at a time: what packing needs besides the result is as large as they are."""
 
 
 def pack_weight(weight: np.ndarray, for_dots: bool = HAS_BFLOAT16) -> np.ndarray:
@@ -32,6 +35,19 @@ def pack_weight(weight: np.ndarray, for_dots: bool = HAS_BFLOAT16) -> np.ndarray
     packed = aligned(split.size, weight.dtype)
     packed.reshape([split.shape[axis] for axis in order])[:] = split.transpose(order)
     return packed.view(np.uint32) if words else packed
+
+
+def pack_in_blocks(rows: int, pack: Callable[[int, int], np.ndarray]) -> np.ndarray:
+    """All panels of `rows` outputs, one-dimensional; `pack(first, last)` gives those of some of them."""
+    panels, step = -(-rows // PANEL), BLOCK_PANELS * PANEL
+    packed, filled = np.empty(0, np.uint8), 0
+    for first in range(0, rows, step):
+        block = pack(first, min(first + step, rows))
+        if not first:
+            packed = aligned(block.size // min(panels, BLOCK_PANELS) * panels, block.dtype)
+        packed[filled : filled + block.size] = block
+        filled += block.size
+    return packed
 
 
 def aligned(size: int, dtype: Any) -> np.ndarray:

@@ -1,0 +1,125 @@
+"""A file of packed linears by name: written as they are finished, read straight to where the kernels expect them.
+
+    arrays, each from a cache line on | index, JSON | size of the index, 8 bytes | SHA-256 of the index | MAGIC
+
+The index says of every array where it is, its size and its CRC-32. What was cut off, or changed by a broken disk, is
+found before it is used; the file is no defence against someone who may write to its folder.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from .kernels.panels import CACHE_LINE, aligned
+from .packed import PackedLinear
+
+MAGIC: Final = b"loraplex packed\n"
+TRAILER: Final = 8 + hashlib.sha256().digest_size + len(MAGIC)
+
+
+class BrokenPackedFile(Exception):
+    """It is not what was written, and why."""
+
+
+class PackedWriter:
+    """`add` linears, then `finish`: without it the file is broken."""
+
+    def __init__(self, file: FileIO) -> None:
+        """`file`: empty, open for writing."""
+        self._file = file
+        self._size = 0
+        self._index: dict[str, Any] = {}
+
+    def add(self, name: str, packed: PackedLinear) -> None:
+        """OSError where the disk does not take it."""
+        self._index[name] = self._entry(packed)
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._size
+
+    def finish(self) -> None:
+        index = json.dumps(self._index).encode()
+        self._write(memoryview(index + len(index).to_bytes(8, "little") + hashlib.sha256(index).digest() + MAGIC))
+
+    def _entry(self, packed: PackedLinear) -> dict[str, Any]:
+        inner = [self._entry(one) for one in packed.inner]
+        arrays = {name: self._written(array) for name, array in packed.arrays.items()}
+        return asdict(replace(packed, arrays={}, inner=())) | {"arrays": arrays, "inner": inner}
+
+    def _written(self, array: np.ndarray) -> dict[str, Any]:
+        assert array.ndim == 1 and array.flags.c_contiguous
+        self._write(memoryview(bytes(-self._size % CACHE_LINE)))
+        begin, data = self._size, array.view(np.uint8).data
+        self._write(data)
+        return {"dtype": array.dtype.str, "size": array.size, "begin": begin, "crc": zlib.crc32(data)}
+
+    def _write(self, data: memoryview) -> None:
+        """All of it: one call writes at most 2 GB."""
+        self._size += len(data)
+        while data:
+            data = data[self._file.write(data) :]
+
+
+class PackedReader:
+    """The linears of a finished file. Raises BrokenPackedFile here and in `linear`."""
+
+    def __init__(self, path: Path) -> None:
+        """FileNotFoundError when there is none."""
+        self._file = FileIO(path)
+        try:
+            self._index = self._read_index(path.stat().st_size)
+        except BaseException:
+            self.close()
+            raise
+
+    def linear(self, name: str) -> PackedLinear:
+        if name not in self._index:
+            raise BrokenPackedFile(f"it holds no {name}")
+        return self._packed(name, self._index[name])
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _packed(self, name: str, entry: Mapping[str, Any]) -> PackedLinear:
+        arrays = {kind: self._array(f"{kind} of {name}", array) for kind, array in entry["arrays"].items()}
+        inner = tuple(self._packed(name, one) for one in entry["inner"])
+        out_features = tuple(entry["out_features"])
+        return PackedLinear(entry["method"], entry["in_features"], out_features, entry["facts"], arrays, inner)
+
+    def _array(self, what: str, entry: Mapping[str, Any]) -> np.ndarray:
+        array = aligned(entry["size"], np.dtype(entry["dtype"]))
+        data = array.view(np.uint8).data
+        self._file.seek(entry["begin"])
+        filled = 0
+        while filled < len(data):
+            count = self._file.readinto(data[filled:])
+            if not count:
+                raise BrokenPackedFile(f"it ends within {what}")
+            filled += count
+        if zlib.crc32(data) != entry["crc"]:
+            raise BrokenPackedFile(f"the checksum of {what} is another")
+        return array
+
+    def _read_index(self, size: int) -> dict[str, Any]:
+        if size < TRAILER:
+            raise BrokenPackedFile("it is cut off")
+        self._file.seek(size - TRAILER)
+        trailer = self._file.read(TRAILER)
+        length = int.from_bytes(trailer[:8], "little")
+        if not trailer.endswith(MAGIC) or length > size - TRAILER:
+            raise BrokenPackedFile("it is cut off")
+        self._file.seek(size - TRAILER - length)
+        content = self._file.read(length)
+        if hashlib.sha256(content).digest() != trailer[8 : -len(MAGIC)]:
+            raise BrokenPackedFile("the checksum of its index is another")
+        index: dict[str, Any] = json.loads(content)
+        return index
