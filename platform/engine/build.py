@@ -23,6 +23,7 @@ from .kv_cache import KvCachePlan, cache_dtype_name, choose_cache_dtype, plan_kv
 from .model.config import ModelConfig, base_signature
 from .model.decoder import Decoder, DecoderLoader
 from .model.loader import Checkpoint
+from .model.served import quantization_words
 from .protocol import AdapterStatus, EngineInfo
 from .runner import ModelRunner
 from .sampler import Sampler
@@ -177,8 +178,6 @@ def _info(
         adapter_host_memory=config.adapter_host_memory,
         max_loaded_adapters=config.max_loaded_adapters,
         num_threads=device.num_threads,
-        quantization="; ".join(
-            filter(None, [model.quantization.words if model.quantization else "", device.online.words])
-        ),
+        quantization=quantization_words(model, config.quantization, config.head_quantization),
         load_seconds=load_seconds,
     )

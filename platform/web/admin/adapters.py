@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from loraplex.registry.views import Adapter
 
+from ..api.certification import standing_of, standings_of, subject_of
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
@@ -17,6 +18,7 @@ from ..state import State
 from ..units import count_words
 from .actions import NOTICES, act_on, change, get_adapter
 from .adapter_rows import adapter_row, adapter_rows, facts_of, matching, shown_version, version_rows
+from .certificate_view import version_certificate
 from .page import PageRoute, address_of, go_to, is_fragment, page
 from .snippets import snippets
 
@@ -53,6 +55,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
     version = shown_version(adapter)
     report = await asyncio.to_thread(state.registry.adapters.report, f"{name}@{version.number}", caller.tenant)
+    standings = await standings_of(state, adapter)
     return page(
         request,
         "adapters/detail.html",
@@ -61,11 +64,21 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         enabled=adapter.enabled,
         facts=facts_of(version),
         findings=report.findings,
-        versions=version_rows(adapter),
+        versions=version_rows(adapter, standings),
+        certificate=version_certificate(adapter, version, standings[version.number]),
         snippets=snippets(address_of(request), name, chat=state.template is not None),
         use=_use_words(state, adapter),
         done=NOTICES.get(done),
     )
+
+
+@router.get("/{name}/certificate")
+async def certificate(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
+    """That part of the page which moves while a certificate is measured."""
+    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    version = shown_version(adapter)
+    view = version_certificate(adapter, version, await standing_of(state, subject_of(adapter, version)))
+    return page(request, "certificate/_section.html", SECTION, certificate=view)
 
 
 @router.post("/{name}/delete")

@@ -34,7 +34,8 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
     settings = Settings()
     with opened_registry(settings) as (registry, base):
         try:
-            added, report = add_from_folder(registry, base, name, folder, ACTOR, settings.adapter_tokenizers)
+            switches = settings.adapter_tokenizers, settings.certify_uploads
+            added, report = add_from_folder(registry, base, name, folder, ACTOR, *switches)
         except PreflightRefused as error:
             _tell_refusal(name, error.report, as_json)
             raise typer.Exit(1) from None
