@@ -67,8 +67,6 @@ PAGES = {
     "GET /adapters": ADMIN,
     "GET /upload": ADMIN,
     "GET /adapters/{name}": ADMIN,
-    "GET /adapters/{name}/certificate": ADMIN,
-    "GET /certificate": ADMIN,
     "POST /certify": ADMIN,
     "POST /adapters/{name}/versions": ADMIN,
     "POST /adapters/{name}/delete": ADMIN,

@@ -71,6 +71,8 @@ def test_an_unknown_variable_is_told_and_no_error(
         ("ping_seconds", 0),
         ("device", "tpu"),
         ("kv_cache_dtype", "fp8"),
+        ("promotion_min_agreement", 0),
+        ("promotion_min_agreement", 98),
     ],
 )
 def test_bounds(field: str, value: object) -> None:

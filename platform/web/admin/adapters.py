@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from loraplex.registry.views import Adapter
 
-from ..api.certification import standing_of, standings_of, subject_of
+from ..api.certification import standings_of
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
@@ -65,20 +65,13 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         facts=facts_of(version),
         findings=report.findings,
         versions=version_rows(adapter, standings),
-        certificate=version_certificate(adapter, version, standings[version.number]),
+        certificate=version_certificate(
+            adapter, version, standings[version.number], state.settings.promotion_min_agreement
+        ),
         snippets=snippets(address_of(request), name, chat=state.template is not None),
         use=_use_words(state, adapter),
         done=NOTICES.get(done),
     )
-
-
-@router.get("/{name}/certificate")
-async def certificate(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
-    """That part of the page which moves while a certificate is measured."""
-    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    version = shown_version(adapter)
-    view = version_certificate(adapter, version, await standing_of(state, subject_of(adapter, version)))
-    return page(request, "certificate/_section.html", SECTION, certificate=view)
 
 
 @router.post("/{name}/delete")

@@ -23,15 +23,20 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where it stands: its title, the paths to look at it again and to ask for one, and the command that does so."""
+    """Where it stands: its title, the path of the page, the one to ask for it, and the command that does so.
+
+    `also`: which other part of the page shows its figures; `rule`: what the operator asks of it, in words.
+    """
 
     title: str
-    look: str
+    page: str
     ask: str
     command: str
+    also: str = ""
+    rule: str = ""
 
 
-OF_THE_BASE: Final = Place("Parity certificate of the base", "/certificate", "/certify", "loraplex certify")
+OF_THE_BASE: Final = Place("Parity certificate of the base", "/", "/certify", "loraplex certify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +70,18 @@ class CertificateView:
     digest: str
 
 
-def version_certificate(adapter: Adapter, version: Version, standing: Standing) -> CertificateView:
-    """Of one version, on the adapter's page."""
+def version_certificate(
+    adapter: Adapter, version: Version, standing: Standing, min_agreement: float | None
+) -> CertificateView:
+    """Of one version, on the adapter's page. `min_agreement`: what an alias asks for, None for nothing."""
     path = f"/adapters/{adapter.name}"
     place = Place(
         title="Parity certificate",
-        look=f"{path}/certificate",
+        page=path,
         ask=f"{path}@{version.number}/certify",
         command=f"loraplex certify {adapter.name}@{version.number}",
+        also="#versions",
+        rule="" if min_agreement is None else f"Aliases move to versions with at least {min_agreement:.2%} only.",
     )
     return certificate_view(standing, place)
 
@@ -139,10 +148,10 @@ def _origin(standing: Standing, certificate: Certificate) -> str:
     """On what it was measured, and when."""
     ended = standing.shown and standing.shown.ended_at
     prompts, tokens = count_words(certificate.num_prompts, "prompt"), count_words(certificate.num_tokens, "token")
-    when = f", {age_words(ended)}" if ended else ""
+    when = f" {age_words(ended)}" if ended else ""
     return (
-        f"On {prompts} with {tokens}, where the unquantized reference has a perplexity of "
-        f"{certificate.reference_perplexity:,.3f}{when}, in {span_words(certificate.seconds)}."
+        f"Measured{when} in {span_words(certificate.seconds)}, on {prompts} with {tokens}, where the unquantized "
+        f"reference has a perplexity of {certificate.reference_perplexity:,.3f}."
     )
 
 

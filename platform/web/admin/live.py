@@ -67,12 +67,6 @@ async def overview(request: Request, state: StateOf) -> Response:
     return page(request, "overview.html", "/", facts=_facts(state), problem=state.start_error, certificate=view)
 
 
-@router.get("/certificate")
-async def base_certificate(request: Request, state: StateOf) -> Response:
-    """That part of the overview which moves while the base's certificate is measured."""
-    return page(request, "certificate/_section.html", "/", certificate=certificate_view(await standing_of(state, BASE)))
-
-
 @router.post("/certify")
 async def certify_base(request: Request, state: StateOf, caller: CallerOf) -> Response:
     await request_certificate(state, caller, BASE)
