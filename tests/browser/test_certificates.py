@@ -7,11 +7,20 @@ import httpx
 import pytest
 from playwright.async_api import Locator, Page, expect
 
+from loraplex.web.certificates.served import ServedPath
+from loraplex.web.settings import Settings
 from loraplex.web.state import State
 from tests.web.fake_certify import FakeCertify
 from tests.web.test_adapters_api import add
 
+from .conftest import Watch
+
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"promotion_min_agreement": 0.98})
 
 
 def card(page: Page) -> Locator:
@@ -43,6 +52,7 @@ async def test_it_is_asked_for_watched_and_read_without_a_reload(
     await expect(rows.nth(2)).to_contain_text("98.50 %")
     await expect(rows.nth(2)).to_contain_text("+0.0212")
     await expect(card(page)).to_contain_text("on 2 prompts with 512 tokens")
+    await expect(card(page)).to_contain_text("Aliases move to versions with at least 98.00% only.")
     await expect(page.get_by_role("row", name="1 current")).to_contain_text("98.50 %")
     await expect(card(page).get_by_role("button", name="Certify again")).to_be_visible()
 
@@ -69,7 +79,8 @@ async def test_what_changed_since_is_said(
     await page.goto("/adapters/sql")
     await press(page, "Certify")
     await expect(card(page).get_by_role("status")).to_have_text("Valid")
-    state.served_path._settings = state.settings.model_copy(update={"kv_cache_dtype": "fp8_e4m3"})
+    changed = state.settings.model_copy(update={"kv_cache_dtype": "fp8_e4m3"})
+    state.served_path = ServedPath(changed, state.model_folder, state.base.signature.fingerprint)
     await page.reload()
     await expect(card(page).get_by_role("status")).to_have_text("Out of date")
     await expect(card(page)).to_contain_text("the dtype of the KV cache (float32, now fp8_e4m3)")
@@ -82,3 +93,21 @@ async def test_the_base_has_its_own_on_the_overview(page: Page, certify: FakeCer
     await expect(card(page).get_by_role("status")).to_have_text("Valid")
     await expect(card(page).get_by_role("heading")).to_have_text("Parity certificate of the base")
     assert certify.jobs[0].adapter is None
+
+
+async def test_an_alias_moves_to_a_certified_version_only(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path], watch: Watch
+) -> None:
+    watch.expected = ["409"]
+    await add(http, "sql", adapter_folders[0])
+    await page.goto("/adapters/sql")
+    await page.get_by_label("Alias").fill("prod")
+    await page.get_by_role("button", name="Point alias at version").click()
+    await expect(page.get_by_text("Version 1 of 'sql' has no valid parity certificate")).to_be_visible()
+    await page.goto("/adapters/sql")
+    await press(page, "Certify")
+    await expect(card(page).get_by_role("status")).to_have_text("Valid")
+    await page.get_by_label("Alias").fill("prod")
+    await page.get_by_role("button", name="Point alias at version").click()
+    await expect(page.get_by_text("The alias points there now.")).to_be_visible()
+    await expect(page.get_by_role("row", name="1 current")).to_contain_text("@prod")

@@ -70,6 +70,7 @@ PAGES = {
     "POST /certify": ADMIN,
     "POST /adapters/{name}/versions": ADMIN,
     "POST /adapters/{name}/delete": ADMIN,
+    "POST /adapters/{name}/alias": ADMIN,
     "POST /adapters/{reference}/{action}": ADMIN,
     "GET /cache": ADMIN,
     "POST /cache/{reference}/{action}": ADMIN,

@@ -24,7 +24,7 @@ from .test_adapters_api import put
 
 PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground")
 WITH_PARTS = ("/adapters", "/cache")
-ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "delete", "versions")
+ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "alias", "delete", "versions")
 POSTS = (
     *(f"/adapters/sql/{action}" for action in ACTIONS),
     *("/adapters/sql@1/disable", "/cache/sql/pin", "/cache/sql@1/load", "/certify", "/logout"),

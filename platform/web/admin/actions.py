@@ -21,6 +21,7 @@ NOTICES: Final = {
     "load": "Loaded into memory.",
     "evict": "Evicted from memory. The next request loads it again.",
     "certify": "Asked for a certificate. It is measured in the background, at low priority.",
+    "alias": "The alias points there now.",
     "delete": "Deleted. Running requests finish.",
 }
 """What a page says after it was done."""
