@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from loraplex.engine.certificate import Certificate, prompts_digest
 from loraplex.engine.tokenizer import Tokenizer
+from loraplex.registry.certificate_runs import CertificateRuns
 from loraplex.registry.certificates import Subject
 from loraplex.web.registration import add_from_folder
 from loraplex.web.settings import Settings
@@ -196,6 +198,24 @@ async def test_what_runs_at_the_end_runs_again_after_the_next_start(
     assert len(certify.jobs) == 2
 
 
+async def test_a_run_that_another_server_took_over_is_left_to_it(
+    client: httpx.AsyncClient, admin: Headers, state: State, certify: FakeCertify
+) -> None:
+    client.headers.update(admin)
+    certify.held = asyncio.Event()
+    await client.post(f"{BASE}/certify")
+    await until(client, BASE, "running")
+    other = await asyncio.to_thread(CertificateRuns(state.registry.database, lease=timedelta(seconds=-1)).claim)
+    assert other is not None
+    async with asyncio.timeout(5):
+        while certify.ended == 0:
+            await asyncio.sleep(0.01)
+    certify.held.set()
+    await asyncio.sleep(0.1)
+    assert (await client.get(f"{BASE}/certificate")).json()["attempt"]["state"] == "running"
+    assert len(certify.jobs) == 1
+
+
 async def test_an_upload_beside_the_server_is_certified_by_it(
     reopened: Callable[..., State], adapter_folders: list[Path]
 ) -> None:
@@ -268,10 +288,8 @@ async def test_golden_prompts(
     assert certify.jobs[-1].prompts == PROMPTS
     assert standing["certificate"]["coverage"]["prompts"] == prompts_digest(PROMPTS)
     assert (await client.delete(f"{SQL}/prompts")).status_code == 204
-    assert (await client.get(f"{SQL}/certificate")).json()["state"] == "valid"
-    assert (await client.get(f"{SQL}/certificate")).json()["certificate"]["coverage"]["prompts"] != prompts_digest(
-        PROMPTS
-    )
+    generated = await until(client, SQL, "valid")
+    assert generated["certificate"]["coverage"]["prompts"] != prompts_digest(PROMPTS)
 
 
 @pytest.mark.parametrize(
