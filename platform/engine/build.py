@@ -18,7 +18,7 @@ from .base_modules import DecoderModules
 from .block_pool import BlockPool
 from .config import EngineConfig
 from .core import EngineCore
-from .device import Device, choose_device, free_memory
+from .device import Device, choose_device, free_memory, quantization_words
 from .kv_cache import KvCachePlan, cache_dtype_name, choose_cache_dtype, plan_kv_cache
 from .model.config import ModelConfig, base_signature
 from .model.decoder import Decoder, DecoderLoader
@@ -64,7 +64,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint, model))
         free = free_memory() - config.adapter_memory - config.adapter_host_memory
         plan = plan_kv_cache(config, model, max_model_len, cache_dtype, free)
-        cache = _reserve_cache(config, model, cache_dtype, plan)
+        cache = reserve_cache(model, cache_dtype, plan.num_blocks, config.block_size)
     with stages.timed("kernels compiled"):
         sampler = Sampler()
         decoder.fuse(cache)
@@ -122,11 +122,12 @@ def _reserve_adapters(
     )
 
 
-def _reserve_cache(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, plan: KvCachePlan) -> CpuAttention:
+def reserve_cache(model: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int) -> CpuAttention:
+    """The KV cache of all layers; it takes memory as it fills."""
     return CpuAttention(
         num_layers=model.num_layers,
-        num_blocks=plan.num_blocks,
-        block_size=config.block_size,
+        num_blocks=num_blocks,
+        block_size=block_size,
         num_heads=model.num_heads,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
@@ -177,8 +178,6 @@ def _info(
         adapter_host_memory=config.adapter_host_memory,
         max_loaded_adapters=config.max_loaded_adapters,
         num_threads=device.num_threads,
-        quantization="; ".join(
-            filter(None, [model.quantization.words if model.quantization else "", device.online.words])
-        ),
+        quantization=quantization_words(model, device),
         load_seconds=load_seconds,
     )

@@ -43,6 +43,14 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
     return Device(device, stored, scheme, online, num_threads, f"cpu, {threads}, {scheme.reason}; {sharing}")
 
 
+def quantization_words(model: ModelConfig, device: Device) -> str:
+    """What the weights as they are served differ in from plain floats of the checkpoint's dtype; empty: in nothing."""
+    stored = str(device.stored_dtype).removeprefix("torch.")
+    own = model.quantization.words if model.quantization else ""
+    other_dtype = "" if stored == model.dtype else f"stored as {stored}"
+    return "; ".join(filter(None, [own, device.online.words, other_dtype]))
+
+
 def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     """Bytes this process may still take: what the machine has available, cut by a container's limit."""
     lines = (line.split() for line in meminfo.read_text().splitlines())
