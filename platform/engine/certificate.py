@@ -34,7 +34,7 @@ class _Json:
         try:
             json.dumps(document, allow_nan=False)
             read = msgspec.convert(document, cls)
-        except (ValueError, msgspec.ValidationError) as error:
+        except ValueError as error:
             raise ValueError(f"this is no {cls.__name__}: {error}") from None
         if read.to_json() != document:
             raise ValueError(f"this is no {cls.__name__}: it has unknown or missing fields")

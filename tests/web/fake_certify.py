@@ -42,7 +42,7 @@ class FakeCertify:
         coverage = Coverage(
             base=base_signature(job.model).fingerprint,
             reference=base_signature(job.reference or job.model).fingerprint,
-            quantization=quantization_words(model, job.quantization, job.head_quantization),
+            quantization=quantization_words(model, job.quantization, job.head_quantization, job.dtype),
             kv_cache_dtype=kv_cache_dtype_words(model, job.kv_cache_dtype, job.dtype),
             adapter=job.adapter_digest,
             prompts=prompts_digest(prompts),

@@ -34,7 +34,7 @@ class ServedPath:
         return Coverage(
             base=self._base,
             reference=self._reference,
-            quantization=quantization_words(model, settings.quantization, settings.head_quantization),
+            quantization=quantization_words(model, settings.quantization, settings.head_quantization, settings.dtype),
             kv_cache_dtype=kv_cache_dtype_words(model, settings.kv_cache_dtype, settings.dtype),
             adapter=subject.adapter,
             prompts=subject.prompts or GENERATED,
