@@ -42,7 +42,6 @@ class Measured:
 class CertificateRecord:
     """What became of one request: `measured` once it is done, `problem` when it failed, `progress` from 0 to 1."""
 
-    subject: Subject
     state: State
     measured: Measured | None
     problem: str | None
@@ -137,7 +136,6 @@ def _record(row: tables.Certificate | None) -> CertificateRecord | None:
         measured = Measured(row.coverage_digest, row.agreement, row.document)
     state: Any = row.state
     return CertificateRecord(
-        subject=Subject(row.adapter_digest, row.prompts_digest),
         state=state,
         measured=measured,
         problem=row.problem,

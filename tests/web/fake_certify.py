@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import loraplex
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, Figures, prompts_digest
+from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.certify_process import OnProgress
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.served import kv_cache_dtype_words, quantization_words
-
-GENERATED = ["Once upon a time", "Count the customers."]
 
 
 class FakeCertify:
@@ -38,7 +37,7 @@ class FakeCertify:
             self.ended += 1
 
     def _certificate(self, job: CertifyJob) -> Certificate:
-        model, prompts = ModelConfig.from_folder(job.model), job.prompts or GENERATED
+        model, prompts = ModelConfig.from_folder(job.model), job.prompts or generated_prompts()
         coverage = Coverage(
             base=base_signature(job.model).fingerprint,
             reference=base_signature(job.reference or job.model).fingerprint,

@@ -71,7 +71,7 @@ class Certifier:
         else:
             if certificate is None:
                 return
-            await asyncio.to_thread(runs.finish, claim, measured(certificate, claim.subject))
+            await asyncio.to_thread(runs.finish, claim, measured(certificate))
             logger.info("%s is certified: %.2f %% top-1", what, 100 * certificate.both.top1_agreement)
 
     async def _guarded(self, claim: Claim) -> Certificate | None:

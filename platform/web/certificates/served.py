@@ -1,21 +1,17 @@
 """What a certificate is of on this server: the base as it is served now, beside its unquantized reference."""
 
-from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
 
 import loraplex
-from loraplex.engine.certificate import Certificate, CertifyJob, Coverage
+from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
+from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.served import kv_cache_dtype_words, quantization_words
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.promotion import PromotionRule
 
 from ..settings import Settings
-
-GENERATED: Final = "generated"
-"""Stands for prompts that the version of loraplex makes up."""
 
 
 class ServedPath:
@@ -37,7 +33,7 @@ class ServedPath:
             quantization=quantization_words(model, settings.quantization, settings.head_quantization, settings.dtype),
             kv_cache_dtype=kv_cache_dtype_words(model, settings.kv_cache_dtype, settings.dtype),
             adapter=subject.adapter,
-            prompts=subject.prompts or GENERATED,
+            prompts=subject.prompts or _generated(),
             version=loraplex.__version__,
         )
 
@@ -70,15 +66,9 @@ class ServedPath:
         return self._base
 
 
-def measured(certificate: Certificate, subject: Subject) -> Measured:
+def measured(certificate: Certificate) -> Measured:
     """The certificate as the registry keeps it."""
-    coverage = comparable(certificate.coverage, subject).digest()
-    return Measured(coverage, certificate.both.top1_agreement, certificate.to_json())
-
-
-def comparable(coverage: Coverage, subject: Subject) -> Coverage:
-    """What was measured, in the terms of ServedPath.coverage: texts that were generated have no name there."""
-    return replace(coverage, prompts=GENERATED) if subject.prompts is None else coverage
+    return Measured(certificate.coverage.digest(), certificate.both.top1_agreement, certificate.to_json())
 
 
 def promotion_rule(settings: Settings, served: ServedPath) -> PromotionRule | None:
@@ -86,3 +76,8 @@ def promotion_rule(settings: Settings, served: ServedPath) -> PromotionRule | No
     if settings.promotion_min_agreement is None:
         return None
     return PromotionRule(settings.promotion_min_agreement, lambda subject: served.coverage(subject).digest())
+
+
+@cache
+def _generated() -> str:
+    return prompts_digest(generated_prompts())

@@ -6,7 +6,7 @@ from typing import Literal
 from loraplex.engine.certificate import Certificate
 from loraplex.registry.certificates import CertificateRecord, Certificates, Subject
 
-from .served import ServedPath, comparable
+from .served import ServedPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,7 @@ def find_standing(certificates: Certificates, served: ServedPath, subject: Subje
     known = certificates.known(subject, wanted.digest())
     shown = known.valid or known.last
     certificate = _read(shown)
-    changes: list[str] = []
-    if shown is not None and certificate is not None:
-        changes = comparable(certificate.coverage, shown.subject).changes(wanted)
+    changes = [] if certificate is None else certificate.coverage.changes(wanted)
     return Standing(known.newest, shown, certificate, tuple(changes), None)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 import loraplex
 
-from . import adapters, bench, config, database, doctor, quantize, serve
+from . import adapters, bench, certify, config, database, doctor, quantize, serve
 
 app = typer.Typer(
     help="Serve one base model and many LoRA adapters, with an OpenAI API and a dashboard.",
@@ -25,6 +25,7 @@ app.command()(doctor.doctor)
 app.command()(config.config)
 app.command()(bench.bench)
 app.command(epilog="Example: loraplex quantize ./my-model --scheme gptq --output ./my-model-4bit")(quantize.quantize)
+app.command(epilog="Example: loraplex certify support --quantization int8 --kv-cache-dtype fp8_e4m3")(certify.certify)
 
 
 @app.callback(invoke_without_command=True)
