@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from loraplex.engine.certificate import Certificate
+from loraplex.registry.certificates import Subject
+from loraplex.web.certificates.served import ServedPath
 from loraplex.web.cli.app import main
 from loraplex.web.cli.certify import read_prompt_file
+from loraplex.web.cli.opened import opened_registry
+from loraplex.web.settings import Settings
 from tests.checkpoints import make_adapter, make_checkpoint
 
 Run = Callable[..., tuple[int, str, str]]
@@ -65,6 +69,29 @@ def test_a_registered_adapter_and_its_folder_are_the_same(run: Run, adapter: Pat
     assert first.both == second.both and first.coverage.adapter == digest and first.both.max_kl > 0
 
 
+def test_what_was_measured_is_kept_with_a_registered_adapter(run: Run, adapter: Path, tmp_path: Path) -> None:
+    """On prompts of the adapter's own, and for what the settings say is served."""
+    prompts = tmp_path / "prompts.txt"
+    digest = json.loads(run("adapters", "add", "support", adapter, "--json")[1])["digest"]
+    assert "Not kept" in run("certify", "support", "--prompts", prompts)[1]
+    assert "Not kept" not in run("certify", adapter, "--prompts", prompts)[1]
+    with opened_registry(Settings()) as (registry, base):
+        assert registry.adapters.prompts("support") is None
+        assert registry.certificates.known(Subject(digest), None).newest is None
+        served = ServedPath(Settings(), Path(Settings().model), base.signature.fingerprint)
+    code, out, _ = run("certify", "support", "--prompts", prompts, "--keep")
+    assert code == 0 and "kept in the registry" in out
+    assert "kept in the registry" in run("certify", "support", "--kv-cache-dtype", "int8")[1], "on the kept prompts"
+    with opened_registry(Settings()) as (registry, _):
+        assert registry.adapters.prompts("support") == ["The quick brown fox", "jumps over the lazy dog"]
+        subject = Subject(digest, registry.adapters.get("support").prompts_digest)
+        known = registry.certificates.known(subject, served.coverage(subject).digest())
+        assert known.valid and known.valid.measured and known.last and known.last.measured
+        coverages = [Certificate.from_json(one.measured.document).coverage for one in (known.valid, known.last)]
+    assert [coverage.kv_cache_dtype for coverage in coverages] == ["float32", "int8"]
+    assert coverages[0] == served.coverage(subject)
+
+
 def test_refusals_are_words(run: Run, tmp_path: Path) -> None:
     other = make_checkpoint(tmp_path / "other", intermediate_size=128)
     for arguments, words in (
@@ -72,6 +99,7 @@ def test_refusals_are_words(run: Run, tmp_path: Path) -> None:
         (("./nosuch",), "has no adapter_config.json"),
         (("--reference", other), "intermediate_size is 128 instead of 96"),
         (("--prompts", tmp_path / "nosuch"), "cannot be read"),
+        (("--keep", "--prompts", tmp_path / "prompts.txt"), "give its name"),
     ):
         code, out, err = run("certify", *arguments)
         assert code == 2 and out == "" and words in err and "Traceback" not in err

@@ -12,9 +12,14 @@ from rich.table import Table
 
 from loraplex.engine.certificate import Certificate, CertifyJob
 from loraplex.engine.certify_process import run_certify
+from loraplex.engine.model.config import base_signature
 from loraplex.engine.model.folder import resolve_model_folder
+from loraplex.registry.certificates import Subject
+from loraplex.registry.names import parse_reference
 
+from ..certificates.served import ServedPath
 from ..settings import Settings
+from .certified import ACTOR, find_target, keep_certificate
 from .flags import settings_flags
 from .opened import opened_registry
 
@@ -34,29 +39,34 @@ def certify(
         typer.Option(metavar="FOLDER|HUB-ID", help="The unquantized model (default: the model before it is rounded)."),
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="One prompt a line, or a JSON list (default: text of our own).")
+        Path | None,
+        typer.Option(metavar="FILE", help="One prompt a line, or a JSON list (default: the adapter's own, else ours)."),
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Make FILE the adapter's own prompts, for this and all certificates to come.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare what is served, with quantized weights and KV cache, with the unquantized model on the same prompts."""
-    config = settings.engine_config(resolve_model_folder(settings.model))
-    folder, digest = (None, None) if adapter is None else _adapter_folder(settings, adapter)
-    job = CertifyJob(
-        model=config.model,
-        reference=None if reference is None else str(resolve_model_folder(reference)),
-        quantization=config.quantization,
-        head_quantization=config.head_quantization,
-        kv_cache_dtype=config.kv_cache_dtype,
-        dtype=config.dtype,
-        adapter=None if folder is None else str(folder),
-        adapter_digest=digest,
-        prompts=None if prompts is None else read_prompt_file(prompts.expanduser()),
-    )
+    """Compare what is served, with quantized weights and KV cache, with the unquantized model on the same prompts.
+
+    The certificate of a registered adapter, or of the base, is kept in the registry and shown on its page.
+    """
+    given = None if prompts is None else read_prompt_file(prompts.expanduser())
+    if keep:
+        _keep_prompts(settings, adapter, given)
+    target = find_target(settings, adapter)
+    served = _served_path(settings, reference)
+    job = served.job(target.subject or Subject(None), target.folder, target.prompts if given is None else given)
     certificate = _computed(job)
+    kept = given in (None, target.prompts) and keep_certificate(settings, target, certificate)
     if as_json:
         print(json.dumps({"digest": certificate.coverage.digest(), **certificate.to_json()}, indent=2))
         return
     _print(adapter or f"the base {settings.base_name}", certificate)
+    if kept:
+        Console(highlight=False).print("[green]✓[/] kept in the registry and shown on its page")
+    elif target.subject is not None:
+        Console().print("Not kept: the registry has certificates on an adapter's own prompts (--keep makes these so).")
 
 
 def read_prompt_file(path: Path) -> list[str]:
@@ -71,15 +81,19 @@ def read_prompt_file(path: Path) -> list[str]:
     return [prompt for prompt in prompts if prompt.strip()]
 
 
-def _adapter_folder(settings: Settings, named: str) -> tuple[Path, str | None]:
-    """Where the files are, and the digest that the registry knows them by."""
-    if "/" in named:
-        return Path(named).expanduser().resolve(), None
+def _keep_prompts(settings: Settings, adapter: str | None, prompts: list[str] | None) -> None:
+    if adapter is None or "/" in adapter or prompts is None:
+        raise ValueError("--keep makes prompts those of a registered adapter: give its name, and --prompts FILE")
     with opened_registry(settings) as (registry, _):
-        version = registry.adapters.version(named)
-        if version.broken:
-            raise ValueError(f"{named} is broken: {version.broken}")
-        return registry.store.folder(version.digest), version.digest
+        registry.adapters.set_prompts(parse_reference(adapter).name, prompts, actor=ACTOR)
+
+
+def _served_path(settings: Settings, reference: str | None) -> ServedPath:
+    """With the reference that is named here, else with the operator's."""
+    if reference is not None:
+        settings = settings.model_copy(update={"certificate_reference": resolve_model_folder(reference)})
+    folder = resolve_model_folder(settings.model)
+    return ServedPath(settings, folder, base_signature(folder).fingerprint)
 
 
 def _computed(job: CertifyJob) -> Certificate:
