@@ -14,12 +14,13 @@ from .model.loader import Checkpoint
 
 
 class DecoderModules:
-    """lora.finish.BaseModules: a kind's part of the group that it is multiplied in."""
+    """lora.finish.BaseModules of the layers that the decoder has: a kind's part of the group it is multiplied in."""
 
     def __init__(self, decoder: Decoder, checkpoint: Checkpoint, config: ModelConfig) -> None:
         self._decoder = decoder
         self._checkpoint = checkpoint
         self._config = config
+        self._layers = {layer.attention.layer: layer for layer in decoder.layers}
         self._linears: dict[tuple[int, str], tuple[LoraLinear, slice]] = {}
         for layer in decoder.layers:
             for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
@@ -42,7 +43,7 @@ class DecoderModules:
         return linear.method.bias()[part]
 
     def norm(self, layer: int, kind: str) -> torch.Tensor:
-        at = self._decoder.layers[layer]
+        at = self._layers[layer]
         norms: dict[str, Norm | torch.Tensor | None] = {
             "norm": self._decoder.norm,
             "input_layernorm": at.input_norm,

@@ -24,6 +24,7 @@ from .kv_cache import KvCachePlan, cache_dtype_name, choose_cache_dtype, plan_kv
 from .model.config import ModelConfig, base_signature
 from .model.decoder import Decoder, DecoderLoader
 from .model.loader import Checkpoint
+from .model.served import quantization_words
 from .packed_weights import load_decoder
 from .protocol import AdapterStatus, EngineInfo
 from .quantize.at_start import awq_checkpoint
@@ -76,7 +77,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint, model))
         free = free_memory() - config.adapter_memory - config.adapter_host_memory
         plan = plan_kv_cache(config, model, max_model_len, cache_dtype, free, scales.static is not None)
-        cache = _reserve_cache(config, model, cache_dtype, scales, plan)
+        cache = reserve_cache(model, cache_dtype, plan.num_blocks, config.block_size, scales)
     with stages.timed("kernels compiled"):
         sampler = Sampler()
         decoder.fuse(cache)
@@ -149,13 +150,14 @@ def _reserve_adapters(
     )
 
 
-def _reserve_cache(
-    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, scales: CacheScales, plan: KvCachePlan
+def reserve_cache(
+    model: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int, scales: CacheScales
 ) -> CpuAttention:
+    """The KV cache of all layers; it takes memory as it fills."""
     return CpuAttention(
         num_layers=model.num_layers,
-        num_blocks=plan.num_blocks,
-        block_size=config.block_size,
+        num_blocks=num_blocks,
+        block_size=block_size,
         num_heads=model.num_heads,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
@@ -210,8 +212,6 @@ def _info(
         adapter_host_memory=config.adapter_host_memory,
         max_loaded_adapters=config.max_loaded_adapters,
         num_threads=device.num_threads,
-        quantization="; ".join(
-            filter(None, [model.quantization.words if model.quantization else "", device.online.words])
-        ),
+        quantization=quantization_words(model, config.quantization, config.head_quantization, config.dtype),
         load_seconds=load_seconds,
     )

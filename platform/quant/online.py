@@ -8,11 +8,10 @@ from typing import Final
 
 import torch
 
+from .online_words import AWQ, NONE, online_words
 from .rounding import IntegerGrid, round_to_float8, round_to_integers
 from .weights import Weight
 
-NONE: Final = "none"
-AWQ: Final = "awq"
 LINEARS: Final = (NONE, "int4", "int8", "fp8", AWQ)
 HEADS: Final = (NONE, "int8")
 GROUPS: Final = (128, 64, 32)
@@ -35,9 +34,7 @@ class OnlineQuantization:
     @property
     def words(self) -> str:
         """For the start-up box; empty where nothing is quantized."""
-        when = "at the first start" if self.linears == AWQ else "rounded at load"
-        parts = [f"{self.linears} {when}"] if self.linears != NONE else []
-        return ", ".join(parts + ([f"head {self.head}"] if self.head != NONE else []))
+        return online_words(self.linears, self.head)
 
     def linear(self, weight: Weight) -> Weight:
         """A linear's weight as it is served. ValueError for one that is quantized already."""

@@ -11,10 +11,13 @@ from . import tables
 from .adapter_tokenizer import AdapterTokenizer
 from .artifacts import ArtifactStore, Blob
 from .audit import record
+from .certificates import Subject, request_certificate
 from .database import Database
 from .errors import InvalidName, PreflightRefused
 from .generation import bump_generation
+from .golden_prompts import keep_prompts, read_prompts
 from .names import Reference, check_adapter_name, check_alias, parse_reference
+from .promotion import PromotionRule
 from .report import Report
 from .rows import adapter_row, artifact_row, get_or_add_adapter, target_row, version_row
 from .tables import DEFAULT_TENANT, utc_now
@@ -35,11 +38,18 @@ class Adapters:
     """A reference `name` means the adapter as a whole, `name@3` or `name@alias` one version of it.
 
     Every method raises InvalidName or UnknownAdapter for a reference that means nothing to the tenant.
-    `actor` is `user:<name>`, `key:<prefix>`, `cli` or `system`. `reserved` is the base model's name.
+    `actor` is `user:<name>`, `key:<prefix>`, `cli` or `system`. `reserved` is the base model's name. `rule`: which
+    versions an alias may point at; None: any.
     """
 
-    def __init__(self, database: Database, store: ArtifactStore, reserved: str | None = None) -> None:
-        self._database, self._store, self._reserved = database, store, reserved
+    def __init__(
+        self,
+        database: Database,
+        store: ArtifactStore,
+        reserved: str | None = None,
+        rule: PromotionRule | None = None,
+    ) -> None:
+        self._database, self._store, self._reserved, self._rule = database, store, reserved, rule
 
     def check_name(self, name: str) -> None:
         """Raise InvalidName unless an adapter may have this name."""
@@ -58,9 +68,10 @@ class Adapters:
         actor: str,
         tenant: str = DEFAULT_TENANT,
         tokenizer: AdapterTokenizer | None = None,
+        certify: bool = False,
     ) -> AddedVersion:
         """Make `name` mean these two received files, and what they add to the base's tokenizer; `report` is what
-        preflight said of them on this base.
+        preflight said of them on this base. `certify`: ask for a certificate of a new version.
 
         The same again give the same version, anything else the next one. When this returns, the version is
         durable. Raises InvalidName, PreflightRefused, UploadMissing, StorageFull.
@@ -89,6 +100,8 @@ class Adapters:
             adapter.versions.append(row)
             _record(session, actor, "adapter.add", adapter, row.number, digest=artifact.digest)
             session.flush()
+            if certify:
+                request_certificate(session, Subject(artifact.digest, adapter.prompts_digest), actor)
             return AddedVersion(name, version_view(row), created=True)
 
     def list(self, tenant: str = DEFAULT_TENANT) -> Sequence[Adapter]:
@@ -133,11 +146,14 @@ class Adapters:
     def set_alias(
         self, name: str, alias: str, selector: int | str, *, actor: str, tenant: str = DEFAULT_TENANT
     ) -> Adapter:
-        """Let `name@alias` mean the version that `name@selector` means now. Raises InvalidName for a bad alias."""
+        """Let `name@alias` mean the version that `name@selector` means now. Raises InvalidName for a bad alias,
+        PromotionRefused where the operator's rule forbids it."""
         check_alias(alias)
         with self._database.write() as session:
             bump_generation(session)
             version = version_row(session, parse_reference(f"{name}@{selector}"), tenant)
+            if self._rule is not None:
+                self._rule.check(session, version)
             adapter = version.adapter
             row = next((row for row in adapter.aliases if row.name == alias), None) or tables.Alias(name=alias)
             row.version, row.updated_at, row.updated_by = version, utc_now(), actor
@@ -154,6 +170,22 @@ class Adapters:
             for row in [row for row in adapter.aliases if row.name == alias]:
                 adapter.aliases.remove(row)
                 _record(session, actor, "alias.remove", adapter, alias, version=row.version.number)
+            return adapter_view(adapter)
+
+    def prompts(self, name: str, tenant: str = DEFAULT_TENANT) -> Sequence[str] | None:
+        """What its certificates are measured on; None: generated prompts."""
+        with self._database.read() as session:
+            return read_prompts(session, adapter_row(session, name, tenant).prompts_digest)
+
+    def set_prompts(
+        self, name: str, prompts: Sequence[str] | None, *, actor: str, tenant: str = DEFAULT_TENANT
+    ) -> Adapter:
+        """Measure its certificates on these from now on; None: on generated ones. Raises InvalidPrompts."""
+        with self._database.write() as session:
+            bump_generation(session)
+            adapter = adapter_row(session, name, tenant)
+            adapter.prompts_digest = keep_prompts(session, prompts)
+            _record(session, actor, "adapter.prompts", adapter, None, count=len(prompts or ()))
             return adapter_view(adapter)
 
     def remove(self, reference: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> None:

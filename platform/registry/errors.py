@@ -55,6 +55,16 @@ class StorageFull(RegistryError):
     code = "storage_full"
 
 
+class InvalidPrompts(RegistryError):
+    code = "invalid_prompts"
+
+
+class PromotionRefused(RegistryError):
+    """The operator lets aliases point at certified versions only, and this is none."""
+
+    code = "promotion_refused"
+
+
 class InvalidKey(RegistryError):
     code = "invalid_api_key"
 

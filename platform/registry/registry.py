@@ -8,9 +8,12 @@ from .adapters import Adapters
 from .artifacts import ArtifactStore
 from .audit import AuditLog
 from .base import ServedBase
+from .certificate_runs import CertificateRuns
+from .certificates import Certificates
 from .database import Database
 from .keys import Keys
 from .preflight import Preflight
+from .promotion import PromotionRule
 from .snapshot import Snapshots
 from .tokenizers import Tokenizers
 from .users import Users
@@ -25,6 +28,8 @@ class Registry:
     store: ArtifactStore
     adapters: Adapters
     tokenizers: Tokenizers
+    certificates: Certificates
+    certificate_runs: CertificateRuns
     keys: Keys
     users: Users
     audit: AuditLog
@@ -33,15 +38,25 @@ class Registry:
     """None when opened without a base model."""
 
     @classmethod
-    def open(cls, url: str, artifacts: Path, base: ServedBase | None = None, free_floor: int = 1 << 30) -> Self:
-        """Open a database that is migrated to the head. `base` is needed to check adapters and to serve them."""
+    def open(
+        cls,
+        url: str,
+        artifacts: Path,
+        base: ServedBase | None = None,
+        free_floor: int = 1 << 30,
+        rule: PromotionRule | None = None,
+    ) -> Self:
+        """Open a database that is migrated to the head. `base` is needed to check adapters and to serve them; `rule`
+        says which versions an alias may point at."""
         database, store = Database(url), ArtifactStore(artifacts, free_floor)
         keys = Keys(database)
         return cls(
             database=database,
             store=store,
-            adapters=Adapters(database, store, reserved=None if base is None else base.name),
+            adapters=Adapters(database, store, None if base is None else base.name, rule),
             tokenizers=Tokenizers(database),
+            certificates=Certificates(database),
+            certificate_runs=CertificateRuns(database),
             keys=keys,
             users=Users(database),
             audit=AuditLog(database),

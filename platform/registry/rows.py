@@ -48,6 +48,7 @@ def get_or_add_adapter(session: Session, name: str, tenant: str, actor: str) -> 
         session.flush()
     elif row.removed_at is not None:
         row.removed_at, row.removed_by, row.enabled, row.pinned = None, None, True, False
+        row.prompts_digest = None
     return row
 
 

@@ -41,7 +41,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A name with its versions, oldest first; removed ones are not shown. `aliases`: name -> version number."""
+    """A name with its versions, oldest first; removed ones are not shown. `aliases`: name -> version number.
+
+    `prompts_digest`: of its golden prompts; None: certificates are measured on generated ones.
+    """
 
     tenant: str
     name: str
@@ -51,6 +54,7 @@ class Adapter:
     created_by: str
     versions: tuple[Version, ...]
     aliases: Mapping[str, int]
+    prompts_digest: str | None
 
     def latest(self) -> Version | None:
         """What the bare name means: the newest enabled version."""
@@ -89,6 +93,7 @@ def adapter_view(row: tables.Adapter) -> Adapter:
         created_by=row.created_by,
         versions=tuple(version_view(version) for version in row.versions if version.removed_at is None),
         aliases={alias.name: alias.version.number for alias in row.aliases},
+        prompts_digest=row.prompts_digest,
     )
 
 

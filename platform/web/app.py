@@ -82,7 +82,7 @@ def _limit_of(state: State) -> Callable[[Scope], int]:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: State = app.state.loraplex
-    work = (_start_engine(state), state.reconciler.poll(), _note_key_use(state), _drain(state))
+    work = (_start_engine(state), state.reconciler.poll(), _note_key_use(state), _drain(state), _certify(state))
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         yield
@@ -106,6 +106,12 @@ async def _start_engine(state: State) -> None:
         logger.error("the engine could not start: %s", error)
     finally:
         state.started.set()
+
+
+async def _certify(state: State) -> None:
+    """Once the engine has started: certificates are no hurry."""
+    await state.started.wait()
+    await state.certifier.run(with_base=state.settings.certify_uploads)
 
 
 async def _note_key_use(state: State) -> None:

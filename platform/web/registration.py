@@ -50,16 +50,22 @@ def uploaded_file(state: State, sha256: str) -> Blob:
 
 
 def add_from_folder(
-    registry: Registry, base: ServedBase, name: str, folder: Path, actor: str, tokenizers: bool = False
+    registry: Registry,
+    base: ServedBase,
+    name: str,
+    folder: Path,
+    actor: str,
+    tokenizers: bool = False,
+    certify: bool = False,
 ) -> tuple[AddedVersion, Report]:
     """Copy an adapter's files from a folder into the store and register them. Raises RegistryError, ValueError.
 
-    `tokenizers`: the operator's switch for those that adapters bring.
+    `tokenizers`: the operator's switch for those that adapters bring; `certify`: the one for certificates.
     """
     registry.adapters.check_name(name)
     beside = [file for file in TOKENIZER_LIMITS if (folder / file).is_file()]
     files = {file: _copied(registry, folder / file) for file in (CONFIG_FILE, WEIGHTS_FILE, *beside)}
-    return _checked(registry, base, name, files, Terms(tokenizers, chosen=False), actor)
+    return _checked(registry, base, name, files, Terms(tokenizers, chosen=False), certify, actor)
 
 
 def _add(
@@ -68,7 +74,8 @@ def _add(
     state.registry.adapters.check_name(name)
     files = {file: uploaded_file(state, digest) for file, digest in digests.items()}
     terms = Terms(state.settings.adapter_tokenizers, chosen)
-    return _checked(state.registry, state.base, name, files, terms, caller.actor, caller.tenant)
+    certify = state.settings.certify_uploads
+    return _checked(state.registry, state.base, name, files, terms, certify, caller.actor, caller.tenant)
 
 
 def _checked(
@@ -77,6 +84,7 @@ def _checked(
     name: str,
     files: Mapping[str, Blob],
     terms: Terms,
+    certify: bool,
     actor: str,
     tenant: str = DEFAULT_TENANT,
 ) -> tuple[AddedVersion, Report]:
@@ -93,6 +101,7 @@ def _checked(
         actor=actor,
         tenant=tenant,
         tokenizer=tokenizer,
+        certify=certify,
     )
     return added, report
 

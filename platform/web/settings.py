@@ -104,6 +104,16 @@ class Settings(BaseSettings):
         False, description="Let adapters bring added tokens and a chat template; templates run in a sandboxed process"
     )
 
+    certify_uploads: bool = Field(
+        False, description="Measure a parity certificate of the base and of each uploaded adapter, at low priority"
+    )
+    certificate_reference: Path | None = Field(
+        None, description="Unquantized checkpoint that certificates compare with; none: the base as it is stored"
+    )
+    promotion_min_agreement: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Share of tokens that a certificate must find alike before an alias may move; none: no rule"
+    )
+
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
     quantization: Literal["none", "int4", "int8", "fp8", "awq"] = Field(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from loraplex.engine.certify_process import certify
 from loraplex.engine.client import EngineClient
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.tokenizer import Tokenizer
@@ -14,6 +15,8 @@ from loraplex.registry.migrate import upgrade
 from loraplex.registry.registry import Registry
 from loraplex.registry.shared_secrets import SESSIONS, shared_secret
 
+from .certificates.certifier import Certifier, Certify
+from .certificates.served import ServedPath, promotion_rule
 from .data_folder import prepare_data_folder
 from .engine_door import EngineDoor
 from .limits import Slots
@@ -54,6 +57,8 @@ class State:
     sessions: Sessions
     metrics: Metrics
     reconciler: Reconciler
+    served_path: ServedPath
+    certifier: Certifier
     requests: Slots
     uploads: Slots
     used_keys: UsedKeys = field(default_factory=UsedKeys)
@@ -91,10 +96,12 @@ class State:
         return self.settings.max_model_len or self.model.max_position_embeddings
 
 
-def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None = None) -> State:
+def open_state(
+    settings: Settings, model_folder: Path, engine: EngineDoor | None = None, certify: Certify = certify
+) -> State:
     """Migrate the database, make the credentials, read the model's small files. ValueError says what is wrong.
 
-    `model_folder` is where `settings.model` lies; `engine` is for tests.
+    `model_folder` is where `settings.model` lies; `engine` and `certify` are for tests.
     """
     prepare_data_folder(settings.data_dir)
     model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
@@ -102,7 +109,9 @@ def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None
     base = ServedBase(settings.base_name, signature, settings.trained_name, model_folder)
     wording = base_wording(tokenizer, settings.max_prompt_chars)
     upgrade(settings.database)
-    registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))
+    served_path = ServedPath(settings, model_folder, signature.fingerprint)
+    rule, artifacts = promotion_rule(settings, served_path), settings.data_dir / "artifacts"
+    registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
     credentials = ensure_credentials(
         registry, settings.data_dir / "credentials.json", settings.admin_password_text, settings.api_key_text
     )
@@ -121,6 +130,8 @@ def open_state(settings: Settings, model_folder: Path, engine: EngineDoor | None
         sessions=Sessions(registry.users, shared_secret(registry.database, SESSIONS), settings.session_hours),
         metrics=Metrics(settings.base_name),
         reconciler=Reconciler(door, registry.snapshots),
+        served_path=served_path,
+        certifier=Certifier(registry, served_path, certify),
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
     )

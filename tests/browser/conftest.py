@@ -19,6 +19,7 @@ from tests.web.conftest import (
     ADMIN_PASSWORD,
     adapter_folders,
     admin,
+    certify,
     checkpoint,
     engine,
     first_data,
@@ -28,7 +29,17 @@ from tests.web.conftest import (
 )
 from tests.web.test_streams import free_port
 
-__all__ = ["adapter_folders", "admin", "checkpoint", "engine", "first_data", "quick_passwords", "settings", "state"]
+__all__ = [
+    "adapter_folders",
+    "admin",
+    "certify",
+    "checkpoint",
+    "engine",
+    "first_data",
+    "quick_passwords",
+    "settings",
+    "state",
+]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [

@@ -68,7 +68,13 @@ def passing_report(digest: str, rank: int = 8) -> Report:
 
 
 def add(
-    registry: Registry, name: str, weights: bytes, *, base: str = FINGERPRINT, tenant: str = "default"
+    registry: Registry,
+    name: str,
+    weights: bytes,
+    *,
+    base: str = FINGERPRINT,
+    tenant: str = "default",
+    certify: bool = False,
 ) -> AddedVersion:
     """Upload both files of an adapter and register them; the digest is that of the weights."""
     return registry.adapters.add_version(
@@ -79,6 +85,7 @@ def add(
         base_fingerprint=base,
         actor="user:admin",
         tenant=tenant,
+        certify=certify,
     )
 
 

@@ -19,6 +19,7 @@ from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, make_checkpoint
 
+from .fake_certify import FakeCertify
 from .fake_engine import FakeEngine
 
 ADMIN_PASSWORD = "correct horse battery"
@@ -74,8 +75,13 @@ def settings(first_data: Path, checkpoint: Path, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def state(settings: Settings, checkpoint: Path) -> State:
-    return open_state(settings, checkpoint, FakeEngine(Tokenizer(checkpoint)))
+def certify() -> FakeCertify:
+    return FakeCertify()
+
+
+@pytest.fixture
+def state(settings: Settings, checkpoint: Path, certify: FakeCertify) -> State:
+    return open_state(settings, checkpoint, FakeEngine(Tokenizer(checkpoint)), certify)
 
 
 @pytest.fixture

@@ -79,6 +79,21 @@ def test_one_version_is_shown_by_its_number(run: Run, adapter_folders: list[Path
     assert "sql version 1," in run("adapters", "show", "sql")[1]
 
 
+def test_an_alias_moves_where_the_operator_lets_it(
+    run: Run, adapter_folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in adapter_folders:
+        run("adapters", "add", "sql", folder)
+    for reference, number in (("sql@1", 1), ("sql", 2), ("sql@prod", 2)):
+        code, out, _ = run("adapters", "alias", reference, "prod")
+        assert code == 0 and f"sql@prod means version {number}" in out
+    assert json.loads(run("adapters", "show", "sql", "--json")[1])["aliases"] == {"prod": 2}
+    monkeypatch.setenv("LORAPLEX_PROMOTION_MIN_AGREEMENT", "0.98")
+    code, _, err = run("adapters", "alias", "sql@1", "prod")
+    assert code == 2 and "Version 1 of 'sql' has no valid parity certificate" in err
+    assert json.loads(run("adapters", "show", "sql", "--json")[1])["aliases"] == {"prod": 2}
+
+
 def test_nothing_is_asked_about_an_adapter_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.confirm", lambda *_, **__: pytest.fail("it asked"))
     code, _, err = run("adapters", "remove", "nope")

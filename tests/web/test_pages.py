@@ -24,10 +24,10 @@ from .test_adapters_api import put
 
 PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground")
 WITH_PARTS = ("/adapters", "/cache")
-ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "delete", "versions")
+ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "alias", "delete", "versions")
 POSTS = (
     *(f"/adapters/sql/{action}" for action in ACTIONS),
-    *("/adapters/sql@1/disable", "/cache/sql/pin", "/cache/sql@1/load", "/logout"),
+    *("/adapters/sql@1/disable", "/cache/sql/pin", "/cache/sql@1/load", "/certify", "/logout"),
 )
 Headers = dict[str, str]
 HTML = {"accept": "text/html,application/xhtml+xml"}

@@ -74,6 +74,8 @@ def test_an_unknown_variable_is_told_and_no_error(
         ("kv_cache_scales", "fixed"),
         ("quantization", "awq4"),
         ("weights_cache_bytes", 1.5),
+        ("promotion_min_agreement", 0),
+        ("promotion_min_agreement", 98),
     ],
 )
 def test_bounds(field: str, value: object) -> None:

@@ -43,19 +43,29 @@ class Decoder:
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
-        embedded = None if batch.lora is None else embed(batch.token_ids, self.embedding, batch.lora)
-        forward = self._forward if self.fused is None else self.fused.forward
-        logits, hidden = forward(batch, embedded, cache)
-        return adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
-
-    def _forward(
-        self, batch: Batch, embedded: Embedded | None, cache: AttentionBackend
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The base's logits and what they are computed of; embeddings, norms and linears are the adapters' already."""
-        x = self._embed(batch.token_ids, embedded)
+        if self.fused is not None:
+            logits, hidden = self.fused.forward(batch, self._adapted_embeddings(batch), cache)
+            return adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
+        x = self.begin(batch)
         residual = torch.zeros_like(x)
         for layer in self.layers:
             x = layer.apply(x, residual, batch, cache)
+        return self.end(x, residual, batch)
+
+    def begin(self, batch: Batch) -> torch.Tensor:
+        """What the first layer takes, [T, C]; the residual stream before it is zero."""
+        return self._embed(batch.token_ids, self._adapted_embeddings(batch))
+
+    def end(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """What the last layer gave, x and residual [T, C], to logits as those of `forward`. Changes neither."""
+        logits, hidden = self._base_logits(x, residual, batch)
+        return adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
+
+    def _adapted_embeddings(self, batch: Batch) -> Embedded | None:
+        return None if batch.lora is None else embed(batch.token_ids, self.embedding, batch.lora)
+
+    def _base_logits(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The base's logits and what they are computed of, in which norms are the adapters' already."""
         rows = batch.sample_rows
         x, residual = x[rows], residual[rows]
         if not len(rows):
@@ -101,17 +111,19 @@ class DecoderLoader:
 
     def load(self, max_model_len: int) -> Decoder:
         """ValueError when the tensors do not fit the configuration."""
-        self.checkpoint.verify(self.config)
+        decoder = self.load_ends()
         tables = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
-        head = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
-        return Decoder(
-            embedding=self._tensor("model.embed_tokens.weight", copy=True),
-            layers=[self._layer(layer, tables) for layer in range(self.config.num_layers)],
-            norm=self._norm("model.norm"),
-            head=head,
-        )
+        decoder.layers = [self.load_layer(layer, tables) for layer in range(self.config.num_layers)]
+        return decoder
 
-    def _layer(self, layer: int, tables: RopeTables) -> DecoderLayer:
+    def load_ends(self) -> Decoder:
+        """All but the layers. ValueError when the tensors, those of the layers too, do not fit the configuration."""
+        self.checkpoint.verify(self.config)
+        head = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
+        embedding = self._tensor("model.embed_tokens.weight", copy=True)
+        return Decoder(embedding, layers=[], norm=self._norm("model.norm"), head=head)
+
+    def load_layer(self, layer: int, tables: RopeTables) -> DecoderLayer:
         attention = Attention(
             layer=layer,
             qkv=self._linear(layer, "q_proj", "k_proj", "v_proj"),

@@ -19,9 +19,10 @@ from loraplex.quant.rounding import check_group_size
 
 from ..model.config import DTYPES, ModelConfig
 from ..model.folder import FOLDED_SCALES
-from ..model.loader import DERIVED, Checkpoint
+from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
 from ..tokenizer import Tokenizer
+from .float_layers import layer_prefix, stored_layer, tensor_names
 from .forward import DOWN, INPUTS, OUTPUT, LayerForward, LayerTensors
 from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
 from .options import QuantizeOptions
@@ -162,8 +163,7 @@ class _Layers:
     def _read(self, layer: int) -> tuple[dict[str, torch.Tensor], Dtypes]:
         """The layer's tensors in float32, and what each is stored in, by name within the layer."""
         prefix = layer_prefix(layer)
-        names = [name for name in tensor_names(self._checkpoint) if name.startswith(prefix)]
-        stored = {name.removeprefix(prefix): self._checkpoint.tensor(name) for name in names}
+        stored = stored_layer(self._checkpoint, layer)
         for name, tensor in stored.items():
             if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
                 raise ValueError(f"{prefix}{name} is stored as {tensor.dtype}; only {', '.join(DTYPES)} is quantized")
@@ -176,10 +176,6 @@ class _Layers:
         for linear, weight in quantized.weights.items():
             tensors |= exported_tensors(f"{prefix}{linear}", weight, self._recipe)
         return tensors
-
-
-def layer_prefix(layer: int) -> str:
-    return f"model.layers.{layer}."
 
 
 def _recipe(options: QuantizeOptions, config: ModelConfig) -> Recipe:
@@ -220,11 +216,6 @@ def _linear_bytes(shape: tuple[int, ...], recipe: Recipe) -> int:
     groups = outputs * (1 if recipe.group_size is None else inputs // recipe.group_size)
     zeros = 0 if recipe.grid is None or recipe.grid.symmetric else groups * bits // 8
     return outputs * inputs * bits // 8 + groups * recipe.scale_dtype.itemsize + zeros
-
-
-def tensor_names(checkpoint: Checkpoint) -> list[str]:
-    """What is written, once `verify` found nothing unexpected: all but derived tensors of old checkpoints."""
-    return [name for name in checkpoint if not name.endswith(DERIVED)]
 
 
 def _raw_config(folder: Path) -> dict[str, Any]:

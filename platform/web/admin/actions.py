@@ -7,6 +7,7 @@ from typing import Final
 from loraplex.registry.names import parse_reference
 from loraplex.registry.views import Adapter
 
+from ..api.certification import request_certificate, version_subject
 from ..api.refusals import in_words
 from ..auth import Caller
 from ..errors import ApiError
@@ -19,6 +20,8 @@ NOTICES: Final = {
     "unpin": "No longer pinned: it may leave memory when others need the room.",
     "load": "Loaded into memory.",
     "evict": "Evicted from memory. The next request loads it again.",
+    "certify": "Asked for a certificate. It is measured in the background, at low priority.",
+    "alias": "The alias points there now.",
     "delete": "Deleted. Running requests finish.",
 }
 """What a page says after it was done."""
@@ -36,6 +39,8 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
             await change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
         case "load" | "evict":
             await _move(state, tenant, reference, action)
+        case "certify":
+            await request_certificate(state, caller, await version_subject(state, caller, reference))
         case _:
             raise ApiError(404, f"There is no action '{action}' on an adapter.")
 

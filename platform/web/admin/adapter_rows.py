@@ -7,8 +7,10 @@ from loraplex.engine.protocol import AdapterStatus
 from loraplex.registry.views import Adapter, Version
 
 from ..api.views import residency
+from ..certificates.standing import Standing
 from ..state import State
 from ..units import age_words, size_words
+from .certificate_view import agreement_words
 from .words import ON_DISK, TONES, residency_words, targets_words
 
 
@@ -43,6 +45,8 @@ class VersionRow:
     enabled: bool
     current: bool
     aliases: tuple[str, ...]
+    agreement: str
+    agreement_tone: str
 
 
 def matching(state: State, tenant: str, search: str) -> list[Adapter]:
@@ -66,9 +70,9 @@ def shown_version(adapter: Adapter) -> Version:
     return adapter.latest() or adapter.versions[-1]
 
 
-def version_rows(adapter: Adapter) -> list[VersionRow]:
-    """Newest first."""
-    latest = adapter.latest()
+def version_rows(adapter: Adapter, standings: Mapping[int, Standing]) -> list[VersionRow]:
+    """Newest first; `standings` by number."""
+    latest, agreement = adapter.latest(), {number: agreement_words(one) for number, one in standings.items()}
     return [
         VersionRow(
             number=version.number,
@@ -81,6 +85,8 @@ def version_rows(adapter: Adapter) -> list[VersionRow]:
             enabled=version.enabled,
             current=version is latest,
             aliases=tuple(sorted(alias for alias, number in adapter.aliases.items() if number == version.number)),
+            agreement=agreement[version.number][0],
+            agreement_tone=agreement[version.number][1],
         )
         for version in reversed(adapter.versions)
     ]

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from loraplex.registry.views import Adapter
 
+from ..api.certification import standings_of
 from ..api.views import ON_DISK, residency
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
@@ -19,6 +20,7 @@ from ..state import State
 from ..units import count_words
 from .actions import NOTICES, act_on, change, get_adapter
 from .adapter_rows import adapter_row, adapter_rows, facts_of, matching, shown_version, version_rows
+from .certificate_view import version_certificate
 from .page import PageRoute, address_of, go_to, is_fragment, page
 from .snippets import snippets
 
@@ -55,6 +57,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
     version = shown_version(adapter)
     report = await asyncio.to_thread(state.registry.adapters.report, f"{name}@{version.number}", caller.tenant)
+    standings = await standings_of(state, adapter)
     return page(
         request,
         "adapters/detail.html",
@@ -63,12 +66,23 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         enabled=adapter.enabled,
         facts=facts_of(version),
         findings=report.findings,
-        versions=version_rows(adapter),
+        versions=version_rows(adapter, standings),
+        certificate=version_certificate(
+            adapter, version, standings[version.number], state.settings.promotion_min_agreement
+        ),
         snippets=snippets(address_of(request), name, chat=state.template is not None),
         clipping=clipping_words(state.engine.info, residency(state).get(version.digest, ON_DISK).clipping),
         use=_use_words(state, adapter),
         done=NOTICES.get(done),
     )
+
+
+@router.post("/{name}/alias")
+async def point_alias(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
+    fields, adapters = await form_fields(request), state.registry.adapters
+    alias, selector = fields.get("alias", "").strip(), fields.get("version", "").strip()
+    await change(state, lambda: adapters.set_alias(name, alias, selector, actor=caller.actor, tenant=caller.tenant))
+    return go_to(request, f"{SECTION}/{name}?done=alias")
 
 
 @router.post("/{name}/delete")

@@ -11,12 +11,14 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
-from ..dependencies import StateOf
+from ..api.certification import BASE, request_certificate, standing_of
+from ..dependencies import CallerOf, StateOf
 from ..kv_cache import dtype_words, tokens
 from ..state import State
 from ..units import size_words
+from .certificate_view import certificate_view
 from .live_state import live_state
-from .page import PageRoute, page
+from .page import PageRoute, go_to, page
 from .traffic import Traffic
 
 LIVE_SECONDS: Final = 1.0
@@ -61,7 +63,14 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watc
 
 @router.get("/")
 async def overview(request: Request, state: StateOf) -> Response:
-    return page(request, "overview.html", "/", facts=_facts(state), problem=state.start_error)
+    view = certificate_view(await standing_of(state, BASE))
+    return page(request, "overview.html", "/", facts=_facts(state), problem=state.start_error, certificate=view)
+
+
+@router.post("/certify")
+async def certify_base(request: Request, state: StateOf, caller: CallerOf) -> Response:
+    await request_certificate(state, caller, BASE)
+    return go_to(request, "/")
 
 
 @router.get("/dashboard/state")

@@ -11,10 +11,18 @@ from loraplex.registry.errors import PreflightRefused, RegistryError
 
 from ..errors import ApiError, from_engine
 
-STATUS: Final = {"adapter_not_found": 404, "invalid_api_key": 404, "upload_too_large": 413, "storage_full": 507}
+STATUS: Final = {
+    "adapter_not_found": 404,
+    "invalid_api_key": 404,
+    "promotion_refused": 409,
+    "upload_too_large": 413,
+    "storage_full": 507,
+}
 PARAM: Final = {
     "invalid_name": "name",
     "adapter_not_found": "name",
+    "invalid_prompts": "prompts",
+    "promotion_refused": "version",
     "upload_mismatch": "x-content-sha256",
     "upload_empty": "content-length",
 }

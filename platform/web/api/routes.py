@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter
 
-from . import adapters, engine, keys, lora_routes, uploads
+from . import adapters, certificates, engine, keys, lora_routes, uploads
 
 routers: tuple[APIRouter, ...] = (
     adapters.router,
+    certificates.router,
     uploads.router,
     lora_routes.router,
     engine.router,

@@ -1,4 +1,4 @@
-"""`loraplex adapters`: add, list, show and remove, with or without a running server."""
+"""`loraplex adapters`: add, list, show, alias and remove, with or without a running server."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loraplex.registry.errors import PreflightRefused
+from loraplex.registry.names import LATEST, parse_reference
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
 from loraplex.registry.views import Adapter, Version
@@ -22,7 +23,7 @@ from .opened import opened_registry
 ACTOR = "cli"
 MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
-app = typer.Typer(help="Add, list, show and remove adapters. A running server follows within a second.")
+app = typer.Typer(help="Add, list, show, alias and remove adapters. A running server follows within a second.")
 console = Console(highlight=False)
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -34,7 +35,8 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
     settings = Settings()
     with opened_registry(settings) as (registry, base):
         try:
-            added, report = add_from_folder(registry, base, name, folder, ACTOR, settings.adapter_tokenizers)
+            switches = settings.adapter_tokenizers, settings.certify_uploads
+            added, report = add_from_folder(registry, base, name, folder, ACTOR, *switches)
         except PreflightRefused as error:
             _tell_refusal(name, error.report, as_json)
             raise typer.Exit(1) from None
@@ -98,6 +100,16 @@ def remove(reference: Reference, yes: Annotated[bool, typer.Option("--yes", help
             typer.confirm(f"Remove {reference if '@' in reference else f'{reference} and its versions'}?", abort=True)
         registry.adapters.remove(reference, actor=ACTOR)
     console.print(f"[green]✓[/] {reference} removed")
+
+
+@app.command(epilog="Example: loraplex adapters alias support@3 prod")
+def alias(reference: Reference, alias: str) -> None:
+    """Let NAME@ALIAS mean the version that NAME[@VERSION] means now."""
+    parsed = parse_reference(reference)
+    selector = LATEST if parsed.selector is None else parsed.selector
+    with opened_registry(Settings()) as (registry, _):
+        adapter = registry.adapters.set_alias(parsed.name, alias, selector, actor=ACTOR)
+    console.print(f"[green]✓[/] {adapter.name}@{alias} means version {adapter.aliases[alias]}")
 
 
 def _found(registry: Registry, reference: str) -> tuple[Adapter, Version]:

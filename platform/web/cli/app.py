@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 import loraplex
 
-from . import adapters, bench, calibrate_kv, config, database, doctor, quantize, serve
+from . import adapters, bench, calibrate_kv, certify, config, database, doctor, quantize, serve
 
 app = typer.Typer(
     help="Serve one base model and many LoRA adapters, with an OpenAI API and a dashboard.",
@@ -28,6 +28,7 @@ app.command(
     "calibrate-kv", epilog="Example: loraplex calibrate-kv --kv-cache-dtype fp8_e4m3 --calibration ./questions.txt"
 )(calibrate_kv.calibrate_kv)
 app.command(epilog="Example: loraplex quantize ./my-model --scheme gptq --output ./my-model-4bit")(quantize.quantize)
+app.command(epilog="Example: loraplex certify support --quantization int8 --kv-cache-dtype fp8_e4m3")(certify.certify)
 
 
 @app.callback(invoke_without_command=True)

@@ -16,8 +16,9 @@ def demo_wanted(settings: Settings) -> bool:
 
 
 def add_demo_adapters(state: State) -> None:
+    certify = state.settings.certify_uploads
     for folder in sorted(DEMO_ADAPTERS.iterdir()):
-        add_from_folder(state.registry, state.base, folder.name, folder, actor="system")
+        add_from_folder(state.registry, state.base, folder.name, folder, actor="system", certify=certify)
     state.registry.snapshots.refresh()
 
 

@@ -1,7 +1,7 @@
-"""Every setting as a flag: the options are made from the fields of `Settings`, so that none can be forgotten."""
+"""Settings as flags: the options are made from the fields of `Settings`, so that `serve` can forget none."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 import typer
@@ -12,15 +12,18 @@ from ..settings import Settings
 from .help_words import default_in_words, placeholder
 
 
-def settings_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command(settings, **own)` an option for each setting; what is not given comes from environment and file."""
+def settings_flags(
+    command: Callable[..., None], names: Collection[str] = tuple(Settings.model_fields)
+) -> Callable[..., None]:
+    """Give `command(settings, **own)` an option for each of these settings, or for all; what is not given comes from
+    environment and file."""
     own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "settings"]
 
     def run(**values: Any) -> None:
         given = {name: values.pop(name) for name in list(values) if name in Settings.model_fields}
         command(Settings(**{name: value for name, value in given.items() if value is not None}), **values)
 
-    options = [_option(name) for name in Settings.model_fields]
+    options = [_option(name) for name in names]
     run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
     run.__doc__ = command.__doc__
     run.__name__ = command.__name__

@@ -12,6 +12,7 @@ NAMED: Final = {
     "model": "FOLDER|HUB-ID",
     "data_dir": "FOLDER",
     "adapter_folders": "FOLDER:FOLDER",
+    "certificate_reference": "FOLDER",
     "database_url": "URL",
     "root_path": "PATH",
     "served_name": "NAME",
@@ -28,7 +29,7 @@ def placeholder(name: str, annotation: Any) -> str:
         return "BYTES (4GiB)"
     if Literal in kinds:
         return "|".join(_choices(annotation))
-    return NAMED.get(name) or unit or ("NUMBER" if int in kinds else "TEXT")
+    return NAMED.get(name) or unit or ("NUMBER" if {int, float} & set(kinds) else "TEXT")
 
 
 def default_in_words(default: object) -> str | None:

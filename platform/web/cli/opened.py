@@ -9,6 +9,7 @@ from loraplex.registry.base import ServedBase
 from loraplex.registry.migrate import upgrade
 from loraplex.registry.registry import Registry
 
+from ..certificates.served import ServedPath, promotion_rule
 from ..data_folder import prepare_data_folder
 from ..settings import Settings
 
@@ -20,7 +21,9 @@ def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]
     base = ServedBase(settings.base_name, base_signature(folder), settings.trained_name, folder)
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
-    registry = Registry.open(settings.database, settings.data_dir / "artifacts", base, int(settings.min_free_bytes))
+    rule = promotion_rule(settings, ServedPath(settings, folder, base.signature.fingerprint))
+    artifacts = settings.data_dir / "artifacts"
+    registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
     try:
         yield registry, base
     finally:

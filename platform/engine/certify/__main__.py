@@ -1,0 +1,46 @@
+"""`python -m loraplex.engine.certify`: the protocol of `certificate.WORKER`, giving way to all else that runs here."""
+
+import os
+import sys
+import traceback
+from typing import Any
+
+import msgspec
+
+from ..certificate import CertifyJob
+from ..threads import flush_subnormals, prepare_environment
+
+NICENESS = 19
+
+
+def main() -> int:
+    """The exit code: 0 with a certificate, 2 with an error in words."""
+    os.nice(NICENESS)
+    prepare_environment()
+    flush_subnormals()
+    from .run import certify
+
+    try:
+        job = CertifyJob.from_json(msgspec.json.decode(sys.stdin.buffer.read()))
+        certificate = certify(job, lambda share, stage: _tell({"progress": share, "stage": stage}))
+    except (ValueError, OSError) as error:
+        return _fail(str(error))
+    except Exception as error:
+        traceback.print_exc()
+        return _fail(f"{type(error).__name__}: {error}")
+    _tell({"certificate": certificate.to_json()})
+    return 0
+
+
+def _fail(words: str) -> int:
+    _tell({"error": words})
+    return 2
+
+
+def _tell(message: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""certify: four versions of the same prompts side by side through the layers, and what tells them apart at the end.
+
+In memory at a time: one layer of the reference in float32, of the reference as it would be served and of the served
+model, the ends of the three, the adapter, and the hidden states of the prompts.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+import loraplex
+
+from ..certificate import Certificate, CertifyJob, Coverage, prompts_digest
+from ..config import EngineConfig
+from ..device import Device, choose_device
+from ..kv_cache import cache_dtype_name, choose_cache_dtype
+from ..model.config import ModelConfig, base_signature
+from ..model.served import quantization_words
+from ..tokenizer import Tokenizer
+from .compare import Comparison, log_probabilities
+from .inputs import AdapterFiles, ReferenceFiles, open_adapter, open_reference, reopen_adapter
+from .merged import MergedAdapter
+from .prompts import MOST_TOKENS, Prompt, generated_prompts, read_prompts
+from .reference import Reference
+from .served import ServedModel, ServedStream, load_adapter, make_batches
+
+Report = Callable[[float, str], None]
+"""Called with the share that is done and what is done now."""
+ROWS: Final = 128
+"""Positions whose logits are in memory at a time."""
+
+
+def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Certificate:
+    """ValueError says why there can be no certificate."""
+    started = time.perf_counter()
+    folder = Path(job.model)
+    report(0.0, "reading the models")
+    config, base = ModelConfig.from_folder(folder), base_signature(folder)
+    reference = open_reference(job, config)
+    device = choose_device(_engine_config(job), config)
+    cache_dtype = choose_cache_dtype(job.kv_cache_dtype, device.stored_dtype)
+    texts = generated_prompts() if job.prompts is None else job.prompts
+    with torch.inference_mode(), ExitStack() as scratch:
+        adapter = open_adapter(job, base, scratch)
+        invocation = () if adapter is None else adapter.manifest.invocation_tokens
+        longest = config.max_position_embeddings - 1
+        prompts = read_prompts(texts, Tokenizer(folder), config.vocab_size, longest, invocation)
+        streams = _Streams(_Parts(reference, folder, device, cache_dtype, adapter), prompts)
+        streams.advance(report)
+        weights, kv_cache, both = streams.compare(report)
+    coverage = Coverage(
+        base=base.fingerprint,
+        reference=reference.signature.fingerprint,
+        quantization=quantization_words(config, job.quantization, job.head_quantization, job.dtype),
+        kv_cache_dtype=cache_dtype_name(cache_dtype),
+        adapter=None if adapter is None else adapter.manifest.digest,
+        prompts=prompts_digest(texts),
+        version=loraplex.__version__,
+    )
+    return Certificate(
+        coverage=coverage,
+        num_prompts=len(prompts),
+        num_tokens=both.positions,
+        reference_perplexity=both.reference_perplexity,
+        weights=weights.figures(),
+        kv_cache=kv_cache.figures(),
+        both=both.figures(),
+        seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What is compared, once all of it was found to be possible."""
+
+    reference: ReferenceFiles
+    served: Path
+    device: Device
+    """What the served model's weights become."""
+    cache_dtype: torch.dtype
+    adapter: AdapterFiles | None
+
+
+class _Streams:
+    """The prompts in the reference, and through the served path with either, or both, of its two roundings."""
+
+    def __init__(self, parts: _Parts, prompts: Sequence[Prompt]) -> None:
+        reference, adapter = parts.reference, parts.adapter
+        own = None if adapter is None else reopen_adapter(adapter, reference)
+        merged = MergedAdapter.none() if own is None else own.merged()
+        self._num_layers, self._prompts = reference.config.num_layers, prompts
+        self._reference = Reference(reference.config, reference.checkpoint, merged, prompts)
+        exact = choose_device(EngineConfig(model=str(reference.folder)), reference.config)
+        self._exact = ServedModel(reference.folder, exact, MOST_TOKENS)
+        self._served = ServedModel(parts.served, parts.device, MOST_TOKENS)
+        exact_table = None if own is None else load_adapter(self._exact, own, torch.float32)
+        served_table = None if adapter is None else load_adapter(self._served, adapter, parts.device.stored_dtype)
+        served_batches = make_batches(prompts, served_table)
+        self._kv_cache = ServedStream(self._exact, make_batches(prompts, exact_table), parts.cache_dtype)
+        self._weights = ServedStream(self._served, served_batches, torch.float32)
+        self._both = ServedStream(self._served, served_batches, parts.cache_dtype)
+
+    def advance(self, report: Report) -> None:
+        """Through all layers."""
+        for layer in range(self._num_layers):
+            report((layer + 0.5) / (self._num_layers + 1), f"layer {layer + 1} of {self._num_layers}")
+            self._reference.advance(layer)
+            self._kv_cache.advance(self._exact.layer(layer))
+            loaded = self._served.layer(layer)
+            self._weights.advance(loaded)
+            self._both.advance(loaded)
+
+    def compare(self, report: Report) -> tuple[Comparison, Comparison, Comparison]:
+        """The served weights alone, the served KV cache alone, both."""
+        report((self._num_layers + 0.5) / (self._num_layers + 1), "comparing probabilities")
+        comparisons = Comparison(), Comparison(), Comparison()
+        head, (hidden, active) = self._reference.head(), self._reference.outputs()
+        targets = torch.tensor([token for prompt in self._prompts for token in prompt.token_ids[1:]])
+        first = 0
+        for logits in zip(
+            *(stream.logits(ROWS) for stream in (self._weights, self._kv_cache, self._both)), strict=True
+        ):
+            rows = slice(first, first := first + len(logits[0]))
+            expected = log_probabilities(head.logits(hidden[rows], active[rows]))
+            for comparison, found in zip(comparisons, logits, strict=True):
+                comparison.add(expected, found, targets[rows])
+        return comparisons
+
+
+def _engine_config(job: CertifyJob) -> EngineConfig:
+    return EngineConfig(
+        model=job.model,
+        dtype=job.dtype,
+        quantization=job.quantization,
+        head_quantization=job.head_quantization,
+        kv_cache_dtype=job.kv_cache_dtype,
+    )

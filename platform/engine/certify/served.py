@@ -1,0 +1,155 @@
+"""ServedModel: the served path itself (loader, linears, adapters, paged attention), a layer in memory at a time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from loraplex.lora.batch import LoraBatch, PageTable
+from loraplex.lora.pages import PageStore
+from loraplex.lora.values import Bits
+from loraplex.lora.weights import load_pages, read_contents
+
+from ..attention.backend import AttentionBackend
+from ..base_modules import DecoderModules
+from ..batch import Batch
+from ..build import reserve_cache
+from ..device import Device
+from ..kernels.token_layout import lay_out
+from ..kv_cache import blocks_of
+from ..model.config import ModelConfig
+from ..model.decoder import DecoderLoader
+from ..model.layers import DecoderLayer
+from ..model.loader import Checkpoint
+from ..model.rope import rope_tables
+from .inputs import AdapterFiles
+from .prompts import Prompt
+
+BLOCK_SIZE: Final = 16
+BATCH_TOKENS: Final = 2048
+"""Tokens of the prompts that go through a layer together."""
+
+
+class ServedModel:
+    def __init__(self, folder: Path, device: Device, longest: int) -> None:
+        """`longest`: tokens of a prompt. ValueError when the files do not fit their configuration."""
+        self.config = ModelConfig.from_folder(folder)
+        self._checkpoint = Checkpoint(folder)
+        self._loader = DecoderLoader(self.config, self._checkpoint, device.scheme, device.stored_dtype, device.online)
+        self._tables = rope_tables(self.config.rope, self.config.head_dim, longest)
+        self.ends = self._loader.load_ends()
+
+    def layer(self, layer: int) -> DecoderLayer:
+        return self._loader.load_layer(layer, self._tables)
+
+    def modules(self, *layers: int) -> DecoderModules:
+        """What adapters say things relative to, of these layers."""
+        decoder = replace(self.ends, layers=[self.layer(layer) for layer in layers])
+        return DecoderModules(decoder, self._checkpoint, self.config)
+
+
+class LayerwiseModules:
+    """lora.finish.BaseModules of all layers, of which the one that was asked for last is in memory."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model, self._layer = model, 0
+        self._modules = model.modules(0)
+
+    def columns(self, layer: int, kind: str, first: int, last: int) -> torch.Tensor:
+        return self._of(layer).columns(layer, kind, first, last)
+
+    def bias(self, layer: int, kind: str) -> torch.Tensor:
+        return self._of(layer).bias(layer, kind)
+
+    def norm(self, layer: int, kind: str) -> torch.Tensor:
+        return self._of(layer).norm(layer, kind)
+
+    def stored_rows(self, kind: str) -> tuple[Bits, str]:
+        return self._modules.stored_rows(kind)
+
+    def _of(self, layer: int) -> DecoderModules:
+        if layer != self._layer:
+            self._layer, self._modules = layer, self._model.modules(layer)
+        return self._modules
+
+
+def load_adapter(model: ServedModel, adapter: AdapterFiles, dtype: torch.dtype) -> PageTable:
+    """Its pages in `dtype`, in slot 0 of a table for it alone. ValueError says why it cannot be served."""
+    folder, base, modules = adapter.folder, adapter.base, LayerwiseModules(model)
+    store = PageStore(base, 0, 1, dtype, torch.device("cpu"))
+    contents = read_contents(folder, base, store.dtype_name, modules)
+    pages = store.count_pages(contents)
+    store = PageStore(base, store.count_bytes(pages), 1, dtype, torch.device("cpu"))
+    room = store.reserve(pages)
+    assert room is not None
+    store.fill(room, partial(load_pages, folder, contents, adapter.manifest.digest, store.dtype_name))
+    for _ in store.finish(room, contents, modules):
+        pass
+    store.publish(room, contents)
+    return store.table
+
+
+def make_batches(prompts: Sequence[Prompt], table: PageTable | None) -> list[Batch]:
+    """The prompts in their order, some to a batch; logits are needed of all tokens but each one's last."""
+    groups: list[list[Prompt]] = [[]]
+    room = BATCH_TOKENS
+    for prompt in prompts:
+        if groups[-1] and len(prompt.token_ids) > room:
+            groups.append([])
+            room = BATCH_TOKENS
+        groups[-1].append(prompt)
+        room -= len(prompt.token_ids)
+    return [_batch(group, table) for group in groups]
+
+
+class ServedStream:
+    """The prompts on their way through a served model, with keys and values in a cache of one dtype."""
+
+    def __init__(self, model: ServedModel, batches: Sequence[Batch], cache_dtype: torch.dtype) -> None:
+        blocks = max(int(batch.block_tables.max()) + 1 for batch in batches)
+        self._cache: AttentionBackend = reserve_cache(model.config, cache_dtype, blocks, BLOCK_SIZE)
+        self._ends, self._batches = model.ends, batches
+        self._states = [(x := model.ends.begin(batch), torch.zeros_like(x)) for batch in batches]
+
+    def advance(self, layer: DecoderLayer) -> None:
+        """Every batch through the next layer. The blocks of the cache are used anew for each."""
+        for number, (batch, (x, residual)) in enumerate(zip(self._batches, self._states, strict=True)):
+            self._states[number] = layer.apply(x, residual, batch, self._cache), residual
+
+    def logits(self, most_rows: int) -> Iterator[torch.Tensor]:
+        """After the last layer: [at most `most_rows`, V] float32, batch after batch."""
+        for batch, (x, residual) in zip(self._batches, self._states, strict=True):
+            for rows in torch.split(batch.sample_rows, most_rows):
+                yield self._ends.end(x, residual, replace(batch, sample_rows=rows))
+
+
+def _batch(prompts: Sequence[Prompt], table: PageTable | None) -> Batch:
+    counts = np.array([len(prompt.token_ids) for prompt in prompts])
+    tables = _block_tables(counts)
+    owners, positions, slots, starts, lengths = lay_out(counts, np.zeros_like(counts), tables, BLOCK_SIZE)
+    acts = positions >= np.array([prompt.start for prompt in prompts])[owners]
+    token_slots = torch.from_numpy(np.where(acts, 0, -1).astype(np.int32))
+    return Batch(
+        token_ids=torch.tensor([token for prompt in prompts for token in prompt.token_ids]),
+        positions=torch.from_numpy(positions),
+        slot_mapping=torch.from_numpy(slots),
+        query_starts=torch.from_numpy(starts),
+        context_lengths=torch.from_numpy(lengths),
+        block_tables=torch.from_numpy(tables),
+        sample_rows=torch.from_numpy(np.delete(np.arange(len(positions)), starts[1:] - 1)),
+        lora=None if table is None else LoraBatch.build(table, token_slots, torch.ones(len(positions))),
+    )
+
+
+def _block_tables(counts: np.ndarray) -> np.ndarray:
+    """Blocks of their own for each sequence, one after the other."""
+    needed = [blocks_of(int(count), BLOCK_SIZE) for count in counts]
+    tables = np.zeros((len(counts), max(needed)), np.int32)
+    first = 0
+    for row, blocks in zip(tables, needed, strict=True):
+        row[:blocks] = np.arange(first, first := first + blocks)
+    return tables

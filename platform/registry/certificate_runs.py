@@ -1,0 +1,88 @@
+"""Measuring what was asked for, one by one. Nothing that was asked for is lost: a worker that stops beating loses its
+run, and the next one begins it anew."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from . import tables
+from .certificates import Measured, Subject, complete
+from .database import Database
+from .generation import hold_changes
+from .golden_prompts import read_prompts
+from .tables import utc_now
+
+LEASE: Final = timedelta(seconds=60)
+"""A run that nobody has heard of for so long is anyone's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run that is this worker's while it beats. `prompts` None: they are to be generated."""
+
+    id: int
+    worker: str
+    subject: Subject
+    prompts: list[str] | None
+
+
+class CertificateRuns:
+    """All methods but `claim` do nothing to a run that somebody else has taken over."""
+
+    def __init__(self, database: Database, lease: timedelta = LEASE) -> None:
+        self._database, self._lease = database, lease
+
+    def claim(self) -> Claim | None:
+        """Begin what was asked for first; None when nothing waits."""
+        with self._database.read() as session:
+            if self._next(session) is None:
+                return None
+        with self._database.write() as session:
+            hold_changes(session)
+            row = self._next(session)
+            if row is None:
+                return None
+            worker, subject = uuid.uuid4().hex, Subject(row.adapter_digest, row.prompts_digest)
+            row.state, row.worker, row.beat_at, row.progress = "running", worker, utc_now(), 0.0
+            return Claim(row.id, worker, subject, read_prompts(session, row.prompts_digest))
+
+    def beat(self, claim: Claim, progress: float) -> bool:
+        """Tell that the run goes on, and how far it is, from 0 to 1. False: somebody else has taken it over."""
+        with self._own(claim) as row:
+            if row is not None:
+                row.beat_at, row.progress = utc_now(), progress
+            return row is not None
+
+    def release(self, claim: Claim) -> None:
+        """Give it back unfinished: it waits again, in its old place."""
+        with self._own(claim) as row:
+            if row is not None:
+                row.state, row.worker, row.progress = "waiting", None, 0.0
+
+    def finish(self, claim: Claim, measured: Measured) -> None:
+        with self._own(claim) as row:
+            if row is not None:
+                complete(row, measured)
+
+    def fail(self, claim: Claim, problem: str) -> None:
+        """`problem` says in words why it cannot be measured; asking for it again begins a new run."""
+        with self._own(claim) as row:
+            if row is not None:
+                row.state, row.problem, row.ended_at = "failed", problem, utc_now()
+
+    def _next(self, session: Session) -> tables.Certificate | None:
+        row = tables.Certificate
+        lost = (row.state == "running") & (row.beat_at < utc_now() - self._lease)
+        return session.scalars(select(row).where(lost | (row.state == "waiting")).order_by(row.id).limit(1)).first()
+
+    @contextmanager
+    def _own(self, claim: Claim) -> Iterator[tables.Certificate | None]:
+        with self._database.write() as session:
+            row = session.get(tables.Certificate, claim.id, with_for_update=True)
+            yield row if row is not None and (row.state, row.worker) == ("running", claim.worker) else None

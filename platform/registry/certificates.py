@@ -1,0 +1,146 @@
+"""Certificates: measurements of what serving costs an adapter's answers. They are asked for, and kept for good.
+
+They belong to content: every version with the same digest shows the same ones, whatever it is called.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from . import tables
+from .audit import record
+from .database import Database
+from .generation import hold_changes
+from .tables import utc_now
+
+OPEN: Final = ("waiting", "running")
+
+State = Literal["waiting", "running", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured. `adapter`: a digest, None for the base alone; `prompts`: a digest, None for generated ones."""
+
+    adapter: str | None
+    prompts: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A certificate. `coverage`: digest of all it covers; `agreement`: share of tokens, as served; `document`: all."""
+
+    coverage: str
+    agreement: float
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateRecord:
+    """What became of one request: `measured` once it is done, `problem` when it failed, `progress` from 0 to 1."""
+
+    state: State
+    measured: Measured | None
+    problem: str | None
+    progress: float
+    requested_by: str
+    created_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`newest`: request of this subject, whatever became of it; `last`: certificate of the adapter, whatever it
+    covers; `valid`: newest certificate that covers what was asked about."""
+
+    newest: CertificateRecord | None
+    last: CertificateRecord | None
+    valid: CertificateRecord | None
+
+
+class Certificates:
+    """What people and uploads do with them; `certificate_runs.py` is for those who measure."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def request(self, subject: Subject, *, actor: str) -> None:
+        """Have it measured, after whatever was asked for before. Does nothing while the same is waiting or running."""
+        with self._database.write() as session:
+            hold_changes(session)
+            request_certificate(session, subject, actor)
+
+    def keep(self, subject: Subject, measured: Measured, *, actor: str) -> None:
+        """A certificate that was measured elsewhere. A request of the same that still waits has it herewith."""
+        with self._database.write() as session:
+            hold_changes(session)
+            waiting = _newest(session, _of(subject) & (tables.Certificate.state == "waiting"))
+            complete(waiting or _add(session, subject, actor), measured)
+
+    def known(self, subject: Subject, coverage: str | None) -> Known:
+        """`coverage`: digest of what is served now; None: not known, so nothing is valid."""
+        done = (tables.Certificate.adapter_digest == subject.adapter) & (tables.Certificate.state == "done")
+        with self._database.read() as session:
+            return Known(
+                newest=_record(_newest(session, _of(subject))),
+                last=_record(_newest(session, done)),
+                valid=None if coverage is None else valid_certificate(session, subject.adapter, coverage),
+            )
+
+
+def request_certificate(session: Session, subject: Subject, actor: str) -> None:
+    """As Certificates.request, within a transaction that holds changes."""
+    if _newest(session, _of(subject) & tables.Certificate.state.in_(OPEN)) is None:
+        _add(session, subject, actor)
+
+
+def valid_certificate(session: Session, adapter: str | None, coverage: str) -> CertificateRecord | None:
+    """The newest certificate of this adapter, or of the base, that covers exactly this."""
+    mine, same = tables.Certificate.adapter_digest == adapter, tables.Certificate.coverage_digest == coverage
+    return _record(_newest(session, mine & same))
+
+
+def complete(row: tables.Certificate, measured: Measured) -> None:
+    row.coverage_digest, row.agreement, row.document = measured.coverage, measured.agreement, measured.document
+    row.state, row.progress, row.ended_at = "done", 1.0, utc_now()
+
+
+def _add(session: Session, subject: Subject, actor: str) -> tables.Certificate:
+    row = tables.Certificate(
+        adapter_digest=subject.adapter, prompts_digest=subject.prompts, state="waiting", requested_by=actor
+    )
+    session.add(row)
+    record(session, actor, "certificate.request", f"artifact:{subject.adapter}" if subject.adapter else "base")
+    return row
+
+
+def _of(subject: Subject) -> ColumnElement[bool]:
+    row = tables.Certificate
+    return (row.adapter_digest == subject.adapter) & (row.prompts_digest == subject.prompts)
+
+
+def _newest(session: Session, condition: ColumnElement[bool]) -> tables.Certificate | None:
+    return session.scalars(
+        select(tables.Certificate).where(condition).order_by(tables.Certificate.id.desc()).limit(1)
+    ).first()
+
+
+def _record(row: tables.Certificate | None) -> CertificateRecord | None:
+    if row is None:
+        return None
+    measured = None
+    if row.coverage_digest is not None and row.agreement is not None and row.document is not None:
+        measured = Measured(row.coverage_digest, row.agreement, row.document)
+    state: Any = row.state
+    return CertificateRecord(
+        state=state,
+        measured=measured,
+        problem=row.problem,
+        progress=row.progress,
+        requested_by=row.requested_by,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+    )

@@ -1,0 +1,74 @@
+"""Parity certificates over HTTP: of a version, of the base, and the prompts that an adapter's are measured on."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ..auth import Caller
+from ..dependencies import CallerOf, StateOf
+from ..json_body import convert, read_json
+from ..state import State
+from .certification import BASE, request_certificate, standing_json, standing_of, version_subject
+from .refusals import in_words
+
+router = APIRouter()
+
+
+class Prompts(msgspec.Struct, forbid_unknown_fields=True):
+    prompts: list[str]
+
+
+@router.get("/api/v1/adapters/{reference}/certificate", tags=["Adapters"])
+async def get_certificate(reference: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """How a version stands: name, name@version or name@alias."""
+    return standing_json(await standing_of(state, await version_subject(state, caller, reference)))
+
+
+@router.post("/api/v1/adapters/{reference}/certify", tags=["Adapters"], status_code=202)
+async def certify(reference: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Have a version measured in the background, after whatever was asked for before."""
+    return standing_json(await request_certificate(state, caller, await version_subject(state, caller, reference)))
+
+
+@router.get("/api/v1/engine/certificate", tags=["Engine"])
+async def get_base_certificate(state: StateOf) -> dict[str, Any]:
+    """How the base itself stands."""
+    return standing_json(await standing_of(state, BASE))
+
+
+@router.post("/api/v1/engine/certify", tags=["Engine"], status_code=202)
+async def certify_base(state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Have the base itself measured in the background."""
+    return standing_json(await request_certificate(state, caller, BASE))
+
+
+@router.get("/api/v1/adapters/{name}/prompts", tags=["Adapters"])
+async def get_prompts(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """What its certificates are measured on; null: generated prompts."""
+    with in_words():
+        return {"prompts": await asyncio.to_thread(state.registry.adapters.prompts, name, caller.tenant)}
+
+
+@router.put("/api/v1/adapters/{name}/prompts", tags=["Adapters"])
+async def set_prompts(name: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Have its certificates measured on these; those on other prompts hold no more."""
+    prompts = convert(await read_json(request, state.settings.body_timeout), Prompts).prompts
+    await _set_prompts(state, caller, name, prompts)
+    return {"prompts": prompts}
+
+
+@router.delete("/api/v1/adapters/{name}/prompts", tags=["Adapters"], status_code=204)
+async def remove_prompts(name: str, state: StateOf, caller: CallerOf) -> Response:
+    """Have them generated again."""
+    await _set_prompts(state, caller, name, None)
+    return Response(status_code=204)
+
+
+async def _set_prompts(state: State, caller: Caller, name: str, prompts: list[str] | None) -> None:
+    adapters = state.registry.adapters
+    with in_words():
+        await asyncio.to_thread(adapters.set_prompts, name, prompts, actor=caller.actor, tenant=caller.tenant)
+        await state.reconciler.reconcile()

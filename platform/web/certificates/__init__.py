@@ -1,0 +1,1 @@
+"""Parity certificates: what they are of here, whether they still hold, and measuring them in the background."""

@@ -1,0 +1,83 @@
+"""What a certificate is of on this server: the base as it is served now, beside its unquantized reference."""
+
+from functools import cache, cached_property
+from pathlib import Path
+
+import loraplex
+from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
+from loraplex.engine.certify.prompts import generated_prompts
+from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.served import kv_cache_dtype_words, quantization_words
+from loraplex.registry.certificates import Measured, Subject
+from loraplex.registry.promotion import PromotionRule
+
+from ..settings import Settings
+
+
+class ServedPath:
+    """How the model in `folder`, whose fingerprint is `base`, is served with these settings."""
+
+    def __init__(self, settings: Settings, folder: Path, base: str) -> None:
+        self._settings, self._folder, self._base = settings, folder, base
+        self._model = ModelConfig.from_folder(folder)
+
+    def coverage(self, subject: Subject) -> Coverage:
+        """All that a certificate of it must have been measured with to be valid now.
+
+        ValueError says why none can be: there is no reference.
+        """
+        settings, model = self._settings, self._model
+        return Coverage(
+            base=self._base,
+            reference=self._reference,
+            quantization=quantization_words(model, settings.quantization, settings.head_quantization, settings.dtype),
+            kv_cache_dtype=kv_cache_dtype_words(model, settings.kv_cache_dtype, settings.dtype),
+            adapter=subject.adapter,
+            prompts=subject.prompts or _generated(),
+            version=loraplex.__version__,
+        )
+
+    def job(self, subject: Subject, adapter: Path | None, prompts: list[str] | None) -> CertifyJob:
+        """What has to be compared. `adapter` is the folder of its files."""
+        settings = self._settings
+        return CertifyJob(
+            model=str(self._folder),
+            reference=None if settings.certificate_reference is None else str(settings.certificate_reference),
+            quantization=settings.quantization,
+            head_quantization=settings.head_quantization,
+            kv_cache_dtype=settings.kv_cache_dtype,
+            dtype=settings.dtype,
+            adapter=None if adapter is None else str(adapter),
+            adapter_digest=subject.adapter,
+            prompts=prompts,
+        )
+
+    @cached_property
+    def _reference(self) -> str:
+        """The fingerprint of the unquantized model."""
+        folder = self._settings.certificate_reference
+        if folder is not None:
+            return base_signature(folder).fingerprint
+        if self._model.quantization is not None:
+            raise ValueError(
+                "the base is a quantized checkpoint, so there is nothing to compare it with. Set certificate_reference "
+                "to the folder of the unquantized one."
+            )
+        return self._base
+
+
+def measured(certificate: Certificate) -> Measured:
+    """The certificate as the registry keeps it."""
+    return Measured(certificate.coverage.digest(), certificate.both.top1_agreement, certificate.to_json())
+
+
+def promotion_rule(settings: Settings, served: ServedPath) -> PromotionRule | None:
+    """What the operator asks of a version before an alias may point at it; None: nothing."""
+    if settings.promotion_min_agreement is None:
+        return None
+    return PromotionRule(settings.promotion_min_agreement, lambda subject: served.coverage(subject).digest())
+
+
+@cache
+def _generated() -> str:
+    return prompts_digest(generated_prompts())

@@ -1,0 +1,58 @@
+"""How an adapter, or the base, stands with its parity certificate: measured or not, and whether that still holds."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from loraplex.engine.certificate import Certificate
+from loraplex.registry.certificates import CertificateRecord, Certificates, Subject
+
+from .served import ServedPath
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`attempt`: the newest request; `shown`: the certificate to look at, `certificate` what it says; it holds while
+    `changes` is empty. `obstacle`: why none can be measured here, so that none holds."""
+
+    attempt: CertificateRecord | None
+    shown: CertificateRecord | None
+    certificate: Certificate | None
+    changes: tuple[str, ...]
+    obstacle: str | None
+
+    @property
+    def state(self) -> Literal["none", "waiting", "running", "failed", "valid", "outdated"]:
+        """What people want to know first: what happens now, else what went wrong last, else what there is."""
+        if self.attempt is not None and self.attempt.state in ("waiting", "running", "failed"):
+            return self.attempt.state
+        if self.certificate is None:
+            return "none"
+        return "valid" if self.valid else "outdated"
+
+    @property
+    def valid(self) -> bool:
+        return self.certificate is not None and not self.changes and self.obstacle is None
+
+
+def find_standing(certificates: Certificates, served: ServedPath, subject: Subject) -> Standing:
+    """Blocks on the database."""
+    try:
+        wanted = served.coverage(subject)
+    except ValueError as error:
+        known, obstacle = certificates.known(subject, None), str(error)
+        return Standing(known.newest, known.last, _read(known.last), (), obstacle)
+    known = certificates.known(subject, wanted.digest())
+    shown = known.valid or known.last
+    certificate = _read(shown)
+    changes = [] if certificate is None else certificate.coverage.changes(wanted)
+    return Standing(known.newest, shown, certificate, tuple(changes), None)
+
+
+def _read(record: CertificateRecord | None) -> Certificate | None:
+    """None too for a document of a release that wrote another kind."""
+    if record is None or record.measured is None:
+        return None
+    try:
+        return Certificate.from_json(record.measured.document)
+    except ValueError:
+        return None

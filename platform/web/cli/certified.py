@@ -1,0 +1,49 @@
+"""What `loraplex certify` measures by name, and where it keeps what it found."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from loraplex.engine.certificate import Certificate
+from loraplex.registry.certificates import Subject
+from loraplex.registry.names import parse_reference
+
+from ..certificates.served import measured
+from ..settings import Settings
+from .opened import opened_registry
+
+ACTOR: Final = "cli"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`folder`: of an adapter's files, None for the base. `subject`: what the registry calls it, None for a folder that
+    is named as such. `prompts`: its own; None where they are generated."""
+
+    folder: Path | None
+    subject: Subject | None
+    prompts: list[str] | None = None
+
+
+def find_target(settings: Settings, named: str | None) -> Target:
+    """The base, a folder (with a / in its name), or a version of a registered adapter."""
+    if named is None:
+        return Target(None, Subject(None))
+    if "/" in named:
+        return Target(Path(named).expanduser().resolve(), None)
+    with opened_registry(settings) as (registry, _):
+        version = registry.adapters.version(named)
+        if version.broken:
+            raise ValueError(f"{named} is broken: {version.broken}")
+        adapter = registry.adapters.get(parse_reference(named).name)
+        subject, prompts = Subject(version.digest, adapter.prompts_digest), registry.adapters.prompts(adapter.name)
+        return Target(registry.store.folder(version.digest), subject, None if prompts is None else list(prompts))
+
+
+def keep_certificate(settings: Settings, target: Target, certificate: Certificate) -> bool:
+    """Whether the registry has it now: it knows no folders that are named as such."""
+    if target.subject is None:
+        return False
+    with opened_registry(settings) as (registry, _):
+        registry.certificates.keep(target.subject, measured(certificate), actor=ACTOR)
+    return True

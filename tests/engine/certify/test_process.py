@@ -1,0 +1,87 @@
+"""The worker process: its protocol, its priority, and that it never outlives whoever waits."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loraplex.engine import certify_process
+from loraplex.engine.certificate import WORKER, Certificate, CertifyJob
+from loraplex.engine.certify_process import certify, run_certify
+from tests.checkpoints import make_checkpoint
+
+TEXTS = ["The quick brown fox jumps over the lazy dog."]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> CertifyJob:
+    return CertifyJob(str(make_checkpoint(tmp_path_factory.mktemp("base"))), quantization="int8", prompts=TEXTS)
+
+
+def ask(document: Any) -> tuple[int, list[dict[str, Any]]]:
+    command = [sys.executable, "-m", WORKER]
+    ended = subprocess.run(command, input=json.dumps(document).encode(), capture_output=True, check=False)
+    return ended.returncode, [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_lines_of_progress_then_the_certificate(job: CertifyJob) -> None:
+    code, messages = ask(job.to_json())
+    assert code == 0
+    shares = [message["progress"] for message in messages[:-1]]
+    assert shares == sorted(shares) and shares[0] >= 0 and shares[-1] <= 1 and len(shares) > 3
+    assert "layer 2 of 2" in [message["stage"] for message in messages[:-1]]
+    assert Certificate.from_json(messages[-1]["certificate"]).num_prompts == 1
+
+
+def test_errors_are_words_and_exit_code_2(job: CertifyJob) -> None:
+    for document, words in (
+        (job.to_json() | {"model": "/nowhere"}, "no config.json"),
+        (job.to_json() | {"surprise": 1}, "unknown"),
+        ([1], "this is no CertifyJob"),
+    ):
+        code, messages = ask(document)
+        assert code == 2 and words in messages[-1]["error"]
+
+
+def test_run_certify_gives_the_certificate_or_the_words(job: CertifyJob) -> None:
+    heard: list[tuple[float, str]] = []
+    certificate = run_certify(job, lambda share, stage: heard.append((share, stage)))
+    assert certificate.coverage.quantization == "int8 rounded at load" and heard[0] == (0.0, "reading the models")
+    with pytest.raises(ValueError, match="'int5' is not supported"):
+        run_certify(CertifyJob(job.model, quantization="int5"), lambda share, stage: None)
+
+
+def test_a_worker_that_dies_is_an_error_in_words(job: CertifyJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certify_process, "WORKER", "loraplex.engine.no_such_worker")
+    with pytest.raises(ValueError, match=r"ended without an answer .*no_such_worker"):
+        run_certify(job, lambda share, stage: None)
+
+
+def test_time_that_is_over_ends_the_worker(job: CertifyJob) -> None:
+    with pytest.raises(ValueError, match="not ready after"):
+        run_certify(job, lambda share, stage: None, timeout_seconds=0.05)
+
+
+async def test_a_cancelled_caller_ends_the_worker(job: CertifyJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[asyncio.subprocess.Process] = []
+    create = asyncio.create_subprocess_exec
+
+    async def recording(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await create(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", recording)
+    first_words = asyncio.Event()
+    waiting = asyncio.create_task(certify(job, lambda share, stage: first_words.set()))
+    await first_words.wait()
+    niceness = os.getpriority(os.PRIO_PROCESS, started[0].pid)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert niceness == 19 and started[0].returncode == -9
+    assert not Path(f"/proc/{started[0].pid}").exists()

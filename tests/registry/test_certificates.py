@@ -1,0 +1,185 @@
+"""Certificates are asked for, run one by one, and belong to content; nothing that was asked for is lost."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from loraplex.registry.certificate_runs import CertificateRuns
+from loraplex.registry.certificates import Measured, Subject
+from loraplex.registry.registry import Registry
+
+from .helpers import add, sha256
+
+ACTOR = "user:admin"
+BASE = Subject(None)
+COVERAGE, OTHER = "c" * 64, "d" * 64
+MEASURED = Measured(COVERAGE, 0.97, {"both": {"top1_agreement": 0.97}})
+
+
+def adapter(registry: Registry, name: str = "sql", weights: bytes = b"one") -> Subject:
+    return Subject(add(registry, name, weights).version.digest)
+
+
+def test_without_a_request_nothing_is_known_and_nothing_runs(registry: Registry) -> None:
+    known = registry.certificates.known(adapter(registry), COVERAGE)
+    assert (known.newest, known.last, known.valid) == (None, None, None)
+    assert registry.certificate_runs.claim() is None
+
+
+def test_a_request_waits_runs_and_is_done(registry: Registry) -> None:
+    subject, runs = adapter(registry), registry.certificate_runs
+    registry.certificates.request(subject, actor=ACTOR)
+    newest = registry.certificates.known(subject, COVERAGE).newest
+    assert newest is not None
+    assert (newest.state, newest.progress, newest.requested_by) == ("waiting", 0.0, ACTOR)
+    claim = runs.claim()
+    assert claim is not None
+    assert (claim.subject, claim.prompts) == (subject, None)
+    assert runs.beat(claim, 0.5)
+    running = registry.certificates.known(subject, COVERAGE).newest
+    assert running is not None
+    assert (running.state, running.progress, running.measured) == ("running", 0.5, None)
+    runs.finish(claim, MEASURED)
+    known = registry.certificates.known(subject, COVERAGE)
+    assert known.newest == known.last == known.valid
+    assert known.valid is not None
+    assert (known.valid.state, known.valid.measured) == ("done", MEASURED)
+    assert known.valid.ended_at is not None
+
+
+def test_the_same_is_asked_for_once_while_it_is_open(registry: Registry) -> None:
+    subject, runs = adapter(registry), registry.certificate_runs
+    for _ in range(3):
+        registry.certificates.request(subject, actor=ACTOR)
+    first = runs.claim()
+    assert first is not None
+    registry.certificates.request(subject, actor=ACTOR)
+    assert runs.claim() is None
+    runs.finish(first, MEASURED)
+    registry.certificates.request(subject, actor=ACTOR)
+    assert runs.claim() is not None
+
+
+def test_who_came_first_is_measured_first(registry: Registry) -> None:
+    subjects = [BASE, adapter(registry), adapter(registry, "other", b"two")]
+    for subject in subjects:
+        registry.certificates.request(subject, actor=ACTOR)
+    claims = [registry.certificate_runs.claim() for _ in subjects]
+    assert [claim.subject for claim in claims if claim] == subjects
+
+
+def test_a_failure_is_kept_in_words_and_may_be_asked_for_again(registry: Registry) -> None:
+    runs = registry.certificate_runs
+    registry.certificates.request(BASE, actor=ACTOR)
+    claim = runs.claim()
+    assert claim is not None
+    runs.fail(claim, "The reference is not there.")
+    failed = registry.certificates.known(BASE, COVERAGE).newest
+    assert failed is not None
+    assert (failed.state, failed.problem) == ("failed", "The reference is not there.")
+    assert runs.claim() is None
+    registry.certificates.request(BASE, actor=ACTOR)
+    assert runs.claim() is not None
+
+
+def test_a_failure_does_not_hide_an_earlier_certificate(registry: Registry) -> None:
+    subject, runs = adapter(registry), registry.certificate_runs
+    registry.certificates.keep(subject, MEASURED, actor="cli")
+    registry.certificates.request(subject, actor=ACTOR)
+    claim = runs.claim()
+    assert claim is not None
+    runs.fail(claim, "no memory")
+    known = registry.certificates.known(subject, COVERAGE)
+    assert known.newest and known.newest.state == "failed"
+    assert known.valid and known.valid.measured == MEASURED
+
+
+def test_a_run_that_was_given_back_waits_in_its_old_place(registry: Registry) -> None:
+    first, second, runs = adapter(registry), adapter(registry, "other", b"two"), registry.certificate_runs
+    for subject in (first, second):
+        registry.certificates.request(subject, actor=ACTOR)
+    claim = runs.claim()
+    assert claim is not None
+    runs.release(claim)
+    again = runs.claim()
+    assert again is not None
+    assert (again.id, again.subject) == (claim.id, first)
+
+
+def test_a_run_whose_worker_died_is_begun_anew_and_the_dead_one_cannot_end_it(registry: Registry) -> None:
+    impatient = CertificateRuns(registry.database, lease=timedelta(seconds=-1))
+    registry.certificates.request(BASE, actor=ACTOR)
+    dead = registry.certificate_runs.claim()
+    assert dead is not None
+    assert registry.certificate_runs.claim() is None
+    alive = impatient.claim()
+    assert alive is not None
+    assert (alive.id, alive.worker == dead.worker) == (dead.id, False)
+    assert not registry.certificate_runs.beat(dead, 0.9)
+    for end in (
+        impatient.release,
+        lambda claim: impatient.fail(claim, "x"),
+        lambda claim: impatient.finish(claim, MEASURED),
+    ):
+        end(dead)
+    newest = registry.certificates.known(BASE, COVERAGE).newest
+    assert newest is not None
+    assert (newest.state, newest.progress) == ("running", 0.0)
+    impatient.finish(alive, MEASURED)
+    assert registry.certificates.known(BASE, COVERAGE).valid
+
+
+def test_it_belongs_to_content_not_to_a_name(registry: Registry) -> None:
+    registry.certificates.keep(adapter(registry), MEASURED, actor="cli")
+    same, different = adapter(registry, "copy"), adapter(registry, "other", b"two")
+    assert registry.certificates.known(same, COVERAGE).valid
+    for nothing in (different, BASE):
+        assert registry.certificates.known(nothing, COVERAGE).valid is None
+
+
+def test_only_the_same_coverage_is_valid_and_the_newest_of_it_counts(registry: Registry) -> None:
+    subject, certificates = adapter(registry), registry.certificates
+    certificates.keep(subject, MEASURED, actor="cli")
+    certificates.keep(subject, replace(MEASURED, coverage=OTHER, agreement=0.5), actor="cli")
+    known = certificates.known(subject, COVERAGE)
+    assert known.valid and known.valid.measured == MEASURED
+    assert known.last and known.last.measured and known.last.measured.coverage == OTHER
+    certificates.keep(subject, replace(MEASURED, agreement=0.9), actor="cli")
+    newer = certificates.known(subject, COVERAGE).valid
+    assert newer and newer.measured and newer.measured.agreement == 0.9
+    assert certificates.known(subject, "e" * 64).valid is None
+    assert certificates.known(subject, None).valid is None
+
+
+def test_what_was_measured_elsewhere_answers_who_waits(registry: Registry) -> None:
+    subject = adapter(registry)
+    registry.certificates.request(subject, actor=ACTOR)
+    registry.certificates.keep(subject, MEASURED, actor="cli")
+    assert registry.certificate_runs.claim() is None
+    newest = registry.certificates.known(subject, COVERAGE).newest
+    assert newest is not None
+    assert (newest.state, newest.requested_by) == ("done", ACTOR)
+
+
+def test_an_upload_asks_for_its_certificate_where_the_operator_wants_it(registry: Registry) -> None:
+    assert [add(registry, "sql", b"one", certify=certify).created for certify in (False, True)] == [True, False]
+    assert registry.certificate_runs.claim() is None
+    added = add(registry, "sql", b"two", certify=True)
+    claim = registry.certificate_runs.claim()
+    assert claim is not None
+    assert claim.subject == Subject(sha256(b"two")) == Subject(added.version.digest)
+    assert [entry.action for entry in registry.audit.entries(limit=2)] == ["certificate.request", "adapter.add"]
+
+
+@pytest.mark.parametrize("prompts", [None, ["Count the customers.", "Zürich 😀"]])
+def test_a_run_is_on_the_prompts_that_were_meant_when_it_was_asked_for(
+    registry: Registry, prompts: list[str] | None
+) -> None:
+    adapter(registry)
+    digest = registry.adapters.set_prompts("sql", prompts, actor=ACTOR).prompts_digest
+    registry.certificates.request(Subject(sha256(b"one"), digest), actor=ACTOR)
+    registry.adapters.set_prompts("sql", ["Something else."], actor=ACTOR)
+    claim = registry.certificate_runs.claim()
+    assert claim is not None
+    assert claim.prompts == prompts

@@ -1,0 +1,60 @@
+"""FakeCertify: keeps the contract of engine/certify_process.py: certify, without a model."""
+
+import asyncio
+from dataclasses import replace
+
+import loraplex
+from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, Figures, prompts_digest
+from loraplex.engine.certify.prompts import generated_prompts
+from loraplex.engine.certify_process import OnProgress
+from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.served import kv_cache_dtype_words, quantization_words
+
+
+class FakeCertify:
+    """`refusal`: why it cannot. `fault`: what it dies of. `held`: it stays half done until this is set."""
+
+    def __init__(self) -> None:
+        self.jobs: list[CertifyJob] = []
+        self.ended = 0
+        self.agreement = 0.985
+        self.refusal: str | None = None
+        self.fault: Exception | None = None
+        self.held: asyncio.Event | None = None
+
+    async def __call__(self, job: CertifyJob, on_progress: OnProgress) -> Certificate:
+        self.jobs.append(job)
+        try:
+            on_progress(0.42, "quantized weights")
+            if self.held is not None:
+                await self.held.wait()
+            if self.refusal is not None:
+                raise ValueError(self.refusal)
+            if self.fault is not None:
+                raise self.fault
+            return self._certificate(job)
+        finally:
+            self.ended += 1
+
+    def _certificate(self, job: CertifyJob) -> Certificate:
+        model, prompts = ModelConfig.from_folder(job.model), job.prompts or generated_prompts()
+        coverage = Coverage(
+            base=base_signature(job.model).fingerprint,
+            reference=base_signature(job.reference or job.model).fingerprint,
+            quantization=quantization_words(model, job.quantization, job.head_quantization, job.dtype),
+            kv_cache_dtype=kv_cache_dtype_words(model, job.kv_cache_dtype, job.dtype),
+            adapter=job.adapter_digest,
+            prompts=prompts_digest(prompts),
+            version=loraplex.__version__,
+        )
+        weights = Figures(0.99, 0.00042, 0.31, 3.251, 0.0212)
+        return Certificate(
+            coverage=coverage,
+            num_prompts=len(prompts),
+            num_tokens=512,
+            reference_perplexity=3.2298,
+            weights=weights,
+            kv_cache=replace(weights, top1_agreement=0.9951),
+            both=replace(weights, top1_agreement=self.agreement),
+            seconds=14.2,
+        )

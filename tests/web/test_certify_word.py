@@ -1,0 +1,119 @@
+"""`loraplex certify` as it is typed."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loraplex.engine.certificate import Certificate
+from loraplex.registry.certificates import Subject
+from loraplex.web.certificates.served import ServedPath
+from loraplex.web.cli.app import main
+from loraplex.web.cli.certify import read_prompt_file
+from loraplex.web.cli.opened import opened_registry
+from loraplex.web.settings import Settings
+from tests.checkpoints import make_adapter, make_checkpoint
+
+Run = Callable[..., tuple[int, str, str]]
+ROUNDED = ("--quantization", "int4", "--kv-cache-dtype", "int8")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_adapter(tmp_path_factory.mktemp("adapter"), base)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, base: Path) -> Run:
+    """Call the command in this process: exit code, standard output, standard error."""
+    for name, value in {"DATA_DIR": tmp_path / "data", "MODEL": base, "MIN_FREE_BYTES": 0}.items():
+        monkeypatch.setenv(f"LORAPLEX_{name}", str(value))
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("The quick brown fox\n\njumps over the lazy dog\n")
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["loraplex", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+def test_a_table_of_three_rows_with_the_settings_of_serve(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("certify", *ROUNDED, "--prompts", tmp_path / "prompts.txt")
+    assert code == 0 and "weights alone" in out and "KV cache alone" in out and "both" in out
+    assert "of 2 prompts" in out and "int4 rounded at load" in out and "int8" in out
+    assert "certified" in err and "100%" in err, "the bar"
+
+
+def test_a_registered_adapter_and_its_folder_are_the_same(run: Run, adapter: Path, tmp_path: Path) -> None:
+    digest = json.loads(run("adapters", "add", "support", adapter, "--json")[1])["digest"]
+    documents = []
+    for named in ("support@1", adapter):
+        code, out, _ = run("certify", named, *ROUNDED, "--json", "--prompts", tmp_path / "prompts.txt")
+        assert code == 0
+        documents.append(json.loads(out))
+    digests = [document.pop("digest") for document in documents]
+    first, second = map(Certificate.from_json, documents)
+    assert first.coverage == second.coverage and digests == [first.coverage.digest()] * 2
+    assert first.both == second.both and first.coverage.adapter == digest and first.both.max_kl > 0
+
+
+def test_what_was_measured_is_kept_with_a_registered_adapter(run: Run, adapter: Path, tmp_path: Path) -> None:
+    """On prompts of the adapter's own, and for what the settings say is served."""
+    prompts = tmp_path / "prompts.txt"
+    digest = json.loads(run("adapters", "add", "support", adapter, "--json")[1])["digest"]
+    assert "Not kept" in run("certify", "support", "--prompts", prompts)[1]
+    assert "Not kept" not in run("certify", adapter, "--prompts", prompts)[1]
+    with opened_registry(Settings()) as (registry, base):
+        assert registry.adapters.prompts("support") is None
+        assert registry.certificates.known(Subject(digest), None).newest is None
+        served = ServedPath(Settings(), Path(Settings().model), base.signature.fingerprint)
+    code, out, _ = run("certify", "support", "--prompts", prompts, "--keep")
+    assert code == 0 and "kept in the registry" in out
+    assert "kept in the registry" in run("certify", "support", "--kv-cache-dtype", "int8")[1], "on the kept prompts"
+    with opened_registry(Settings()) as (registry, _):
+        assert registry.adapters.prompts("support") == ["The quick brown fox", "jumps over the lazy dog"]
+        subject = Subject(digest, registry.adapters.get("support").prompts_digest)
+        known = registry.certificates.known(subject, served.coverage(subject).digest())
+        assert known.valid and known.valid.measured and known.last and known.last.measured
+        coverages = [Certificate.from_json(one.measured.document).coverage for one in (known.valid, known.last)]
+    assert [coverage.kv_cache_dtype for coverage in coverages] == ["float32", "int8"]
+    assert coverages[0] == served.coverage(subject)
+
+
+def test_refusals_are_words(run: Run, tmp_path: Path) -> None:
+    other = make_checkpoint(tmp_path / "other", intermediate_size=128)
+    for arguments, words in (
+        (("nosuch",), "no adapter 'nosuch'"),
+        (("./nosuch",), "has no adapter_config.json"),
+        (("--reference", other), "intermediate_size is 128 instead of 96"),
+        (("--prompts", tmp_path / "nosuch"), "cannot be read"),
+        (("--keep", "--prompts", tmp_path / "prompts.txt"), "give its name"),
+    ):
+        code, out, err = run("certify", *arguments)
+        assert code == 2 and out == "" and words in err and "Traceback" not in err
+
+
+def test_prompt_files(tmp_path: Path) -> None:
+    file = tmp_path / "prompts"
+    for text, expected in (
+        ("one\n\n two \n", ["one", " two "]),
+        (' ["of\\ntwo lines", "b"]', ["of\ntwo lines", "b"]),
+    ):
+        file.write_text(text)
+        assert read_prompt_file(file) == expected
+    for text in ('["a", 1]', '["a"'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match="prompts"):
+            read_prompt_file(file)
