@@ -21,7 +21,8 @@ def test_every_package_is_linked() -> None:
 
 
 def test_api_process_imports_no_torch() -> None:
-    engine = "loraplex.engine.client, loraplex.engine.certificate, loraplex.engine.certify_process"
-    modules = f"loraplex.web.app, loraplex.registry, {engine}, loraplex.lora.manifest"
+    engine = ("client", "certificate", "certify_process", "certify.prompts")
+    theirs = ", ".join(f"loraplex.engine.{module}" for module in engine)
+    modules = f"loraplex.web.app, loraplex.registry, {theirs}, loraplex.lora.manifest"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

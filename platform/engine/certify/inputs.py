@@ -73,7 +73,7 @@ class AdapterFiles:
 def open_adapter(job: CertifyJob, base: BaseSignature, scratch: ExitStack) -> AdapterFiles | None:
     """As it is served on `base`; None where the job is about the base alone. `scratch` holds what is converted.
 
-    ValueError when its files are refused, are others than the job's, or are of a kind no certificate covers.
+    ValueError when its files are refused or are others than the job's.
     """
     if job.adapter is None:
         return None
@@ -84,11 +84,6 @@ def open_adapter(job: CertifyJob, base: BaseSignature, scratch: ExitStack) -> Ad
         raise ValueError(
             f"the files in {folder} are not those of adapter {str(job.adapter_digest)[:12]}: their digest is "
             f"{digest[:12]}; they have changed since"
-        )
-    if files.manifest.invocation_tokens:
-        raise ValueError(
-            "the adapter is an activated LoRA, which acts from its invocation tokens on; certificates cover adapters "
-            "that act on the whole prompt"
         )
     return AdapterFiles(files.folder, files.manifest, base)
 

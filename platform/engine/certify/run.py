@@ -24,7 +24,7 @@ from ..tokenizer import Tokenizer
 from .compare import Comparison, log_probabilities
 from .inputs import AdapterFiles, ReferenceFiles, open_adapter, open_reference, reopen_adapter
 from .merged import MergedAdapter
-from .prompts import MOST_TOKENS, generated_prompts, read_prompts
+from .prompts import MOST_TOKENS, Prompt, generated_prompts, read_prompts
 from .reference import Reference
 from .served import ServedModel, ServedStream, load_adapter, make_batches
 
@@ -44,9 +44,11 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
     device = choose_device(_engine_config(job), config)
     cache_dtype = choose_cache_dtype(job.kv_cache_dtype, device.stored_dtype)
     texts = generated_prompts() if job.prompts is None else job.prompts
-    prompts = read_prompts(texts, Tokenizer(folder), config.vocab_size, config.max_position_embeddings - 1)
     with torch.inference_mode(), ExitStack() as scratch:
         adapter = open_adapter(job, base, scratch)
+        invocation = () if adapter is None else adapter.manifest.invocation_tokens
+        longest = config.max_position_embeddings - 1
+        prompts = read_prompts(texts, Tokenizer(folder), config.vocab_size, longest, invocation)
         streams = _Streams(_Parts(reference, folder, device, cache_dtype, adapter), prompts)
         streams.advance(report)
         weights, kv_cache, both = streams.compare(report)
@@ -86,7 +88,7 @@ class _Parts:
 class _Streams:
     """The prompts in the reference, and through the served path with either, or both, of its two roundings."""
 
-    def __init__(self, parts: _Parts, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, parts: _Parts, prompts: Sequence[Prompt]) -> None:
         reference, adapter = parts.reference, parts.adapter
         own = None if adapter is None else reopen_adapter(adapter, reference)
         merged = MergedAdapter.none() if own is None else own.merged()
@@ -116,14 +118,14 @@ class _Streams:
         """The served weights alone, the served KV cache alone, both."""
         report((self._num_layers + 0.5) / (self._num_layers + 1), "comparing probabilities")
         comparisons = Comparison(), Comparison(), Comparison()
-        head, hidden = self._reference.head(), torch.cat([self._reference.hidden(n) for n in range(len(self._prompts))])
-        targets = torch.tensor([token for prompt in self._prompts for token in prompt[1:]])
+        head, (hidden, active) = self._reference.head(), self._reference.outputs()
+        targets = torch.tensor([token for prompt in self._prompts for token in prompt.token_ids[1:]])
         first = 0
         for logits in zip(
             *(stream.logits(ROWS) for stream in (self._weights, self._kv_cache, self._both)), strict=True
         ):
             rows = slice(first, first := first + len(logits[0]))
-            expected = log_probabilities(head.logits(hidden[rows]))
+            expected = log_probabilities(head.logits(hidden[rows], active[rows]))
             for comparison, found in zip(comparisons, logits, strict=True):
                 comparison.add(expected, found, targets[rows])
         return comparisons

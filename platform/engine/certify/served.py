@@ -27,6 +27,7 @@ from ..model.layers import DecoderLayer
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
 from .inputs import AdapterFiles
+from .prompts import Prompt
 
 BLOCK_SIZE: Final = 16
 BATCH_TOKENS: Final = 2048
@@ -92,13 +93,16 @@ def load_adapter(model: ServedModel, adapter: AdapterFiles, dtype: torch.dtype) 
     return store.table
 
 
-def make_batches(prompts: Sequence[Sequence[int]], table: PageTable | None) -> list[Batch]:
+def make_batches(prompts: Sequence[Prompt], table: PageTable | None) -> list[Batch]:
     """The prompts in their order, some to a batch; logits are needed of all tokens but each one's last."""
-    groups: list[list[Sequence[int]]] = [[]]
+    groups: list[list[Prompt]] = [[]]
+    room = BATCH_TOKENS
     for prompt in prompts:
-        if groups[-1] and sum(map(len, groups[-1])) + len(prompt) > BATCH_TOKENS:
+        if groups[-1] and len(prompt.token_ids) > room:
             groups.append([])
+            room = BATCH_TOKENS
         groups[-1].append(prompt)
+        room -= len(prompt.token_ids)
     return [_batch(group, table) for group in groups]
 
 
@@ -123,22 +127,21 @@ class ServedStream:
                 yield self._ends.end(x, residual, replace(batch, sample_rows=rows))
 
 
-def _batch(prompts: Sequence[Sequence[int]], table: PageTable | None) -> Batch:
-    counts = np.array([len(prompt) for prompt in prompts])
+def _batch(prompts: Sequence[Prompt], table: PageTable | None) -> Batch:
+    counts = np.array([len(prompt.token_ids) for prompt in prompts])
     tables = _block_tables(counts)
-    _, positions, slots, starts, lengths = lay_out(counts, np.zeros_like(counts), tables, BLOCK_SIZE)
-    tokens = len(positions)
-    rows = np.delete(np.arange(tokens), starts[1:] - 1)
-    every = torch.zeros(tokens, dtype=torch.int32), torch.ones(tokens)
+    owners, positions, slots, starts, lengths = lay_out(counts, np.zeros_like(counts), tables, BLOCK_SIZE)
+    acts = positions >= np.array([prompt.start for prompt in prompts])[owners]
+    token_slots = torch.from_numpy(np.where(acts, 0, -1).astype(np.int32))
     return Batch(
-        token_ids=torch.tensor([token for prompt in prompts for token in prompt]),
+        token_ids=torch.tensor([token for prompt in prompts for token in prompt.token_ids]),
         positions=torch.from_numpy(positions),
         slot_mapping=torch.from_numpy(slots),
         query_starts=torch.from_numpy(starts),
         context_lengths=torch.from_numpy(lengths),
         block_tables=torch.from_numpy(tables),
-        sample_rows=torch.from_numpy(rows),
-        lora=None if table is None else LoraBatch.build(table, *every),
+        sample_rows=torch.from_numpy(np.delete(np.arange(len(positions)), starts[1:] - 1)),
+        lora=None if table is None else LoraBatch.build(table, token_slots, torch.ones(len(positions))),
     )
 
 

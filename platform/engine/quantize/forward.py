@@ -33,6 +33,13 @@ def linears_of(place: str) -> tuple[str, ...]:
     return tuple(f"{place.split('.')[0]}.{kind}" for kind in shared[place])
 
 
+def plain_linear(tensors: LayerTensors, name: str, x: torch.Tensor) -> torch.Tensor:
+    """x [..., in] -> [..., out]."""
+    return F.linear(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+
+
+Linear = Callable[[LayerTensors, str, torch.Tensor], torch.Tensor]
+"""What `plain_linear` is: the linear `name` of the layer on x [S, L, in]."""
 Observe = Callable[[str, torch.Tensor], None]
 """Gets each of INPUTS and what was read there, [S * L, in]."""
 
@@ -45,6 +52,7 @@ class LayerForward:
     layer: int
     tables: RopeTables
     """Cosines and sines [at least L, D / 2]."""
+    linear: Linear = plain_linear
 
     def apply(self, tensors: LayerTensors, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
         """x [S, L, C] -> [S, L, C], the residual stream after this layer."""
@@ -52,13 +60,13 @@ class LayerForward:
         x = x + self._attention(tensors, self._norm(tensors["input_layernorm.weight"], x), see)
         normed = self._norm(tensors["post_attention_layernorm.weight"], x)
         see(GATE_UP, normed.flatten(0, 1))
-        inner = F.silu(_linear(tensors, "mlp.gate_proj", normed)) * _linear(tensors, "mlp.up_proj", normed)
+        inner = F.silu(self.linear(tensors, "mlp.gate_proj", normed)) * self.linear(tensors, "mlp.up_proj", normed)
         see(DOWN, inner.flatten(0, 1))
-        return x + _linear(tensors, "mlp.down_proj", inner)
+        return x + self.linear(tensors, "mlp.down_proj", inner)
 
     def _attention(self, tensors: LayerTensors, x: torch.Tensor, see: Observe) -> torch.Tensor:
         see(QKV, x.flatten(0, 1))
-        query, key, value = (self._heads(_linear(tensors, f"self_attn.{part}_proj", x)) for part in "qkv")
+        query, key, value = (self._heads(self.linear(tensors, f"self_attn.{part}_proj", x)) for part in "qkv")
         if self.config.qk_norm:
             query = self._norm(tensors["self_attn.q_norm.weight"], query)
             key = self._norm(tensors["self_attn.k_norm.weight"], key)
@@ -66,7 +74,7 @@ class LayerForward:
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=self._mask(x), enable_gqa=True)
         mixed = mixed.transpose(1, 2).flatten(2)
         see(OUTPUT, mixed.flatten(0, 1))
-        return _linear(tensors, "self_attn.o_proj", mixed)
+        return self.linear(tensors, "self_attn.o_proj", mixed)
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         """[S, L, heads * D] -> [S, heads, L, D]."""
@@ -90,7 +98,3 @@ class LayerForward:
 
 def rms_norm(weight: torch.Tensor, x: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
-
-
-def _linear(tensors: LayerTensors, name: str, x: torch.Tensor) -> torch.Tensor:
-    return F.linear(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))

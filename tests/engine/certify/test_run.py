@@ -18,6 +18,7 @@ from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.sampler import Sampler
 from loraplex.engine.tokenizer import Tokenizer
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
+from tests.engine.model.test_kinds import offsets
 
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "Select name from users;", "1 2 3 " * 30]
 QUANTIZED: dict[str, Any] = {"quantization": "int4", "head_quantization": "int8", "kv_cache_dtype": "fp8_e4m3"}
@@ -40,7 +41,9 @@ def prompts(base: Path) -> list[list[int]]:
 @torch.inference_mode()
 def reference_logits(base: Path, adapter: Path | None) -> torch.Tensor:
     model = reference_model(base, {} if adapter is None else {"some": adapter})
-    return torch.cat([model(input_ids=torch.tensor([prompt])).logits[0, :-1] for prompt in prompts(base)])
+    made = prompts(base)
+    answers = [model(input_ids=torch.tensor([prompt]), **offsets(model, prompt, 0)) for prompt in made]
+    return torch.cat([answer.logits[0, :-1] for answer in answers])
 
 
 def served_logits(model: Path, adapter: Path | None, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> torch.Tensor:
@@ -166,7 +169,6 @@ def test_what_cannot_be_certified_is_refused_in_words(base: Path, dora: Path, tm
     quantize_checkpoint(base, tmp_path / "fp8", QuantizeOptions(scheme="fp8", calibration_tokens=1536))
     wider = make_checkpoint(tmp_path / "wider", "qwen2", intermediate_size=128, num_hidden_layers=3)
     other_family = make_checkpoint(tmp_path / "llama", "llama")
-    activated = make_adapter(tmp_path / "alora", base, alora_invocation_tokens=[310])
     misfit = make_adapter(tmp_path / "misfit", wider)
     job = CertifyJob(str(base), prompts=TEXTS)
     for refused, words in (
@@ -177,7 +179,6 @@ def test_what_cannot_be_certified_is_refused_in_words(base: Path, dora: Path, tm
         (replace(job, reference=str(tmp_path)), "no config.json"),
         (replace(job, quantization="int5"), "'int5' is not supported"),
         (replace(job, kv_cache_dtype="fp4"), "'fp4' is not supported"),
-        (replace(job, adapter=str(activated)), "activated LoRA"),
         (replace(job, adapter=str(misfit)), "misfit"),
         (replace(job, adapter=str(tmp_path)), "has no adapter_config.json"),
         (replace(job, adapter=str(dora), adapter_digest="0" * 64), "have changed since"),
@@ -188,9 +189,31 @@ def test_what_cannot_be_certified_is_refused_in_words(base: Path, dora: Path, tm
             certify(refused)
 
 
+def test_an_activated_adapter_acts_from_the_middle_of_prompts(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = make_adapter(tmp_path / "alora", base, alora_invocation_tokens=[310, 311])
+    [first, *_] = made = read_prompts(TEXTS, Tokenizer(base), 320, 127, (310, 311))
+    assert 0 < first.start < len(first.token_ids) - 2 and first.token_ids[first.start :][:2] == [310, 311]
+    found = certify(CertifyJob(str(base), adapter=str(adapter), prompts=TEXTS, **QUANTIZED))
+    monkeypatch.setattr(f"{__name__}.prompts", lambda base: [prompt.token_ids for prompt in made])
+    served = served_logits(base, adapter, monkeypatch, **QUANTIZED)
+    assert_near(found.both, figures(reference_logits(base, adapter), served, base))
+
+
+def test_prompts_with_invocation_tokens_stay_as_they_are(base: Path) -> None:
+    tokenizer = Tokenizer(base)
+    [prompt] = read_prompts(TEXTS[:1], tokenizer, 320, 127)
+    sought = prompt.token_ids[4:6]
+    assert read_prompts(TEXTS[:1], tokenizer, 320, 127, sought) == [replace(prompt, start=4)]
+    with pytest.raises(ValueError, match="no room"):
+        read_prompts(TEXTS[:1], tokenizer, 320, 8, list(range(300, 308)))
+
+
 def test_prompts_are_cut_and_unknown_tokens_refused(base: Path) -> None:
     tokenizer = Tokenizer(base)
-    assert [len(prompt) for prompt in read_prompts(["word " * 2000, ""], tokenizer, 320, 10**6)] == [MOST_TOKENS]
+    [prompt] = read_prompts(["word " * 2000, ""], tokenizer, 320, 10**6)
+    assert len(prompt.token_ids) == MOST_TOKENS and prompt.start == 0
     with pytest.raises(ValueError, match="the model knows only 100"):
         read_prompts(TEXTS, tokenizer, 100, 128)
 
