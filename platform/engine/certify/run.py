@@ -22,7 +22,7 @@ from ..kv_cache import cache_dtype_name, choose_cache_dtype
 from ..model.config import ModelConfig, base_signature
 from ..tokenizer import Tokenizer
 from .compare import Comparison, log_probabilities
-from .inputs import AdapterFiles, ReferenceFiles, open_adapter, open_reference, reopen_adapter
+from .inputs import OpenedAdapter, ReferenceFiles, open_adapter, open_reference, reopen_adapter
 from .merged import MergedAdapter
 from .prompts import MOST_TOKENS, Prompt, generated_prompts, read_prompts
 from .reference import Reference
@@ -82,7 +82,7 @@ class _Parts:
     device: Device
     """What the served model's weights become."""
     cache_dtype: torch.dtype
-    adapter: AdapterFiles | None
+    adapter: OpenedAdapter | None
 
 
 class _Streams:

@@ -25,7 +25,7 @@ from ..model.decoder import DecoderLoader
 from ..model.layers import DecoderLayer
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
-from .inputs import AdapterFiles
+from .inputs import OpenedAdapter
 from .prompts import Prompt
 
 BLOCK_SIZE: Final = 16
@@ -76,7 +76,7 @@ class LayerwiseModules:
         return self._modules
 
 
-def load_adapter(model: ServedModel, adapter: AdapterFiles, dtype: torch.dtype) -> PageTable:
+def load_adapter(model: ServedModel, adapter: OpenedAdapter, dtype: torch.dtype) -> PageTable:
     """Its pages in `dtype`, in slot 0 of a table for it alone. ValueError says why it cannot be served."""
     folder, base, modules = adapter.folder, adapter.base, LayerwiseModules(model)
     store = PageStore(base, 0, 1, dtype, torch.device("cpu"))
