@@ -11,7 +11,7 @@ import torch
 
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.pool import AdapterPool
-from loraplex.quant.online import AWQ
+from loraplex.quant.online_words import AWQ
 
 from .admission import Limits
 from .attention.cpu import CpuAttention
@@ -64,6 +64,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         device = choose_device(config, model)
         weights_cache = open_weights_cache(config)
         cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
+    words = quantization_words(model, config.quantization, config.head_quantization, config.dtype)
     if config.quantization == AWQ:
         folder = awq_checkpoint(folder, model, weights_cache, stages.tell)
         model = ModelConfig.from_folder(folder)
@@ -87,7 +88,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
     scheduler = Scheduler(limits, BlockPool(plan.num_blocks, config.block_size), adapters)
     runner = ModelRunner(decoder, cache, adapters, sampler, config.block_size)
     core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters))
-    info = _info(config, model, device, cache_dtype, scales, plan, decoder, max_model_len, stages.seconds)
+    info = _info(config, model, device, words, cache_dtype, scales, plan, decoder, max_model_len, stages.seconds)
     return Engine(core, adapters, cache, info)
 
 
@@ -185,6 +186,7 @@ def _info(
     config: EngineConfig,
     model: ModelConfig,
     device: Device,
+    quantization: str,
     cache_dtype: torch.dtype,
     scales: CacheScales,
     plan: KvCachePlan,
@@ -212,6 +214,6 @@ def _info(
         adapter_host_memory=config.adapter_host_memory,
         max_loaded_adapters=config.max_loaded_adapters,
         num_threads=device.num_threads,
-        quantization=quantization_words(model, config.quantization, config.head_quantization, config.dtype),
+        quantization=quantization,
         load_seconds=load_seconds,
     )

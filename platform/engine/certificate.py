@@ -67,7 +67,7 @@ class Coverage(_Json):
     quantization: str
     """As in EngineInfo.quantization, in words; empty where nothing is quantized."""
     kv_cache_dtype: str
-    """As in EngineInfo.kv_cache_dtype: what keys and values are stored in."""
+    """What keys and values are stored in, in the words of `engine/model/served.py: kv_cache_words`."""
     adapter: str | None
     """Digest; None: the base alone."""
     prompts: str
@@ -115,6 +115,11 @@ class CertifyJob(_Json):
     head_quantization: str = "none"
     kv_cache_dtype: str = "auto"
     dtype: str = "auto"
+    kv_cache_scales: str = "auto"
+    """As in EngineConfig, like the next three."""
+    kv_scales_file: str = ""
+    weights_cache: str = ""
+    weights_cache_bytes: int = 32 << 30
     adapter: str | None = None
     """Folder with adapter_config.json and adapter_model.safetensors; None: the base."""
     adapter_digest: str | None = None
@@ -127,7 +132,7 @@ PARTS: Final = {
     "base": "the served base",
     "reference": "the unquantized reference",
     "quantization": "the quantization",
-    "kv_cache_dtype": "the dtype of the KV cache",
+    "kv_cache_dtype": "what the KV cache stores",
     "adapter": "the adapter",
     "prompts": "the prompts",
     "version": "the version of loraplex",

@@ -83,7 +83,7 @@ async def test_what_changed_since_is_said(
     state.served_path = ServedPath(changed, state.model_folder, state.base.signature.fingerprint)
     await page.reload()
     await expect(card(page).get_by_role("status")).to_have_text("Out of date")
-    await expect(card(page)).to_contain_text("the dtype of the KV cache (float32, now fp8_e4m3)")
+    await expect(card(page)).to_contain_text("what the KV cache stores (float32, now fp8_e4m3)")
     await expect(page.get_by_role("row", name="1 current")).to_contain_text("Out of date")
 
 

@@ -8,7 +8,7 @@ from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, Figur
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.certify_process import OnProgress
 from loraplex.engine.model.config import ModelConfig, base_signature
-from loraplex.engine.model.served import kv_cache_dtype_words, quantization_words
+from loraplex.engine.model.served import kv_cache_words, quantization_words
 
 
 class FakeCertify:
@@ -42,7 +42,9 @@ class FakeCertify:
             base=base_signature(job.model).fingerprint,
             reference=base_signature(job.reference or job.model).fingerprint,
             quantization=quantization_words(model, job.quantization, job.head_quantization, job.dtype),
-            kv_cache_dtype=kv_cache_dtype_words(model, job.kv_cache_dtype, job.dtype),
+            kv_cache_dtype=kv_cache_words(
+                model, job.kv_cache_dtype, job.dtype, job.kv_cache_scales, job.kv_scales_file
+            ),
             adapter=job.adapter_digest,
             prompts=prompts_digest(prompts),
             version=loraplex.__version__,

@@ -245,7 +245,7 @@ async def test_a_removed_adapter_is_not_measured(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kv_cache_dtype": "fp8_e4m3"}, "the dtype of the KV cache (float32, now fp8_e4m3)"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "what the KV cache stores (float32, now fp8_e4m3)"),
         ({"quantization": "int4"}, "the quantization (none, now int4 rounded at load)"),
     ],
 )

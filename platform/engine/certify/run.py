@@ -7,23 +7,28 @@ model, the ends of the three, the adapter, and the hidden states of the prompts.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
 import torch
 
 import loraplex
+from loraplex.quant.online_words import AWQ
 
+from ..build import open_weights_cache
 from ..certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from ..config import EngineConfig
 from ..device import Device, choose_device
-from ..kv_cache import cache_dtype_name, choose_cache_dtype
+from ..kv_cache import choose_cache_dtype
 from ..model.config import ModelConfig, base_signature
-from ..model.served import quantization_words
+from ..model.loader import Checkpoint
+from ..model.served import kv_cache_words, quantization_words
+from ..quantize.at_start import awq_checkpoint
+from ..static_scales import CacheScales, choose_scales
 from ..tokenizer import Tokenizer
 from .compare import Comparison, log_probabilities
-from .inputs import AdapterFiles, ReferenceFiles, open_adapter, open_reference, reopen_adapter
+from .inputs import OpenedAdapter, ReferenceFiles, open_adapter, open_reference, reopen_adapter
 from .merged import MergedAdapter
 from .prompts import MOST_TOKENS, Prompt, generated_prompts, read_prompts
 from .reference import Reference
@@ -42,22 +47,21 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
     report(0.0, "reading the models")
     config, base = ModelConfig.from_folder(folder), base_signature(folder)
     reference = open_reference(job, config)
-    device = choose_device(_engine_config(job), config)
-    cache_dtype = choose_cache_dtype(job.kv_cache_dtype, device.stored_dtype)
+    served = _open_served(job, config, base.fingerprint, report)
     texts = generated_prompts() if job.prompts is None else job.prompts
     with torch.inference_mode(), ExitStack() as scratch:
         adapter = open_adapter(job, base, scratch)
         invocation = () if adapter is None else adapter.manifest.invocation_tokens
         longest = config.max_position_embeddings - 1
         prompts = read_prompts(texts, Tokenizer(folder), config.vocab_size, longest, invocation)
-        streams = _Streams(_Parts(reference, folder, device, cache_dtype, adapter), prompts)
+        streams = _Streams(reference, served, adapter, prompts)
         streams.advance(report)
         weights, kv_cache, both = streams.compare(report)
     coverage = Coverage(
         base=base.fingerprint,
         reference=reference.signature.fingerprint,
         quantization=quantization_words(config, job.quantization, job.head_quantization, job.dtype),
-        kv_cache_dtype=cache_dtype_name(cache_dtype),
+        kv_cache_dtype=kv_cache_words(config, job.kv_cache_dtype, job.dtype, job.kv_cache_scales, job.kv_scales_file),
         adapter=None if adapter is None else adapter.manifest.digest,
         prompts=prompts_digest(texts),
         version=loraplex.__version__,
@@ -75,35 +79,50 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """What is compared, once all of it was found to be possible."""
+class _Served:
+    """How the base is served."""
 
-    reference: ReferenceFiles
-    served: Path
+    folder: Path
     device: Device
-    """What the served model's weights become."""
+    """What its weights become."""
     cache_dtype: torch.dtype
-    adapter: AdapterFiles | None
+    scales: CacheScales
+
+
+def _open_served(job: CertifyJob, config: ModelConfig, fingerprint: str, report: Report) -> _Served:
+    """As build_engine chooses it all."""
+    engine, folder = _engine_config(job), Path(job.model)
+    device = choose_device(engine, config)
+    cache_dtype = choose_cache_dtype(job.kv_cache_dtype, device.stored_dtype)
+    if job.quantization == AWQ:
+        folder = awq_checkpoint(folder, config, open_weights_cache(engine), lambda words, seconds: report(0.0, words))
+        config = ModelConfig.from_folder(folder)
+        device = choose_device(engine, config)
+    return _Served(
+        folder, device, cache_dtype, choose_scales(engine, config, cache_dtype, Checkpoint(folder), fingerprint)
+    )
 
 
 class _Streams:
     """The prompts in the reference, and through the served path with either, or both, of its two roundings."""
 
-    def __init__(self, parts: _Parts, prompts: Sequence[Prompt]) -> None:
-        reference, adapter = parts.reference, parts.adapter
+    def __init__(
+        self, reference: ReferenceFiles, served: _Served, adapter: OpenedAdapter | None, prompts: Sequence[Prompt]
+    ) -> None:
         own = None if adapter is None else reopen_adapter(adapter, reference)
         merged = MergedAdapter.none() if own is None else own.merged()
         self._num_layers, self._prompts = reference.config.num_layers, prompts
         self._reference = Reference(reference.config, reference.checkpoint, merged, prompts)
         exact = choose_device(EngineConfig(model=str(reference.folder)), reference.config)
         self._exact = ServedModel(reference.folder, exact, MOST_TOKENS)
-        self._served = ServedModel(parts.served, parts.device, MOST_TOKENS)
+        self._served = ServedModel(served.folder, served.device, MOST_TOKENS)
         exact_table = None if own is None else load_adapter(self._exact, own, torch.float32)
-        served_table = None if adapter is None else load_adapter(self._served, adapter, parts.device.stored_dtype)
+        served_table = None if adapter is None else load_adapter(self._served, adapter, served.device.stored_dtype)
         served_batches = make_batches(prompts, served_table)
-        self._kv_cache = ServedStream(self._exact, make_batches(prompts, exact_table), parts.cache_dtype)
-        self._weights = ServedStream(self._served, served_batches, torch.float32)
-        self._both = ServedStream(self._served, served_batches, parts.cache_dtype)
+        rounded = served.cache_dtype, served.scales
+        self._kv_cache = ServedStream(self._exact, make_batches(prompts, exact_table), *rounded)
+        self._weights = ServedStream(self._served, served_batches, torch.float32, CacheScales())
+        self._both = ServedStream(self._served, served_batches, *rounded)
 
     def advance(self, report: Report) -> None:
         """Through all layers."""
@@ -133,10 +152,5 @@ class _Streams:
 
 
 def _engine_config(job: CertifyJob) -> EngineConfig:
-    return EngineConfig(
-        model=job.model,
-        dtype=job.dtype,
-        quantization=job.quantization,
-        head_quantization=job.head_quantization,
-        kv_cache_dtype=job.kv_cache_dtype,
-    )
+    shared = {field.name for field in fields(job)} & set(EngineConfig.__struct_fields__)
+    return EngineConfig(**{name: getattr(job, name) for name in shared})

@@ -1,5 +1,7 @@
 """How a model is served, in the words of EngineInfo, before any engine has started. No torch."""
 
+import hashlib
+from pathlib import Path
 from typing import Final
 
 from loraplex.quant.online_words import online_words
@@ -7,6 +9,7 @@ from loraplex.quant.online_words import online_words
 from .config import ModelConfig
 
 AUTO: Final = "auto"
+DYNAMIC: Final = "dynamic"
 
 
 def quantization_words(model: ModelConfig, quantization: str, head_quantization: str, dtype: str) -> str:
@@ -16,9 +19,14 @@ def quantization_words(model: ModelConfig, quantization: str, head_quantization:
     return "; ".join(filter(None, [own, online_words(quantization, head_quantization), other_dtype]))
 
 
-def kv_cache_dtype_words(model: ModelConfig, kv_cache_dtype: str, dtype: str) -> str:
-    """What `kv_cache_dtype` comes to with weights stored as `dtype` says."""
-    return stored_dtype(model, dtype) if kv_cache_dtype == AUTO else kv_cache_dtype
+def kv_cache_words(model: ModelConfig, kv_cache_dtype: str, dtype: str, scales: str, scales_file: str) -> str:
+    """What keys and values are stored in: the last two are `kv_cache_scales` and `kv_scales_file` of an EngineConfig.
+    Scales of the checkpoint are part of the base."""
+    if kv_cache_dtype == AUTO:
+        return stored_dtype(model, dtype)
+    if scales_file and scales != DYNAMIC:
+        return f"{kv_cache_dtype}, scales {hashlib.sha256(Path(scales_file).read_bytes()).hexdigest()[:16]}"
+    return kv_cache_dtype if scales == AUTO else f"{kv_cache_dtype}, {scales} scales"
 
 
 def stored_dtype(model: ModelConfig, dtype: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from loraplex.quant.online import AWQ, GROUPS, OnlineQuantization
+from loraplex.quant.online import GROUPS, OnlineQuantization
+from loraplex.quant.online_words import AWQ
 
 from ..model.config import ModelConfig
 from ..model.fingerprint import checkpoint_identity

@@ -1,17 +1,23 @@
 """What a certificate is of on this server: the base as it is served now, beside its unquantized reference."""
 
+from dataclasses import fields
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Final
 
 import loraplex
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from loraplex.engine.certify.prompts import generated_prompts
+from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
-from loraplex.engine.model.served import kv_cache_dtype_words, quantization_words
+from loraplex.engine.model.served import kv_cache_words, quantization_words
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.promotion import PromotionRule
 
 from ..settings import Settings
+
+ENGINE_FIELDS: Final = {field.name for field in fields(CertifyJob)} & set(EngineConfig.__struct_fields__)
+"""What a job and an engine must have alike."""
 
 
 class ServedPath:
@@ -26,12 +32,14 @@ class ServedPath:
 
         ValueError says why none can be: there is no reference.
         """
-        settings, model = self._settings, self._model
+        engine, model = self._settings.engine_config(self._folder), self._model
         return Coverage(
             base=self._base,
             reference=self._reference,
-            quantization=quantization_words(model, settings.quantization, settings.head_quantization, settings.dtype),
-            kv_cache_dtype=kv_cache_dtype_words(model, settings.kv_cache_dtype, settings.dtype),
+            quantization=quantization_words(model, engine.quantization, engine.head_quantization, engine.dtype),
+            kv_cache_dtype=kv_cache_words(
+                model, engine.kv_cache_dtype, engine.dtype, engine.kv_cache_scales, engine.kv_scales_file
+            ),
             adapter=subject.adapter,
             prompts=subject.prompts or _generated(),
             version=loraplex.__version__,
@@ -39,14 +47,10 @@ class ServedPath:
 
     def job(self, subject: Subject, adapter: Path | None, prompts: list[str] | None) -> CertifyJob:
         """What has to be compared. `adapter` is the folder of its files."""
-        settings = self._settings
+        settings, engine = self._settings, self._settings.engine_config(self._folder)
         return CertifyJob(
-            model=str(self._folder),
             reference=None if settings.certificate_reference is None else str(settings.certificate_reference),
-            quantization=settings.quantization,
-            head_quantization=settings.head_quantization,
-            kv_cache_dtype=settings.kv_cache_dtype,
-            dtype=settings.dtype,
+            **{name: getattr(engine, name) for name in ENGINE_FIELDS},
             adapter=None if adapter is None else str(adapter),
             adapter_digest=subject.adapter,
             prompts=prompts,
