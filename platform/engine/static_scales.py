@@ -14,6 +14,7 @@ import torch
 from .config import EngineConfig
 from .kv_cache import EIGHT_BITS, cache_dtype_name
 from .model.config import ModelConfig
+from .model.folder import FOLDED_SCALES
 from .model.loader import Checkpoint
 from .scales_file import read_scales_file
 
@@ -110,6 +111,11 @@ def _stored(config: EngineConfig, model: ModelConfig, checkpoint: Checkpoint, fi
     scales = read_scales(tensors, model.num_layers, model.num_kv_heads)
     if scales is None:
         return None
+    if (checkpoint.folder / FOLDED_SCALES).is_file():
+        raise ValueError(
+            "the checkpoint's KV-cache scales are for values that AWQ scaled, and these get their own size back as "
+            "it is loaded; use --kv-cache-scales dynamic, or make others with: loraplex calibrate-kv"
+        )
     kind = "fp8_e4m3" if scheme is None or scheme.type == "float" else scheme.type
     bits = 8 if scheme is None else scheme.bits
     return _Found(scales, kind if kind == "fp8_e4m3" and bits == 8 else f"{kind}{bits}", "the checkpoint")

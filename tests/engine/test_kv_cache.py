@@ -70,6 +70,14 @@ def test_eight_bits_hold_nearly_twice_the_tokens_of_bfloat16(name: str, head_dim
     assert wide.bfloat16_blocks == wide.num_blocks
 
 
+def test_static_scales_take_no_room_in_blocks() -> None:
+    own, static = (block_bytes(MODEL, 16, torch.int8, static_scales) for static_scales in (False, True))
+    assert static == PER_BLOCK / 2 and own == static * (16 + 2) / 16
+    config = EngineConfig(model="m", kv_cache_memory=100 * own)
+    assert plan_kv_cache(config, MODEL, 128, torch.int8, GIB, static_scales=True).num_blocks == 112
+    assert plan_kv_cache(config, MODEL, 128, torch.int8, GIB).num_blocks == 100
+
+
 def test_the_dtype_of_the_cache_is_chosen_by_name() -> None:
     assert choose_cache_dtype("auto", torch.float16) is torch.float16
     assert [cache_dtype_name(choose_cache_dtype(name, torch.float16)) for name in EIGHT_BITS] == list(EIGHT_BITS)

@@ -17,6 +17,7 @@ from loraplex.engine.config import EngineConfig
 from loraplex.engine.kv_cache import choose_cache_dtype
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.decoder import DecoderLoader
+from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.protocol import Clipping
 from loraplex.engine.scales_file import ScalesFile, read_scales_file, write_scales_file
@@ -196,6 +197,17 @@ def test_other_names_are_read(names: list[str]) -> None:
     tensors = {f"model.layers.{layer}.self_attn.{name}": scale for layer in range(3) for name in names}
     found = read_scales(tensors, layers=3, kv_heads=2)
     assert found is not None and torch.equal(found, torch.full((3, 2, 2), 0.25))
+
+
+def test_scales_of_values_that_awq_folded_are_refused(tmp_path: Path) -> None:
+    base = with_scales(tmp_path / "base", scale_tensors(), SCHEME)
+    (base / FOLDED_SCALES).parent.mkdir()
+    (base / FOLDED_SCALES).touch()
+    with pytest.raises(ValueError, match="values that AWQ scaled"):
+        choose(base)
+    file = tmp_path / "kv_scales.safetensors"
+    write_scales_file(file, ScalesFile(scale_tensors(), base_signature(base).fingerprint, "fp8_e4m3", ()))
+    assert choose(base, file=file).static is not None
 
 
 def test_static_without_any_and_unknown_words_are_refused(tmp_path: Path) -> None:

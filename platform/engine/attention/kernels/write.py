@@ -180,30 +180,28 @@ def _tile(shape: Shape, slot: int, head: int) -> int:
     return (slot // (tiles * TILE) * heads + head) * tiles + slot % (tiles * TILE) // TILE
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def _scale(
     source: Array, at: int, size: int, cache: Cache, head: int, part: int, target: int
 ) -> tuple[np.float32, int]:
     """What to divide the numbers of a key or value by (`part`), and how many of them are too large all the same."""
-    top = splat(np.float32(0))
-    for d in range(at, at + size, TILE):
-        top = farther(top, load(source, d))
     if cache.scales.size:
-        return _choose_scale(farthest(top), cache, target), 0
+        return _choose_scale(source, at, size, cache, target), 0
     scale = cache.static[part, head]
-    return scale, _count_clipped(source, at, size, farthest(top), scale, limit(cache.key))
+    return scale, _count_clipped(source, at, size, scale, limit(cache.key))
 
 
 @njit(cache=True, nogil=True)
-def _choose_scale(largest: np.float32, cache: Cache, target: int) -> np.float32:
+def _choose_scale(source: Array, at: int, size: int, cache: Cache, target: int) -> np.float32:
     """Store the scale with which a head just fits, and answer what to divide by. NaN if the head has NaN."""
-    bits = _bfloat16_above(largest / limit(cache.key))
+    bits = _bfloat16_above(_largest(source, at, size) / limit(cache.key))
     cache.scales.reshape(cache.scales.size)[target] = bits
     return np.uint32(bits << 16).view(np.float32) if bits else np.float32(1)
 
 
 @njit(cache=True, nogil=True)
-def _count_clipped(source: Array, at: int, size: int, largest: np.float32, scale: np.float32, bound: np.float32) -> int:
+def _count_clipped(source: Array, at: int, size: int, scale: np.float32, bound: np.float32) -> int:
+    largest = _largest(source, at, size)
     if largest / scale <= bound:
         return 0
     if not np.isfinite(largest):
@@ -212,6 +210,15 @@ def _count_clipped(source: Array, at: int, size: int, largest: np.float32, scale
     for d in range(at, at + size, TILE):
         count += beyond(divide(load(source, d), splat(scale)), bound)
     return count
+
+
+@njit(inline="always")
+def _largest(source: Array, at: int, size: int) -> np.float32:
+    """Of the magnitudes of a head's numbers; NaN if one is."""
+    top = splat(np.float32(0))
+    for d in range(at, at + size, TILE):
+        top = farther(top, load(source, d))
+    return np.float32(farthest(top))
 
 
 @njit(inline="always")
