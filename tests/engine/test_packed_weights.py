@@ -14,6 +14,8 @@ from loraplex.engine.config import EngineConfig
 from loraplex.engine.weights_cache import LOCK, WeightsCache
 from loraplex.quant.coded import CodedLinear
 from loraplex.quant.online import OnlineQuantization
+from loraplex.quant.packed import PackedLinear
+from loraplex.quant.packed_file import PackedWriter
 from loraplex.quant.stored_float import StoredFloatLinear
 from tests.checkpoints import make_checkpoint, reference_model
 
@@ -135,6 +137,24 @@ def test_without_room_or_wish_nothing_is_kept(base: Path, tmp_path: Path, caplog
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"weights cache .* cannot be written"):
         start(base, tmp_path / "file")
+
+
+def test_a_disk_that_fills_up_costs_only_the_copy(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    add, added = PackedWriter.add, []
+
+    def fail_later(writer: PackedWriter, name: str, packed: PackedLinear) -> None:
+        added.append(name)
+        if len(added) == 3:
+            raise OSError(28, "No space left on device")
+        add(writer, name, packed)
+
+    right = logprobs(base, quantization="int8")
+    monkeypatch.setattr(PackedWriter, "add", fail_later)
+    assert logprobs(base, quantization="int8", weights_cache=str(tmp_path / "cache")) == right
+    assert entries(tmp_path / "cache") == [] and len(added) == 3
+    assert "No space left on device" in caplog.text
 
 
 def test_one_process_writes_at_a_time(base: Path, tmp_path: Path) -> None:

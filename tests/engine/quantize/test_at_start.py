@@ -1,5 +1,7 @@
 """`quantization="awq"`: the base is quantized at the first start, kept, and served as its quantized checkpoint is."""
 
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ from safetensors.torch import load_file
 from loraplex import LLM, SamplingParams
 from loraplex.engine.build import build_engine
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.quantize import at_start
+from loraplex.engine.quantize.at_start import awq_checkpoint
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
-from loraplex.engine.weights_cache import LOCK
+from loraplex.engine.weights_cache import LOCK, WeightsCache
 from tests.checkpoints import make_adapter, make_checkpoint
 
 from .test_served import unfolded
@@ -111,6 +115,23 @@ def test_what_was_interrupted_is_begun_anew(base: Path, cache: Path, tmp_path: P
     assert any(stage.startswith("awq: perplexity") for stage in start(base, tmp_path, weights_cache_bytes=limit))
     assert {path.name for path in tmp_path.iterdir()} == {LOCK, kept.name}
     assert load_file(tmp_path / kept.name / "model.safetensors").keys()
+
+
+def test_of_two_that_start_at_once_one_quantizes(
+    base: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other waits, and takes what has been made by then."""
+    [kept] = checkpoints(cache)
+    monkeypatch.setattr(at_start, "quantize_checkpoint", lambda *arguments: pytest.fail("it was quantized twice"))
+    first, second = (WeightsCache(tmp_path, 1 << 30) for _ in range(2))
+    config = ModelConfig.from_folder(base)
+    with ThreadPoolExecutor() as pool:
+        with first.turn(wait=True):
+            waiting = pool.submit(awq_checkpoint, base, config, second, lambda words, seconds: None)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.5)
+            shutil.copytree(kept, first.path(kept.name))
+        assert waiting.result(timeout=60) == tmp_path / kept.name
 
 
 def test_the_head_may_be_quantized_too(base: Path, cache: Path, tmp_path: Path) -> None:
