@@ -59,7 +59,7 @@ def open_reference(job: CertifyJob, served: ModelConfig) -> ReferenceFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterFiles:
+class OpenedAdapter:
     """An adapter as one of the base it is read for."""
 
     folder: Path
@@ -70,7 +70,7 @@ class AdapterFiles:
         return MergedAdapter(self.manifest.modules, safe_open(self.folder / WEIGHTS_FILE, framework="pt").get_tensor)
 
 
-def open_adapter(job: CertifyJob, base: BaseSignature, scratch: ExitStack) -> AdapterFiles | None:
+def open_adapter(job: CertifyJob, base: BaseSignature, scratch: ExitStack) -> OpenedAdapter | None:
     """As it is served on `base`; None where the job is about the base alone. `scratch` holds what is converted.
 
     ValueError when its files are refused or are others than the job's.
@@ -85,14 +85,14 @@ def open_adapter(job: CertifyJob, base: BaseSignature, scratch: ExitStack) -> Ad
             f"the files in {folder} are not those of adapter {str(job.adapter_digest)[:12]}: their digest is "
             f"{digest[:12]}; they have changed since"
         )
-    return AdapterFiles(files.folder, files.manifest, base)
+    return OpenedAdapter(files.folder, files.manifest, base)
 
 
-def reopen_adapter(adapter: AdapterFiles, reference: ReferenceFiles) -> AdapterFiles:
+def reopen_adapter(adapter: OpenedAdapter, reference: ReferenceFiles) -> OpenedAdapter:
     """The same adapter as one of the reference, whose head may be tied where the served one's is not."""
     config = (adapter.folder / CONFIG_FILE).read_bytes()
     inspection = inspect_adapter(config, adapter.folder / WEIGHTS_FILE, reference.signature)
     if inspection.manifest is None:
         reasons = "; ".join(finding.message for finding in inspection.failures())
         raise ValueError(f"the adapter does not fit the reference {reference.folder}: {reasons}")
-    return AdapterFiles(adapter.folder, inspection.manifest, reference.signature)
+    return OpenedAdapter(adapter.folder, inspection.manifest, reference.signature)

@@ -23,7 +23,7 @@ from ..model.config import ModelConfig, base_signature
 from ..model.served import quantization_words
 from ..tokenizer import Tokenizer
 from .compare import Comparison, log_probabilities
-from .inputs import AdapterFiles, ReferenceFiles, open_adapter, open_reference, reopen_adapter
+from .inputs import OpenedAdapter, ReferenceFiles, open_adapter, open_reference, reopen_adapter
 from .merged import MergedAdapter
 from .prompts import MOST_TOKENS, Prompt, generated_prompts, read_prompts
 from .reference import Reference
@@ -83,7 +83,7 @@ class _Parts:
     device: Device
     """What the served model's weights become."""
     cache_dtype: torch.dtype
-    adapter: AdapterFiles | None
+    adapter: OpenedAdapter | None
 
 
 class _Streams:

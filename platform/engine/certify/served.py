@@ -14,7 +14,6 @@ from loraplex.lora.pages import PageStore
 from loraplex.lora.values import Bits
 from loraplex.lora.weights import load_pages, read_contents
 
-from ..attention.backend import AttentionBackend
 from ..base_modules import DecoderModules
 from ..batch import Batch
 from ..build import reserve_cache
@@ -26,7 +25,7 @@ from ..model.decoder import DecoderLoader
 from ..model.layers import DecoderLayer
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
-from .inputs import AdapterFiles
+from .inputs import OpenedAdapter
 from .prompts import Prompt
 
 BLOCK_SIZE: Final = 16
@@ -77,7 +76,7 @@ class LayerwiseModules:
         return self._modules
 
 
-def load_adapter(model: ServedModel, adapter: AdapterFiles, dtype: torch.dtype) -> PageTable:
+def load_adapter(model: ServedModel, adapter: OpenedAdapter, dtype: torch.dtype) -> PageTable:
     """Its pages in `dtype`, in slot 0 of a table for it alone. ValueError says why it cannot be served."""
     folder, base, modules = adapter.folder, adapter.base, LayerwiseModules(model)
     store = PageStore(base, 0, 1, dtype, torch.device("cpu"))
@@ -110,15 +109,16 @@ class ServedStream:
     """The prompts on their way through a served model, with keys and values in a cache of one dtype."""
 
     def __init__(self, model: ServedModel, batches: Sequence[Batch], cache_dtype: torch.dtype) -> None:
-        blocks = max(int(batch.block_tables.max()) + 1 for batch in batches)
-        self._cache: AttentionBackend = reserve_cache(model.config, cache_dtype, blocks, BLOCK_SIZE)
-        self._ends, self._batches = model.ends, batches
+        self._config, self._ends, self._batches, self._cache_dtype = model.config, model.ends, batches, cache_dtype
         self._states = [(x := model.ends.begin(batch), torch.zeros_like(x)) for batch in batches]
 
     def advance(self, layer: DecoderLayer) -> None:
-        """Every batch through the next layer. The blocks of the cache are used anew for each."""
+        """Every batch through the next layer, one after the other in its part of a cache. The other layers' parts are
+        never touched, so they take no memory."""
+        blocks = max(int(batch.block_tables.max()) + 1 for batch in self._batches)
+        cache = reserve_cache(self._config, self._cache_dtype, blocks, BLOCK_SIZE)
         for number, (batch, (x, residual)) in enumerate(zip(self._batches, self._states, strict=True)):
-            self._states[number] = layer.apply(x, residual, batch, self._cache), residual
+            self._states[number] = layer.apply(x, residual, batch, cache), residual
 
     def logits(self, most_rows: int) -> Iterator[torch.Tensor]:
         """After the last layer: [at most `most_rows`, V] float32, batch after batch."""
