@@ -13,9 +13,12 @@ from loraplex import LLM, SamplingParams
 from loraplex.engine.certificate import Certificate, CertifyJob, Figures, prompts_digest
 from loraplex.engine.certify.prompts import GENERATED, MOST_TOKENS, generated_prompts, read_prompts
 from loraplex.engine.certify.run import certify
+from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.sampler import Sampler
+from loraplex.engine.scales_file import ScalesFile, write_scales_file
+from loraplex.engine.static_scales import scale_name
 from loraplex.engine.tokenizer import Tokenizer
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
 from tests.engine.model.test_kinds import offsets
@@ -107,6 +110,25 @@ def test_each_rounding_alone_and_both_are_what_the_engine_computes(
     assert certificate.both.perplexity - certificate.both.perplexity_delta == pytest.approx(
         certificate.reference_perplexity
     )
+
+
+def test_awq_and_static_scales_are_certified_as_they_are_served(
+    base: Path, dora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, file = ModelConfig.from_folder(base), tmp_path / "kv_scales.safetensors"
+    scale = torch.full((config.num_kv_heads,), 2.0**-9)  # half of what the keys need
+    names = [scale_name(layer, part) for layer in range(config.num_layers) for part in "kv"]
+    tensors = {name: scale.clone() for name in names}
+    write_scales_file(file, ScalesFile(tensors, base_signature(base).fingerprint, "fp8_e4m3", ()))
+    settings: dict[str, Any] = {"quantization": "awq", "weights_cache": str(tmp_path / "kept")}
+    settings |= {"kv_cache_dtype": "fp8_e4m3", "kv_scales_file": str(file)}
+    certificate = certify(CertifyJob(str(base), adapter=str(dora), prompts=TEXTS, **settings))
+    served = served_logits(base, dora, monkeypatch, **settings)
+    assert_near(certificate.both, figures(reference_logits(base, dora), served, base))
+    assert certificate.coverage.quantization == "awq at the first start"
+    own = certify(CertifyJob(str(base), prompts=TEXTS[:1], **(settings | {"kv_cache_scales": "dynamic"})))
+    static = certify(CertifyJob(str(base), prompts=TEXTS[:1], **settings))
+    assert len(own.coverage.changes(static.coverage)) == 1 and own.kv_cache != static.kv_cache
 
 
 def test_without_rounding_there_is_no_difference(base: Path, dora: Path) -> None:
