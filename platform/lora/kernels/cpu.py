@@ -6,18 +6,17 @@ numba has no 16-bit floats: uint16 stands for bfloat16 bits, int16 for float16 b
 multiply-adds per lane in a fixed order, so a token's result does not depend on its neighbours, bit for bit.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import njit, prange, types
-from numba.core import cgutils, config
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-_features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
-LANES: Final = 16 if "+avx512f" in _features else 8 if "+avx2" in _features else 4
+from .expand_one import expand_one
+from .vector_code import FLOAT, FLOATS, INT, LANES, VectorCode, data_of
+
 PAGE: Final = 8
 """Ranks of one page."""
 VECTORS: Final = 4
@@ -28,7 +27,7 @@ WHOLE_PAGE: Final = 3
 """Most tokens whose sums with all ranks of a page the registers hold; of more, those with half the page."""
 LONG_ROW: Final = 2048
 """Inputs from which on x is read from too far away to be read twice, for one half of a page after the other."""
-COLUMNS: Final = 2 * VECTORS * LANES
+COLUMNS: Final = 8 * VECTORS * LANES
 """Columns of y in one work item of expand."""
 TOKENS: Final = 48
 """Most tokens of one work item; a multiple of every tile."""
@@ -37,119 +36,6 @@ LINE: Final = 64
 """Bytes of a cache line."""
 AHEAD: Final = 4 * VECTORS * LANES
 """How many columns ahead expand prefetches."""
-
-_FLOAT, _INT, _INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
-_FLOATS, _WORDS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT32, LANES)
-_SHORTS, _HALVES = ir.VectorType(ir.IntType(16), LANES), ir.VectorType(ir.HalfType(), LANES)
-
-
-def _words(value: int) -> Any:
-    return ir.Constant(_WORDS, [value] * LANES)
-
-
-class _Code:
-    """Writes LLVM vector code: loads and stores of any of the four dtypes as fp32 vectors."""
-
-    def __init__(self, builder: Any) -> None:
-        self.builder = builder
-
-    def call(self, name: str, result: Any, *arguments: Any) -> Any:
-        function_type = ir.FunctionType(result, [argument.type for argument in arguments])
-        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, function_type, name), arguments)
-
-    def at(self, address: Any, index: Any, dtype: Any) -> Any:
-        return self.builder.add(address, self.builder.mul(index, _INT(dtype.bitwidth // 8)))
-
-    def splat(self, scalar: Any, vector: Any) -> Any:
-        undefined = ir.Constant(vector, ir.Undefined)
-        first = self.builder.insert_element(undefined, scalar, _INT32(0))
-        return self.builder.shuffle_vector(first, undefined, _words(0))
-
-    def scalar(self, address: Any, kind: Any) -> Any:
-        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
-
-    def mask(self, count: Any) -> Any:
-        """True in the first `count` lanes."""
-        limit = self.splat(self.builder.trunc(count, _INT32), _WORDS)
-        return self.builder.icmp_signed("<", ir.Constant(_WORDS, list(range(LANES))), limit)
-
-    def load(self, address: Any, dtype: Any, mask: Any = None) -> Any:
-        """LANES values from `address` as fp32, zero where the mask is false."""
-        stored = _FLOATS if dtype == types.float32 else _SHORTS
-        pointer = self.builder.inttoptr(address, stored.as_pointer())
-        if mask is None:
-            value = self.builder.load(pointer)
-            value.align = dtype.bitwidth // 8
-        else:
-            name = f"llvm.masked.load.v{LANES}{'f32' if stored is _FLOATS else 'i16'}.p0"
-            value = self.call(name, stored, pointer, _INT32(dtype.bitwidth // 8), mask, ir.Constant(stored, None))
-        return self._widen(value, dtype)
-
-    def store(self, value: Any, address: Any, dtype: Any, mask: Any) -> None:
-        narrow = self._narrow(value, dtype)
-        pointer = self.builder.inttoptr(address, narrow.type.as_pointer())
-        name = f"llvm.masked.store.v{LANES}{'f32' if dtype == types.float32 else 'i16'}.p0"
-        self.call(name, ir.VoidType(), narrow, pointer, _INT32(dtype.bitwidth // 8), mask)
-
-    def _widen(self, value: Any, dtype: Any) -> Any:
-        if dtype == types.float32:
-            return value
-        if dtype == types.int16:
-            return self.builder.fpext(self.builder.bitcast(value, _HALVES), _FLOATS)
-        return self.builder.bitcast(self.builder.shl(self.builder.zext(value, _WORDS), _words(16)), _FLOATS)
-
-    def _narrow(self, value: Any, dtype: Any) -> Any:
-        """Round to nearest, ties to even."""
-        if dtype == types.float32:
-            return value
-        if dtype == types.int16:
-            return self.builder.bitcast(self.builder.fptrunc(value, _HALVES), _SHORTS)
-        bits = self.builder.bitcast(value, _WORDS)
-        odd = self.builder.and_(self.builder.lshr(bits, _words(16)), _words(1))
-        rounded = self.builder.add(bits, self.builder.add(odd, _words(0x7FFF)))
-        quiet = self.builder.or_(bits, _words(0x400000))
-        kept = self.builder.select(self.builder.fcmp_unordered("uno", value, value), quiet, rounded)
-        return self.builder.trunc(self.builder.lshr(kept, _words(16)), _SHORTS)
-
-    def prefetch(self, address: Any) -> None:
-        pointer = self.builder.inttoptr(address, ir.IntType(8).as_pointer())
-        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, _INT32(0), _INT32(2), _INT32(1))
-
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return self.call(f"llvm.fma.v{LANES}f32", _FLOATS, a, b, c)
-
-    def total(self, value: Any) -> Any:
-        """Sum of the lanes, halves first."""
-        width = LANES
-        while width > 1:
-            width //= 2
-            order = ir.Constant(_WORDS, [(lane + width) % LANES for lane in range(LANES)])
-            value = self.builder.fadd(value, self.builder.shuffle_vector(value, value, order))
-        return self.builder.extract_element(value, _INT32(0))
-
-    def loop(self, count: Any, initial: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        """Run body(index, sums) -> sums `count` times."""
-        before = self.builder.block
-        test, repeat, after = (self.builder.append_basic_block(name) for name in ("test", "repeat", "after"))
-        self.builder.branch(test)
-        self.builder.position_at_end(test)
-        index = self.builder.phi(_INT)
-        sums = [self.builder.phi(_FLOATS) for _ in initial]
-        self.builder.cbranch(self.builder.icmp_signed("<", index, count), repeat, after)
-        self.builder.position_at_end(repeat)
-        results = body(index, sums)
-        for phi, first, result in zip(
-            [index, *sums], [_INT(0), *initial], [self.builder.add(index, _INT(1)), *results], strict=True
-        ):
-            phi.add_incoming(first, before)
-            phi.add_incoming(result, self.builder.block)
-        self.builder.branch(test)
-        self.builder.position_at_end(after)
-        return sums
-
-
-def _data(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
-    return builder.ptrtoint(context.make_array(array_type)(context, builder, array).data, _INT)
 
 
 @intrinsic
@@ -163,15 +49,15 @@ def _shrink_tile(
     count = PAGE if len(tokens) <= WHOLE_PAGE else PAGE // 2
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _Code(builder)
+        code = VectorCode(builder)
         page, ahead = (
-            code.at(_data(context, builder, arena, arguments[0]), start, arena.dtype) for start in arguments[1:3]
+            code.at(data_of(context, builder, arena, arguments[0]), start, arena.dtype) for start in arguments[1:3]
         )
-        inputs, data = arguments[3], _data(context, builder, x, arguments[4])
+        inputs, data = arguments[3], data_of(context, builder, x, arguments[4])
         unpacked = [cgutils.unpack_tuple(builder, value, len(tokens)) for value in arguments[5:]]
         lines = count * LANES * arena.dtype.bitwidth // 8 // LINE
         rows = [code.at(data, builder.mul(token, inputs), x.dtype) for token in unpacked[0]]
-        ranks = [code.at(page, builder.mul(inputs, _INT(rank)), arena.dtype) for rank in range(count)]
+        ranks = [code.at(page, builder.mul(inputs, INT(rank)), arena.dtype) for rank in range(count)]
 
         def body(position: Any, sums: list[Any], mask: Any = None) -> list[Any]:
             vectors = [code.load(code.at(row, position, x.dtype), x.dtype, mask) for row in rows]
@@ -182,24 +68,22 @@ def _shrink_tile(
                 results += [code.fma(weights, vector, cell) for vector, cell in zip(vectors, cells, strict=True)]
             return results
 
-        zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * (count * len(rows))
-        full = builder.sdiv(inputs, _INT(LANES))
+        zeros = [ir.Constant(FLOATS, [0.0] * LANES)] * (count * len(rows))
+        full = builder.sdiv(inputs, INT(LANES))
 
         def full_body(index: Any, sums: list[Any]) -> list[Any]:
             for line in range(lines):
                 code.prefetch(
-                    builder.add(
-                        ahead, builder.mul(builder.add(builder.mul(index, _INT(lines)), _INT(line)), _INT(LINE))
-                    )
+                    builder.add(ahead, builder.mul(builder.add(builder.mul(index, INT(lines)), INT(line)), INT(LINE)))
                 )
-            return body(builder.mul(index, _INT(LANES)), sums)
+            return body(builder.mul(index, INT(LANES)), sums)
 
         sums = code.loop(full, zeros, full_body)
-        rest = builder.mul(full, _INT(LANES))
+        rest = builder.mul(full, INT(LANES))
         sums = body(rest, sums, code.mask(builder.sub(inputs, rest)))
         for index, value in enumerate(sums):
             rank, row = divmod(index, len(rows))
-            pointer = builder.inttoptr(builder.add(unpacked[2][row], _INT(rank * 4)), _FLOAT.as_pointer())
+            pointer = builder.inttoptr(builder.add(unpacked[2][row], INT(rank * 4)), FLOAT.as_pointer())
             builder.store(builder.fmul(code.total(value), unpacked[1][row]), pointer)
         return context.get_dummy_value()
 
@@ -216,27 +100,27 @@ def _expand_tile(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _Code(builder)
+        code = VectorCode(builder)
         _, pages, start, outputs, ranks = arguments[:5]
-        arena_data, y_data = (_data(context, builder, kind, arguments[i]) for kind, i in ((arena, 0), (y, 6)))
+        arena_data, y_data = (data_of(context, builder, kind, arguments[i]) for kind, i in ((arena, 0), (y, 6)))
         columns = arguments[8]
         sources = cgutils.unpack_tuple(builder, arguments[5], len(cells))
         targets = [code.at(y_data, cell, y.dtype) for cell in cgutils.unpack_tuple(builder, arguments[7], len(cells))]
-        masks = [code.mask(builder.sub(columns, _INT(v * LANES))) for v in range(VECTORS)]
+        masks = [code.mask(builder.sub(columns, INT(v * LANES))) for v in range(VECTORS)]
 
         def places(target: Any) -> list[Any]:
-            return [code.at(target, _INT(v * LANES), y.dtype) for v in range(VECTORS)]
+            return [code.at(target, INT(v * LANES), y.dtype) for v in range(VECTORS)]
 
         def body(rank: Any, sums: list[Any]) -> list[Any]:
-            page = code.scalar(code.at(pages, builder.udiv(rank, _INT(PAGE)), types.int64), _INT)
-            row = builder.mul(builder.urem(rank, _INT(PAGE)), outputs)
+            page = code.scalar(code.at(pages, builder.udiv(rank, INT(PAGE)), types.int64), INT)
+            row = builder.mul(builder.urem(rank, INT(PAGE)), outputs)
             weights = code.at(arena_data, builder.add(builder.add(page, start), row), arena.dtype)
             vectors = [
-                code.load(code.at(weights, _INT(v * LANES), arena.dtype), arena.dtype, masks[v]) for v in range(VECTORS)
+                code.load(code.at(weights, INT(v * LANES), arena.dtype), arena.dtype, masks[v]) for v in range(VECTORS)
             ]
             for line in range(VECTORS * LANES * arena.dtype.bitwidth // 8 // LINE):
-                code.prefetch(code.at(builder.add(weights, _INT(line * LINE)), _INT(AHEAD), arena.dtype))
-            factors = [code.splat(code.scalar(code.at(s, rank, types.float32), _FLOAT), _FLOATS) for s in sources]
+                code.prefetch(code.at(builder.add(weights, INT(line * LINE)), INT(AHEAD), arena.dtype))
+            factors = [code.splat(code.scalar(code.at(s, rank, types.float32), FLOAT), FLOATS) for s in sources]
             return [
                 code.fma(vectors[v], factor, sums[index * VECTORS + v])
                 for index, factor in enumerate(factors)
@@ -399,8 +283,14 @@ def add_lora(
             pages = offset[slots[segment], kinds[member]].ctypes.data
             start = PAGE * (layer * (inputs + width) + inputs)
             end = min(row + TOKENS, starts[segment + 1])
-            for column in range(position, min(position + COLUMNS, width), VECTORS * LANES):
-                _expand_tokens(
-                    arena, pages, start + column, width, ranks[segment, member], tokens, h, row, end, member * room,
-                    y, first + column, min(VECTORS * LANES, width - column),
+            if end - row == 1 and y.itemsize == 4:
+                expand_one(
+                    arena, offset[slots[segment], kinds[member]], start + position, width, ranks[segment, member], h,
+                    row, member * room, y, tokens[row], first + position, min(COLUMNS, width - position),
                 )  # fmt: skip
+            else:
+                for column in range(position, min(position + COLUMNS, width), VECTORS * LANES):
+                    _expand_tokens(
+                        arena, pages, start + column, width, ranks[segment, member], tokens, h, row, end,
+                        member * room, y, first + column, min(VECTORS * LANES, width - column),
+                    )  # fmt: skip

@@ -125,45 +125,61 @@ def write_digits(x: int, digits: int, m: int, k: int, block: int) -> None:
             _write_rows(x, digits, m, k, block, row, row + 1)
 
 
+class Products:
+    """Writes the LLVM code that makes floats of whole sums, for the outputs of one vector.
+
+    Addresses of a group's scales fp32 and zeros uint8 [32], and of the rows' scales and sums (see above).
+    """
+
+    def __init__(self, code: Code, vector: int, scales: Any, zeros: Any, row_scales: Any, row_sums: Any) -> None:
+        builder = code.builder
+        codes = builder.load(code.pointer(zeros, vector * LANES, CODES), align=1)
+        self._code, self._row_scales, self._row_sums = code, row_scales, row_sums
+        self._scale = code.load(scales, vector * LANES * 4, FLOATS)
+        self._excess = builder.fneg(builder.uitofp(builder.zext(codes, WORDS), FLOATS))
+
+    def add(self, start: Any, high: Any, low: Any, row: Any) -> Any:
+        """start + scale * row's scale * (256 * high + low - zero * row's sum); 256 * high + low fits 32 bits for the
+        products of up to 256 inputs."""
+        code, builder = self._code, self._code.builder
+        offset = builder.mul(row, INT(4))
+        products = builder.add(builder.shl(high, ir.Constant(WORDS, [8] * LANES)), low)
+        total = code.splat(code.load(builder.add(self._row_sums, offset), 0, FLOAT), FLOATS)
+        whole = self._fma(self._excess, total, builder.sitofp(products, FLOATS))
+        row_scale = code.splat(code.load(builder.add(self._row_scales, offset), 0, FLOAT), FLOATS)
+        return self._fma(builder.fmul(self._scale, row_scale), whole, start)
+
+    def _fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self._code.call(f"llvm.fma.v{LANES}f32", FLOATS, a, b, c)
+
+
+def bring_scales_near(code: Code, scales: Any, zeros: Any) -> None:
+    """Those of the groups that follow."""
+    for line in (AHEAD, AHEAD + 64):
+        code.prefetch(code.builder.add(scales, INT(line)), near=True)
+    code.prefetch(code.builder.add(zeros, INT(AHEAD // 4)), near=True)
+
+
 @intrinsic
 def add_products(
     typing: Any, sums: Any, rows: Any, scales: Any, zeros: Any, row_scales: Any, row_sums: Any, bias: Any, y: Any
 ) -> Any:
-    """y [rows, 32] = (bias, or y where bias is 0) + scales * row_scales * (256 * high + low - zeros * row_sums)
-
-    Addresses of sums [rows, high and low, 32] int32, scales fp32, zeros uint8 and bias fp32 [32], row_scales and
-    row_sums [rows]. 256 * high + low fits 32 bits for the products of up to 256 inputs.
-    """
+    """y [rows, 32] = (bias, or y where bias is 0) + what `Products` makes of sums [rows, high and low, 32] int32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums, rows, scales, zeros, row_scales, row_sums, bias, y = arguments
         code = Code(builder)
-
-        def fma(a: Any, b: Any, c: Any) -> Any:
-            return code.call(f"llvm.fma.v{LANES}f32", FLOATS, a, b, c)
-
-        for line in (AHEAD, AHEAD + 64):
-            code.prefetch(builder.add(scales, INT(line)), near=True)
-        code.prefetch(builder.add(zeros, INT(AHEAD // 4)), near=True)
+        bring_scales_near(code, scales, zeros)
         for vector in range(2):
             at = vector * LANES * 4
-            codes = builder.load(code.pointer(zeros, vector * LANES, CODES), align=1)
-            scale, zero = (
-                code.load(scales, at, FLOATS),
-                builder.fneg(builder.uitofp(builder.zext(codes, WORDS), FLOATS)),
-            )
+            products = Products(code, vector, scales, zeros, row_scales, row_sums)
             with cgutils.for_range(builder, rows, intp=INT) as loop:
                 place = builder.add(y, builder.mul(loop.index, INT(128)))
                 begun = builder.select(builder.icmp_signed("!=", bias, INT(0)), bias, place)
-                start = code.load(begun, at, FLOATS)
                 row = builder.add(sums, builder.mul(loop.index, INT(256)))
                 high, low = (code.load(row, 128 * digit + at, WORDS) for digit in range(2))
-                products = builder.add(builder.shl(high, ir.Constant(WORDS, [8] * LANES)), low)
-                total = code.load(builder.add(row_sums, builder.mul(loop.index, INT(4))), 0, FLOAT)
-                whole = fma(zero, code.splat(total, FLOATS), builder.sitofp(products, FLOATS))
-                row_scale = code.load(builder.add(row_scales, builder.mul(loop.index, INT(4))), 0, FLOAT)
-                factor = builder.fmul(scale, code.splat(row_scale, FLOATS))
-                builder.store(fma(factor, whole, start), code.pointer(place, at, FLOATS), align=4)
+                result = products.add(code.load(begun, at, FLOATS), high, low, loop.index)
+                builder.store(result, code.pointer(place, at, FLOATS), align=4)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 8), generate

@@ -22,12 +22,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .claim import claim
-from .digits import PER_ROW, STEP, TOKENS, add_products, digits_size, write_digits
-from .dots import BYTES, ROWS, done, multiply_integers, next_rows, ready
+from .digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
+from .dots import BYTES, ROWS, add_integers, done, next_rows, ready
 from .expand import INT4
 from .panels import aligned
 from .tile import PANEL
-from .vector_dots import TILE, multiply_half_bytes
+from .vector_dots import TILE, add_half_bytes
 from .vectors import FLOATS, INT, LANES, Code
 
 BLOCK: Final = 4
@@ -44,7 +44,6 @@ ROOM: Final = BLOCK * EXPANDED + 2 * ROWS * PANEL * 4 + STRIPE * PANEL * 4
 """Bytes that a worker needs: expanded codes, the sums of the rows of one product, the outputs of a stripe."""
 AHEAD: Final = 4096
 """Bytes of codes of 4 bits on their way to the first-level cache."""
-ZEROS: Final = np.zeros(PANEL, np.int32)
 FEW: Final = TILE // 2
 """So many rows or fewer read codes of 4 bits as they are: each is used too seldom to be worth writing it down."""
 LINE: Final = ir.VectorType(ir.IntType(8), 64)
@@ -130,19 +129,19 @@ def _multiply(
     last: int, usual: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
 ) -> None:  # fmt: skip
     """One block's codes for the rows first to last, added to outputs [rows, PANEL]."""
-    nothing, row = ZEROS.ctypes.data, first
+    row = first
     while row < last:
-        x, digit_rows = digits + row // TOKENS * tile_bytes, next_rows(2 * (last - row))
+        x, rows = digits + row // TOKENS * tile_bytes, next_rows(2 * (last - row))
+        own, totals, place = rows_at + row * 4, rows_at + (m + row) * 4, outputs + (row - first) * PANEL * 4
         if half_bytes:
-            multiply_half_bytes(digit_rows, usual, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
+            add_half_bytes(
+                rows, usual, x, tile_bytes, weights, count, following, scales, zeros, own, totals, bias, place, sums
+            )
         else:
-            multiply_integers(digit_rows, usual, nothing, 0, x, tile_bytes, weights, count, sums, 128, following)
-        rows = digit_rows // 2
-        add_products(
-            sums, rows, scales, zeros, rows_at + row * 4, rows_at + (m + row) * 4, bias,
-            outputs + (row - first) * PANEL * 4,
-        )  # fmt: skip
-        row += rows
+            add_integers(
+                rows, usual, x, tile_bytes, weights, count, following, scales, zeros, own, totals, bias, place, sums
+            )
+        row += rows // 2
 
 
 @njit(parallel=True, cache=True)

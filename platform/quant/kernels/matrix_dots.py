@@ -11,6 +11,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .digits import add_products
 from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS, SPLIT_BFLOAT16
 from .vectors import INT, features
 
@@ -45,6 +46,7 @@ def _configurations() -> np.ndarray:
 
 
 CONFIGURATIONS: Final = _configurations()
+ZEROS: Final = np.zeros(2 * ROWS, np.int32)
 
 
 def _call(builder: Any, name: str, *arguments: Any) -> None:
@@ -202,11 +204,11 @@ def multiply_split_bfloat16(
 
 
 @njit
-def multiply_integers(
+def _multiply_integers(
     rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
     stride: int, following: int,
 ) -> None:  # fmt: skip
-    """As dots.multiply_integers."""
+    """y [rows, 32] int32, as dots.multiply_bfloat16."""
     if rows > ROWS:
         if following:
             _multiply(INTEGER, 2, True, start, pitch, x, x_block, weights, steps, y, stride, following)
@@ -221,3 +223,13 @@ def multiply_integers(
             _multiply(INTEGER, 1, False, start, pitch, x, x_block, weights, steps, y, stride, following)
         if rows != usual:
             ready(usual)
+
+
+@njit
+def add_integers(
+    rows: int, usual: int, x: int, x_block: int, weights: int, steps: int, following: int, scales: int, zeros: int,
+    row_scales: int, row_sums: int, bias: int, y: int, sums: int,
+) -> None:  # fmt: skip
+    """As dots.add_integers."""
+    _multiply_integers(rows, usual, ZEROS.ctypes.data, 0, x, x_block, weights, steps, sums, 128, following)
+    add_products(sums, rows // 2, scales, zeros, row_scales, row_sums, bias, y)

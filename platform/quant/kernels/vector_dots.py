@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from .digits import Products, bring_scales_near
 from .dot_shapes import ADDENDS, BFLOAT16, BYTES, HALF_BYTE, INTEGER, ROWS, SPLIT_BFLOAT16
 from .vectors import FLOATS, INT, LANES, WORDS, Code, features
 
@@ -80,13 +81,46 @@ class _Tile(Code):
         far = self.builder.icmp_signed("!=", following, INT(0))
         return self.builder.select(far, self.builder.add(base, self.builder.mul(place, INT(step_bytes))), here)
 
+    def add_products(self, sums: list[Any], group: tuple[Any, ...], bias: Any, y: Any) -> None:
+        """The outputs of each token, whose digits are two rows; `group`: as Products has it."""
+        bring_scales_near(self, *group[:2])
+        for half in range(2):
+            products = Products(self, half, *group)
+            for token in range(self.rows // 2):
+                with self.builder.if_then(self.is_used(2 * token), likely=True):
+                    place = self.builder.add(y, INT(128 * token))
+                    begun = self.builder.select(self.builder.icmp_signed("!=", bias, INT(0)), bias, place)
+                    start, at = self.load(begun, 64 * half, FLOATS), 4 * token + half
+                    result = products.add(start, sums[at], sums[at + 2], INT(token))
+                    self.builder.store(result, self.pointer(place, 64 * half, FLOATS), align=4)
+
+    def sweep(self, sums: list[Any], x: Any, weights: Any, steps: Any, following: Any) -> list[Any]:
+        """sums + x W^T over `steps` steps."""
+        builder, before = self.builder, self.builder.block
+        repeat, after = (builder.append_basic_block(name) for name in ("repeat", "after"))
+        builder.branch(repeat)
+        builder.position_at_end(repeat)
+        step = builder.phi(INT)
+        repeated = [builder.phi(SUMS[self.kind]) for _ in sums]
+        here = builder.add(weights, builder.mul(step, INT(STEP_BYTES[self.kind])))
+        ahead = self.ahead(step, steps, weights, here, following)
+        inputs = builder.add(x, builder.mul(step, INT(ADDENDS[self.kind] * BYTES)))
+        results = self.multiply(list(repeated), here, ahead, inputs)
+        next_step = builder.add(step, INT(1))
+        for phi, first, result in zip([step, *repeated], [INT(0), *sums], [next_step, *results], strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(result, builder.block)
+        builder.cbranch(builder.icmp_signed("<", next_step, steps), repeat, after)
+        builder.position_at_end(after)
+        return results
+
     def multiply(self, sums: list[Any], weights: Any, ahead: Any, x: Any) -> list[Any]:
         """sums + one step: weights [STEP_BYTES], x [addends, ROWS, 64 bytes]. Brings the weights at `ahead` near."""
         for pair, halves in self.weights(weights, ahead):
             for addend in range(ADDENDS[self.kind]):
                 for row, half in self.cells:
                     offset = addend * BYTES + row * 64 + pair * 4
-                    sums[2 * row + half] = self.add_products(sums[2 * row + half], halves[half], x, offset)
+                    sums[2 * row + half] = self.dot(sums[2 * row + half], halves[half], x, offset)
         return sums
 
     def weights(self, address: Any, ahead: Any) -> Iterator[tuple[int, list[Any]]]:
@@ -108,7 +142,7 @@ class _Tile(Code):
             yield pair, [self.builder.and_(word, low) for word in both]
             yield pair + PAIRS // 2, [self.builder.and_(self.builder.lshr(word, four), low) for word in both]
 
-    def add_products(self, total: Any, weights: Any, x: Any, offset: int) -> Any:
+    def dot(self, total: Any, weights: Any, x: Any, offset: int) -> Any:
         """total + weights times the word at x + offset, which every lane gets."""
         kind = SUMS[self.kind]
         function_type = ir.FunctionType(kind, [kind, WORDS, INT])
@@ -126,27 +160,27 @@ def _multiply(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, _, used, start, pitch, x, weights, steps, y, stride, following = arguments
         tile = _Tile(builder, kind.literal_value, tile_rows.literal_value, used)
-        step_bytes = ADDENDS[kind.literal_value] * BYTES
-        initial = tile.load_sums(start, pitch)
-        before = builder.block
-        repeat, after = (builder.append_basic_block(name) for name in ("repeat", "after"))
-        builder.branch(repeat)
-        builder.position_at_end(repeat)
-        step = builder.phi(INT)
-        sums = [builder.phi(SUMS[kind.literal_value]) for _ in initial]
-        here = builder.add(weights, builder.mul(step, INT(STEP_BYTES[kind.literal_value])))
-        ahead = tile.ahead(step, steps, weights, here, following)
-        results = tile.multiply(list(sums), here, ahead, builder.add(x, builder.mul(step, INT(step_bytes))))
-        next_step = builder.add(step, INT(1))
-        for phi, first, result in zip([step, *sums], [INT(0), *initial], [next_step, *results], strict=True):
-            phi.add_incoming(first, before)
-            phi.add_incoming(result, builder.block)
-        builder.cbranch(builder.icmp_signed("<", next_step, steps), repeat, after)
-        builder.position_at_end(after)
-        tile.store_sums(results, y, stride)
+        tile.store_sums(tile.sweep(tile.load_sums(start, pitch), x, weights, steps, following), y, stride)
         return context.get_dummy_value()
 
     return types.void(kind, tile_rows, *[types.int64] * 9), generate
+
+
+@intrinsic(prefer_literal=True)
+def _add(
+    typing: Any, kind: Any, tile_rows: Any, used: Any, x: Any, weights: Any, steps: Any, following: Any, scales: Any,
+    zeros: Any, row_scales: Any, row_sums: Any, bias: Any, y: Any,
+) -> Any:  # fmt: skip
+    """As dots.add_integers, for `used` rows of digits; kind and tile_rows are literal."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, _, used, x, weights, steps, following, *group, bias, y = arguments
+        tile = _Tile(builder, kind.literal_value, tile_rows.literal_value, used)
+        nothing = [ir.Constant(WORDS, [0] * LANES)] * len(tile.cells)
+        tile.add_products(tile.sweep(nothing, x, weights, steps, following), tuple(group), bias, y)
+        return context.get_dummy_value()
+
+    return types.void(kind, tile_rows, *[types.int64] * 11), generate
 
 
 @njit
@@ -188,34 +222,38 @@ def multiply_split_bfloat16(
 
 
 @njit
-def multiply_integers(
-    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
-    stride: int, following: int,
+def add_integers(
+    rows: int, usual: int, x: int, x_block: int, weights: int, steps: int, following: int, scales: int, zeros: int,
+    row_scales: int, row_sums: int, bias: int, y: int, sums: int,
 ) -> None:  # fmt: skip
-    """As dots.multiply_integers."""
+    """As dots.add_integers."""
     for row in range(0, rows, TILE):
-        used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
-        begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
+        used, source, token = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64, row // 2
+        own, total, place, after = row_scales + token * 4, row_sums + token * 4, y + token * 128, following
+        if row:
+            after = 0
         if used > 4:
-            _multiply(INTEGER, 8, used, begun, pitch, source, weights, steps, place, stride, after)
+            _add(INTEGER, 8, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
         elif used > 2:
-            _multiply(INTEGER, 4, used, begun, pitch, source, weights, steps, place, stride, after)
+            _add(INTEGER, 4, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
         else:
-            _multiply(INTEGER, 2, used, begun, pitch, source, weights, steps, place, stride, after)
+            _add(INTEGER, 2, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
 
 
 @njit
-def multiply_half_bytes(
-    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
-    stride: int, following: int,
+def add_half_bytes(
+    rows: int, usual: int, x: int, x_block: int, weights: int, steps: int, following: int, scales: int, zeros: int,
+    row_scales: int, row_sums: int, bias: int, y: int, sums: int,
 ) -> None:  # fmt: skip
-    """As dots.multiply_integers, of weights in half bytes."""
+    """As dots.add_integers, of weights in half bytes."""
     for row in range(0, rows, TILE):
-        used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
-        begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
+        used, source, token = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64, row // 2
+        own, total, place, after = row_scales + token * 4, row_sums + token * 4, y + token * 128, following
+        if row:
+            after = 0
         if used > 4:
-            _multiply(HALF_BYTE, 8, used, begun, pitch, source, weights, steps, place, stride, after)
+            _add(HALF_BYTE, 8, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
         elif used > 2:
-            _multiply(HALF_BYTE, 4, used, begun, pitch, source, weights, steps, place, stride, after)
+            _add(HALF_BYTE, 4, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
         else:
-            _multiply(HALF_BYTE, 2, used, begun, pitch, source, weights, steps, place, stride, after)
+            _add(HALF_BYTE, 2, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
