@@ -65,7 +65,7 @@ def logprobs(base: Path, cache: Path, adapter: Path | None = None, **settings: A
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=5)
         [answer] = llm.generate([PROMPT], params, "some" if adapter else None, use_tqdm=False)
         assert llm.info.model == base.name
-        assert llm.info.quantization == "compressed-tensors, int4 in groups of 32; awq at the first start"
+        assert llm.info.quantization == "awq at the first start"
     return {token: found.logprob for token, found in answer.outputs[0].logprobs[0].items()}
 
 
