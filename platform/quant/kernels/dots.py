@@ -52,8 +52,8 @@ following:     weights to be brought near after these, which come from memory; 0
 multiply_split_bfloat16 = _chosen.multiply_split_bfloat16
 """The same for activations that are each the sum of two bfloat16 numbers, the rows of the first before the others."""
 add_integers = _chosen.add_integers
-"""(rows, usual, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y, sums): y [tokens, 32]
-= (bias, or y where bias is 0) + x W^T of a block of integers.
+"""(rows, usual, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y, sums):
+y [tokens, 32] = (bias, or y where bias is 0) + x W^T of a block of integers.
 
 rows:          of digits, two of each token; these and what follows as for bfloat16, weights [steps, 16, 32, 4 bytes]
 scales, ...:   of the block's group and rows, as digits.Products has them
