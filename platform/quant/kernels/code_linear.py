@@ -1,6 +1,6 @@
 # mypy: allow-untyped-decorators
-"""y = x W^T + bias with W as codes: a block is expanded to bfloat16 beside the core, multiplied like any other weights,
-and its sums are rid of the zero points and scaled.
+"""y = x W^T + bias with W as codes: blocks are expanded to bfloat16 beside the core, multiplied like any other weights,
+and the sums of a group are rid of the zero points and scaled.
 
     y[t, o] = bias[o] + sum over groups g of
               scales[o, g] * (sum over i in g of x[t, i] codes[o, i] - zeros[o, g] * sum over i in g of x[t, i])
@@ -29,8 +29,11 @@ STRIPE: Final = 256
 """Rows that share an expansion: their activations fit the second-level cache."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
-ROOM: Final = (BLOCK * 2 * BYTES + 2 * ROWS * PANEL * 4) // 4
-"""Floats that a worker needs: an expanded block, and the sums of the rows of one product."""
+VECTOR_STRIPE: Final = STRIPE // TILE_ROWS * TILE_ROWS
+EXPANDED: Final = BLOCK * 2 * BYTES
+"""Bytes of an expanded block."""
+ROOM: Final = (EXPANDED + STRIPE * PANEL * 4) // 4
+"""Floats that a worker needs: an expanded block, and the sums of a stripe's rows in one panel."""
 ZEROS: Final = np.zeros(PANEL, np.float32)
 
 
@@ -58,53 +61,56 @@ def _block(step: int, steps: int, group: int) -> int:
 
 
 @njit
-def _total_blocks(sums: int, totals: int, m: int, steps: int, group: int) -> None:
-    """totals [blocks, m]: each row's inputs in each block, of their sums by step [tiles, steps, ROWS]."""
-    step, place = 0, totals
-    while step < steps:
-        count = _block(step, steps, group)
+def _total_groups(sums: int, totals: int, m: int, steps: int, group: int) -> None:
+    """totals [groups, m]: each row's inputs in each group, of their sums by step [tiles, steps, ROWS]."""
+    for first in range(0, steps, group):
         for row in range(m):
             total = np.float32(0)
-            for at in range(step, step + count):
+            for at in range(first, min(first + group, steps)):
                 total += get(sums + ((row // ROWS * steps + at) * ROWS + row % ROWS) * 4)
-            put(place + row * 4, total)
-        step, place = step + count, place + m * 4
+            put(totals + (first // group * m + row) * 4, total)
 
 
 @njit
 def _multiply_dots(
     room: int, count: int, split: int, block_bytes: int, addends: int, first: int, last: int, usual: int,
-    scales: int, zeros: int, offset: float, totals: int, bias: int, y: int, n: int, columns: int,
+    begins: bool, ends: bool, scales: int, zeros: int, offset: float, totals: int, bias: int, y: int, n: int,
+    columns: int,
 ) -> None:  # fmt: skip
-    """One expanded block for the rows first to last, by dot products."""
-    sums, nothing = room + BLOCK * 2 * BYTES, ZEROS.ctypes.data
+    """One expanded block for the rows first to last, by dot products; it may be the first or the last of its group."""
     row = first
     while row < last:
         x, rows = split + row // ROWS * block_bytes, next_rows(last - row)
+        sums = room + EXPANDED + (row - first) * PANEL * 4
+        start, pitch = (ZEROS.ctypes.data, 0) if begins else (sums, PANEL * 4)
         if addends == 2:
-            multiply_split_bfloat16(rows, usual, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, 0)
+            multiply_split_bfloat16(rows, usual, start, pitch, x, block_bytes, room, count, sums, PANEL * 4, 0)
         else:
-            multiply_bfloat16(rows, usual, nothing, 0, x, block_bytes, room, count, sums, PANEL * 4, 0)
-        add_scaled(sums, rows, scales, zeros, offset, totals + row * 4, bias, y + row * n * 4, n * 4, columns)
+            multiply_bfloat16(rows, usual, start, pitch, x, block_bytes, room, count, sums, PANEL * 4, 0)
+        if ends:
+            add_scaled(sums, rows, scales, zeros, offset, totals + row * 4, bias, y + row * n * 4, n * 4, columns)
         row += rows
 
 
 @njit
 def _multiply_vectors(
-    expanded: np.ndarray, count: int, packed: int, pairs: int, first_pair: int, m: int, scales: int, zeros: int,
-    offset: float, totals: int, bias: int, y: int, n: int, columns: int,
+    expanded: np.ndarray, count: int, packed: int, pairs: int, first_pair: int, first: int, last: int, begins: bool,
+    ends: bool, scales: int, zeros: int, offset: float, totals: int, bias: int, y: int, n: int, columns: int,
 ) -> None:  # fmt: skip
-    """One expanded block for all rows, in vector registers."""
-    sums = expanded.ctypes.data + BLOCK * 2 * BYTES
-    for row in range(0, m, TILE_ROWS):
-        rows = tile_rows(m - row)
+    """The same in fp32."""
+    for row in range(first, last, TILE_ROWS):
+        rows = tile_rows(last - row)
         x = packed + (row * pairs + first_pair * rows) * 8
+        sums = expanded.ctypes.data + EXPANDED + (row - first) * PANEL * 4
         multiply_rows(
-            rows, expanded, 0, count * STEP // 2, x, sums, PANEL, rows, PANEL, ZEROS.ctypes.data,
+            rows, expanded, 0, count * STEP // 2, x, sums, PANEL, rows, PANEL, ZEROS.ctypes.data if begins else 0,
             expanded.ctypes.data, 0,
         )  # fmt: skip
-        place = y + row * n * 4
-        add_scaled(sums, min(rows, m - row), scales, zeros, offset, totals + row * 4, bias, place, n * 4, columns)
+        if ends:
+            place = y + row * n * 4
+            add_scaled(
+                sums, min(rows, last - row), scales, zeros, offset, totals + row * 4, bias, place, n * 4, columns
+            )
 
 
 @njit(parallel=True, cache=True)
@@ -120,7 +126,7 @@ def code_linear_in_dots(
     split = scratch + workers * ROOM * 4
     totals = split + (sums_offset(m, k) + (m + ROWS - 1) // ROWS * steps * ROWS * 4)
     split_rows(x, split, m, k, addends)
-    _total_blocks(split + sums_offset(m, k), totals, m, steps, group)
+    _total_groups(split + sums_offset(m, k), totals, m, steps, group)
     chunk = CHUNK if m > 2 * ROWS else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
@@ -130,16 +136,18 @@ def code_linear_in_dots(
         while begin < total:
             for panel in range(begin, min(begin + chunk, total)):
                 for first in range(0, m, STRIPE):
-                    step, inputs = 0, totals
+                    step = 0
                     while step < steps:
-                        count, at = _block(step, steps, group), (panel * groups + step // group) * PANEL
+                        count, number = _block(step, steps, group), step // group
+                        at, last = (panel * groups + number) * PANEL, min(number * group + group, steps)
                         _expand(kind, codes + (panel * steps + step) * step_bytes, room, count * STEP // 2)
                         _multiply_dots(
                             room, count, split + step * addends * BYTES, block_bytes, addends, first,
-                            min(first + STRIPE, m), min(m, ROWS), scales + at * 4, zeros + at, offset, inputs,
-                            bias + panel * PANEL * 4 if step == 0 else 0, y + panel * PANEL * 4, n, n - panel * PANEL,
+                            min(first + STRIPE, m), min(m, ROWS), step % group == 0, step + count == last,
+                            scales + at * 4, zeros + at, offset, totals + number * m * 4,
+                            bias + panel * PANEL * 4 if number == 0 else 0, y + panel * PANEL * 4, n, n - panel * PANEL,
                         )  # fmt: skip
-                        step, inputs = step + count, inputs + m * 4
+                        step += count
             begin = claim(counter) * chunk
         done()
 
@@ -158,7 +166,7 @@ def code_linear_in_vectors(
     totals = sums + (m + ROWS - 1) // ROWS * steps * ROWS * 4
     pack_inputs(x, packed, m, k, pairs)
     sum_steps(x, sums, m, k)
-    _total_blocks(sums, totals, m, steps, group)
+    _total_groups(sums, totals, m, steps, group)
     chunk = CHUNK if m > 2 * TILE_ROWS else max(1, total // (8 * workers))
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
@@ -166,15 +174,18 @@ def code_linear_in_vectors(
         begin = claim(counter) * chunk
         while begin < total:
             for panel in range(begin, min(begin + chunk, total)):
-                step, inputs = 0, totals
-                while step < steps:
-                    count, at = _block(step, steps, group), (panel * groups + step // group) * PANEL
-                    source = codes + (panel * steps + step) * step_bytes
-                    _expand(kind, source, expanded.ctypes.data, count * STEP // 2)
-                    _multiply_vectors(
-                        expanded, count, packed, pairs, step * STEP // 2, m, scales + at * 4, zeros + at, offset,
-                        inputs, bias + panel * PANEL * 4 if step == 0 else 0, y + panel * PANEL * 4, n,
-                        n - panel * PANEL,
-                    )  # fmt: skip
-                    step, inputs = step + count, inputs + m * 4
+                for first in range(0, m, VECTOR_STRIPE):
+                    step = 0
+                    while step < steps:
+                        count, number = _block(step, steps, group), step // group
+                        at, last = (panel * groups + number) * PANEL, min(number * group + group, steps)
+                        source = codes + (panel * steps + step) * step_bytes
+                        _expand(kind, source, expanded.ctypes.data, count * STEP // 2)
+                        _multiply_vectors(
+                            expanded, count, packed, pairs, step * STEP // 2, first, min(first + VECTOR_STRIPE, m),
+                            step % group == 0, step + count == last, scales + at * 4, zeros + at, offset,
+                            totals + number * m * 4, bias + panel * PANEL * 4 if number == 0 else 0,
+                            y + panel * PANEL * 4, n, n - panel * PANEL,
+                        )  # fmt: skip
+                        step += count
             begin = claim(counter) * chunk
