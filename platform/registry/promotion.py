@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import floor
+from typing import Final
 
 from sqlalchemy.orm import Session
 
 from . import tables
-from .certificates import Subject, valid_certificate
+from .certificates import Measured, Subject, valid_certificate
 from .errors import PromotionRefused
+
+LEAST_TOKENS: Final = 512
+"""Positions that must have been compared: over a few of them anything agrees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +26,34 @@ class PromotionRule:
     def check(self, session: Session, version: tables.AdapterVersion) -> None:
         """Raise PromotionRefused unless an alias may point at this version."""
         label = f"Version {version.number} of '{version.adapter.name}'"
-        agreement = self._agreement(session, version)
-        if agreement is None:
+        measured = self._measured(session, version)
+        if measured is None:
             raise PromotionRefused(
                 f"{label} has no valid parity certificate, and here aliases point at certified versions only. "
                 f"Certify it on its page or with: loraplex certify {version.adapter.name}@{version.number}"
             )
-        if agreement < self.min_agreement:
+        tokens = measured.document["num_tokens"]
+        if tokens < LEAST_TOKENS:
             raise PromotionRefused(
-                f"{label} gives the reference's token in {agreement:.2%} of places, and this server asks for "
-                f"{self.min_agreement:.2%} (promotion_min_agreement). Serve with less quantization, or ask for less."
+                f"{label} was compared on {tokens} tokens only, and an alias asks for {LEAST_TOKENS}. Give the adapter "
+                "more or longer prompts, or remove its own to have some generated, and certify it again."
+            )
+        if measured.agreement < self.min_agreement:
+            found, asked = _percent(measured.agreement), _percent(self.min_agreement)
+            raise PromotionRefused(
+                f"{label} gives the reference's token in {found} of places, and this server asks for {asked} "
+                "(promotion_min_agreement). Serve with less quantization, or ask for less."
             )
 
-    def _agreement(self, session: Session, version: tables.AdapterVersion) -> float | None:
+    def _measured(self, session: Session, version: tables.AdapterVersion) -> Measured | None:
         try:
             coverage = self.coverage_of(Subject(version.digest, version.adapter.prompts_digest))
         except ValueError as error:
             raise PromotionRefused(f"No version can be certified on this server, so no alias moves: {error}") from None
         record = valid_certificate(session, version.digest, coverage)
-        return record.measured.agreement if record and record.measured else None
+        return record.measured if record else None
+
+
+def _percent(share: float) -> str:
+    """Rounded down: what is too little shall not read as enough."""
+    return f"{floor(share * 10000) / 100:.2f}%"

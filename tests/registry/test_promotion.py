@@ -30,9 +30,13 @@ def careful(database_url: str, tmp_path: Path) -> Iterator[Registry]:
     opened.close()
 
 
-def certify(registry: Registry, weights: bytes, agreement: float, prompts: list[str] | None = None) -> None:
+def certify(
+    registry: Registry, weights: bytes, agreement: float, prompts: list[str] | None = None, tokens: int = 512
+) -> None:
     subject = Subject(sha256(weights), None if prompts is None else digest_of(prompts))
-    registry.certificates.keep(Subject(subject.adapter), Measured(coverage_of(subject), agreement, {}), actor="cli")
+    registry.certificates.keep(
+        Subject(subject.adapter), Measured(coverage_of(subject), agreement, {"num_tokens": tokens}), actor="cli"
+    )
 
 
 def test_a_version_without_a_certificate_is_refused_in_words(careful: Registry) -> None:
@@ -55,6 +59,14 @@ def test_one_that_agrees_enough_is_promoted_and_others_are_not(careful: Registry
     assert careful.adapters.get("sql").aliases == {"prod": 1}
     certify(careful, b"two", 0.99)
     assert careful.adapters.set_alias("sql", "prod", 2, actor=ACTOR).aliases == {"prod": 2}
+
+
+def test_a_few_tokens_prove_nothing(careful: Registry) -> None:
+    add(careful, "sql", b"one")
+    certify(careful, b"one", 1.0, tokens=511)
+    with pytest.raises(PromotionRefused, match=r"compared on 511 tokens only, and an alias asks for 512"):
+        careful.adapters.set_alias("sql", "prod", 1, actor=ACTOR)
+    assert careful.adapters.get("sql").aliases == {}
 
 
 def test_a_certificate_of_something_else_does_not_count(careful: Registry) -> None:

@@ -110,6 +110,7 @@ def test_prompt_files(tmp_path: Path) -> None:
     for text, expected in (
         ("one\n\n two \n", ["one", " two "]),
         (' ["of\\ntwo lines", "b"]', ["of\ntwo lines", "b"]),
+        ("[INST] one [/INST]\ntwo", ["[INST] one [/INST]", "two"]),
     ):
         file.write_text(text)
         assert read_prompt_file(file) == expected

@@ -47,6 +47,7 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
     report(0.0, "reading the models")
     config, base = ModelConfig.from_folder(folder), base_signature(folder)
     reference = open_reference(job, config)
+    cache_words = _kv_cache_words(job, config)
     served = _open_served(job, config, base.fingerprint, report)
     texts = generated_prompts() if job.prompts is None else job.prompts
     with torch.inference_mode(), ExitStack() as scratch:
@@ -57,11 +58,13 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
         streams = _Streams(reference, served, adapter, prompts)
         streams.advance(report)
         weights, kv_cache, both = streams.compare(report)
+    if _kv_cache_words(job, config) != cache_words:
+        raise ValueError("the static scales of the KV cache have changed meanwhile; certify again")
     coverage = Coverage(
         base=base.fingerprint,
         reference=reference.signature.fingerprint,
         quantization=quantization_words(config, job.quantization, job.head_quantization, job.dtype),
-        kv_cache_dtype=kv_cache_words(config, job.kv_cache_dtype, job.dtype, job.kv_cache_scales, job.kv_scales_file),
+        kv_cache_dtype=cache_words,
         adapter=None if adapter is None else adapter.manifest.digest,
         prompts=prompts_digest(texts),
         version=loraplex.__version__,
@@ -113,7 +116,7 @@ class _Streams:
         merged = MergedAdapter.none() if own is None else own.merged()
         self._num_layers, self._prompts = reference.config.num_layers, prompts
         self._reference = Reference(reference.config, reference.checkpoint, merged, prompts)
-        exact = choose_device(EngineConfig(model=str(reference.folder)), reference.config)
+        exact = choose_device(EngineConfig(model=str(reference.folder), dtype="float32"), reference.config)
         self._exact = ServedModel(reference.folder, exact, MOST_TOKENS)
         self._served = ServedModel(served.folder, served.device, MOST_TOKENS)
         exact_table = None if own is None else load_adapter(self._exact, own, torch.float32)
@@ -149,6 +152,10 @@ class _Streams:
             for comparison, found in zip(comparisons, logits, strict=True):
                 comparison.add(expected, found, targets[rows])
         return comparisons
+
+
+def _kv_cache_words(job: CertifyJob, config: ModelConfig) -> str:
+    return kv_cache_words(config, job.kv_cache_dtype, job.dtype, job.kv_cache_scales, job.kv_scales_file)
 
 
 def _engine_config(job: CertifyJob) -> EngineConfig:

@@ -1,6 +1,7 @@
 """How a model is served, in the words of EngineInfo, before any engine has started. No torch."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +22,30 @@ def quantization_words(model: ModelConfig, quantization: str, head_quantization:
 
 def kv_cache_words(model: ModelConfig, kv_cache_dtype: str, dtype: str, scales: str, scales_file: str) -> str:
     """What keys and values are stored in: the last two are `kv_cache_scales` and `kv_scales_file` of an EngineConfig.
-    Scales of the checkpoint are part of the base."""
+    Scales of the checkpoint are part of the base. ValueError for a file that cannot be read."""
     if kv_cache_dtype == AUTO:
         return stored_dtype(model, dtype)
     if scales_file and scales != DYNAMIC:
-        return f"{kv_cache_dtype}, scales {hashlib.sha256(Path(scales_file).read_bytes()).hexdigest()[:16]}"
+        content = _read(Path(scales_file))
+        if _made_for(content) == kv_cache_dtype:
+            return f"{kv_cache_dtype}, scales {hashlib.sha256(content).hexdigest()[:16]}"
     return kv_cache_dtype if scales == AUTO else f"{kv_cache_dtype}, {scales} scales"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"the static scales in {path} cannot be read: {error.strerror}") from error
+
+
+def _made_for(content: bytes) -> str:
+    """The dtype of the cache that a file of static scales (`engine/scales_file.py`) is for; empty: another file."""
+    try:
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return str(header["__metadata__"]["kv_cache_dtype"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def stored_dtype(model: ModelConfig, dtype: str) -> str:

@@ -21,7 +21,7 @@ from .vectors import CODES, FLOAT, FLOATS, INT, LANES, WORDS, Code, put
 STEP: Final = 64
 """Inputs of one product."""
 TOKENS: Final = ROWS // 2
-"""Rows of x that one register holds."""
+"""Rows of x of one tile of digits."""
 LARGEST: Final = 32639.0
 """127 * 256 + 127"""
 PER_ROW: Final = 2

@@ -17,6 +17,7 @@ from .dot_shapes import BYTES, ROWS, STEP
 
 __all__ = [
     "BYTES",
+    "DESCRIPTION",
     "HAS_BFLOAT16",
     "HAS_INTEGERS",
     "ROWS",

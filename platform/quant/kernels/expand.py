@@ -31,7 +31,7 @@ AHEAD: Final = 4096
 """Bytes of codes on their way to the first-level cache."""
 
 
-HAS_BYTE_TABLES: Final = "+avx512vbmi" in features and LANES == 16
+HAS_BYTE_TABLES: Final = "+avx512vbmi" in features.split(",") and LANES == 16
 """Whether one instruction looks up 64 codes in a table of 128 bytes (AVX-512 VBMI)."""
 LINE: Final = ir.VectorType(ir.IntType(8), 64)
 

@@ -26,20 +26,21 @@ class ServedPath:
     def __init__(self, settings: Settings, folder: Path, base: str) -> None:
         self._settings, self._folder, self._base = settings, folder, base
         self._model = ModelConfig.from_folder(folder)
+        self._kv_cache = self._kv_cache_words()
 
     def coverage(self, subject: Subject) -> Coverage:
         """All that a certificate of it must have been measured with to be valid now.
 
-        ValueError says why none can be: there is no reference.
+        ValueError says why none can be: there is no reference, or static scales are not those of the start any more.
         """
+        if self._kv_cache_words() != self._kv_cache:
+            raise ValueError("the static scales of the KV cache have changed since the start. Restart the server.")
         engine, model = self._settings.engine_config(self._folder), self._model
         return Coverage(
             base=self._base,
             reference=self._reference,
             quantization=quantization_words(model, engine.quantization, engine.head_quantization, engine.dtype),
-            kv_cache_dtype=kv_cache_words(
-                model, engine.kv_cache_dtype, engine.dtype, engine.kv_cache_scales, engine.kv_scales_file
-            ),
+            kv_cache_dtype=self._kv_cache,
             adapter=subject.adapter,
             prompts=subject.prompts or _generated(),
             version=loraplex.__version__,
@@ -56,12 +57,21 @@ class ServedPath:
             prompts=prompts,
         )
 
+    def _kv_cache_words(self) -> str:
+        engine = self._settings.engine_config(self._folder)
+        return kv_cache_words(
+            self._model, engine.kv_cache_dtype, engine.dtype, engine.kv_cache_scales, engine.kv_scales_file
+        )
+
     @cached_property
     def _reference(self) -> str:
         """The fingerprint of the unquantized model."""
         folder = self._settings.certificate_reference
         if folder is not None:
-            return base_signature(folder).fingerprint
+            try:
+                return base_signature(folder).fingerprint
+            except OSError as error:
+                raise ValueError(f"the reference {folder} cannot be read: {error.strerror}") from error
         if self._model.quantization is not None:
             raise ValueError(
                 "the base is a quantized checkpoint, so there is nothing to compare it with. Set certificate_reference "

@@ -1,6 +1,7 @@
 """`loraplex certify`: how near the served path comes to the unquantized model, with an adapter or not, in a table."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,10 @@ from .certified import ACTOR, find_target, keep_certificate
 from .flags import settings_flags
 from .opened import opened_registry
 
-FLAGS = ("model", "quantization", "head_quantization", "kv_cache_dtype", "dtype", "data_dir", "database_url")
+JSON_LIST = re.compile(r'\s*\[\s*["\]]')
+"""Lines may begin with a bracket too: [INST]."""
+ROUNDINGS = ("quantization", "head_quantization", "kv_cache_dtype", "kv_cache_scales", "dtype")
+FLAGS = ("model", *ROUNDINGS, "data_dir", "database_url")
 ROWS = {"weights": "weights alone", "kv_cache": "KV cache alone", "both": "both"}
 
 
@@ -73,7 +77,7 @@ def read_prompt_file(path: Path) -> list[str]:
     """ValueError for a file that cannot be read or holds anything else than texts."""
     try:
         text = path.read_text("utf-8")
-        prompts = json.loads(text) if text.lstrip().startswith("[") else text.splitlines()
+        prompts = json.loads(text) if JSON_LIST.match(text) else text.splitlines()
     except (OSError, ValueError) as error:
         raise ValueError(f"the prompts in {path} cannot be read: {error}") from None
     if not all(isinstance(prompt, str) for prompt in prompts):

@@ -129,6 +129,14 @@ def test_awq_and_static_scales_are_certified_as_they_are_served(
     own = certify(CertifyJob(str(base), prompts=TEXTS[:1], **(settings | {"kv_cache_scales": "dynamic"})))
     static = certify(CertifyJob(str(base), prompts=TEXTS[:1], **settings))
     assert len(own.coverage.changes(static.coverage)) == 1 and own.kv_cache != static.kv_cache
+    others = certify(CertifyJob(str(base), prompts=TEXTS[:1], **(settings | {"kv_cache_dtype": "int8"})))
+    assert others.coverage.kv_cache_dtype == "int8", "scales made for another dtype are not used"
+
+    def replace_file(share: float, stage: str) -> None:
+        write_scales_file(file, ScalesFile(tensors, base_signature(base).fingerprint, "fp8_e4m3", ("a" * 64,)))
+
+    with pytest.raises(ValueError, match="have changed meanwhile"):
+        certify(CertifyJob(str(base), prompts=TEXTS[:1], **settings), replace_file)
 
 
 def test_without_rounding_there_is_no_difference(base: Path, dora: Path) -> None:
