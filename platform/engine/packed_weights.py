@@ -1,10 +1,10 @@
 """Loading a decoder, whose linears are packed at the first start and read back as they were at the next."""
 
-import hashlib
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from io import FileIO
 from typing import Final
 
@@ -18,10 +18,11 @@ from loraplex.quant.scheme import LinearMethod
 from .kept import sources_digest
 from .model.decoder import Decoder, DecoderLoader
 from .model.fingerprint import checkpoint_identity
-from .weights_cache import WeightsCache
+from .weights_cache import WeightsCache, entry_name
 
 PACKED_BY: Final = ("quant/**/*.py", "engine/model/*.py")
 """The sources on which the packed weights depend."""
+BUSY: Final = "another process is writing"
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ def load_decoder(loader: DecoderLoader, max_model_len: int, cache: WeightsCache 
     """The decoder, and in words where its weights came from. ValueError as DecoderLoader.load's."""
     if cache is None:
         return loader.load(max_model_len), "weights loaded"
-    name = f"packed-{_key(loader)}"
+    name = _name(loader)
     decoder = _read(loader, max_model_len, cache, name)
     return (decoder, "packed weights read") if decoder else _pack(loader, max_model_len, cache, name)
 
@@ -54,32 +55,26 @@ def _read(loader: DecoderLoader, max_model_len: int, cache: WeightsCache, name: 
 
 
 def _pack(loader: DecoderLoader, max_model_len: int, cache: WeightsCache, name: str) -> tuple[Decoder, str]:
-    with cache.turn(wait=False) as mine:
-        if not mine:
-            return loader.load(max_model_len), "weights loaded"  # another process is writing
-        cache.path(name).unlink(missing_ok=True)  # a broken one
-        unfinished = cache.unfinished(name)
-        with FileIO(unfinished, "w") as file:
-            keeper = _Keeper(PackedWriter(file), cache.room())
-            decoder = replace(loader, linears=keeper.make_and_keep).load(max_model_len)
-            keeper.finish()
-        if keeper.problem is None:
-            unfinished.rename(cache.path(name))
-            cache.use(name)
-            cache.trim()
-            return decoder, "weights loaded, packed ones kept"
-        unfinished.unlink()
+    """Whatever the cache's folder refuses costs the copy, not the start."""
+    with ExitStack() as stack:
+        keeper = _Keeper(cache, name, stack)
+        decoder = replace(loader, linears=keeper.make_and_keep).load(max_model_len)
+        keeper.finish()
+    if keeper.problem is None:
+        return decoder, "weights loaded, packed ones kept"
+    if keeper.problem != BUSY:
         logger.warning("the packed weights are not kept, every start packs them anew: %s", keeper.problem)
-        return decoder, "weights loaded"
+    return decoder, "weights loaded"
 
 
-@dataclass(slots=True)
 class _Keeper:
     """Writes each linear down as it is made, until there is a problem with that."""
 
-    writer: PackedWriter
-    room: int
-    problem: str | None = None
+    def __init__(self, cache: WeightsCache, name: str, stack: ExitStack) -> None:
+        """`stack`: what it holds open until the decoder is loaded, the cache's turn first."""
+        self.problem: str | None = None
+        self._cache, self._name, self._stack = cache, name, stack
+        self._try(self._begin)
 
     def make_and_keep(self, name: str, make: Callable[[], LinearMethod]) -> LinearMethod:
         method = make()
@@ -87,12 +82,35 @@ class _Keeper:
         return method
 
     def finish(self) -> None:
-        self._try(self.writer.finish)
+        self._try(self._finish)
+
+    def _begin(self) -> None:
+        if not self._stack.enter_context(self._cache.turn(wait=False)):
+            self.problem = BUSY
+            return
+        self._cache.path(self._name).unlink(missing_ok=True)  # a broken one
+        self._file = FileIO(self._cache.unfinished(self._name), "w")
+        self._stack.callback(self._drop)
+        self._writer, self._allowance = PackedWriter(self._file), self._cache.allowance()
 
     def _keep(self, name: str, packed: PackedLinear) -> None:
-        self.writer.add(name, packed)
-        if self.writer.size > self.room:
+        if self._writer.size + packed.nbytes > self._allowance or not self._cache.make_room(packed.nbytes):
             self.problem = "they take more than the disk or weights_cache_bytes has room for"
+            return
+        self._writer.add(name, packed)
+
+    def _finish(self) -> None:
+        self._writer.finish()
+        self._file.close()
+        self._cache.unfinished(self._name).rename(self._cache.path(self._name))
+        self._cache.use(self._name)
+        self._cache.trim()
+
+    def _drop(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):  # then the next turn does
+            self._cache.unfinished(self._name).unlink(missing_ok=True)
 
     def _try(self, write: Callable[[], None]) -> None:
         if self.problem is not None:
@@ -103,7 +121,7 @@ class _Keeper:
             self.problem = str(error)
 
 
-def _key(loader: DecoderLoader) -> str:
+def _name(loader: DecoderLoader) -> str:
     """Another one for whatever could make other bytes of the weights."""
     parts = (
         checkpoint_identity(loader.checkpoint.folder),
@@ -112,4 +130,4 @@ def _key(loader: DecoderLoader) -> str:
         f"{features} {PANEL} {sys.byteorder}",
         sources_digest(*PACKED_BY),
     )
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return entry_name("packed", "\0".join(parts))

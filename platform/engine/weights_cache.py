@@ -1,21 +1,33 @@
 """WeightsCache: what was made of checkpoints as they were loaded, kept for the next start.
 
 A folder of entries, each a file or a folder that appears complete or not at all. One process writes at a time; what it
-left unfinished begins with a dot and is removed by the next one. All of it can be deleted at any time.
+left unfinished begins with a dot and is removed by the next one. All of it can be deleted at any time. The folder may
+hold other things: what is not named as an entry is neither counted nor touched.
 """
 
 import fcntl
+import hashlib
+import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 LOCK: Final = "lock"
 UNFINISHED: Final = "."
+ENTRY: Final = r"(packed|awq)-[0-9a-f]{32}"
 SPARE_BYTES: Final = 1 << 30
 """Of the disk, that packed weights leave free."""
+
+logger = logging.getLogger(__name__)
+
+
+def entry_name(kind: Literal["packed", "awq"], identity: str) -> str:
+    """Another one for another identity."""
+    return f"{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
 
 
 class WeightsCache:
@@ -25,7 +37,7 @@ class WeightsCache:
         self._used: set[str] = set()
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._open_lock()
+            os.close(self._open_lock())
         except OSError as error:
             raise ValueError(
                 f"the weights cache {folder} cannot be written: {error.strerror}. "
@@ -40,9 +52,9 @@ class WeightsCache:
         """The entry, the last used one from now on, and not removed for another one of this object's; None when there
         is none."""
         path = self.path(name)
-        try:
+        with suppress(OSError):  # another user's may be read all the same
             os.utime(path)
-        except FileNotFoundError:
+        if not path.exists():
             return None
         self._used.add(name)
         return path
@@ -56,33 +68,67 @@ class WeightsCache:
             except BlockingIOError:
                 yield False
                 return
-            for path in self._folder.glob(f"{UNFINISHED}*"):
-                _remove(path)
+            for path in self._named(f"{re.escape(UNFINISHED)}{ENTRY}(\\..*)?"):
+                _delete(path)
             yield True
 
     def unfinished(self, name: str) -> Path:
-        """Where whoever has its turn writes the entry before it is renamed to `path`."""
+        """Where whoever has its turn writes the entry before it is renamed to `path`; a dot and more may follow."""
         return self.path(f"{UNFINISHED}{name}")
 
-    def room(self) -> int:
-        """Bytes that another entry may have beside those in use, as the limit and the disk are now."""
-        return max(0, min(self._limit - self._used_bytes(), shutil.disk_usage(self._folder).free - SPARE_BYTES))
+    def allowance(self) -> int:
+        """Bytes that the limit leaves to another entry beside those in use."""
+        return max(0, self._limit - self._used_bytes())
+
+    def make_room(self, needed: int) -> bool:
+        """Whether the disk takes as many bytes more. What was unused the longest is removed for them, unless all of it
+        would not do. For whoever has its turn."""
+        unused = self._unused()
+        if self._free() + sum(entry.size for entry in unused) < needed:
+            return False
+        while self._free() < needed and unused:
+            self._remove(unused.pop(0).path)
+        return self._free() >= needed
 
     def trim(self) -> None:
         """Remove what was unused the longest until the limit is kept, but nothing in use. For whoever has its turn."""
-        entries = [path for path in self._folder.iterdir() if path.name not in {LOCK, *self._used}]
-        entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         total = self._used_bytes()
-        for path in entries:
-            total += _size(path)
+        for entry in reversed(self._unused()):
+            total += entry.size
             if total > self._limit:
-                _remove(path)
+                self._remove(entry.path)
+
+    def _unused(self) -> list["_Entry"]:
+        """The longest unused first."""
+        paths = [path for path in self._named(ENTRY) if path.name not in self._used]
+        return sorted(_Entry(path.lstat().st_mtime, _size(path), path) for path in paths)
+
+    def _named(self, pattern: str) -> list[Path]:
+        return [path for path in self._folder.iterdir() if re.fullmatch(pattern, path.name)]
 
     def _used_bytes(self) -> int:
         return sum(_size(self.path(name)) for name in self._used)
 
+    def _free(self) -> int:
+        return shutil.disk_usage(self._folder).free - SPARE_BYTES
+
+    def _remove(self, entry: Path) -> None:
+        unfinished = self.unfinished(entry.name)
+        try:
+            entry.rename(unfinished)  # else what is left of an interrupted removal would count as complete
+        except OSError as error:
+            logger.warning("%s, which is used no more, cannot be removed: %s", entry, error)
+            return
+        _delete(unfinished)
+
     def _open_lock(self) -> int:
         return os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+class _Entry(NamedTuple):
+    used: float
+    size: int
+    path: Path
 
 
 def _size(path: Path) -> int:
@@ -90,8 +136,10 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+def _delete(unfinished: Path) -> None:
+    """What cannot be deleted is left to the next turn."""
+    if unfinished.is_dir() and not unfinished.is_symlink():
+        shutil.rmtree(unfinished, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()

@@ -21,6 +21,10 @@ class PackedLinear:
     inner: tuple["PackedLinear", ...] = ()
     """Of the linears that it is made of."""
 
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values()) + sum(one.nbytes for one in self.inner)
+
 
 @runtime_checkable
 class Packable(LinearMethod, Protocol):

@@ -1,5 +1,6 @@
 """Packed weights are kept at the first start and read at the next: the same answers, never those of another file."""
 
+import fcntl
 import logging
 import os
 from pathlib import Path
@@ -11,13 +12,15 @@ import torch
 from loraplex import LLM, SamplingParams
 from loraplex.engine.build import build_engine
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.weights_cache import LOCK, WeightsCache
+from loraplex.engine.weights_cache import LOCK, SPARE_BYTES, WeightsCache, entry_name
 from loraplex.quant.coded import CodedLinear
 from loraplex.quant.online import OnlineQuantization
 from loraplex.quant.packed import PackedLinear
 from loraplex.quant.packed_file import PackedWriter
 from loraplex.quant.stored_float import StoredFloatLinear
 from tests.checkpoints import make_checkpoint, reference_model
+
+from .disk import fill_disk
 
 PROMPT = list(range(5, 25))
 WAYS = [("none", "none"), ("int4", "int8"), ("int8", "int8"), ("fp8", "none")]
@@ -160,10 +163,53 @@ def test_a_disk_that_fills_up_costs_only_the_copy(
 def test_one_process_writes_at_a_time(base: Path, tmp_path: Path) -> None:
     """Whoever comes meanwhile serves without keeping anything; what a dead writer left is removed."""
     cache = WeightsCache(tmp_path / "cache", 1 << 30)
-    cache.unfinished("packed-left").write_bytes(b"half")
+    left = cache.unfinished(entry_name("packed", "left"))
+    left.write_bytes(b"half")
     with cache.turn(wait=False) as mine:
         assert mine
-        assert not cache.unfinished("packed-left").exists()
+        assert not left.exists()
         assert start(base, tmp_path / "cache") == LOADED
     assert entries(tmp_path / "cache") == []
     assert start(base, tmp_path / "cache") == KEPT
+
+
+@pytest.mark.parametrize("refused", ["unlink", "rename", "utime", "flock", "room"])
+def test_a_folder_that_refuses_costs_only_the_copy(
+    base: Path, tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    place: Any = {"utime": os, "flock": fcntl, "room": WeightsCache}.get(refused, Path)
+    monkeypatch.setattr(place, {"room": "make_room"}.get(refused, refused), refuse)
+    expected = KEPT if refused == "utime" else LOADED
+    assert start(base, tmp_path / "cache") == expected
+    assert ("not kept, every start packs them anew: [Errno 1]" in caplog.text) == (expected == LOADED)
+    monkeypatch.undo()
+    assert start(base, tmp_path / "cache") == (READ if expected == KEPT else KEPT)
+    assert len(entries(tmp_path / "cache")) == 1
+
+
+def test_an_unwritable_place_for_the_file_costs_only_the_copy(
+    base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    start(base, cache)
+    [file] = entries(cache)
+    file.unlink()
+    file.mkdir()
+    assert start(base, cache) == LOADED
+    assert "every start packs them anew" in caplog.text
+
+
+def test_on_a_full_disk_an_obsolete_entry_makes_room(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    start(base, cache)
+    [obsolete] = entries(cache)
+    capacity = SPARE_BYTES + obsolete.stat().st_size + 1000
+    fill_disk(monkeypatch, cache, capacity)
+    assert start(base, cache, quantization="int8") == KEPT
+    assert obsolete not in entries(cache)
+    assert start(base, cache, quantization="int8") == READ

@@ -1,6 +1,5 @@
 """awq_checkpoint: the base as `loraplex quantize --scheme awq` writes it, made at the first start and kept."""
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,9 +11,9 @@ from loraplex.quant.online_words import AWQ
 
 from ..model.config import ModelConfig
 from ..model.fingerprint import checkpoint_identity
-from ..weights_cache import WeightsCache
+from ..weights_cache import WeightsCache, entry_name
 from .options import VERSION, QuantizeOptions
-from .run import quantize_checkpoint
+from .run import quantize_checkpoint, quantized_bytes
 
 TELLINGS: Final = 10
 """How often the start-up says how far it is."""
@@ -36,13 +35,13 @@ def awq_checkpoint(folder: Path, config: ModelConfig, cache: WeightsCache | None
             "give weights_cache_bytes more than 0 (in Python, weights_cache a folder)"
         )
     options = QuantizeOptions(scheme=AWQ, group_size=_group_size(config))
-    identity = f"{checkpoint_identity(folder)} {options} {VERSION}"
-    name = f"awq-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+    name = entry_name("awq", f"{checkpoint_identity(folder)} {options} {VERSION}")
     kept = cache.use(name)
     if kept is not None:
         return kept
     with cache.turn(wait=True):
         if cache.use(name) is None:  # else whoever was waited for has made it
+            cache.make_room(quantized_bytes(folder, options))  # where there is none, _quantize says so
             _quantize(folder, cache.path(name), options, tell)
             cache.use(name)
             cache.trim()

@@ -82,6 +82,12 @@ def quantize_checkpoint(
     )
 
 
+def quantized_bytes(folder: Path, options: QuantizeOptions) -> int:
+    """Of the weights that quantize_checkpoint writes. ValueError as its."""
+    config, checkpoint = open_unquantized(folder)
+    return _expected_bytes(config, checkpoint, _recipe(options, config))
+
+
 class _Layers:
     """The layers in order, and the text on its way through them."""
 

@@ -18,9 +18,10 @@ from loraplex.engine.quantize import at_start
 from loraplex.engine.quantize.at_start import awq_checkpoint
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
-from loraplex.engine.weights_cache import LOCK, WeightsCache
+from loraplex.engine.weights_cache import LOCK, SPARE_BYTES, WeightsCache, entry_name
 from tests.checkpoints import make_adapter, make_checkpoint
 
+from ..disk import fill_disk
 from .test_served import unfolded
 
 PROMPT = list(range(5, 25))
@@ -132,6 +133,18 @@ def test_of_two_that_start_at_once_one_quantizes(
                 waiting.result(timeout=0.5)
             shutil.copytree(kept, first.path(kept.name))
         assert waiting.result(timeout=60) == tmp_path / kept.name
+
+
+def test_on_a_full_disk_an_obsolete_checkpoint_makes_room(
+    base: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [kept] = checkpoints(cache)
+    obsolete = tmp_path / entry_name("awq", "obsolete")
+    shutil.copytree(kept, obsolete)
+    weights = (kept / "model.safetensors").stat().st_size
+    fill_disk(monkeypatch, tmp_path, SPARE_BYTES + weights)
+    assert any(stage.startswith("awq: perplexity") for stage in start(base, tmp_path))
+    assert [path.name for path in checkpoints(tmp_path)] == [kept.name]
 
 
 def test_the_head_may_be_quantized_too(base: Path, cache: Path, tmp_path: Path) -> None:
