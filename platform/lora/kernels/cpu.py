@@ -15,10 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .expand_one import expand_one
-from .vector_code import FLOAT, FLOATS, INT, LANES, VectorCode, data_of
+from .vector_code import FLOAT, FLOATS, INT, LANES, LINE, PAGE, VectorCode, data_of
 
-PAGE: Final = 8
-"""Ranks of one page."""
 VECTORS: Final = 4
 """Vectors of y that expand keeps in registers for each token."""
 SHRINK_TILE, EXPAND_TILE = (1, 1) if LANES == 8 else (6, 6)
@@ -32,8 +30,6 @@ COLUMNS: Final = 8 * VECTORS * LANES
 TOKENS: Final = 48
 """Most tokens of one work item; a multiple of every tile."""
 
-LINE: Final = 64
-"""Bytes of a cache line."""
 AHEAD: Final = 4 * VECTORS * LANES
 """How many columns ahead expand prefetches."""
 

@@ -8,14 +8,10 @@ from typing import Any, Final
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .vector_code import FLOAT, FLOATS, INT, LANES, VectorCode, data_of
+from .vector_code import FLOAT, FLOATS, INT, LANES, LINE, PAGE, VectorCode, data_of
 
-PAGE: Final = 8
-"""Ranks of one page."""
 AHEAD: Final = 256
 """Columns of each row that are on their way to the first-level cache."""
-LINE: Final = 64
-"""Bytes of a cache line."""
 
 
 @intrinsic

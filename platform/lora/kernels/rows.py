@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from .cpu import PAGE, shrink_tokens
+from .cpu import shrink_tokens
+from .vector_code import PAGE
 
 
 @njit(parallel=True, cache=True)

@@ -9,6 +9,10 @@ from numba import types
 from numba.core import cgutils, config
 
 _features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
+PAGE: Final = 8
+"""Ranks of one page."""
+LINE: Final = 64
+"""Bytes of a cache line."""
 LANES: Final = 16 if "+avx512f" in _features else 8 if "+avx2" in _features else 4
 
 FLOAT, INT, INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
