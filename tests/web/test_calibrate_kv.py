@@ -2,18 +2,16 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.protocol import Clipping
-from loraplex.web.cli.app import main
 from tests.checkpoints import make_adapter, make_checkpoint
 
-Run = Callable[..., tuple[int, str, str]]
+from .typed import Run, typed
+
 DTYPE = ("--kv-cache-dtype", "fp8_e4m3")
 TOKENS = ("--calibration-tokens", "512")
 READ = 60
@@ -41,15 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     for name, value in (settings | {"NUM_THREADS": 1, "ADAPTER_MEMORY": 4 << 20}).items():
         monkeypatch.setenv(f"LORAPLEX_{name}", str(value))
 
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["loraplex", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
+    return typed(monkeypatch, capsys)
 
 
 def clippings(model: Path, loud: Path, data: Path) -> tuple[Clipping | None, Clipping | None]:

@@ -1,8 +1,6 @@
 """`loraplex certify` as it is typed."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,13 +8,13 @@ import pytest
 from loraplex.engine.certificate import Certificate
 from loraplex.registry.certificates import Subject
 from loraplex.web.certificates.served import ServedPath
-from loraplex.web.cli.app import main
 from loraplex.web.cli.certify import read_prompt_file
 from loraplex.web.cli.opened import opened_registry
 from loraplex.web.settings import Settings
 from tests.checkpoints import make_adapter, make_checkpoint
 
-Run = Callable[..., tuple[int, str, str]]
+from .typed import Run, typed
+
 ROUNDED = ("--quantization", "int4", "--kv-cache-dtype", "int8")
 
 
@@ -38,15 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("The quick brown fox\n\njumps over the lazy dog\n")
 
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["loraplex", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
+    return typed(monkeypatch, capsys)
 
 
 def test_a_table_of_three_rows_with_the_settings_of_serve(run: Run, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -15,12 +14,12 @@ import pytest
 
 import loraplex
 from loraplex.registry.migrate import head
-from loraplex.web.cli.app import main
 from loraplex.web.cli.service_checks import check_model, check_port, check_static
 from loraplex.web.settings import Settings
 
+from .typed import Run, typed
+
 KEY = "lp-cli-test-key-0123456789"
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -32,15 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     for name, value in settings.items():
         monkeypatch.setenv(f"LORAPLEX_{name}", str(value))
 
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["loraplex", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
+    return typed(monkeypatch, capsys)
 
 
 def test_adapters_from_add_to_remove(run: Run, adapter_folders: list[Path]) -> None:
