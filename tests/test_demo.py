@@ -15,9 +15,10 @@ from examples.demo.evaluate import MAX_ANSWER, answer, load_base, load_tokenizer
 from examples.demo.jobs import JOBS, Job, split
 from examples.demo.recipe import FOLDER, NAME, Recipe
 from examples.demo.sums import SUM
-from examples.demo.train import SAMPLE_PROMPTS, main
+from examples.demo.train import SAMPLE_PROMPTS, golden_prompts, main
 from loraplex import LLM, SamplingParams
 from loraplex.engine.tokenizer import Tokenizer
+from loraplex.registry.promotion import LEAST_TOKENS
 from loraplex.web.cli.demo import add_demo_adapters, demo_wanted
 from loraplex.web.settings import Settings
 from loraplex.web.state import open_state
@@ -141,7 +142,9 @@ def test_a_first_start_registers_every_adapter(tmp_path: Path) -> None:
     state = open_state(settings, MODEL, FakeEngine(Tokenizer(MODEL)))
     add_demo_adapters(state)
     served = [adapter.name for adapter, _ in state.registry.snapshots.current.servable()]
+    prompts = {name: state.registry.adapters.prompts(name) for name in served}
     state.registry.close()
+    assert prompts == _read(FOLDER / "golden_prompts.json")
     assert sorted(served) == sorted(job.name for job in JOBS)
     assert not demo_wanted(settings)
 
@@ -156,6 +159,17 @@ def test_the_chat_template_is_the_text_the_models_were_trained_on() -> None:
     for answer_next in (False, True):
         text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer_next)
         assert text == render(chat, answer_next=answer_next)
+
+
+@each_job
+def test_golden_prompts_are_heldout_conversations_and_enough_for_an_alias(job: Job) -> None:
+    prompts, tokenizer = _read(FOLDER / "golden_prompts.json")[job.name], Tokenizer(MODEL)
+    assert prompts == golden_prompts(job, Recipe())
+    token_ids = [tokenizer.encode(prompt) for prompt in prompts]
+    assert sum(len(tokens) - 1 for tokens in token_ids) >= LEAST_TOKENS
+    question, answer = split(job, Recipe().heldout, Recipe().seed)[1][0]
+    rendered = load_tokenizer(MODEL).apply_chat_template(exchange(question, answer), tokenize=True, return_dict=False)
+    assert token_ids[0] == rendered
 
 
 def test_the_tokenizer_takes_any_text_and_begins_it_once() -> None:
@@ -175,7 +189,8 @@ def test_the_script_makes_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {path.name for path in (tmp_path / "model").iterdir()} == MODEL_FILES
     assert {path.name for path in (tmp_path / "adapters" / JOBS[2].name).iterdir()} == ADAPTER_FILES
     assert _read(tmp_path / "figures.json")[JOBS[2].name]["heldout"] == 3
-    assert list(_read(tmp_path / "prompts.json")) == [JOBS[2].name]
+    for file in ("prompts.json", "golden_prompts.json"):
+        assert list(_read(tmp_path / file)) == [JOBS[2].name]
     weights = (tmp_path / "model" / "model.safetensors").stat()
     main(recipe, tmp_path, JOBS[-1:], keep_base=True)
     assert (tmp_path / "model" / "model.safetensors").stat() == weights

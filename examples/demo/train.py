@@ -1,7 +1,7 @@
 """Trains the demo from nothing: `python -m examples.demo.train` (about 20 minutes on 2 cores).
 
-Writes model/, adapters/<name>/, figures.json and prompts.json beside this file. With names of adapters it trains these
-alone, over the base that is there.
+Writes model/, adapters/<name>/, figures.json, prompts.json and golden_prompts.json beside this file. With names of
+adapters it trains these alone, over the base that is there.
 """
 
 import json
@@ -17,6 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from .adapters import train_adapter
 from .base import train_base
+from .chat import BEGIN, exchange, render
 from .evaluate import answer, load_base, load_tokenizer, measure
 from .files import write_json
 from .jobs import JOBS, Job, split
@@ -24,6 +25,7 @@ from .recipe import FOLDER, Recipe
 from .sums import SUM, measure_sum
 
 SAMPLE_PROMPTS = 3
+GOLDEN_PROMPTS = 32
 CANDIDATES = 30
 """Held-out prompts tried for the samples."""
 
@@ -40,6 +42,7 @@ def main(recipe: Recipe, folder: Path, jobs: Sequence[Job] = JOBS, *, keep_base:
     figures = {job.name: measure(job, recipe, base, folder / "adapters" / job.name) for job in jobs}
     _note(folder / "figures.json", figures | _sums(jobs, recipe, folder), keep_base)
     _note(folder / "prompts.json", {job.name: samples(job, recipe, folder) for job in jobs}, keep_base)
+    _note(folder / "golden_prompts.json", {job.name: golden_prompts(job, recipe) for job in jobs}, keep_base)
     for name, row in figures.items():
         print(f"{name:10} adapter {row['adapter_exact_match']:7.1%}   base {row['base_exact_match']:7.1%}")
 
@@ -63,6 +66,12 @@ def samples(job: Job, recipe: Recipe, folder: Path) -> list[dict[str, str]]:
     given = answer(model, load_tokenizer(folder / "model"), questions)
     right = [pair for pair, said in zip(heldout, given, strict=False) if pair[1] == said]
     return [{"prompt": question, "answer": said} for question, said in right[:SAMPLE_PROMPTS]]
+
+
+def golden_prompts(job: Job, recipe: Recipe) -> list[str]:
+    """What its parity certificate is measured on: held-out conversations. The tokenizer begins a text by itself."""
+    _, heldout = split(job, recipe.heldout, recipe.seed)
+    return [render(exchange(*pair)).removeprefix(BEGIN) for pair in heldout[:GOLDEN_PROMPTS]]
 
 
 def _progress() -> Progress:

@@ -27,6 +27,8 @@ from .static_scales import DYNAMIC, NAMES, scale_name
 from .tokenizer import Tokenizer
 
 MARGIN: Final = 1.05
+SHORTEST_SEQUENCE: Final = 2
+"""The token that texts begin with, and one of the text."""
 UNUSED_SCALE: Final = 1.0
 """Of a head whose keys or values were always zero."""
 
@@ -75,7 +77,7 @@ def calibrate_kv(
         )
     model = ModelConfig.from_folder(config.model)
     invocation = max(len(reader.invocation_tokens) for reader in readers)
-    longest = choose_max_model_len(config, model) - 1 - invocation
+    longest = _longest(choose_max_model_len(config, model), invocation)
     split = calibration_sequences(Tokenizer(Path(config.model)), text, tokens, longest)
     sequences: list[list[int]] = torch.cat([split.calibration, split.held_out]).tolist()
     engine = build_engine(_one_at_a_time(config, len(sequences[0]) + invocation + 1))
@@ -92,6 +94,18 @@ def calibrate_kv(
         tuple(reader.digest for reader in readers if reader.digest),
     )
     return Calibration(scales, set_by, tuple(readers), sum(map(len, sequences)), file)
+
+
+def _longest(max_model_len: int, invocation: int) -> int:
+    """Tokens of a sequence, to which the most invocation tokens and one that is generated are added."""
+    longest = max_model_len - 1 - invocation
+    if longest < SHORTEST_SEQUENCE:
+        after = f" after an adapter's {invocation} invocation tokens" if invocation else ""
+        raise ValueError(
+            f"max_model_len {max_model_len} leaves {max(0, longest)} tokens of text{after}; {SHORTEST_SEQUENCE} are "
+            "needed; give more"
+        )
+    return longest
 
 
 def _one_at_a_time(config: EngineConfig, length: int) -> EngineConfig:

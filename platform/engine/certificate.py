@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final, Self
 
 import msgspec
 
+from .config import EngineConfig
+
 WORKER: Final = "loraplex.engine.certify"
 """`python -m` this: a CertifyJob as JSON on standard input; on standard output lines of JSON, {"progress": 0..1,
 "stage": words} and at last {"certificate": {...}} with exit code 0, or {"error": words} with exit code 2."""
@@ -68,6 +70,8 @@ class Coverage(_Json):
     """As in EngineInfo.quantization, in words; empty where nothing is quantized."""
     kv_cache_dtype: str
     """What keys and values are stored in, in the words of `engine/model/served.py: kv_cache_words`."""
+    arithmetic: str
+    """What linears are multiplied with, as in EngineInfo.arithmetic: it decides how their activations are rounded."""
     adapter: str | None
     """Digest; None: the base alone."""
     prompts: str
@@ -106,20 +110,10 @@ class Certificate(_Json):
 class CertifyJob(_Json):
     """What to compare with what. All folders are on this machine."""
 
-    model: str
-    """Folder of the served base."""
+    engine: EngineConfig
+    """How the base is served. What only says how much at once does not matter."""
     reference: str | None = None
-    """Folder of the unquantized model; None: `model`, unless that is a quantized checkpoint."""
-    quantization: str = "none"
-    """As in EngineConfig, like the next three."""
-    head_quantization: str = "none"
-    kv_cache_dtype: str = "auto"
-    dtype: str = "auto"
-    kv_cache_scales: str = "auto"
-    """As in EngineConfig, like the next three."""
-    kv_scales_file: str = ""
-    weights_cache: str = ""
-    weights_cache_bytes: int = 32 << 30
+    """Folder of the unquantized model; None: the served one, unless that is a quantized checkpoint."""
     adapter: str | None = None
     """Folder with adapter_config.json and adapter_model.safetensors; None: the base."""
     adapter_digest: str | None = None
@@ -133,11 +127,12 @@ PARTS: Final = {
     "reference": "the unquantized reference",
     "quantization": "the quantization",
     "kv_cache_dtype": "what the KV cache stores",
+    "arithmetic": "the processor's arithmetic",
     "adapter": "the adapter",
     "prompts": "the prompts",
     "version": "the version of loraplex",
 }
-IN_WORDS: Final = ("quantization", "kv_cache_dtype", "version")
+IN_WORDS: Final = ("quantization", "kv_cache_dtype", "arithmetic", "version")
 """Parts that say something to people; the others are digests."""
 
 

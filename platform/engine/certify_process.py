@@ -33,7 +33,10 @@ async def certify(job: CertifyJob, on_progress: OnProgress, timeout_seconds: flo
         async with asyncio.timeout(timeout_seconds):
             return await _converse(process, job, on_progress)
     except TimeoutError:
-        raise ValueError(f"the parity certificate was not ready after {timeout_seconds:.0f} s") from None
+        raise ValueError(
+            f"the parity certificate was not ready after {timeout_seconds:.0f} s: allow more (certificate_timeout), or "
+            "give fewer or shorter prompts"
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()

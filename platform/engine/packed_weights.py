@@ -8,6 +8,7 @@ from dataclasses import replace
 from io import FileIO
 from typing import Final
 
+from loraplex.quant.arithmetic import ARITHMETIC
 from loraplex.quant.kernels.tile import PANEL
 from loraplex.quant.kernels.vectors import features
 from loraplex.quant.packed import PackedLinear, pack
@@ -127,7 +128,7 @@ def _name(loader: DecoderLoader) -> str:
         checkpoint_identity(loader.checkpoint.folder),
         str(loader.stored_dtype),
         repr(loader.online),
-        f"{features} {PANEL} {sys.byteorder}",
+        f"{features} {ARITHMETIC} {PANEL} {sys.byteorder}",
         sources_digest(*PACKED_BY),
     )
     return entry_name("packed", "\0".join(parts))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ class ScalesFile:
 
 
 def write_scales_file(path: Path, scales: ScalesFile) -> None:
-    """It appears complete or not at all."""
+    """It appears complete or not at all. ValueError where it cannot be written."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     metadata = {
         "kind": KIND,
@@ -36,10 +37,11 @@ def write_scales_file(path: Path, scales: ScalesFile) -> None:
     try:
         save_file(dict(scales.tensors), unfinished, metadata)
         unfinished.replace(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from error
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be written: {error}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def read_scales_file(path: Path, base: str) -> ScalesFile:

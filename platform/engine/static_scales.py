@@ -28,6 +28,7 @@ NAMES: Final = {
 }
 """Where checkpoints have the scales of a layer's keys and of its values; the first that is there counts."""
 REMEDY: Final = "correct the checkpoint, or use --kv-cache-scales dynamic"
+OF_FOLDED: Final = "values that AWQ scaled, which get their own size back as they are loaded"
 OWN_WORDS: Final = "a scale for each token and KV head"
 
 
@@ -65,10 +66,10 @@ def choose_scales(
     others: list[str] = []
     for source in (_calibrated, _stored):
         found = source(config, model, checkpoint, fingerprint)
-        if found is not None and found.dtype == name:
+        if found is not None and found.purpose == name:
             return CacheScales(found.scales, f"static scales of {found.words}")
         if found is not None:
-            others.append(f"those of {found.words} are for {found.dtype}")
+            others.append(f"those of {found.words} are for {found.purpose}")
     if asked == STATIC:
         reason = "; ".join(others) or "neither the checkpoint nor the data folder has any"
         raise ValueError(
@@ -81,8 +82,8 @@ def choose_scales(
 @dataclass(frozen=True, slots=True)
 class _Found:
     scales: torch.Tensor
-    dtype: str
-    """Of the cache that they were made for, as people set it."""
+    purpose: str
+    """The dtype of the cache that they were made for, as people set it, or what they are for instead."""
     words: str
 
 
@@ -112,10 +113,7 @@ def _stored(config: EngineConfig, model: ModelConfig, checkpoint: Checkpoint, fi
     if scales is None:
         return None
     if (checkpoint.folder / FOLDED_SCALES).is_file():
-        raise ValueError(
-            "the checkpoint's KV-cache scales are for values that AWQ scaled, and these get their own size back as "
-            "it is loaded; use --kv-cache-scales dynamic, or make others with: loraplex calibrate-kv"
-        )
+        return _Found(scales, OF_FOLDED, "the checkpoint")
     kind = "fp8_e4m3" if scheme is None or scheme.type == "float" else scheme.type
     bits = 8 if scheme is None else scheme.bits
     return _Found(scales, kind if kind == "fp8_e4m3" and bits == 8 else f"{kind}{bits}", "the checkpoint")

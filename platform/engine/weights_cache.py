@@ -11,8 +11,9 @@ import logging
 import os
 import re
 import shutil
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -28,6 +29,12 @@ logger = logging.getLogger(__name__)
 def entry_name(kind: Literal["packed", "awq"], identity: str) -> str:
     """Another one for another identity."""
     return f"{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+
+
+def kept_entries(folder: Path) -> dict[Path, int]:
+    """What is kept there, with its bytes. Changes nothing."""
+    paths = [path for path in folder.iterdir() if re.fullmatch(ENTRY, path.name)] if folder.is_dir() else []
+    return {path: _size(path) for path in paths}
 
 
 class WeightsCache:
@@ -49,13 +56,13 @@ class WeightsCache:
         return self._folder / name
 
     def use(self, name: str) -> Path | None:
-        """The entry, the last used one from now on, and not removed for another one of this object's; None when there
-        is none."""
+        """The entry, the last used one from now on, and not removed by anyone as long as this object lives; None when
+        there is none."""
         path = self.path(name)
+        if not self._hold(path):
+            return None
         with suppress(OSError):  # another user's may be read all the same
             os.utime(path)
-        if not path.exists():
-            return None
         self._used.add(name)
         return path
 
@@ -92,16 +99,32 @@ class WeightsCache:
 
     def trim(self) -> None:
         """Remove what was unused the longest until the limit is kept, but nothing in use. For whoever has its turn."""
-        total = self._used_bytes()
-        for entry in reversed(self._unused()):
+        unused = self._unused()
+        total = sum(kept_entries(self._folder).values()) - sum(entry.size for entry in unused)
+        for entry in reversed(unused):
             total += entry.size
             if total > self._limit:
                 self._remove(entry.path)
 
+    def _hold(self, path: Path) -> bool:
+        """Keep it from being removed, also by other processes; False where there is none."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            return os.path.samestat(os.fstat(descriptor), path.stat())  # else it has just been removed
+        except OSError:
+            return False
+
     def _unused(self) -> list["_Entry"]:
-        """The longest unused first."""
+        """By nobody, the longest unused first."""
         paths = [path for path in self._named(ENTRY) if path.name not in self._used]
-        return sorted(_Entry(path.lstat().st_mtime, _size(path), path) for path in paths)
+        unused = []
+        for path in paths:
+            with _alone_with(path) as alone:
+                if alone:
+                    unused.append(_Entry(path.lstat().st_mtime, _size(path), path))
+        return sorted(unused)
 
     def _named(self, pattern: str) -> list[Path]:
         return [path for path in self._folder.iterdir() if re.fullmatch(pattern, path.name)]
@@ -114,15 +137,32 @@ class WeightsCache:
 
     def _remove(self, entry: Path) -> None:
         unfinished = self.unfinished(entry.name)
-        try:
-            entry.rename(unfinished)  # else what is left of an interrupted removal would count as complete
-        except OSError as error:
-            logger.warning("%s, which is used no more, cannot be removed: %s", entry, error)
-            return
+        with _alone_with(entry) as alone:
+            if not alone:
+                return  # somebody has begun to use it
+            try:
+                entry.rename(unfinished)  # else what is left of an interrupted removal would count as complete
+            except OSError as error:
+                logger.warning("%s, which is used no more, cannot be removed: %s", entry, error)
+                return
         _delete(unfinished)
 
     def _open_lock(self) -> int:
         return os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+@contextmanager
+def _alone_with(entry: Path) -> Iterator[bool]:
+    """Whether nobody uses the entry; until the block ends, nobody begins to."""
+    with ExitStack() as stack:
+        try:
+            descriptor = os.open(entry, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
 
 
 class _Entry(NamedTuple):

@@ -11,7 +11,7 @@ from . import tables
 from .adapter_tokenizer import AdapterTokenizer
 from .artifacts import ArtifactStore, Blob
 from .audit import record
-from .certificates import Subject, request_certificate
+from .certificates import CoverageOf, Subject, request_of_upload
 from .database import Database
 from .errors import InvalidName, PreflightRefused
 from .generation import bump_generation
@@ -68,10 +68,11 @@ class Adapters:
         actor: str,
         tenant: str = DEFAULT_TENANT,
         tokenizer: AdapterTokenizer | None = None,
-        certify: bool = False,
+        certify: CoverageOf | None = None,
     ) -> AddedVersion:
         """Make `name` mean these two received files, and what they add to the base's tokenizer; `report` is what
-        preflight said of them on this base. `certify`: ask for a certificate of a new version.
+        preflight said of them on this base. `certify`: ask for a certificate of a new version, unless its content has a
+        valid one by this; None: ask for none.
 
         The same again give the same version, anything else the next one. When this returns, the version is
         durable. Raises InvalidName, PreflightRefused, UploadMissing, StorageFull.
@@ -100,8 +101,9 @@ class Adapters:
             adapter.versions.append(row)
             _record(session, actor, "adapter.add", adapter, row.number, digest=artifact.digest)
             session.flush()
-            if certify:
-                request_certificate(session, Subject(artifact.digest, adapter.prompts_digest), actor)
+            if certify is not None:
+                subject = Subject(artifact.digest, adapter.prompts_digest)
+                request_of_upload(session, subject, actor, adapter.tenant_id, certify)
             return AddedVersion(name, version_view(row), created=True)
 
     def list(self, tenant: str = DEFAULT_TENANT) -> Sequence[Adapter]:

@@ -20,6 +20,11 @@ from .tables import utc_now
 
 LEASE: Final = timedelta(seconds=60)
 """A run that nobody has heard of for so long is anyone's."""
+MOST_ATTEMPTS: Final = 3
+GIVEN_UP: Final = (
+    f"the measurement was begun {MOST_ATTEMPTS} times, and each time the server that ran it was gone before the end; "
+    "it may have had too little memory"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +38,28 @@ class Claim:
 
 
 class CertificateRuns:
-    """All methods but `claim` do nothing to a run that somebody else has taken over."""
+    """All methods but `claim` and `finish` do nothing to a run that somebody else has taken over."""
 
     def __init__(self, database: Database, lease: timedelta = LEASE) -> None:
         self._database, self._lease = database, lease
 
     def claim(self) -> Claim | None:
-        """Begin what was asked for first; None when nothing waits."""
+        """Begin what was asked for first; None when nothing waits. What was begun too often has failed instead."""
         with self._database.read() as session:
             if self._next(session) is None:
                 return None
         with self._database.write() as session:
             hold_changes(session)
             row = self._next(session)
+            while row is not None and row.attempts >= MOST_ATTEMPTS:
+                _fail(row, GIVEN_UP)
+                session.flush()
+                row = self._next(session)
             if row is None:
                 return None
             worker, subject = uuid.uuid4().hex, Subject(row.adapter_digest, row.prompts_digest)
             row.state, row.worker, row.beat_at, row.progress = "running", worker, utc_now(), 0.0
+            row.attempts += 1
             return Claim(row.id, worker, subject, read_prompts(session, row.prompts_digest))
 
     def beat(self, claim: Claim, progress: float) -> bool:
@@ -64,17 +74,20 @@ class CertificateRuns:
         with self._own(claim) as row:
             if row is not None:
                 row.state, row.worker, row.progress = "waiting", None, 0.0
+                row.attempts -= 1
 
     def finish(self, claim: Claim, measured: Measured) -> None:
-        with self._own(claim) as row:
-            if row is not None:
+        """The first measurement counts, whoever has the run by now: the other worker's next beat ends its own."""
+        with self._database.write() as session:
+            row = session.get(tables.Certificate, claim.id, with_for_update=True)
+            if row is not None and row.state != "done":
                 complete(row, measured)
 
     def fail(self, claim: Claim, problem: str) -> None:
         """`problem` says in words why it cannot be measured; asking for it again begins a new run."""
         with self._own(claim) as row:
             if row is not None:
-                row.state, row.problem, row.ended_at = "failed", problem, utc_now()
+                _fail(row, problem)
 
     def _next(self, session: Session) -> tables.Certificate | None:
         row = tables.Certificate
@@ -86,3 +99,7 @@ class CertificateRuns:
         with self._database.write() as session:
             row = session.get(tables.Certificate, claim.id, with_for_update=True)
             yield row if row is not None and (row.state, row.worker) == ("running", claim.worker) else None
+
+
+def _fail(row: tables.Certificate, problem: str) -> None:
+    row.state, row.problem, row.ended_at = "failed", problem, utc_now()

@@ -3,18 +3,21 @@
 They belong to content: every version with the same digest shows the same ones, whatever it is called.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from . import tables
 from .audit import record
 from .database import Database
+from .errors import CertificatesWaiting
 from .generation import hold_changes
-from .tables import utc_now
+from .tables import DEFAULT_TENANT, utc_now
+from .tenants import tenant_id
 
 OPEN: Final = ("waiting", "running")
 
@@ -29,6 +32,10 @@ class Subject:
     prompts: str | None = None
 
 
+CoverageOf = Callable[[Subject], str]
+"""The digest of what a certificate must cover now; ValueError says why none can be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A certificate. `coverage`: digest of all it covers; `agreement`: share of tokens, as served; `document`: all."""
@@ -40,13 +47,17 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class CertificateRecord:
-    """What became of one request: `measured` once it is done, `problem` when it failed, `progress` from 0 to 1."""
+    """What became of one request: `measured` once it is done, `problem` when it failed, `progress` from 0 to 1.
+
+    `requested_by` is for the eyes of `tenant` only (None: of nobody), as content may be another tenant's as well.
+    """
 
     state: State
     measured: Measured | None
     problem: str | None
     progress: float
     requested_by: str
+    tenant: str | None
     created_at: datetime
     ended_at: datetime | None
 
@@ -67,18 +78,26 @@ class Certificates:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def request(self, subject: Subject, *, actor: str) -> None:
-        """Have it measured, after whatever was asked for before. Does nothing while the same is waiting or running."""
+    def request(self, subject: Subject, *, actor: str, tenant: str | None = None, most: int | None = None) -> None:
+        """Have it measured, after whatever was asked for before. Does nothing while the same is waiting or running.
+
+        `tenant`: of who asks, None for the server itself; raises CertificatesWaiting where `most` of its wait already.
+        """
         with self._database.write() as session:
             hold_changes(session)
-            request_certificate(session, subject, actor)
+            asked_by = None if tenant is None else tenant_id(session, tenant)
+            if _is_open(session, subject):
+                return
+            if most is not None:
+                _refuse_more(session, asked_by, most)
+            _add(session, subject, actor, asked_by)
 
-    def keep(self, subject: Subject, measured: Measured, *, actor: str) -> None:
+    def keep(self, subject: Subject, measured: Measured, *, actor: str, tenant: str = DEFAULT_TENANT) -> None:
         """A certificate that was measured elsewhere. A request of the same that still waits has it herewith."""
         with self._database.write() as session:
             hold_changes(session)
             waiting = _newest(session, _of(subject) & (tables.Certificate.state == "waiting"))
-            complete(waiting or _add(session, subject, actor), measured)
+            complete(waiting or _add(session, subject, actor, tenant_id(session, tenant)), measured)
 
     def known(self, subject: Subject, coverage: str | None) -> Known:
         """`coverage`: digest of what is served now; None: not known, so nothing is valid."""
@@ -91,10 +110,11 @@ class Certificates:
             )
 
 
-def request_certificate(session: Session, subject: Subject, actor: str) -> None:
-    """As Certificates.request, within a transaction that holds changes."""
-    if _newest(session, _of(subject) & tables.Certificate.state.in_(OPEN)) is None:
-        _add(session, subject, actor)
+def request_of_upload(session: Session, subject: Subject, actor: str, tenant: int, coverage_of: CoverageOf) -> None:
+    """Have it measured unless there is a valid certificate, within a transaction that holds changes. The operator wants
+    it, so that none are too many: uploads have bounds of their own."""
+    if not _is_open(session, subject) and not _is_valid(session, subject, coverage_of):
+        _add(session, subject, actor, tenant)
 
 
 def valid_certificate(session: Session, adapter: str | None, coverage: str) -> CertificateRecord | None:
@@ -105,15 +125,42 @@ def valid_certificate(session: Session, adapter: str | None, coverage: str) -> C
 
 def complete(row: tables.Certificate, measured: Measured) -> None:
     row.coverage_digest, row.agreement, row.document = measured.coverage, measured.agreement, measured.document
-    row.state, row.progress, row.ended_at = "done", 1.0, utc_now()
+    row.state, row.problem, row.progress, row.ended_at = "done", None, 1.0, utc_now()
 
 
-def _add(session: Session, subject: Subject, actor: str) -> tables.Certificate:
+def _is_open(session: Session, subject: Subject) -> bool:
+    return _newest(session, _of(subject) & tables.Certificate.state.in_(OPEN)) is not None
+
+
+def _is_valid(session: Session, subject: Subject, coverage_of: CoverageOf) -> bool:
+    """A subject that cannot be measured says so when it is its turn."""
+    try:
+        return valid_certificate(session, subject.adapter, coverage_of(subject)) is not None
+    except ValueError:
+        return False
+
+
+def _refuse_more(session: Session, tenant: int | None, most: int) -> None:
+    row = tables.Certificate
+    waiting = select(func.count()).where(row.tenant_id == tenant, row.state == "waiting")
+    if session.scalars(waiting).one() >= most:
+        raise CertificatesWaiting(
+            f"{most} certificates that were asked for wait already, which is as many as may "
+            "(max_waiting_certificates). Ask again when some are done."
+        )
+
+
+def _add(session: Session, subject: Subject, actor: str, tenant: int | None) -> tables.Certificate:
     row = tables.Certificate(
-        adapter_digest=subject.adapter, prompts_digest=subject.prompts, state="waiting", requested_by=actor
+        adapter_digest=subject.adapter,
+        prompts_digest=subject.prompts,
+        state="waiting",
+        tenant_id=tenant,
+        requested_by=actor,
     )
     session.add(row)
-    record(session, actor, "certificate.request", f"artifact:{subject.adapter}" if subject.adapter else "base")
+    what = f"artifact:{subject.adapter}" if subject.adapter else "base"
+    record(session, actor, "certificate.request", what, tenant_id=tenant)
     return row
 
 
@@ -141,6 +188,7 @@ def _record(row: tables.Certificate | None) -> CertificateRecord | None:
         problem=row.problem,
         progress=row.progress,
         requested_by=row.requested_by,
+        tenant=None if row.tenant is None else row.tenant.name,
         created_at=row.created_at,
         ended_at=row.ended_at,
     )

@@ -6,16 +6,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from .turn import WriteTurn
 from .url_options import check_channel_binding, driver_arguments
 
+AWAY: Final = (DBAPIError, PoolTimeoutError, OSError)
+"""What a session raises while the database is away or its disk is full. PostgreSQL's driver has no finer classes."""
 SUPPORTED = "sqlite:///path/to/file or postgresql://user:password@host/name"
 _BEGIN = "loraplex_begin"
 _BUSY_SECONDS = 5

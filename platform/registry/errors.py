@@ -65,6 +65,12 @@ class PromotionRefused(RegistryError):
     code = "promotion_refused"
 
 
+class CertificatesWaiting(RegistryError):
+    """The tenant has as many certificates waiting as it may."""
+
+    code = "certificates_waiting"
+
+
 class InvalidKey(RegistryError):
     code = "invalid_api_key"
 

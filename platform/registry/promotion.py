@@ -1,6 +1,5 @@
 """The operator's rule for moving an alias: the version needs a valid certificate, and must agree with its reference."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from sqlalchemy.orm import Session
 
 from . import tables
-from .certificates import Measured, Subject, valid_certificate
+from .certificates import CoverageOf, Measured, Subject, valid_certificate
 from .errors import PromotionRefused
 
 LEAST_TOKENS: Final = 512
@@ -17,11 +16,10 @@ LEAST_TOKENS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class PromotionRule:
-    """`min_agreement`: least share of tokens that are most likely in both. `coverage_of`: digest of what a certificate
-    must cover now; it raises ValueError in words where none can be made."""
+    """`min_agreement`: least share of tokens that are most likely in both."""
 
     min_agreement: float
-    coverage_of: Callable[[Subject], str]
+    coverage_of: CoverageOf
 
     def check(self, session: Session, version: tables.AdapterVersion) -> None:
         """Raise PromotionRefused unless an alias may point at this version."""

@@ -9,6 +9,7 @@ from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
 from loraplex.registry.base import ServedBase
+from loraplex.registry.certificates import CoverageOf
 from loraplex.registry.errors import UploadMissing, UploadTooLarge
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Report
@@ -56,11 +57,11 @@ def add_from_folder(
     folder: Path,
     actor: str,
     tokenizers: bool = False,
-    certify: bool = False,
+    certify: CoverageOf | None = None,
 ) -> tuple[AddedVersion, Report]:
     """Copy an adapter's files from a folder into the store and register them. Raises RegistryError, ValueError.
 
-    `tokenizers`: the operator's switch for those that adapters bring; `certify`: the one for certificates.
+    `tokenizers`: the operator's switch for those that adapters bring; `certify`: as Adapters.add_version takes it.
     """
     registry.adapters.check_name(name)
     beside = [file for file in TOKENIZER_LIMITS if (folder / file).is_file()]
@@ -74,7 +75,7 @@ def _add(
     state.registry.adapters.check_name(name)
     files = {file: uploaded_file(state, digest) for file, digest in digests.items()}
     terms = Terms(state.settings.adapter_tokenizers, chosen)
-    certify = state.settings.certify_uploads
+    certify = state.served_path.digest if state.settings.certify_uploads else None
     return _checked(state.registry, state.base, name, files, terms, certify, caller.actor, caller.tenant)
 
 
@@ -84,7 +85,7 @@ def _checked(
     name: str,
     files: Mapping[str, Blob],
     terms: Terms,
-    certify: bool,
+    certify: CoverageOf | None,
     actor: str,
     tenant: str = DEFAULT_TENANT,
 ) -> tuple[AddedVersion, Report]:

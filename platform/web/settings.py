@@ -1,73 +1,20 @@
 """Settings: all that an operator may set, by flag, environment (LORAPLEX_*), TOML file or these defaults."""
 
-import difflib
-import logging
-import os
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import ByteSize, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from loraplex.engine.config import EngineConfig
 from loraplex.registry.keys import check_token
 from loraplex.registry.users import check_password
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The checkout this file is in; an installed package has no pyproject.toml there."""
-IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
-DEFAULT_DATA_DIR = ROOT / ".data" if IN_CHECKOUT else Path.home() / ".local" / "share" / "loraplex"
+from .setting_secrets import MASK, mask_url, refuse_weak
+from .setting_sources import DEFAULT_DATA_DIR, PREFIX, ROOT, config_file, refuse_unknown, warn_of_unknown_variables
+from .setting_types import Bytes, Count, Folders, Fraction
+
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
-CONFIG_FILE = "loraplex.toml"
-PREFIX = "LORAPLEX_"
-LOG = logging.getLogger(__name__)
-WEAK_WORDS = (
-    "password",
-    "passw0rd",
-    "changeme",
-    "change-me",
-    "administrator",
-    "loraplex",
-    "12345678",
-    "sk-1234",
-    "qwertyui",
-)
-SECRET_OPTION = re.compile(r"([?&]\w*(?:password|passwd|secret|token)=)[^&]*", re.IGNORECASE)
-MASK = "********"
-
-Fraction = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-
-
-def _plain_int(value: object) -> object:
-    """Refuse true and 1.5 where pydantic would take them as a number of bytes."""
-    if isinstance(value, bool | float):
-        raise ValueError(f"give a whole number of bytes or a size such as 512MiB, got {value}")
-    return value
-
-
-def _split_folders(value: object) -> object:
-    """A list, or one text with the folders separated as in PATH."""
-    return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
-
-
-def _refuse_relative(folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    for folder in folders:
-        if not folder.is_absolute():
-            raise ValueError(f"{folder} depends on where the server is started; give the whole path, from / on")
-    return folders
-
-
-Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
-Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_refuse_relative)]
 
 
 class Settings(BaseSettings):
@@ -154,9 +101,11 @@ class Settings(BaseSettings):
     max_concurrent_requests: Count = Field(1024, description="Requests in flight; one more is refused with 503")
     max_adapter_bytes: Bytes = Field(ByteSize(1 << 30), description="Largest adapter weights file")
     min_free_bytes: Bytes = Field(ByteSize(1 << 30), description="Bytes that an upload must leave free on the disk")
+    max_waiting_certificates: Count = Field(64, description="Certificates a tenant may ask for before one is measured")
     max_concurrent_uploads: Count = Field(8, description="Adapter files uploaded at the same time")
     body_timeout: Fraction = Field(30.0, description="Seconds a client may take to send a JSON body")
     upload_timeout: Fraction = Field(1800.0, description="Seconds a client may take to send an adapter file")
+    certificate_timeout: Fraction = Field(21600.0, description="Seconds that measuring one certificate may take")
     ping_seconds: Fraction = Field(10.0, description="Silence after which a stream gets a keep-alive comment")
     drain_seconds: Fraction = Field(20.0, description="Seconds that running requests get to end when the server stops")
     session_hours: Fraction = Field(12.0, description="Hours until the dashboard asks for the password again")
@@ -175,8 +124,8 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = config_file(init_settings())
         in_file = TomlConfigSettingsSource(settings_cls, toml_file=file)
-        _refuse_unknown(file, in_file.toml_data, settings_cls)
-        _warn_of_unknown_variables(settings_cls)
+        refuse_unknown(file, in_file.toml_data, settings_cls)
+        warn_of_unknown_variables(settings_cls)
         return init_settings, env_settings, in_file
 
     @model_validator(mode="before")
@@ -192,8 +141,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _refuse_weak_secrets(self) -> Self:
-        _refuse_weak("admin_password", self.admin_password, check_password)
-        _refuse_weak("api_key", self.api_key, check_token)
+        refuse_weak("admin_password", self.admin_password, check_password)
+        refuse_weak("api_key", self.api_key, check_token)
         return self
 
     @property
@@ -225,9 +174,14 @@ class Settings(BaseSettings):
         """What the engine is started with; `model_folder` is where `model` lies on this machine."""
         shared = set(EngineConfig.__struct_fields__) - {"model", "served_name", "kv_scales_file", "weights_cache"}
         values = {name: _plain(getattr(self, name)) for name in sorted(shared)}
-        values["weights_cache"] = str(self.data_dir / "weights")
+        values["weights_cache"] = str(self.weights_folder)
         scales = str(self.kv_scales_file) if self.kv_scales_file.is_file() else ""
         return EngineConfig(model=str(model_folder), served_name=self.base_name, kv_scales_file=scales, **values)
+
+    @property
+    def weights_folder(self) -> Path:
+        """Where packed and AWQ weights are kept."""
+        return self.data_dir / "weights"
 
     @property
     def kv_scales_file(self) -> Path:
@@ -242,55 +196,5 @@ class Settings(BaseSettings):
         return values | {"database_url": mask_url(self.database), "served_name": self.base_name}
 
 
-def config_file(flags: dict[str, Any]) -> Path:
-    """The TOML file to read: LORAPLEX_CONFIG, which must exist, else loraplex.toml in the data folder."""
-    named = os.environ.get("LORAPLEX_CONFIG")
-    if named:
-        if not Path(named).is_file():
-            raise ValueError(f"LORAPLEX_CONFIG names {named}, which is not a file")
-        return Path(named)
-    data_dir = flags.get("data_dir") or os.environ.get("LORAPLEX_DATA_DIR") or DEFAULT_DATA_DIR
-    return Path(data_dir) / CONFIG_FILE
-
-
-def _refuse_unknown(file: Path, values: dict[str, Any], settings: type[BaseSettings]) -> None:
-    for name in values:
-        if name not in settings.model_fields:
-            raise ValueError(f"{file} sets '{name}', which is no setting{_nearest(name, settings)}.")
-
-
-def _warn_of_unknown_variables(settings: type[BaseSettings]) -> None:
-    """Only a warning: other programs may use the prefix."""
-    for variable in sorted(os.environ):
-        name = variable.lower().removeprefix(PREFIX.lower())
-        if variable.upper().startswith(PREFIX) and name not in {*settings.model_fields, "config"}:
-            LOG.warning("%s is ignored: it is no setting%s.", variable, _nearest(name, settings, PREFIX))
-
-
-def _nearest(name: str, settings: type[BaseSettings], prefix: str = "") -> str:
-    near = difflib.get_close_matches(name, settings.model_fields, n=1)
-    return "" if not near else f", the nearest one is {prefix + near[0].upper() if prefix else near[0]}"
-
-
 def _plain(value: object) -> Any:
     return int(value) if isinstance(value, ByteSize) else value
-
-
-def _refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str]) -> None:
-    if secret is None:
-        return
-    text = check(secret.get_secret_value())
-    if any(text.lower().startswith(word) for word in WEAK_WORDS) or len(set(text)) < 5:
-        raise ValueError(
-            f"{name} is easily guessed. Leave LORAPLEX_{name.upper()} unset and one is made at the first start, "
-            "or make one with: openssl rand -hex 24"
-        )
-
-
-def mask_url(url: str) -> str:
-    """The URL without passwords, whether they stand before the host or among the options."""
-    scheme, separator, rest = url.partition("://")
-    rest = SECRET_OPTION.sub(rf"\g<1>{MASK}", rest)
-    credentials, at, location = rest.rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    return f"{scheme}{separator}{user}{colon}{MASK if colon else ''}{at}{location}"

@@ -109,13 +109,15 @@ def open_state(
     base = ServedBase(settings.base_name, signature, settings.trained_name, model_folder)
     wording = base_wording(tokenizer, settings.max_prompt_chars)
     upgrade(settings.database)
-    served_path = ServedPath(settings, model_folder, signature.fingerprint)
+    door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
+    served_path = ServedPath(
+        settings, model_folder, signature.fingerprint, lambda: None if door.info is None else door.info.arithmetic
+    )
     rule, artifacts = promotion_rule(settings, served_path), settings.data_dir / "artifacts"
     registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
     credentials = ensure_credentials(
         registry, settings.data_dir / "credentials.json", settings.admin_password_text, settings.api_key_text
     )
-    door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
     return State(
         settings=settings,
         registry=registry,
@@ -131,7 +133,7 @@ def open_state(
         metrics=Metrics(settings.base_name),
         reconciler=Reconciler(door, registry.snapshots),
         served_path=served_path,
-        certifier=Certifier(registry, served_path, certify),
+        certifier=Certifier(registry, served_path, certify, settings.certificate_timeout),
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
     )

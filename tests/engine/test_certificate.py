@@ -7,14 +7,25 @@ from typing import Any
 import pytest
 
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, Figures, prompts_digest
+from loraplex.engine.config import EngineConfig
 
-COVERAGE = Coverage("b" * 64, "r" * 64, "int4 rounded at load", "fp8_e4m3", "a" * 64, prompts_digest(["hello"]), "1.0")
+COVERAGE = Coverage(
+    base="b" * 64,
+    reference="r" * 64,
+    quantization="int4 rounded at load",
+    kv_cache_dtype="fp8_e4m3",
+    arithmetic="float32 vectors",
+    adapter="a" * 64,
+    prompts=prompts_digest(["hello"]),
+    version="1.0",
+)
 FIGURES = Figures(0.97, 0.01, 0.3, 5.25, 0.05)
 CERTIFICATE = Certificate(COVERAGE, 3, 120, 5.2, FIGURES, FIGURES, replace(FIGURES, top1_agreement=1.0), 1.5)
 
 
 def test_goes_through_json_unchanged() -> None:
-    for part in (CERTIFICATE, COVERAGE, FIGURES, CertifyJob("/model", adapter="/adapter", prompts=["a", "b"])):
+    job = CertifyJob(EngineConfig(model="/model"), adapter="/adapter", prompts=["a", "b"])
+    for part in (CERTIFICATE, COVERAGE, FIGURES, job):
         assert type(part).from_json(json.loads(json.dumps(part.to_json()))) == part
 
 
@@ -41,7 +52,7 @@ def test_every_covered_part_is_in_the_digest_and_told_in_words(part: str) -> Non
     assert changed.digest() != COVERAGE.digest()
     told = COVERAGE.changes(changed)
     assert len(told) == 1
-    said_in_words = part in ("quantization", "kv_cache_dtype", "version")
+    said_in_words = part in ("quantization", "kv_cache_dtype", "arithmetic", "version")
     assert ("something else" in told[0]) == said_in_words and COVERAGE.changes(COVERAGE) == []
 
 

@@ -53,6 +53,14 @@ def entries(cache: Path) -> list[Path]:
     return sorted(path for path in cache.iterdir() if path.name != LOCK)
 
 
+def test_weights_packed_for_another_arithmetic_are_not_read(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [start(base, tmp_path / "cache") for _ in range(2)] == [KEPT, READ]
+    monkeypatch.setattr("loraplex.engine.packed_weights.ARITHMETIC", "abacus")
+    assert start(base, tmp_path / "cache") == KEPT
+
+
 @pytest.mark.parametrize("linears,head", WAYS)
 def test_the_second_start_packs_nothing_and_answers_the_same(
     base: Path, tmp_path: Path, linears: str, head: str, monkeypatch: pytest.MonkeyPatch

@@ -11,17 +11,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from loraplex import LLM, SamplingParams
+from loraplex.engine.attention.backend import AttentionBackend
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.kv_cache import choose_cache_dtype
 from loraplex.engine.model.config import ModelConfig, base_signature
-from loraplex.engine.model.decoder import DecoderLoader
+from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.protocol import Clipping
 from loraplex.engine.scales_file import ScalesFile, read_scales_file, write_scales_file
-from loraplex.engine.static_scales import OWN_WORDS, CacheScales, choose_scales, read_scales
+from loraplex.engine.static_scales import OF_FOLDED, OWN_WORDS, CacheScales, choose_scales, read_scales
 from loraplex.quant.choose import Choice
 from loraplex.quant.torch_linear import TorchLinear
 from tests.checkpoints import make_adapter, make_checkpoint
@@ -199,12 +200,14 @@ def test_other_names_are_read(names: list[str]) -> None:
     assert found is not None and torch.equal(found, torch.full((3, 2, 2), 0.25))
 
 
-def test_scales_of_values_that_awq_folded_are_refused(tmp_path: Path) -> None:
+def test_scales_of_values_that_awq_folded_are_not_used(tmp_path: Path) -> None:
     base = with_scales(tmp_path / "base", scale_tensors(), SCHEME)
     (base / FOLDED_SCALES).parent.mkdir()
     (base / FOLDED_SCALES).touch()
-    with pytest.raises(ValueError, match="values that AWQ scaled"):
-        choose(base)
+    found = choose(base)
+    assert (found.static, found.words) == (None, f"{OWN_WORDS}; those of the checkpoint are for {OF_FOLDED}")
+    with pytest.raises(ValueError, match=r"values that AWQ scaled, .* Make some with: loraplex calibrate-kv"):
+        choose(base, asked="static")
     file = tmp_path / "kv_scales.safetensors"
     write_scales_file(file, ScalesFile(scale_tensors(), base_signature(base).fingerprint, "fp8_e4m3", ()))
     assert choose(base, file=file).static is not None
@@ -230,6 +233,14 @@ def test_a_file_of_another_base_and_a_broken_one_are_refused(tmp_path: Path, sca
         else:
             save_file(scale_tensors(), file)
     assert choose(scaled, "auto", file=file).words == "", "nobody reads it"
+
+
+@pytest.mark.parametrize("parent", ["nowhere", "a file"])
+def test_a_file_that_cannot_be_written_is_told_in_words(tmp_path: Path, parent: str) -> None:
+    (tmp_path / "a file").touch()
+    path = tmp_path / parent / "kv_scales.safetensors"
+    with pytest.raises(ValueError, match=r"cannot be written: .*os error"):
+        write_scales_file(path, ScalesFile(scale_tensors(), "f" * 64, "fp8_e4m3", ()))
 
 
 def test_each_adapter_is_counted_by_itself(scaled: Path, tmp_path: Path) -> None:
@@ -275,7 +286,7 @@ def counts(llm: LLM) -> list[Any]:
     return [one and (one.tokens, one.clipped_tokens, one.clipped_values) for one in found]
 
 
-def test_layer_by_layer_counts_as_in_one_call(tmp_path: Path) -> None:
+def test_layer_by_layer_counts_as_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a token whose keys are normed twice, with the base's weights and then with its adapter's own."""
     floats = make_checkpoint(tmp_path / "floats", "qwen3", **SHAPE)
     adapter = make_adapter(
@@ -283,13 +294,17 @@ def test_layer_by_layer_counts_as_in_one_call(tmp_path: Path) -> None:
     )
     file = tmp_path / "scales.safetensors"
     write_scales_file(file, ScalesFile(scale_tensors(), base_signature(floats).fingerprint, "fp8_e4m3", ()))
-    found = []
+    found, decoders, fuse = [], list[Decoder](), Decoder.fuse
     for fused in (True, False):
+
+        def fuse_or_not(decoder: Decoder, cache: AttentionBackend, fused: bool = fused) -> None:
+            decoders.append(decoder)
+            if fused:
+                fuse(decoder, cache)
+
+        monkeypatch.setattr(Decoder, "fuse", fuse_or_not)
         with open_llm(floats, kv_scales_file=str(file), adapters={"normed": adapter}) as llm:
-            assert llm._engine is not None
-            decoder = llm._engine.core._runner._decoder  # type: ignore[attr-defined]
-            assert decoder.fused is not None
-            decoder.fused = decoder.fused if fused else None
+            assert (decoders[-1].fused is not None) == fused
             llm.generate([PROMPT, PROMPT[:9]], SamplingParams(temperature=0.0, max_tokens=3), ["normed", None])
             found.append(counts(llm))
     assert found[0] == found[1] and found[0][1][2] > 0 and found[0][0][2] > 0

@@ -90,6 +90,21 @@ def test_the_longest_unused_make_room_on_the_disk(tmp_path: Path, monkeypatch: p
     assert not newest.exists() and newer.exists()
 
 
+def test_what_another_process_uses_stays_until_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = WeightsCache(tmp_path, SIZE), WeightsCache(tmp_path, SIZE)
+    oldest, newer, newest = three(mine)
+    for path in (oldest, newest):
+        assert theirs.use(path.name) == path
+    with mine.turn(wait=False):
+        mine.trim()
+        assert oldest.exists() and not newer.exists() and newest.exists()
+        fill_disk(monkeypatch, tmp_path, SPARE_BYTES + 2 * SIZE)
+        assert not mine.make_room(1) and oldest.exists() and newest.exists()
+        del theirs
+        mine.trim()
+        assert not oldest.exists() and newest.exists(), "the limit has room for one"
+
+
 def test_what_cannot_be_removed_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

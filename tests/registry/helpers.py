@@ -6,6 +6,7 @@ from loraplex.lora.manifest import BaseSignature
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.artifacts import ArtifactStore, Blob
 from loraplex.registry.base import ServedBase
+from loraplex.registry.certificates import CoverageOf
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report, Summary
 from loraplex.registry.snapshot import Snapshot
@@ -74,7 +75,7 @@ def add(
     *,
     base: str = FINGERPRINT,
     tenant: str = "default",
-    certify: bool = False,
+    certify: CoverageOf | None = None,
 ) -> AddedVersion:
     """Upload both files of an adapter and register them; the digest is that of the weights."""
     return registry.adapters.add_version(

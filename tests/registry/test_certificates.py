@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from loraplex.registry.certificate_runs import CertificateRuns
+from loraplex.registry.certificate_runs import GIVEN_UP, MOST_ATTEMPTS, CertificateRuns
 from loraplex.registry.certificates import Measured, Subject
+from loraplex.registry.errors import CertificatesWaiting
 from loraplex.registry.registry import Registry
 
 from .helpers import add, sha256
@@ -107,27 +108,55 @@ def test_a_run_that_was_given_back_waits_in_its_old_place(registry: Registry) ->
     assert (again.id, again.subject) == (claim.id, first)
 
 
-def test_a_run_whose_worker_died_is_begun_anew_and_the_dead_one_cannot_end_it(registry: Registry) -> None:
+def test_a_run_whose_worker_is_silent_is_begun_anew_and_only_a_certificate_ends_it_for_both(registry: Registry) -> None:
     impatient = CertificateRuns(registry.database, lease=timedelta(seconds=-1))
     registry.certificates.request(BASE, actor=ACTOR)
-    dead = registry.certificate_runs.claim()
-    assert dead is not None
+    silent = registry.certificate_runs.claim()
+    assert silent is not None
     assert registry.certificate_runs.claim() is None
-    alive = impatient.claim()
-    assert alive is not None
-    assert (alive.id, alive.worker == dead.worker) == (dead.id, False)
-    assert not registry.certificate_runs.beat(dead, 0.9)
-    for end in (
-        impatient.release,
-        lambda claim: impatient.fail(claim, "x"),
-        lambda claim: impatient.finish(claim, MEASURED),
-    ):
-        end(dead)
+    other = impatient.claim()
+    assert other is not None
+    assert (other.id, other.worker == silent.worker) == (silent.id, False)
+    assert not registry.certificate_runs.beat(silent, 0.9)
+    impatient.release(silent)
+    impatient.fail(silent, "x")
     newest = registry.certificates.known(BASE, COVERAGE).newest
     assert newest is not None
     assert (newest.state, newest.progress) == ("running", 0.0)
-    impatient.finish(alive, MEASURED)
-    assert registry.certificates.known(BASE, COVERAGE).valid
+    impatient.finish(silent, MEASURED)
+    assert not impatient.beat(other, 0.5)
+    impatient.finish(other, replace(MEASURED, agreement=0.5))
+    valid = registry.certificates.known(BASE, COVERAGE).valid
+    assert valid is not None
+    assert valid.measured == MEASURED
+
+
+def test_a_run_that_ends_its_server_each_time_is_given_up(registry: Registry) -> None:
+    impatient = CertificateRuns(registry.database, lease=timedelta(seconds=-1))
+    for subject in (BASE, adapter(registry)):
+        registry.certificates.request(subject, actor=ACTOR)
+    for _ in range(2 * MOST_ATTEMPTS):
+        claim = impatient.claim()
+        assert claim is not None
+        assert claim.subject == BASE
+        impatient.release(claim)
+    claims = [impatient.claim() for _ in range(MOST_ATTEMPTS + 1)]
+    assert [claim is not None and claim.subject == BASE for claim in claims] == [True] * MOST_ATTEMPTS + [False]
+    newest = registry.certificates.known(BASE, COVERAGE).newest
+    assert newest is not None
+    assert (newest.state, newest.problem) == ("failed", GIVEN_UP)
+
+
+def test_a_tenant_may_ask_for_so_many_before_one_is_measured(registry: Registry) -> None:
+    certificates, runs = registry.certificates, registry.certificate_runs
+    first, second = adapter(registry), adapter(registry, "other", b"two")
+    certificates.request(first, actor=ACTOR, tenant="default", most=1)
+    certificates.request(first, actor=ACTOR, tenant="default", most=1)
+    certificates.request(BASE, actor="system", most=1)
+    with pytest.raises(CertificatesWaiting, match="1 certificates that were asked for wait already"):
+        certificates.request(second, actor=ACTOR, tenant="default", most=1)
+    assert runs.claim() is not None
+    certificates.request(second, actor=ACTOR, tenant="default", most=1)
 
 
 def test_it_belongs_to_content_not_to_a_name(registry: Registry) -> None:
@@ -163,13 +192,32 @@ def test_what_was_measured_elsewhere_answers_who_waits(registry: Registry) -> No
 
 
 def test_an_upload_asks_for_its_certificate_where_the_operator_wants_it(registry: Registry) -> None:
-    assert [add(registry, "sql", b"one", certify=certify).created for certify in (False, True)] == [True, False]
+    assert [add(registry, "sql", b"one", certify=certify).created for certify in (None, covered)] == [True, False]
     assert registry.certificate_runs.claim() is None
-    added = add(registry, "sql", b"two", certify=True)
+    added = add(registry, "sql", b"two", certify=covered)
     claim = registry.certificate_runs.claim()
     assert claim is not None
     assert claim.subject == Subject(sha256(b"two")) == Subject(added.version.digest)
     assert [entry.action for entry in registry.audit.entries(limit=2)] == ["certificate.request", "adapter.add"]
+
+
+def test_content_with_a_valid_certificate_is_not_measured_again_for_an_upload(registry: Registry) -> None:
+    registry.certificates.keep(adapter(registry), MEASURED, actor="cli")
+    add(registry, "copy", b"one", certify=covered)
+    assert registry.certificate_runs.claim() is None
+    for coverage_of in (lambda subject: OTHER, impossible):
+        add(registry, f"copy{coverage_of is impossible}".lower(), b"one", certify=coverage_of)
+        claim = registry.certificate_runs.claim()
+        assert claim is not None
+        registry.certificate_runs.fail(claim, "x")
+
+
+def covered(subject: Subject) -> str:
+    return COVERAGE
+
+
+def impossible(subject: Subject) -> str:
+    raise ValueError("there is no reference")
 
 
 @pytest.mark.parametrize("prompts", [None, ["Count the customers.", "Zürich 😀"]])

@@ -10,20 +10,26 @@ from loraplex.engine.certify_process import OnProgress
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 
+from .fake_engine import ARITHMETIC
+
 
 class FakeCertify:
     """`refusal`: why it cannot. `fault`: what it dies of. `held`: it stays half done until this is set."""
 
     def __init__(self) -> None:
         self.jobs: list[CertifyJob] = []
+        self.timeouts: list[float | None] = []
         self.ended = 0
         self.agreement = 0.985
         self.refusal: str | None = None
         self.fault: Exception | None = None
         self.held: asyncio.Event | None = None
 
-    async def __call__(self, job: CertifyJob, on_progress: OnProgress) -> Certificate:
+    async def __call__(
+        self, job: CertifyJob, on_progress: OnProgress, timeout_seconds: float | None = None
+    ) -> Certificate:
         self.jobs.append(job)
+        self.timeouts.append(timeout_seconds)
         try:
             on_progress(0.42, "quantized weights")
             if self.held is not None:
@@ -37,14 +43,13 @@ class FakeCertify:
             self.ended += 1
 
     def _certificate(self, job: CertifyJob) -> Certificate:
-        model, prompts = ModelConfig.from_folder(job.model), job.prompts or generated_prompts()
+        model, prompts = ModelConfig.from_folder(job.engine.model), job.prompts or generated_prompts()
         coverage = Coverage(
-            base=base_signature(job.model).fingerprint,
-            reference=base_signature(job.reference or job.model).fingerprint,
-            quantization=quantization_words(model, job.quantization, job.head_quantization, job.dtype),
-            kv_cache_dtype=kv_cache_words(
-                model, job.kv_cache_dtype, job.dtype, job.kv_cache_scales, job.kv_scales_file
-            ),
+            base=base_signature(job.engine.model).fingerprint,
+            reference=base_signature(job.reference or job.engine.model).fingerprint,
+            quantization=quantization_words(model, job.engine),
+            kv_cache_dtype=kv_cache_words(model, job.engine),
+            arithmetic=ARITHMETIC,
             adapter=job.adapter_digest,
             prompts=prompts_digest(prompts),
             version=loraplex.__version__,

@@ -20,6 +20,7 @@ from loraplex.engine.protocol import (
 from loraplex.engine.tokenizer import Tokenizer
 
 BASE_SENTENCE = "The quick brown fox jumps over the lazy dog. Zürich 😀 again"
+ARITHMETIC = "float32 vectors"
 BLOCKS = 64
 CACHED_BLOCKS = 8
 BLOCKS_A_REQUEST = 4
@@ -33,6 +34,7 @@ class FakeEngine:
         self._tokenizer = tokenizer
         self.state = EngineState.STOPPED
         self.info: EngineInfo | None = None
+        self.arithmetic = ARITHMETIC
         self.restarts = 0
         self.delay = 0.0
         self.crash_after: int | None = None
@@ -139,6 +141,7 @@ class FakeEngine:
             architecture="LlamaForCausalLM",
             device="cpu",
             compute="none",
+            arithmetic=self.arithmetic,
             dtype="float32",
             vocab_size=320,
             max_model_len=MAX_MODEL_LEN,

@@ -96,4 +96,6 @@ def test_scales_need_a_cache_of_8_bits_and_text(run: Run, tmp_path: Path) -> Non
     short.write_text("Too short.")
     code, _, err = run("calibrate-kv", *DTYPE, "--calibration", short)
     assert code == 2 and "at least 128 are needed" in err
+    code, _, err = run("calibrate-kv", *DTYPE, "--max-model-len", "2")
+    assert code == 2 and "max_model_len 2 leaves 1 tokens of text; 2 are needed; give more" in err
     assert not (tmp_path / "data" / "kv_scales.safetensors").exists()

@@ -8,14 +8,19 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from loraplex.engine.certificate import Certificate, prompts_digest
 from loraplex.engine.tokenizer import Tokenizer
+from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
 from loraplex.registry.certificate_runs import CertificateRuns
 from loraplex.registry.certificates import Subject
+from loraplex.web.certificates.standing import find_standing
 from loraplex.web.registration import add_from_folder
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state
+from tests.registry.helpers import CONFIG, passing_report, put, sha256
 
 from .conftest import served
 from .fake_certify import FakeCertify
@@ -46,8 +51,8 @@ def reopened(settings: Settings, checkpoint: Path, certify: FakeCertify) -> Call
     return reopen
 
 
-def key(state: State) -> Headers:
-    token = state.registry.keys.create("admin", ["admin"], actor="system").token
+def key(state: State, tenant: str = "default") -> Headers:
+    token = state.registry.keys.create("admin", ["admin"], actor="system", tenant=tenant).token
     state.registry.snapshots.refresh()
     return {"authorization": f"Bearer {token}"}
 
@@ -62,9 +67,10 @@ async def until(client: httpx.AsyncClient, of: str, state: str) -> dict[str, Any
             await asyncio.sleep(0.01)
 
 
-def put_on_disk(state: State, folders: list[Path], **options: bool) -> None:
+def put_on_disk(state: State, folders: list[Path], certify: bool = False) -> None:
     for folder in folders:
-        add_from_folder(state.registry, state.base, "sql", folder, "cli", **options)
+        coverage_of = state.served_path.digest if certify else None
+        add_from_folder(state.registry, state.base, "sql", folder, "cli", certify=coverage_of)
     state.registry.snapshots.refresh()
 
 
@@ -89,8 +95,9 @@ async def test_asked_for_measured_and_shown(
     certificate = Certificate.from_json(standing["certificate"])
     assert certificate.both.top1_agreement == 0.985
     assert (certificate.coverage.adapter, certificate.coverage.digest()) == (digest, standing["digest"])
-    [job] = certify.jobs
-    assert (job.model, job.adapter_digest, job.prompts) == (str(state.model_folder), digest, None)
+    [job], [timeout] = certify.jobs, certify.timeouts
+    assert timeout == 6 * 3600
+    assert (job.engine.model, job.adapter_digest, job.prompts) == (str(state.model_folder), digest, None)
     assert job.adapter == str(state.registry.store.folder(digest))
     for reference in ("sql@1", "sql@latest"):
         assert (await client.get(f"/api/v1/adapters/{reference}/certificate")).json() == standing
@@ -150,6 +157,58 @@ async def test_one_at_a_time_and_each_once(
     certify.held.set()
     await until(client, "/api/v1/adapters/json", "valid")
     assert len(certify.jobs) == 2
+
+
+async def test_a_tenant_may_ask_for_so_many_at_once(
+    reopened: Callable[..., State], certify: FakeCertify, adapter_folders: list[Path]
+) -> None:
+    state, certify.held = reopened(max_waiting_certificates=1), asyncio.Event()
+    async with served(state) as client:
+        client.headers.update(key(state))
+        await client.post(f"{BASE}/certify")
+        await until(client, BASE, "running")
+        await add(client, "sql", adapter_folders[0])
+        for _ in range(2):
+            assert (await client.post(f"{SQL}/certify")).status_code == 202
+        await client.put(f"{SQL}/prompts", json={"prompts": PROMPTS})
+        refused = await client.post(f"{SQL}/certify")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "certificates_waiting")
+        certify.held.set()
+        await until(client, SQL, "outdated")
+        assert (await client.post(f"{SQL}/certify")).status_code == 202
+        await until(client, SQL, "valid")
+
+
+async def test_what_has_a_valid_certificate_is_measured_again_only_if_asked_to(
+    client: httpx.AsyncClient, admin: Headers, certify: FakeCertify, adapter_folders: list[Path]
+) -> None:
+    client.headers.update(admin)
+    await add(client, "sql", adapter_folders[0])
+    for of in (SQL, BASE):
+        await client.post(f"{of}/certify")
+        valid = await until(client, of, "valid")
+        again = await client.post(f"{of}/certify")
+        assert (again.status_code, again.json()) == (200, valid)
+    assert len(certify.jobs) == 2
+    certify.agreement = 0.99
+    assert (await client.post(f"{SQL}/certify", params={"anew": True})).status_code == 202
+    assert (await until(client, SQL, "valid"))["certificate"]["both"]["top1_agreement"] == 0.99
+
+
+async def test_who_asked_is_told_within_the_tenant_only(
+    client: httpx.AsyncClient, admin: Headers, state: State, certify: FakeCertify, adapter_folders: list[Path]
+) -> None:
+    with state.registry.database.write() as session:
+        session.execute(text("INSERT INTO tenants (name, created_at) VALUES ('other', CURRENT_TIMESTAMP)"))
+    client.headers.update(admin)
+    await add(client, "sql", adapter_folders[0])
+    asked = (await client.post(f"{SQL}/certify")).json()
+    assert asked["attempt"]["requested_by"].startswith("key:")
+    await until(client, SQL, "valid")
+    client.headers.update(key(state, "other"))
+    await add(client, "copy", adapter_folders[0])
+    seen = (await client.get("/api/v1/adapters/copy/certificate")).json()
+    assert (seen["valid"], seen["attempt"]["state"], seen["attempt"]["requested_by"]) == (True, "done", None)
 
 
 async def test_uploads_are_certified_where_the_operator_wants_it(
@@ -216,6 +275,39 @@ async def test_a_run_that_another_server_took_over_is_left_to_it(
     assert len(certify.jobs) == 1
 
 
+async def test_a_database_that_is_away_for_a_while_costs_no_measurement(
+    client: httpx.AsyncClient, admin: Headers, state: State, certify: FakeCertify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.headers.update(admin)
+    away, refused = True, set()
+
+    def guarded(name: str) -> Callable[..., Any]:
+        method = getattr(CertificateRuns, name)
+
+        def call(*arguments: Any) -> Any:
+            if away:
+                refused.add(name)
+                raise OperationalError("UPDATE certificates", {}, Exception("the database system is shutting down"))
+            return method(*arguments)
+
+        return call
+
+    certify.held = asyncio.Event()
+    await client.post(f"{BASE}/certify")
+    await until(client, BASE, "running")
+    for name in ("beat", "finish"):
+        monkeypatch.setattr(CertificateRuns, name, guarded(name))
+    async with asyncio.timeout(5):
+        while "beat" not in refused:
+            await asyncio.sleep(0.01)
+        certify.held.set()
+        while "finish" not in refused:
+            await asyncio.sleep(0.01)
+    away = False
+    assert (await until(client, BASE, "valid"))["certificate"]["both"]["top1_agreement"] == 0.985
+    assert len(certify.jobs) == 1
+
+
 async def test_an_upload_beside_the_server_is_certified_by_it(
     reopened: Callable[..., State], adapter_folders: list[Path]
 ) -> None:
@@ -270,6 +362,51 @@ async def test_what_is_served_otherwise_is_not_certified_any_more(
     async with served(third) as client:
         client.headers.update(key(third))
         assert await until(client, SQL, "valid") | {"attempt": None} == valid | {"attempt": None}
+
+
+async def test_another_processor_is_not_certified_by_the_first_ones_figures(
+    reopened: Callable[..., State], certify: FakeCertify
+) -> None:
+    first = reopened()
+    assert find_standing(first.registry.certificates, first.served_path, Subject(None)).obstacle == (
+        "the engine has not started yet, and says then what this machine computes with."
+    )
+    async with served(first) as client:
+        client.headers.update(key(first))
+        await client.post(f"{BASE}/certify")
+        await until(client, BASE, "valid")
+    second = reopened()
+    assert isinstance(second.engine, FakeEngine)
+    second.engine.arithmetic = "dot products of bytes in AVX-512"
+    async with served(second) as client:
+        client.headers.update(key(second))
+        standing = await until(client, BASE, "outdated")
+        words = "the processor's arithmetic (float32 vectors, now dot products of bytes in AVX-512)"
+        assert (standing["valid"], standing["changes"]) == (False, [words])
+
+
+async def test_prompts_that_an_adapter_reads_as_tokens_of_its_own_are_refused(
+    client: httpx.AsyncClient, admin: Headers, state: State, certify: FakeCertify
+) -> None:
+    client.headers.update(admin)
+    token = AddedToken(320, "<call>", normalized=False)
+    version = state.registry.adapters.add_version(
+        "sql",
+        put(state.registry.store, CONFIG),
+        put(state.registry.store, b"weights"),
+        passing_report(sha256(b"weights")),
+        base_fingerprint=state.base.signature.fingerprint,
+        actor="cli",
+        tokenizer=AdapterTokenizer(added_tokens=[token]),
+    ).version
+    await client.put(f"{SQL}/prompts", json={"prompts": ["Hello", "What does <call> do?"]})
+    await client.post(f"{SQL}/certify")
+    problem = (await until(client, SQL, "failed"))["attempt"]["problem"]
+    assert "prompt 2 has some of them in it" in problem and "golden prompts without them" in problem
+    assert certify.jobs == [] and version.tokenizer_digest is not None
+    await client.put(f"{SQL}/prompts", json={"prompts": PROMPTS})
+    await client.post(f"{SQL}/certify")
+    await until(client, SQL, "valid")
 
 
 async def test_golden_prompts(
@@ -373,6 +510,7 @@ def test_the_registry_takes_the_digest_of_prompts_as_the_engine_does(
     reopened: Callable[..., State], adapter_folders: list[Path]
 ) -> None:
     state = reopened()
+    asyncio.run(state.engine.start())
     put_on_disk(state, adapter_folders[:1])
     adapter = state.registry.adapters.set_prompts("sql", PROMPTS, actor="cli")
     assert adapter.prompts_digest == prompts_digest(PROMPTS)

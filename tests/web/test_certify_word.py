@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from loraplex.engine.certificate import Certificate
-from loraplex.registry.certificates import Subject
-from loraplex.web.certificates.served import ServedPath
+from loraplex.registry.certificates import Certificates, Subject
 from loraplex.web.cli.certify import read_prompt_file
-from loraplex.web.cli.opened import opened_registry
+from loraplex.web.cli.opened import opened_registry, served_path
 from loraplex.web.settings import Settings
 from tests.checkpoints import make_adapter, make_checkpoint
 
@@ -41,7 +42,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 def test_a_table_of_three_rows_with_the_settings_of_serve(run: Run, tmp_path: Path) -> None:
     code, out, err = run("certify", *ROUNDED, "--prompts", tmp_path / "prompts.txt")
-    assert code == 0 and "weights alone" in out and "KV cache alone" in out and "both" in out
+    assert code == 0, err
+    assert "weights alone" in out and "KV cache alone" in out and "both" in out
     assert "of 2 prompts" in out and "int4 rounded at load" in out and "int8" in out
     assert "certified" in err and "100%" in err, "the bar"
 
@@ -68,7 +70,7 @@ def test_what_was_measured_is_kept_with_a_registered_adapter(run: Run, adapter: 
     with opened_registry(Settings()) as (registry, base):
         assert registry.adapters.prompts("support") is None
         assert registry.certificates.known(Subject(digest), None).newest is None
-        served = ServedPath(Settings(), Path(Settings().model), base.signature.fingerprint)
+        served = served_path(Settings(), base)
     code, out, _ = run("certify", "support", "--prompts", prompts, "--keep")
     assert code == 0 and "kept in the registry" in out
     assert "kept in the registry" in run("certify", "support", "--kv-cache-dtype", "int8")[1], "on the kept prompts"
@@ -80,6 +82,27 @@ def test_what_was_measured_is_kept_with_a_registered_adapter(run: Run, adapter: 
         coverages = [Certificate.from_json(one.measured.document).coverage for one in (known.valid, known.last)]
     assert [coverage.kv_cache_dtype for coverage in coverages] == ["float32", "int8"]
     assert coverages[0] == served.coverage(subject)
+
+
+def test_one_that_holds_is_the_answer_until_another_is_asked_for(run: Run) -> None:
+    code, out, err = run("certify", "--json")
+    assert code == 0, err
+    first = json.loads(out)
+    assert "measured before" in run("certify")[1]
+    assert json.loads(run("certify", "--json")[1]) == first
+    assert json.loads(run("certify", "--json", "--anew")[1])["seconds"] != first["seconds"]
+
+
+def test_what_cannot_be_kept_is_printed_all_the_same(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(self: Certificates, *arguments: Any, **options: Any) -> None:
+        raise OperationalError("INSERT INTO certificates", {}, Exception("database or disk is full"))
+
+    monkeypatch.setattr(Certificates, "keep", keep)
+    code, out, err = run("certify", "--json")
+    assert (code, json.loads(out)["num_prompts"]) == (1, 16)
+    assert "could not be kept in the registry" in err and "disk is full" in err
+    code, out, err = run("certify")
+    assert code == 1 and "weights alone" in out and "could not be kept" in err
 
 
 def test_refusals_are_words(run: Run, tmp_path: Path) -> None:

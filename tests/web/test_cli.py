@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 import loraplex
+from loraplex.engine.weights_cache import entry_name
 from loraplex.registry.migrate import head
 from loraplex.web.cli.service_checks import check_model, check_port, check_static
 from loraplex.web.settings import Settings
@@ -137,6 +138,28 @@ def test_doctor_says_what_is_well_and_what_is_not(run: Run, monkeypatch: pytest.
     monkeypatch.setenv("LORAPLEX_MODEL", str(tmp_path / "nowhere"))
     code, out, _ = run("doctor")
     assert code == 1 and "nowhere" in out
+
+
+def test_doctor_tells_of_the_weights_cache(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data" / "weights"
+    assert f"weights cache {folder} will be made at the first start, for at most 34.36 GB" in run("doctor")[1]
+    folder.mkdir(parents=True)
+    folder.joinpath(entry_name("packed", "one")).write_bytes(bytes(3 << 20))
+    folder.joinpath("notes.txt").touch()
+    assert f"weights cache {folder}: 1 kept, 3.1 MB of 34.36 GB" in run("doctor")[1]
+    monkeypatch.setenv("LORAPLEX_WEIGHTS_CACHE_BYTES", "0")
+    code, out, _ = run("doctor")
+    assert code == 0 and "weights cache: nothing is kept (weights_cache_bytes 0)" in out
+    monkeypatch.setenv("LORAPLEX_QUANTIZATION", "awq")
+    code, out, _ = run("doctor")
+    assert code == 1 and "quantization awq needs it" in out
+    monkeypatch.delenv("LORAPLEX_WEIGHTS_CACHE_BYTES")
+    folder.joinpath(entry_name("packed", "one")).unlink()
+    folder.joinpath("notes.txt").unlink()
+    folder.rmdir()
+    folder.touch()
+    code, out, _ = run("doctor")
+    assert code == 1 and f"weights cache {folder} cannot be written" in out
 
 
 def test_doctor_tells_the_state_of_the_database(run: Run, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from loraplex.engine.config import EngineConfig
-from loraplex.web.settings import MASK, Settings, mask_url
+from loraplex.web.setting_secrets import MASK, mask_url
+from loraplex.web.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -34,10 +34,10 @@ def open_reference(job: CertifyJob, served: ModelConfig) -> ReferenceFiles:
     """ValueError when there is no unquantized model, or it is another model than the served one."""
     if job.reference is None and served.quantization is not None:
         raise ValueError(
-            f"{job.model} is quantized already ({served.quantization.words}), and a certificate compares it with the "
-            "model that it was made from: give that one's folder as the reference (--reference FOLDER)"
+            f"{job.engine.model} is quantized already ({served.quantization.words}), and a certificate compares it "
+            "with the model that it was made from: give that one's folder as the reference (--reference FOLDER)"
         )
-    folder = Path(job.reference or job.model)
+    folder = Path(job.reference or job.engine.model)
     config = ModelConfig.from_folder(folder)
     if config.quantization is not None:
         raise ValueError(
@@ -50,7 +50,7 @@ def open_reference(job: CertifyJob, served: ModelConfig) -> ReferenceFiles:
         first = differing[0]
         more = f", and so are {', '.join(differing[1:])}" if len(differing) > 1 else ""
         raise ValueError(
-            f"the reference {folder} is not the model that {job.model} was made from: {first} is "
+            f"the reference {folder} is not the model that {job.engine.model} was made from: {first} is "
             f"{getattr(config, first)!r} instead of {getattr(served, first)!r}{more}"
         )
     checkpoint = Checkpoint(folder)

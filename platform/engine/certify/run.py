@@ -7,7 +7,7 @@ model, the ends of the three, the adapter, and the hidden states of the prompts.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from ..model.served import kv_cache_words, quantization_words
 from ..quantize.at_start import awq_checkpoint
 from ..static_scales import CacheScales, choose_scales
 from ..tokenizer import Tokenizer
+from ..weights_cache import WeightsCache
 from .compare import Comparison, log_probabilities
 from .inputs import OpenedAdapter, ReferenceFiles, open_adapter, open_reference, reopen_adapter
 from .merged import MergedAdapter
@@ -43,12 +44,12 @@ ROWS: Final = 128
 def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Certificate:
     """ValueError says why there can be no certificate."""
     started = time.perf_counter()
-    folder = Path(job.model)
+    engine, folder = job.engine, Path(job.engine.model)
     report(0.0, "reading the models")
     config, base = ModelConfig.from_folder(folder), base_signature(folder)
     reference = open_reference(job, config)
-    cache_words = _kv_cache_words(job, config)
-    served = _open_served(job, config, base.fingerprint, report)
+    cache_words = kv_cache_words(config, engine)
+    served = _open_served(engine, config, base.fingerprint, report)
     texts = generated_prompts() if job.prompts is None else job.prompts
     with torch.inference_mode(), ExitStack() as scratch:
         adapter = open_adapter(job, base, scratch)
@@ -58,13 +59,14 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
         streams = _Streams(reference, served, adapter, prompts)
         streams.advance(report)
         weights, kv_cache, both = streams.compare(report)
-    if _kv_cache_words(job, config) != cache_words:
+    if kv_cache_words(config, engine) != cache_words:
         raise ValueError("the static scales of the KV cache have changed meanwhile; certify again")
     coverage = Coverage(
         base=base.fingerprint,
         reference=reference.signature.fingerprint,
-        quantization=quantization_words(config, job.quantization, job.head_quantization, job.dtype),
+        quantization=quantization_words(config, engine),
         kv_cache_dtype=cache_words,
+        arithmetic=served.device.arithmetic,
         adapter=None if adapter is None else adapter.manifest.digest,
         prompts=prompts_digest(texts),
         version=loraplex.__version__,
@@ -85,6 +87,8 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
 class _Served:
     """How the base is served."""
 
+    weights_cache: WeightsCache | None
+    """Which keeps `folder` from being removed."""
     folder: Path
     device: Device
     """What its weights become."""
@@ -92,18 +96,17 @@ class _Served:
     scales: CacheScales
 
 
-def _open_served(job: CertifyJob, config: ModelConfig, fingerprint: str, report: Report) -> _Served:
+def _open_served(engine: EngineConfig, config: ModelConfig, fingerprint: str, report: Report) -> _Served:
     """As build_engine chooses it all."""
-    engine, folder = _engine_config(job), Path(job.model)
-    device = choose_device(engine, config)
-    cache_dtype = choose_cache_dtype(job.kv_cache_dtype, device.stored_dtype)
-    if job.quantization == AWQ:
-        folder = awq_checkpoint(folder, config, open_weights_cache(engine), lambda words, seconds: report(0.0, words))
+    folder = Path(engine.model)
+    device, weights_cache = choose_device(engine, config), open_weights_cache(engine)
+    cache_dtype = choose_cache_dtype(engine.kv_cache_dtype, device.stored_dtype)
+    if engine.quantization == AWQ:
+        folder = awq_checkpoint(folder, config, weights_cache, lambda words, seconds: report(0.0, words))
         config = ModelConfig.from_folder(folder)
         device = choose_device(engine, config)
-    return _Served(
-        folder, device, cache_dtype, choose_scales(engine, config, cache_dtype, Checkpoint(folder), fingerprint)
-    )
+    scales = choose_scales(engine, config, cache_dtype, Checkpoint(folder), fingerprint)
+    return _Served(weights_cache, folder, device, cache_dtype, scales)
 
 
 class _Streams:
@@ -152,12 +155,3 @@ class _Streams:
             for comparison, found in zip(comparisons, logits, strict=True):
                 comparison.add(expected, found, targets[rows])
         return comparisons
-
-
-def _kv_cache_words(job: CertifyJob, config: ModelConfig) -> str:
-    return kv_cache_words(config, job.kv_cache_dtype, job.dtype, job.kv_cache_scales, job.kv_scales_file)
-
-
-def _engine_config(job: CertifyJob) -> EngineConfig:
-    shared = {field.name for field in fields(job)} & set(EngineConfig.__struct_fields__)
-    return EngineConfig(**{name: getattr(job, name) for name in shared})

@@ -40,7 +40,7 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
         case "load" | "evict":
             await _move(state, tenant, reference, action)
         case "certify":
-            await request_certificate(state, caller, await version_subject(state, caller, reference))
+            await request_certificate(state, caller, await version_subject(state, caller, reference), anew=True)
         case _:
             raise ApiError(404, f"There is no action '{action}' on an adapter.")
 

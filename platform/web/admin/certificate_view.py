@@ -141,7 +141,8 @@ def _covers(certificate: Certificate) -> str:
     """What was served, in words."""
     coverage = certificate.coverage
     weights = coverage.quantization or "weights as the reference has them"
-    return f"{weights}; KV cache in {coverage.kv_cache_dtype}; loraplex {coverage.version}"
+    how = f"KV cache in {coverage.kv_cache_dtype}; computed by {coverage.arithmetic}"
+    return f"{weights}; {how}; loraplex {coverage.version}"
 
 
 def _origin(standing: Standing, certificate: Certificate) -> str:

@@ -69,7 +69,7 @@ async def overview(request: Request, state: StateOf) -> Response:
 
 @router.post("/certify")
 async def certify_base(request: Request, state: StateOf, caller: CallerOf) -> Response:
-    await request_certificate(state, caller, BASE)
+    await request_certificate(state, caller, BASE, anew=True)
     return go_to(request, "/")
 
 

@@ -7,6 +7,8 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from loraplex.registry.certificates import Subject
+
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
@@ -24,25 +26,29 @@ class Prompts(msgspec.Struct, forbid_unknown_fields=True):
 @router.get("/api/v1/adapters/{reference}/certificate", tags=["Adapters"])
 async def get_certificate(reference: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """How a version stands: name, name@version or name@alias."""
-    return standing_json(await standing_of(state, await version_subject(state, caller, reference)))
+    return standing_json(await standing_of(state, await version_subject(state, caller, reference)), caller)
 
 
 @router.post("/api/v1/adapters/{reference}/certify", tags=["Adapters"], status_code=202)
-async def certify(reference: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """Have a version measured in the background, after whatever was asked for before."""
-    return standing_json(await request_certificate(state, caller, await version_subject(state, caller, reference)))
+async def certify(
+    reference: str, state: StateOf, caller: CallerOf, response: Response, anew: bool = False
+) -> dict[str, Any]:
+    """Have a version measured in the background, after whatever was asked for before. One that has a valid certificate
+    is measured again only if asked to (`anew`)."""
+    subject = await version_subject(state, caller, reference)
+    return await _ask(state, caller, subject, response, anew)
 
 
 @router.get("/api/v1/engine/certificate", tags=["Engine"])
-async def get_base_certificate(state: StateOf) -> dict[str, Any]:
+async def get_base_certificate(state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """How the base itself stands."""
-    return standing_json(await standing_of(state, BASE))
+    return standing_json(await standing_of(state, BASE), caller)
 
 
 @router.post("/api/v1/engine/certify", tags=["Engine"], status_code=202)
-async def certify_base(state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """Have the base itself measured in the background."""
-    return standing_json(await request_certificate(state, caller, BASE))
+async def certify_base(state: StateOf, caller: CallerOf, response: Response, anew: bool = False) -> dict[str, Any]:
+    """Have the base itself measured in the background, on the same terms."""
+    return await _ask(state, caller, BASE, response, anew)
 
 
 @router.get("/api/v1/adapters/{name}/prompts", tags=["Adapters"])
@@ -72,3 +78,10 @@ async def _set_prompts(state: State, caller: Caller, name: str, prompts: list[st
     with in_words():
         await asyncio.to_thread(adapters.set_prompts, name, prompts, actor=caller.actor, tenant=caller.tenant)
         await state.reconciler.reconcile()
+
+
+async def _ask(state: State, caller: Caller, subject: Subject, response: Response, anew: bool) -> dict[str, Any]:
+    standing = await request_certificate(state, caller, subject, anew)
+    if standing.state not in ("waiting", "running"):
+        response.status_code = 200  # nothing had to be measured
+    return standing_json(standing, caller)

@@ -47,18 +47,24 @@ async def standings_of(state: State, adapter: Adapter) -> dict[int, Standing]:
     return await asyncio.to_thread(find)
 
 
-async def request_certificate(state: State, caller: Caller, subject: Subject) -> Standing:
-    """Ask for it, and how it stands then. ApiError where none can be measured."""
+async def request_certificate(state: State, caller: Caller, subject: Subject, anew: bool) -> Standing:
+    """Ask for it, unless there is a valid one and it need not be measured `anew`; how it stands then. ApiError where
+    none can be measured."""
     standing = await standing_of(state, subject)
     if standing.obstacle is not None:
         message = f"No certificate can be measured: {standing.obstacle}"
         raise ApiError(409, message, code="certificate_impossible")
-    await asyncio.to_thread(state.registry.certificates.request, subject, actor=caller.actor)
+    if standing.valid and not anew:
+        return standing
+    request, most = state.registry.certificates.request, state.settings.max_waiting_certificates
+    with in_words():
+        await asyncio.to_thread(request, subject, actor=caller.actor, tenant=caller.tenant, most=most)
     return await standing_of(state, subject)
 
 
-def standing_json(standing: Standing) -> dict[str, Any]:
-    """`attempt` is what was asked for last; `certificate` is the one to look at, and holds while `valid` is true."""
+def standing_json(standing: Standing, caller: Caller) -> dict[str, Any]:
+    """`attempt` is what was asked for last, by somebody unnamed where that was in another tenant; `certificate` is the
+    one to look at, and holds while `valid` is true."""
     attempt, certificate = standing.attempt, standing.certificate
     return {
         "state": standing.state,
@@ -70,7 +76,7 @@ def standing_json(standing: Standing) -> dict[str, Any]:
             "state": attempt.state,
             "progress": attempt.progress,
             "problem": attempt.problem,
-            "requested_by": attempt.requested_by,
+            "requested_by": attempt.requested_by if attempt.tenant == caller.tenant else None,
             "requested_at": attempt.created_at.isoformat(),
             "ended_at": attempt.ended_at and attempt.ended_at.isoformat(),
         },

@@ -16,6 +16,7 @@ STATUS: Final = {
     "invalid_api_key": 404,
     "promotion_refused": 409,
     "upload_too_large": 413,
+    "certificates_waiting": 429,
     "storage_full": 507,
 }
 PARAM: Final = {

@@ -2,33 +2,41 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loraplex.engine.certificate import Certificate, CertifyJob
 from loraplex.engine.certify_process import OnProgress
 from loraplex.registry.certificate_runs import Claim
-from loraplex.registry.certificates import Subject
+from loraplex.registry.certificates import Measured, Subject
+from loraplex.registry.database import AWAY
 from loraplex.registry.registry import Registry
 
+from .own_tokens import refuse_own_tokens
 from .served import ServedPath, measured
 from .standing import find_standing
 
 POLL_SECONDS: Final = 2.0
 BEAT_SECONDS: Final = 3.0
+LONGEST_OUTAGE_SECONDS: Final = 3600.0
+"""That the outcome of a measurement waits for the database."""
 ACTOR: Final = "system"
 
-Certify = Callable[[CertifyJob, OnProgress], Awaitable[Certificate]]
+Certify = Callable[[CertifyJob, OnProgress, float], Awaitable[Certificate]]
 """As engine/certify_process.py: certify."""
 
 logger = logging.getLogger(__name__)
 
 
 class Certifier:
-    """Several processes on one database may each have one: nothing is measured twice, and nothing is lost."""
+    """Several processes on one database may each have one: nothing is measured twice, and nothing is lost. While the
+    database is away a run goes on, and its end is told as soon as it is back."""
 
-    def __init__(self, registry: Registry, served: ServedPath, certify: Certify) -> None:
+    def __init__(self, registry: Registry, served: ServedPath, certify: Certify, timeout_seconds: float) -> None:
+        """`timeout_seconds`: that one measurement may take."""
         self._registry, self._served, self._certify = registry, served, certify
+        self._timeout_seconds = timeout_seconds
 
     async def run(self, with_base: bool) -> None:
         """Measure for ever, the base too if asked. A database that is away is waited for."""
@@ -64,14 +72,14 @@ class Certifier:
             certificate = await self._guarded(claim)
         except ValueError as error:
             logger.warning("%s has no certificate: %s", what, error)
-            await asyncio.to_thread(runs.fail, claim, str(error))
+            await _tell(runs.fail, claim, str(error))
         except asyncio.CancelledError:
             await asyncio.to_thread(runs.release, claim)
             raise
         else:
             if certificate is None:
                 return
-            await asyncio.to_thread(runs.finish, claim, measured(certificate))
+            await _tell(runs.finish, claim, measured(certificate))
             logger.info("%s is certified: %.2f %% top-1", what, 100 * certificate.both.top1_agreement)
 
     async def _guarded(self, claim: Claim) -> Certificate | None:
@@ -85,16 +93,40 @@ class Certifier:
         folder = None if claim.subject.adapter is None else self._registry.store.folder(claim.subject.adapter)
         if folder is not None and not folder.is_dir():
             raise ValueError("the adapter was removed before it could be measured")
+        tokenizers, base = self._registry.tokenizers, self._served.tokenizer
+        await asyncio.to_thread(refuse_own_tokens, tokenizers, base, claim.subject, claim.prompts)
         job = self._served.job(claim.subject, folder, claim.prompts)
-        work = asyncio.ensure_future(self._certify(job, note))
+        work = asyncio.ensure_future(self._certify(job, note, self._timeout_seconds))
         try:
             while not (await asyncio.wait([work], timeout=BEAT_SECONDS))[0]:
-                if not await asyncio.to_thread(self._registry.certificate_runs.beat, claim, share):
+                if not await self._beat(claim, share):
                     return None
             return _result(work)
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
+
+    async def _beat(self, claim: Claim, share: float) -> bool:
+        """False when another worker has taken the run over; a database that is away cannot say so."""
+        try:
+            return await asyncio.to_thread(self._registry.certificate_runs.beat, claim, share)
+        except AWAY as error:
+            logger.warning("the database is away, the measurement goes on: %s", error)
+            return True
+
+
+async def _tell(end: Callable[..., None], claim: Claim, outcome: Measured | str) -> None:
+    """End the run, now or as soon as the database is back."""
+    last_try = time.monotonic() + LONGEST_OUTAGE_SECONDS
+    while True:
+        try:
+            await asyncio.to_thread(end, claim, outcome)
+            return
+        except AWAY as error:
+            if time.monotonic() > last_try:
+                raise
+            logger.warning("the database is away, the end of a measurement waits for it: %s", error)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _result(work: "asyncio.Future[Certificate]") -> Certificate:

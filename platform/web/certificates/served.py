@@ -1,9 +1,8 @@
 """What a certificate is of on this server: the base as it is served now, beside its unquantized reference."""
 
-from dataclasses import fields
+from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
 
 import loraplex
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
@@ -11,57 +10,75 @@ from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.served import kv_cache_words, quantization_words
+from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.promotion import PromotionRule
 
 from ..settings import Settings
 
-ENGINE_FIELDS: Final = {field.name for field in fields(CertifyJob)} & set(EngineConfig.__struct_fields__)
-"""What a job and an engine must have alike."""
+Arithmetic = Callable[[], str | None]
+"""What linears are multiplied with where the model runs, as EngineInfo.arithmetic; None: not known yet."""
 
 
 class ServedPath:
     """How the model in `folder`, whose fingerprint is `base`, is served with these settings."""
 
-    def __init__(self, settings: Settings, folder: Path, base: str) -> None:
+    def __init__(self, settings: Settings, folder: Path, base: str, arithmetic: Arithmetic) -> None:
         self._settings, self._folder, self._base = settings, folder, base
-        self._model = ModelConfig.from_folder(folder)
+        self._model, self._find_arithmetic = ModelConfig.from_folder(folder), arithmetic
         self._kv_cache = self._kv_cache_words()
 
     def coverage(self, subject: Subject) -> Coverage:
         """All that a certificate of it must have been measured with to be valid now.
 
-        ValueError says why none can be: there is no reference, or static scales are not those of the start any more.
+        ValueError says why none can be: there is no reference, the engine has never started, or static scales are not
+        those of the start any more.
         """
         if self._kv_cache_words() != self._kv_cache:
             raise ValueError("the static scales of the KV cache have changed since the start. Restart the server.")
-        engine, model = self._settings.engine_config(self._folder), self._model
         return Coverage(
             base=self._base,
             reference=self._reference,
-            quantization=quantization_words(model, engine.quantization, engine.head_quantization, engine.dtype),
+            quantization=quantization_words(self._model, self._engine()),
             kv_cache_dtype=self._kv_cache,
+            arithmetic=self._arithmetic,
             adapter=subject.adapter,
             prompts=subject.prompts or _generated(),
             version=loraplex.__version__,
         )
 
+    def digest(self, subject: Subject) -> str:
+        """Of its coverage."""
+        return self.coverage(subject).digest()
+
     def job(self, subject: Subject, adapter: Path | None, prompts: list[str] | None) -> CertifyJob:
         """What has to be compared. `adapter` is the folder of its files."""
-        settings, engine = self._settings, self._settings.engine_config(self._folder)
+        reference = self._settings.certificate_reference
         return CertifyJob(
-            reference=None if settings.certificate_reference is None else str(settings.certificate_reference),
-            **{name: getattr(engine, name) for name in ENGINE_FIELDS},
+            self._engine(),
+            reference=None if reference is None else str(reference),
             adapter=None if adapter is None else str(adapter),
             adapter_digest=subject.adapter,
             prompts=prompts,
         )
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The base's, with which prompts are read."""
+        return Tokenizer(self._folder)
+
     def _kv_cache_words(self) -> str:
-        engine = self._settings.engine_config(self._folder)
-        return kv_cache_words(
-            self._model, engine.kv_cache_dtype, engine.dtype, engine.kv_cache_scales, engine.kv_scales_file
-        )
+        return kv_cache_words(self._model, self._engine())
+
+    def _engine(self) -> EngineConfig:
+        return self._settings.engine_config(self._folder)
+
+    @cached_property
+    def _arithmetic(self) -> str:
+        found = self._find_arithmetic()
+        if found is None:
+            raise ValueError("the engine has not started yet, and says then what this machine computes with.")
+        return found
 
     @cached_property
     def _reference(self) -> str:
@@ -89,7 +106,7 @@ def promotion_rule(settings: Settings, served: ServedPath) -> PromotionRule | No
     """What the operator asks of a version before an alias may point at it; None: nothing."""
     if settings.promotion_min_agreement is None:
         return None
-    return PromotionRule(settings.promotion_min_agreement, lambda subject: served.coverage(subject).digest())
+    return PromotionRule(settings.promotion_min_agreement, served.digest)
 
 
 @cache

@@ -18,7 +18,7 @@ from loraplex.registry.views import Adapter, Version
 from ..registration import add_from_folder
 from ..settings import Settings
 from ..units import age_words, size_words
-from .opened import opened_registry
+from .opened import opened_registry, served_path
 
 ACTOR = "cli"
 MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
@@ -35,8 +35,9 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
     settings = Settings()
     with opened_registry(settings) as (registry, base):
         try:
-            switches = settings.adapter_tokenizers, settings.certify_uploads
-            added, report = add_from_folder(registry, base, name, folder, ACTOR, *switches)
+            certify = served_path(settings, base).digest if settings.certify_uploads else None
+            tokenizers = settings.adapter_tokenizers
+            added, report = add_from_folder(registry, base, name, folder, ACTOR, tokenizers, certify)
         except PreflightRefused as error:
             _tell_refusal(name, error.report, as_json)
             raise typer.Exit(1) from None

@@ -8,7 +8,9 @@ from loraplex.engine.certificate import Certificate
 from loraplex.registry.certificates import Subject
 from loraplex.registry.names import parse_reference
 
-from ..certificates.served import measured
+from ..certificates.own_tokens import refuse_own_tokens
+from ..certificates.served import ServedPath, measured
+from ..certificates.standing import find_standing
 from ..settings import Settings
 from .opened import opened_registry
 
@@ -40,10 +42,21 @@ def find_target(settings: Settings, named: str | None) -> Target:
         return Target(registry.store.folder(version.digest), subject, None if prompts is None else list(prompts))
 
 
-def keep_certificate(settings: Settings, target: Target, certificate: Certificate) -> bool:
-    """Whether the registry has it now: it knows no folders that are named as such."""
+def find_certificate(settings: Settings, target: Target, served: ServedPath) -> Certificate | None:
+    """The registry's, while it holds for what is served."""
     if target.subject is None:
-        return False
+        return None
     with opened_registry(settings) as (registry, _):
-        registry.certificates.keep(target.subject, measured(certificate), actor=ACTOR)
-    return True
+        standing = find_standing(registry.certificates, served, target.subject)
+    return standing.certificate if standing.valid else None
+
+
+def check_tokens(settings: Settings, subject: Subject, served: ServedPath, prompts: list[str] | None) -> None:
+    """ValueError where the adapter's own tokenizer reads these prompts otherwise."""
+    with opened_registry(settings) as (registry, _):
+        refuse_own_tokens(registry.tokenizers, served.tokenizer, subject, prompts)
+
+
+def keep_certificate(settings: Settings, subject: Subject, certificate: Certificate) -> None:
+    with opened_registry(settings) as (registry, _):
+        registry.certificates.keep(subject, measured(certificate), actor=ACTOR)

@@ -11,16 +11,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from loraplex.engine.arithmetic import arithmetic_here
 from loraplex.engine.certificate import Certificate, CertifyJob
 from loraplex.engine.certify_process import run_certify
 from loraplex.engine.model.config import base_signature
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.registry.certificates import Subject
+from loraplex.registry.database import AWAY
 from loraplex.registry.names import parse_reference
 
 from ..certificates.served import ServedPath
 from ..settings import Settings
-from .certified import ACTOR, find_target, keep_certificate
+from .certified import ACTOR, Target, check_tokens, find_certificate, find_target, keep_certificate
 from .flags import settings_flags
 from .opened import opened_registry
 
@@ -49,28 +51,35 @@ def certify(
     keep: Annotated[
         bool, typer.Option("--keep", help="Make FILE the adapter's own prompts, for this and all certificates to come.")
     ] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Measure though the registry has a certificate that still holds.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare what is served, with quantized weights and KV cache, with the unquantized model on the same prompts.
 
-    The certificate of a registered adapter, or of the base, is kept in the registry and shown on its page.
+    The certificate of a registered adapter, or of the base, is kept in the registry and shown on its page; while it
+    holds, it is the answer.
     """
     given = None if prompts is None else read_prompt_file(prompts.expanduser())
     if keep:
         _keep_prompts(settings, adapter, given)
     target = find_target(settings, adapter)
     served = _served_path(settings, reference)
-    job = served.job(target.subject or Subject(None), target.folder, target.prompts if given is None else given)
-    certificate = _computed(job)
-    kept = given in (None, target.prompts) and keep_certificate(settings, target, certificate)
+    on_own_prompts = given in (None, target.prompts)
+    found = find_certificate(settings, target, served) if on_own_prompts and not anew else None
+    texts = target.prompts if given is None else given
+    if target.subject is not None and found is None:
+        check_tokens(settings, target.subject, served, texts)
+    job = served.job(target.subject or Subject(None), target.folder, texts)
+    certificate = found or _computed(job)
     if as_json:
         print(json.dumps({"digest": certificate.coverage.digest(), **certificate.to_json()}, indent=2))
-        return
-    _print(adapter or f"the base {settings.base_name}", certificate)
-    if kept:
-        Console(highlight=False).print("[green]✓[/] kept in the registry and shown on its page")
-    elif target.subject is not None:
-        Console().print("Not kept: the registry has certificates on an adapter's own prompts (--keep makes these so).")
+    else:
+        _print(adapter or f"the base {settings.base_name}", certificate)
+    words = _kept(settings, target, certificate, found is not None, on_own_prompts)
+    if words and not as_json:
+        Console(highlight=False).print(words)
 
 
 def read_prompt_file(path: Path) -> list[str]:
@@ -85,6 +94,22 @@ def read_prompt_file(path: Path) -> list[str]:
     return [prompt for prompt in prompts if prompt.strip()]
 
 
+def _kept(settings: Settings, target: Target, certificate: Certificate, is_there: bool, on_own_prompts: bool) -> str:
+    """Keep it, and say so; exit code 1 where it cannot be kept: what was measured is on the screen by now."""
+    if target.subject is None:
+        return ""
+    if is_there:
+        return "It was measured before and still holds (--anew measures again)."
+    if not on_own_prompts:
+        return "Not kept: the registry has certificates on an adapter's own prompts (--keep makes these so)."
+    try:
+        keep_certificate(settings, target.subject, certificate)
+    except (ValueError, *AWAY) as error:
+        Console(stderr=True).print(f"The certificate could not be kept in the registry: {error}", markup=False)
+        raise typer.Exit(1) from None
+    return "[green]✓[/] kept in the registry and shown on its page"
+
+
 def _keep_prompts(settings: Settings, adapter: str | None, prompts: list[str] | None) -> None:
     if adapter is None or "/" in adapter or prompts is None:
         raise ValueError("--keep makes prompts those of a registered adapter: give its name, and --prompts FILE")
@@ -97,7 +122,7 @@ def _served_path(settings: Settings, reference: str | None) -> ServedPath:
     if reference is not None:
         settings = settings.model_copy(update={"certificate_reference": resolve_model_folder(reference)})
     folder = resolve_model_folder(settings.model)
-    return ServedPath(settings, folder, base_signature(folder).fingerprint)
+    return ServedPath(settings, folder, base_signature(folder).fingerprint, arithmetic_here)
 
 
 def _computed(job: CertifyJob) -> Certificate:
@@ -127,4 +152,5 @@ def _print(subject: str, certificate: Certificate) -> None:
     console.print(table)
     console.print(f"weights   {coverage.quantization or 'as in the checkpoint'}")
     console.print(f"KV cache  {coverage.kv_cache_dtype}")
+    console.print(f"computes  by {coverage.arithmetic}")
     console.print(f"[green]✓[/] certificate {coverage.digest()[:12]} in {certificate.seconds:.0f} s")

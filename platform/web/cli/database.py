@@ -5,7 +5,8 @@ import typer
 from loraplex.registry.migrate import head, upgrade
 
 from ..data_folder import prepare_data_folder
-from ..settings import Settings, mask_url
+from ..setting_secrets import mask_url
+from ..settings import Settings
 
 app = typer.Typer(help="The database.", no_args_is_help=True)
 

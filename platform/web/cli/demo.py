@@ -2,12 +2,16 @@
 
 import json
 
+from loraplex.registry.audit import SYSTEM
+from loraplex.registry.certificates import Subject
+
 from ..registration import add_from_folder
 from ..settings import DEMO_MODEL, Settings
 from ..state import State
 
 DEMO_ADAPTERS = DEMO_MODEL.parent / "adapters"
 DEMO_PROMPTS = DEMO_MODEL.parent / "prompts.json"
+GOLDEN_PROMPTS = DEMO_MODEL.parent / "golden_prompts.json"
 
 
 def demo_wanted(settings: Settings) -> bool:
@@ -16,10 +20,14 @@ def demo_wanted(settings: Settings) -> bool:
 
 
 def add_demo_adapters(state: State) -> None:
-    certify = state.settings.certify_uploads
+    """Each with golden prompts of its own job: our generated ones are foreign to so small a model."""
+    registry, golden_prompts = state.registry, json.loads(GOLDEN_PROMPTS.read_text("utf-8"))
     for folder in sorted(DEMO_ADAPTERS.iterdir()):
-        add_from_folder(state.registry, state.base, folder.name, folder, actor="system", certify=certify)
-    state.registry.snapshots.refresh()
+        added, _ = add_from_folder(registry, state.base, folder.name, folder, actor=SYSTEM)
+        adapter = registry.adapters.set_prompts(folder.name, golden_prompts[folder.name], actor=SYSTEM)
+        if state.settings.certify_uploads:
+            registry.certificates.request(Subject(added.version.digest, adapter.prompts_digest), actor=SYSTEM)
+    registry.snapshots.refresh()
 
 
 def example_question(model: str) -> str:

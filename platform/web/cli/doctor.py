@@ -9,7 +9,15 @@ from loraplex.engine.threads import prepare_environment
 
 from ..settings import Settings
 from .machine_checks import check_compute, check_kernel_cache, check_memory, check_python, check_torch, check_triton
-from .service_checks import Check, check_database, check_disk, check_model, check_port, check_static
+from .service_checks import (
+    Check,
+    check_database,
+    check_disk,
+    check_model,
+    check_port,
+    check_static,
+    check_weights_cache,
+)
 
 MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
@@ -41,6 +49,7 @@ def _checks(settings: Settings) -> Iterator[Check]:
     yield check_kernel_cache()
     yield check_triton()
     yield check_disk(settings)
+    yield from _attempt("weights cache", lambda: check_weights_cache(settings), "Make it writable.")
     yield from _attempt("database", lambda: check_database(settings), "Check --database-url and that it is running.")
     yield check_static()
     yield from _attempt("port", lambda: check_port(settings), "")

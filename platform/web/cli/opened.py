@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from loraplex.engine.arithmetic import arithmetic_here
 from loraplex.engine.model.config import base_signature
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.registry.base import ServedBase
@@ -21,10 +22,16 @@ def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]
     base = ServedBase(settings.base_name, base_signature(folder), settings.trained_name, folder)
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
-    rule = promotion_rule(settings, ServedPath(settings, folder, base.signature.fingerprint))
+    rule = promotion_rule(settings, served_path(settings, base))
     artifacts = settings.data_dir / "artifacts"
     registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
     try:
         yield registry, base
     finally:
         registry.close()
+
+
+def served_path(settings: Settings, base: ServedBase) -> ServedPath:
+    """How this machine serves the base."""
+    assert base.folder is not None
+    return ServedPath(settings, base.folder, base.signature.fingerprint, arithmetic_here)

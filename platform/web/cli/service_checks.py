@@ -11,11 +11,13 @@ import httpx
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.weights_cache import kept_entries
 from loraplex.registry.database import parse_url
 from loraplex.registry.migrate import current, head, is_known
 
 from ..app import STATIC
-from ..settings import Settings, mask_url
+from ..setting_secrets import mask_url
+from ..settings import Settings
 from ..units import size_words
 from .port import listen
 
@@ -73,6 +75,24 @@ def check_disk(settings: Settings) -> Check:
         remedy = f"Uploads are refused while less than {size_words(floor)} (min_free_bytes) would be left. Free some."
         return Check("warn", what, remedy)
     return Check("ok", f"{what}, writable")
+
+
+def check_weights_cache(settings: Settings) -> Check:
+    folder, limit = settings.weights_folder, int(settings.weights_cache_bytes)
+    if not limit:
+        what = "weights cache: nothing is kept (weights_cache_bytes 0), every start packs the weights anew"
+        if settings.quantization == "awq":
+            return Check("fail", what, "quantization awq needs it: give weights_cache_bytes more than 0.")
+        return Check("ok", what)
+    if not folder.exists():
+        return Check("ok", f"weights cache {folder} will be made at the first start, for at most {size_words(limit)}")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        remedy = "Make it a folder that this user may write, or keep nothing with --weights-cache-bytes 0."
+        return Check("fail", f"weights cache {folder} cannot be written", remedy)
+    kept = kept_entries(folder)
+    return Check(
+        "ok", f"weights cache {folder}: {len(kept)} kept, {size_words(sum(kept.values()))} of {size_words(limit)}"
+    )
 
 
 def check_static(static: Path = STATIC) -> Check:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from loraplex.engine import certify_process
 from loraplex.engine.certificate import WORKER, Certificate, CertifyJob
 from loraplex.engine.certify_process import certify, run_certify
+from loraplex.engine.config import EngineConfig
 from tests.checkpoints import make_checkpoint
 
 TEXTS = ["The quick brown fox jumps over the lazy dog."]
@@ -20,7 +22,8 @@ TEXTS = ["The quick brown fox jumps over the lazy dog."]
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> CertifyJob:
-    return CertifyJob(str(make_checkpoint(tmp_path_factory.mktemp("base"))), quantization="int8", prompts=TEXTS)
+    base = make_checkpoint(tmp_path_factory.mktemp("base"))
+    return CertifyJob(EngineConfig(model=str(base), quantization="int8"), prompts=TEXTS)
 
 
 def ask(document: Any) -> tuple[int, list[dict[str, Any]]]:
@@ -40,7 +43,7 @@ def test_lines_of_progress_then_the_certificate(job: CertifyJob) -> None:
 
 def test_errors_are_words_and_exit_code_2(job: CertifyJob) -> None:
     for document, words in (
-        (job.to_json() | {"model": "/nowhere"}, "no config.json"),
+        (replace(job, engine=EngineConfig(model="/nowhere")).to_json(), "no config.json"),
         (job.to_json() | {"surprise": 1}, "unknown"),
         ([1], "this is no CertifyJob"),
     ):
@@ -53,7 +56,7 @@ def test_run_certify_gives_the_certificate_or_the_words(job: CertifyJob) -> None
     certificate = run_certify(job, lambda share, stage: heard.append((share, stage)))
     assert certificate.coverage.quantization == "int8 rounded at load" and heard[0] == (0.0, "reading the models")
     with pytest.raises(ValueError, match="'int5' is not supported"):
-        run_certify(CertifyJob(job.model, quantization="int5"), lambda share, stage: None)
+        run_certify(CertifyJob(EngineConfig(model=job.engine.model, quantization="int5")), lambda share, stage: None)
 
 
 def test_a_worker_that_dies_is_an_error_in_words(job: CertifyJob, monkeypatch: pytest.MonkeyPatch) -> None:

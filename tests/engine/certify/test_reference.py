@@ -14,6 +14,7 @@ from loraplex.engine.certify.inputs import open_adapter, open_reference
 from loraplex.engine.certify.merged import MergedAdapter
 from loraplex.engine.certify.prompts import Prompt
 from loraplex.engine.certify.reference import Reference
+from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig
 from tests.checkpoints import make_adapter, make_checkpoint, reference_model
 from tests.engine.model.test_kinds import GROWN, KINDS, TRAINED, VOCABULARIES, WITH_BIASES, Kind, invoke, offsets
@@ -31,7 +32,7 @@ PROMPTS = [[0, *range(40, 70), TRAINED], [9, 8, TRAINED, 5], list(range(100, 120
 @torch.inference_mode()
 def reference_logits(base: Path, adapter: Path | None, prompts: list[list[int]]) -> torch.Tensor:
     """[R, V] of all tokens but each prompt's last."""
-    job = CertifyJob(str(base), adapter=None if adapter is None else str(adapter))
+    job = CertifyJob(EngineConfig(model=str(base)), adapter=None if adapter is None else str(adapter))
     files = open_reference(job, ModelConfig.from_folder(base))
     with ExitStack() as scratch:
         opened = open_adapter(job, files.signature, scratch)

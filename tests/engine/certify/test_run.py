@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from loraplex import LLM, SamplingParams
 from loraplex.engine.certificate import Certificate, CertifyJob, Figures, prompts_digest
 from loraplex.engine.certify.prompts import GENERATED, MOST_TOKENS, generated_prompts, read_prompts
 from loraplex.engine.certify.run import certify
+from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
@@ -35,6 +37,22 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dora(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_adapter(tmp_path_factory.mktemp("dora"), base, use_dora=True)
+
+
+def job_of(
+    model: Path,
+    *,
+    reference: str | None = None,
+    adapter: str | None = None,
+    prompts: list[str] | None = None,
+    **engine: Any,
+) -> CertifyJob:
+    return CertifyJob(EngineConfig(model=str(model), **engine), reference, adapter, prompts=prompts)
+
+
+def served(job: CertifyJob, **changes: Any) -> CertifyJob:
+    """The same job of a base that is served otherwise."""
+    return replace(job, engine=msgspec.structs.replace(job.engine, **changes))
 
 
 def prompts(base: Path) -> list[list[int]]:
@@ -94,7 +112,7 @@ def test_each_rounding_alone_and_both_are_what_the_engine_computes(
     base: Path, dora: Path, adapted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = dora if adapted else None
-    job = CertifyJob(str(base), adapter=str(dora) if adapted else None, prompts=TEXTS, **QUANTIZED)
+    job = job_of(base, adapter=str(dora) if adapted else None, prompts=TEXTS, **QUANTIZED)
     certificate, reference = certify(job), reference_logits(base, adapter)
     weights = {name: QUANTIZED[name] for name in ("quantization", "head_quantization")}
     cache = {"kv_cache_dtype": QUANTIZED["kv_cache_dtype"]}
@@ -122,14 +140,14 @@ def test_awq_and_static_scales_are_certified_as_they_are_served(
     write_scales_file(file, ScalesFile(tensors, base_signature(base).fingerprint, "fp8_e4m3", ()))
     settings: dict[str, Any] = {"quantization": "awq", "weights_cache": str(tmp_path / "kept")}
     settings |= {"kv_cache_dtype": "fp8_e4m3", "kv_scales_file": str(file)}
-    certificate = certify(CertifyJob(str(base), adapter=str(dora), prompts=TEXTS, **settings))
+    certificate = certify(job_of(base, adapter=str(dora), prompts=TEXTS, **settings))
     served = served_logits(base, dora, monkeypatch, **settings)
     assert_near(certificate.both, figures(reference_logits(base, dora), served, base))
     assert certificate.coverage.quantization == "awq at the first start"
-    own = certify(CertifyJob(str(base), prompts=TEXTS[:1], **(settings | {"kv_cache_scales": "dynamic"})))
-    static = certify(CertifyJob(str(base), prompts=TEXTS[:1], **settings))
+    own = certify(job_of(base, prompts=TEXTS[:1], **(settings | {"kv_cache_scales": "dynamic"})))
+    static = certify(job_of(base, prompts=TEXTS[:1], **settings))
     assert len(own.coverage.changes(static.coverage)) == 1 and own.kv_cache != static.kv_cache
-    others = certify(CertifyJob(str(base), prompts=TEXTS[:1], **(settings | {"kv_cache_dtype": "int8"})))
+    others = certify(job_of(base, prompts=TEXTS[:1], **(settings | {"kv_cache_dtype": "int8"})))
     assert others.coverage.kv_cache_dtype == "int8", "scales made for another dtype are not used"
 
     def replace_file(share: float, stage: str) -> None:
@@ -137,11 +155,11 @@ def test_awq_and_static_scales_are_certified_as_they_are_served(
             write_scales_file(file, ScalesFile(tensors, base_signature(base).fingerprint, "fp8_e4m3", ("a" * 64,)))
 
     with pytest.raises(ValueError, match="have changed meanwhile"):
-        certify(CertifyJob(str(base), prompts=TEXTS[:1], **settings), replace_file)
+        certify(job_of(base, prompts=TEXTS[:1], **settings), replace_file)
 
 
 def test_without_rounding_there_is_no_difference(base: Path, dora: Path) -> None:
-    certificate = certify(CertifyJob(str(base), adapter=str(dora), prompts=TEXTS))
+    certificate = certify(job_of(base, adapter=str(dora), prompts=TEXTS))
     assert certificate.coverage.quantization == "" and certificate.coverage.kv_cache_dtype == "float32"
     for found in (certificate.weights, certificate.kv_cache, certificate.both):
         assert found.top1_agreement == 1 and found.max_kl < 1e-6 and abs(found.perplexity_delta) < 1e-3
@@ -152,7 +170,7 @@ def test_a_folded_checkpoint_against_the_model_it_was_made_from(
 ) -> None:
     options = QuantizeOptions(scheme="awq", group_size=32, calibration_tokens=1536)
     quantize_checkpoint(base, tmp_path / "awq", options)
-    job = CertifyJob(str(tmp_path / "awq"), str(base), adapter=str(dora), prompts=TEXTS, kv_cache_dtype="int8")
+    job = job_of(tmp_path / "awq", reference=str(base), adapter=str(dora), prompts=TEXTS, kv_cache_dtype="int8")
     certificate = certify(job)
     served = served_logits(tmp_path / "awq", dora, monkeypatch, kv_cache_dtype="int8")
     assert_near(certificate.both, figures(reference_logits(base, dora), served, base))
@@ -162,7 +180,7 @@ def test_a_folded_checkpoint_against_the_model_it_was_made_from(
 
 
 def test_rounding_to_another_dtype_is_said_and_measured(base: Path) -> None:
-    certificate = certify(CertifyJob(str(base), prompts=TEXTS, dtype="bfloat16"))
+    certificate = certify(job_of(base, prompts=TEXTS, dtype="bfloat16"))
     assert certificate.coverage.quantization == "stored as bfloat16"
     assert certificate.coverage.kv_cache_dtype == "bfloat16"
     assert 1e-7 < certificate.weights.mean_kl < 1e-2 and certificate.kv_cache.mean_kl < 1e-2
@@ -170,22 +188,24 @@ def test_rounding_to_another_dtype_is_said_and_measured(base: Path) -> None:
 
 def test_generated_prompts_are_the_same_every_time_and_within_bounds(base: Path) -> None:
     assert generated_prompts() == generated_prompts() and len(set(generated_prompts())) == GENERATED
-    first, second = (certify(CertifyJob(str(base), **QUANTIZED)) for _ in range(2))
+    first, second = (certify(job_of(base, **QUANTIZED)) for _ in range(2))
     assert replace(first, seconds=0.0) == replace(second, seconds=0.0)
     assert first.coverage.prompts == prompts_digest(generated_prompts())
     assert first.num_prompts == GENERATED and first.num_tokens <= GENERATED * 126
     assert Certificate.from_json(json.loads(json.dumps(first.to_json()))) == first
 
 
-def test_every_part_that_changes_is_covered(base: Path, dora: Path, tmp_path: Path) -> None:
-    job = CertifyJob(str(base), adapter=str(dora), prompts=TEXTS[:1])
+def test_every_part_that_changes_is_covered(
+    base: Path, dora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(base, adapter=str(dora), prompts=TEXTS[:1])
     other_base = make_checkpoint(tmp_path / "other", "qwen2", seed=9, max_position_embeddings=128)
     other_adapter = make_ia3(tmp_path / "ia3", base)
     jobs = {
-        "base": replace(job, model=str(other_base), reference=str(base)),
+        "base": replace(served(job, model=str(other_base)), reference=str(base)),
         "reference": replace(job, reference=str(other_base)),
-        "quantization": replace(job, quantization="int8"),
-        "kv_cache_dtype": replace(job, kv_cache_dtype="int8"),
+        "quantization": served(job, quantization="int8"),
+        "kv_cache_dtype": served(job, kv_cache_dtype="int8"),
         "adapter": replace(job, adapter=str(other_adapter)),
         "prompts": replace(job, prompts=TEXTS[:2]),
     }
@@ -194,6 +214,8 @@ def test_every_part_that_changes_is_covered(base: Path, dora: Path, tmp_path: Pa
         theirs = certify(changed).coverage
         assert len(mine.changes(theirs)) == 1 and getattr(mine, part) != getattr(theirs, part), part
         assert mine.digest() != theirs.digest()
+    monkeypatch.setattr("loraplex.engine.device.ARITHMETIC", "abacus")
+    assert mine.changes(certify(job).coverage) == [f"the processor's arithmetic ({mine.arithmetic}, now abacus)"]
 
 
 def test_what_cannot_be_certified_is_refused_in_words(base: Path, dora: Path, tmp_path: Path) -> None:
@@ -201,15 +223,15 @@ def test_what_cannot_be_certified_is_refused_in_words(base: Path, dora: Path, tm
     wider = make_checkpoint(tmp_path / "wider", "qwen2", intermediate_size=128, num_hidden_layers=3)
     other_family = make_checkpoint(tmp_path / "llama", "llama")
     misfit = make_adapter(tmp_path / "misfit", wider)
-    job = CertifyJob(str(base), prompts=TEXTS)
+    job = job_of(base, prompts=TEXTS)
     for refused, words in (
-        (replace(job, model=str(tmp_path / "fp8")), "quantized already .*give that one's folder .*--reference"),
+        (served(job, model=str(tmp_path / "fp8")), "quantized already .*give that one's folder .*--reference"),
         (replace(job, reference=str(tmp_path / "fp8")), "is quantized itself"),
         (replace(job, reference=str(wider)), "intermediate_size is 128 instead of 96, and so are num_layers"),
         (replace(job, reference=str(other_family)), "architecture is 'LlamaForCausalLM' instead of 'Qwen2ForCausalLM'"),
         (replace(job, reference=str(tmp_path)), "no config.json"),
-        (replace(job, quantization="int5"), "'int5' is not supported"),
-        (replace(job, kv_cache_dtype="fp4"), "'fp4' is not supported"),
+        (served(job, quantization="int5"), "'int5' is not supported"),
+        (served(job, kv_cache_dtype="fp4"), "'fp4' is not supported"),
         (replace(job, adapter=str(misfit)), "misfit"),
         (replace(job, adapter=str(tmp_path)), "has no adapter_config.json"),
         (replace(job, adapter=str(dora), adapter_digest="0" * 64), "have changed since"),
@@ -226,7 +248,7 @@ def test_an_activated_adapter_acts_from_the_middle_of_prompts(
     adapter = make_adapter(tmp_path / "alora", base, alora_invocation_tokens=[310, 311])
     [first, *_] = made = read_prompts(TEXTS, Tokenizer(base), 320, 127, (310, 311))
     assert 0 < first.start < len(first.token_ids) - 2 and first.token_ids[first.start :][:2] == [310, 311]
-    found = certify(CertifyJob(str(base), adapter=str(adapter), prompts=TEXTS, **QUANTIZED))
+    found = certify(job_of(base, adapter=str(adapter), prompts=TEXTS, **QUANTIZED))
     monkeypatch.setattr(f"{__name__}.prompts", lambda base: [prompt.token_ids for prompt in made])
     served = served_logits(base, adapter, monkeypatch, **QUANTIZED)
     assert_near(found.both, figures(reference_logits(base, adapter), served, base))
@@ -257,4 +279,4 @@ def test_a_model_that_overflows_gets_no_figures(tmp_path: Path) -> None:
     tensors["model.norm.weight"] *= torch.inf
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="infinite or undefined"):
-        certify(CertifyJob(str(folder), prompts=TEXTS))
+        certify(job_of(folder, prompts=TEXTS))

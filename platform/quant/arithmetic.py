@@ -1,0 +1,19 @@
+"""What the linears of this process are multiplied with, by name. Their results are other ones where that is another."""
+
+from typing import Final
+
+from .kernels.dots import HAS_BFLOAT16, HAS_INTEGERS, HAS_MATRIX
+
+VECTORS: Final = "float32 vectors"
+
+
+def arithmetic_words(has_bfloat16: bool, has_integers: bool, has_matrix: bool) -> str:
+    """Of dot products that the processor has: how activations are rounded follows from these, the dtype of the weights
+    and their quantization."""
+    numbers = [word for word, there in (("bfloat16", has_bfloat16), ("bytes", has_integers)) if there]
+    if not numbers:
+        return VECTORS
+    return f"dot products of {' and '.join(numbers)} in {'matrix registers (AMX)' if has_matrix else 'AVX-512'}"
+
+
+ARITHMETIC: Final = arithmetic_words(HAS_BFLOAT16, HAS_INTEGERS, HAS_MATRIX)

@@ -1,0 +1,26 @@
+"""The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`)."""
+
+from .access import DEFAULT_TENANT, ApiKey, AuditRow, Secret, Tenant, User
+from .adapters import Adapter, AdapterVersion, Alias, Artifact, Generation, Tokenizer
+from .certificates import Certificate, GoldenPrompts
+from .table import Table, UtcDateTime, utc_now
+
+__all__ = [
+    "DEFAULT_TENANT",
+    "Adapter",
+    "AdapterVersion",
+    "Alias",
+    "ApiKey",
+    "Artifact",
+    "AuditRow",
+    "Certificate",
+    "Generation",
+    "GoldenPrompts",
+    "Secret",
+    "Table",
+    "Tenant",
+    "Tokenizer",
+    "User",
+    "UtcDateTime",
+    "utc_now",
+]

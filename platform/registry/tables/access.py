@@ -1,0 +1,75 @@
+"""Who may do what, and who did what: tenants, keys, people, secrets, the audit log."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, String, Text
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from .table import Table, utc_now
+
+DEFAULT_TENANT = "default"
+
+
+class Tenant(Table):
+    __tablename__ = "tenants"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), unique=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class ApiKey(Table):
+    __tablename__ = "api_keys"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id"))
+    prefix: Mapped[str] = mapped_column(String(16), unique=True)
+    """Public part of the token: finds the row and names the key in logs."""
+    hash: Mapped[str] = mapped_column(String(64))
+    """HMAC-SHA256 of the whole token under the key secret, in hex."""
+    name: Mapped[str] = mapped_column(String(127))
+    scopes: Mapped[list[str]]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    created_by: Mapped[str] = mapped_column(String(127))
+    last_used_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    revoked_by: Mapped[str | None] = mapped_column(String(127))
+
+    tenant: Mapped[Tenant] = relationship()
+
+
+class User(Table):
+    __tablename__ = "users"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), unique=True)
+    role: Mapped[str] = mapped_column(String(31))
+    password_hash: Mapped[str] = mapped_column(Text)
+    password_changed_at: Mapped[datetime] = mapped_column(default=utc_now)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Secret(Table):
+    """Random bytes made on first use and shared by all processes on this database."""
+
+    __tablename__ = "secrets"
+
+    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    value: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class AuditRow(Table):
+    """Who did what to what, written in the transaction that did it. Rows are only ever added."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer(), "sqlite"), primary_key=True)
+    at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
+    tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id"))
+    actor: Mapped[str] = mapped_column(String(127))
+    """`user:<name>`, `key:<prefix>`, `cli` or `system`."""
+    action: Mapped[str] = mapped_column(String(63))
+    subject: Mapped[str] = mapped_column(String(255))
+    detail: Mapped[dict[str, Any]]

@@ -1,0 +1,125 @@
+"""What is served: adapters with their versions and aliases, and the generation number of all that may change.
+
+Rows of `artifacts` and `adapter_versions` say what was uploaded and never change their content; what changes is desired
+state (enabled, pinned, aliases, removal), always together with the generation number.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from .access import Tenant
+from .table import Table, utc_now
+
+
+class Generation(Table):
+    """One row: how often desired state has changed. Updating it first makes changes wait for one another."""
+
+    __tablename__ = "generation"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    value: Mapped[int] = mapped_column(BigInteger)
+
+
+class Artifact(Table):
+    """The bytes of an adapter and what preflight read in them; shared by every version with this digest."""
+
+    __tablename__ = "artifacts"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    config_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    config_size: Mapped[int] = mapped_column(BigInteger)
+    weights_sha256: Mapped[str] = mapped_column(String(64), index=True)
+    weights_size: Mapped[int] = mapped_column(BigInteger)
+    peft_type: Mapped[str] = mapped_column(String(63))
+    rank: Mapped[int]
+    alpha: Mapped[float]
+    target_modules: Mapped[list[str]]
+    parameters: Mapped[int] = mapped_column(BigInteger)
+    vocab_size: Mapped[int] = mapped_column(default=0)
+    """Tokens that it has rows for; 0: those of the base."""
+    base_model: Mapped[str] = mapped_column(Text)
+    """What the adapter's configuration calls its base; a label only."""
+    invocation_tokens: Mapped[list[int] | None]
+    """It acts on a prompt from the last occurrence of these on; none: on all of it. Null in rows older than this."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    broken: Mapped[str | None] = mapped_column(Text)
+    """Why the bytes cannot be served; None while they can."""
+
+
+class Tokenizer(Table):
+    """Added tokens and chat template that an adapter brings; shared by every version with this digest."""
+
+    __tablename__ = "tokenizers"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    document: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Adapter(Table):
+    """A name of one tenant. A removed name may be used again; its version numbers go on counting."""
+
+    __tablename__ = "adapters"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(63))
+    enabled: Mapped[bool] = mapped_column(default=True)
+    pinned: Mapped[bool] = mapped_column(default=False)
+    """The version that the bare name means stays resident."""
+    prompts_digest: Mapped[str | None] = mapped_column(ForeignKey("golden_prompts.digest"))
+    """What its certificates are measured on; None: generated prompts."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    created_by: Mapped[str] = mapped_column(String(127))
+    removed_at: Mapped[datetime | None]
+    removed_by: Mapped[str | None] = mapped_column(String(127))
+
+    tenant: Mapped[Tenant] = relationship()
+    versions: Mapped[list["AdapterVersion"]] = relationship(back_populates="adapter", order_by="AdapterVersion.number")
+    aliases: Mapped[list["Alias"]] = relationship(
+        back_populates="adapter", order_by="Alias.name", cascade="all, delete-orphan"
+    )
+
+
+class AdapterVersion(Table):
+    __tablename__ = "adapter_versions"
+    __table_args__ = (UniqueConstraint("adapter_id", "number"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    adapter_id: Mapped[int] = mapped_column(ForeignKey("adapters.id"))
+    number: Mapped[int]
+    digest: Mapped[str] = mapped_column(ForeignKey("artifacts.digest"), index=True)
+    base_fingerprint: Mapped[str] = mapped_column(String(64))
+    """The base model that preflight checked it against."""
+    tokenizer_digest: Mapped[str | None] = mapped_column(ForeignKey("tokenizers.digest"))
+    """None: it uses the base's."""
+    report: Mapped[dict[str, Any]] = mapped_column(deferred=True)
+    uploaded_by: Mapped[str] = mapped_column(String(127))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    enabled: Mapped[bool] = mapped_column(default=True)
+    pinned: Mapped[bool] = mapped_column(default=False)
+    removed_at: Mapped[datetime | None]
+    removed_by: Mapped[str | None] = mapped_column(String(127))
+
+    adapter: Mapped[Adapter] = relationship(back_populates="versions")
+    artifact: Mapped[Artifact] = relationship()
+
+
+class Alias(Table):
+    __tablename__ = "aliases"
+    __table_args__ = (UniqueConstraint("adapter_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    adapter_id: Mapped[int] = mapped_column(ForeignKey("adapters.id"))
+    name: Mapped[str] = mapped_column(String(63))
+    version_id: Mapped[int] = mapped_column(ForeignKey("adapter_versions.id"))
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+    updated_by: Mapped[str] = mapped_column(String(127))
+
+    adapter: Mapped[Adapter] = relationship(back_populates="aliases")
+    version: Mapped[AdapterVersion] = relationship()

@@ -1,0 +1,47 @@
+"""Where settings come from beside flags: the TOML file and the environment, in which no misspelt name stays unseen."""
+
+import difflib
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic_settings import BaseSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout this file is in; an installed package has no pyproject.toml there."""
+IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
+DEFAULT_DATA_DIR = ROOT / ".data" if IN_CHECKOUT else Path.home() / ".local" / "share" / "loraplex"
+CONFIG_FILE = "loraplex.toml"
+PREFIX = "LORAPLEX_"
+LOG = logging.getLogger(__name__)
+
+
+def config_file(flags: dict[str, Any]) -> Path:
+    """The TOML file to read: LORAPLEX_CONFIG, which must exist, else loraplex.toml in the data folder."""
+    named = os.environ.get("LORAPLEX_CONFIG")
+    if named:
+        if not Path(named).is_file():
+            raise ValueError(f"LORAPLEX_CONFIG names {named}, which is not a file")
+        return Path(named)
+    data_dir = flags.get("data_dir") or os.environ.get("LORAPLEX_DATA_DIR") or DEFAULT_DATA_DIR
+    return Path(data_dir) / CONFIG_FILE
+
+
+def refuse_unknown(file: Path, values: dict[str, Any], settings: type[BaseSettings]) -> None:
+    for name in values:
+        if name not in settings.model_fields:
+            raise ValueError(f"{file} sets '{name}', which is no setting{_nearest(name, settings)}.")
+
+
+def warn_of_unknown_variables(settings: type[BaseSettings]) -> None:
+    """Only a warning: other programs may use the prefix."""
+    for variable in sorted(os.environ):
+        name = variable.lower().removeprefix(PREFIX.lower())
+        if variable.upper().startswith(PREFIX) and name not in {*settings.model_fields, "config"}:
+            LOG.warning("%s is ignored: it is no setting%s.", variable, _nearest(name, settings, PREFIX))
+
+
+def _nearest(name: str, settings: type[BaseSettings], prefix: str = "") -> str:
+    near = difflib.get_close_matches(name, settings.model_fields, n=1)
+    return "" if not near else f", the nearest one is {prefix + near[0].upper() if prefix else near[0]}"

@@ -1,0 +1,34 @@
+"""What a setting may be, beside plain numbers, words and switches."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
+from pydantic_settings import NoDecode
+
+Fraction = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def _plain_int(value: object) -> object:
+    """Refuse true and 1.5 where pydantic would take them as a number of bytes."""
+    if isinstance(value, bool | float):
+        raise ValueError(f"give a whole number of bytes or a size such as 512MiB, got {value}")
+    return value
+
+
+def _split_folders(value: object) -> object:
+    """A list, or one text with the folders separated as in PATH."""
+    return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
+
+
+def _refuse_relative(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    for folder in folders:
+        if not folder.is_absolute():
+            raise ValueError(f"{folder} depends on where the server is started; give the whole path, from / on")
+    return folders
+
+
+Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
+Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_refuse_relative)]
