@@ -1,6 +1,7 @@
 """Threads of the engine process, set once: how many, one pool for torch and numba, and how they wait for work."""
 
 import os
+import platform
 import tempfile
 from pathlib import Path
 
@@ -68,11 +69,13 @@ def _quota_cores() -> int:
 
 
 def _kernel_cache() -> Path:
-    """Compiled kernels are code: they go to a folder only this user can write, one for each state of the sources.
+    """Compiled kernels are code: they go to a folder only this user can write, one for each state of the sources and
+    each release of the system.
 
-    Numba looks for changes only in the file a kernel is in, not in those it takes functions from.
+    Numba looks for changes only in the file a kernel is in, not in those it takes functions from. It tells processors
+    apart, but not systems that let processes use matrix registers (AMX) from those that do not.
     """
-    folder = user_cache() / f"kernels-{sources_digest(*KERNELS)}"
+    folder = user_cache() / f"kernels-{sources_digest(*KERNELS)}-{platform.release()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:

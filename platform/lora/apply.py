@@ -37,7 +37,8 @@ def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, 
     assert y.is_contiguous()
     members, firsts = _members(kinds, tuple([batch.table.shapes[kind][1] for kind in kinds]))
     *ranks, floats, vectors, _ = kernel_arrays(batch)
-    cpu.add_lora(as_bits(y), as_bits(x.contiguous()), layer, members, firsts, *ranks)
+    workers = torch.get_num_threads()
+    cpu.add_lora(as_bits(y), as_bits(x.contiguous()), layer, members, firsts, *ranks, workers)
     if y.dtype == torch.float32:
         apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[5:8])
     else:

@@ -10,7 +10,8 @@ from .code_kernels import VECTORS
 from .coded import CodedLinear, coded_form
 from .config import QuantizationConfig
 from .dequantized import DequantizedLinear
-from .kernels.dots import DESCRIPTION, HAS_BFLOAT16
+from .kernels.dots import DESCRIPTION, HAS_BFLOAT16, HAS_INTEGERS
+from .layouts import Float8Layout
 from .scheme import LinearMethod
 from .side_by_side import SideBySideLinear
 from .stored_float import StoredFloatLinear
@@ -69,10 +70,8 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
         weights = stored if quantization is None else f"{quantization.words}, expanded to {stored}"
         return Choice(create, storage, f"{weights} weights and arithmetic on {device}", create)
     reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
-    if HAS_BFLOAT16 and storage == torch.bfloat16:
-        reason += f", linears of bfloat16 activations by {DESCRIPTION}"
-    elif HAS_BFLOAT16 and quantization is not None:
-        reason += f", linears by {DESCRIPTION}"
+    by_dots = _linears_by_dots(storage, quantization)
+    reason += f", {by_dots} by {DESCRIPTION}" if by_dots else ""
     if quantization is not None and any(
         (layout.group_size or 0) % VECTORS.step for layout in quantization.linears.layouts
     ):
@@ -83,3 +82,15 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
         reason,
         create_coded=lambda inputs, outputs: CodedLinear(inputs, outputs, exact=storage != torch.bfloat16),
     )
+
+
+def _linears_by_dots(storage: torch.dtype, quantization: QuantizationConfig | None) -> str:
+    """Which linears are multiplied by dot products of short numbers here, as `code_kernels.py` chooses."""
+    if HAS_BFLOAT16 and storage == torch.bfloat16:
+        return "linears of bfloat16 activations"
+    if quantization is None:
+        return ""
+    if HAS_BFLOAT16:
+        return "linears"
+    integers = not all(isinstance(layout, Float8Layout) for layout in quantization.linears.layouts)
+    return "linears of 4- and 8-bit integers" if HAS_INTEGERS and integers else ""

@@ -9,6 +9,7 @@ import numpy as np
 
 from .kernels import any_linear as forms
 from .kernels import digits, dots
+from .kernels.code_dots import dots_scratch_size
 from .kernels.code_linear import code_linear_in_dots, code_linear_in_vectors, scratch_size
 from .kernels.codes import pack_codes, unpack_codes
 from .kernels.expand import FLOAT8
@@ -33,7 +34,7 @@ class CodeKernel:
 
 
 def _floats(rows: int, inputs: int, workers: int) -> int:
-    return 4 * scratch_size(rows, inputs, workers)
+    return 4 * max(scratch_size(rows, inputs, workers), dots_scratch_size(rows, inputs, workers))
 
 
 VECTORS: Final = CodeKernel(
@@ -57,7 +58,8 @@ SPLIT_DOTS: Final = CodeKernel(
 INTEGERS: Final = CodeKernel(
     "integers", forms.INTEGERS, digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
 )
-"""INT4 and INT8 on a CPU with dot products of bytes: faster, with longer steps."""
+"""INT4 and INT8 on a CPU with dot products of bytes, with longer steps and 16 bits of each activation: faster than
+SPLIT_DOTS, and in matrix registers faster than DOTS."""
 
 
 KERNELS: Final = {kernel.name: kernel for kernel in (VECTORS, DOTS, SPLIT_DOTS, INTEGERS)}
@@ -67,6 +69,12 @@ def choose_kernel(kind: int, group: int, inputs: int, exact: bool = True) -> Cod
     """The fastest here that keeps 16 bits of each activation, or, not `exact`, bfloat16's 8. None where no kernel takes
     groups of so many inputs."""
     kernels = [(SPLIT_DOTS if exact else DOTS) if dots.HAS_BFLOAT16 else VECTORS]
-    if dots.HAS_INTEGERS and kind != FLOAT8:
+    prefers_bytes = exact or dots.HAS_MATRIX or not dots.HAS_BFLOAT16
+    if dots.HAS_INTEGERS and kind != FLOAT8 and prefers_bytes:
         kernels.insert(0, INTEGERS)
     return next((kernel for kernel in kernels if group == inputs or group % kernel.step == 0), None)
+
+
+def is_compiled(kernel: CodeKernel) -> bool:
+    """Whether any_linear has it on this CPU: dot products of bfloat16 take the place of vectors there."""
+    return kernel is not VECTORS or not dots.HAS_BFLOAT16

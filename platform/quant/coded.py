@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from .code_kernels import KERNELS, VECTORS, CodeKernel, choose_kernel
+from .code_kernels import KERNELS, VECTORS, CodeKernel, choose_kernel, is_compiled
 from .kernels.codes import by_panel
 from .kernels.expand import FLOAT8, FLOAT8_SCALE, INT4, INT8
 from .kernels.panels import pack_in_blocks
@@ -123,9 +123,9 @@ class CodedLinear:
         return y
 
     @property
-    def is_in_order(self) -> bool:
-        """Whether x goes to the kernel as it is."""
-        return self._order is None
+    def fits_any_linear(self) -> bool:
+        """Whether any_linear takes it: with x as it is, and by a kernel that it has here."""
+        return self._order is None and is_compiled(self._kernel)
 
     def where(self) -> list[int]:
         """As any_linear takes it."""

@@ -1,6 +1,7 @@
 """Threads are set once: one OpenMP pool for torch and numba, as many threads as the process may use."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,17 @@ def test_torch_and_numba_run_on_one_pool(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", ONE_POOL], env=environment, check=True, timeout=120)
     (folder,) = (tmp_path / "loraplex").glob("kernels-*")
     assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_kernels_of_another_system_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folders = set()
+    for release in ("5.10.0", "6.8.0", "6.8.0"):
+        monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+        monkeypatch.setattr(platform, "release", lambda release=release: release)
+        threads.prepare_environment()
+        folders.add(os.environ["NUMBA_CACHE_DIR"])
+    assert len(folders) == 2 == len(list((tmp_path / "loraplex").iterdir()))
 
 
 @pytest.mark.parametrize("count", [0, -1, 100_000])

@@ -3,13 +3,15 @@
 import pytest
 import torch
 
-from loraplex.quant.code_kernels import DOTS, INTEGERS, SPLIT_DOTS, VECTORS, CodeKernel
+from loraplex.quant.code_kernels import DOTS, INTEGERS, SPLIT_DOTS, VECTORS, CodeKernel, choose_kernel
 from loraplex.quant.coded import CodedLinear, coded_form
+from loraplex.quant.kernels import dots
 from loraplex.quant.kernels.dots import HAS_BFLOAT16, HAS_INTEGERS
+from loraplex.quant.kernels.expand import FLOAT8, INT4, INT8
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 KERNELS = [VECTORS, *([DOTS, SPLIT_DOTS] if HAS_BFLOAT16 else []), *([INTEGERS] if HAS_INTEGERS else [])]
-ROWS = [1, 2, 5, 12, 13, 16, 17, 31, 33, 47, 300]
+ROWS = [1, 2, 3, 5, 12, 13, 16, 17, 31, 33, 47, 300]
 
 
 def integers(outputs: int, inputs: int, group: int, bits: int, ordered: bool = False) -> IntegerWeight:
@@ -123,6 +125,32 @@ def test_memory_is_the_codes_and_little_more() -> None:
         assert load([weight]).weight_bytes() < 1.05 * arithmetic
 
 
+NOTHING, BYTES, BOTH, MATRIX = "", "INTEGERS", "BFLOAT16 INTEGERS", "BFLOAT16 INTEGERS MATRIX"
+
+
+@pytest.mark.parametrize(
+    "has,kind,group,exact,kernel",
+    [
+        (NOTHING, INT4, 128, False, VECTORS),
+        (BYTES, INT4, 128, False, INTEGERS),
+        (BYTES, FLOAT8, 128, False, VECTORS),
+        (BOTH, INT4, 128, False, DOTS),
+        (BOTH, INT8, 128, True, INTEGERS),
+        (BOTH, INT4, 32, True, SPLIT_DOTS),
+        (BOTH, FLOAT8, 128, True, SPLIT_DOTS),
+        (MATRIX, INT4, 128, False, INTEGERS),
+        (MATRIX, INT4, 32, False, DOTS),
+        (MATRIX, FLOAT8, 128, False, DOTS),
+    ],
+)
+def test_the_kernel_of_each_processor(
+    monkeypatch: pytest.MonkeyPatch, has: str, kind: int, group: int, exact: bool, kernel: CodeKernel
+) -> None:
+    for name in ("BFLOAT16", "INTEGERS", "MATRIX"):
+        monkeypatch.setattr(dots, f"HAS_{name}", name in has.split())
+    assert choose_kernel(kind, group, 256, exact) is kernel
+
+
 def test_groups_that_the_kernels_do_not_take() -> None:
     assert coded_form(integers(4, 48, 16, 4)) is None
     assert coded_form(integers(4, 48, 48, 4)) is not None
@@ -131,3 +159,12 @@ def test_groups_that_the_kernels_do_not_take() -> None:
 def test_a_wrong_shape_is_named() -> None:
     with pytest.raises(ValueError, match=r"part 0 .* weight \[4, 32\], the model needs \[4, 64\]"):
         CodedLinear(64, (4,)).load(0, integers(4, 32, 32, 4), None)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_the_compiled_step_takes_what_its_door_multiplies_here(kernel: CodeKernel) -> None:
+    for ordered in (False, True):
+        linear = CodedLinear(512, (40,))
+        linear.load(0, integers(40, 512, 256, 8, ordered), None)
+        linear.finish(kernel)
+        assert linear.fits_any_linear == (not ordered and (kernel is not VECTORS or not HAS_BFLOAT16))

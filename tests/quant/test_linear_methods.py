@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from loraplex.quant import choose
+from loraplex.quant.arithmetic import ARITHMETIC, arithmetic_words
 from loraplex.quant.choose import choose_scheme
+from loraplex.quant.config import QuantizationConfig, parse_quantization
 from loraplex.quant.kernels.dots import HAS_BFLOAT16
 from loraplex.quant.kernels.panel_linear import panel_linear, scratch_size
 from loraplex.quant.kernels.panels import pack_weight
@@ -141,6 +144,47 @@ def test_choice_names_its_reason() -> None:
     assert choice.reason.startswith("bfloat16 weights, float32 arithmetic")
     assert ("dot products" in choice.reason) == HAS_BFLOAT16
     assert isinstance(choose_scheme(torch.device("meta"), torch.float16).create(8, (4,)), TorchLinear)
+
+
+AWQ, FP8 = (
+    parse_quantization({"quantization_config": said})
+    for said in (
+        {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True},
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("has", "storage", "quantization", "words"),
+    [
+        ((True, True), torch.bfloat16, AWQ, "linears of bfloat16 activations by dot products"),
+        ((True, True), torch.float32, AWQ, "arithmetic, linears by dot products"),
+        ((True, True), torch.float32, None, ""),
+        ((False, True), torch.bfloat16, AWQ, "linears of 4- and 8-bit integers by dot products"),
+        ((False, True), torch.bfloat16, FP8, ""),
+        ((False, True), torch.bfloat16, None, ""),
+        ((False, False), torch.bfloat16, AWQ, ""),
+    ],
+)
+def test_the_reason_says_what_is_multiplied_by_dot_products(
+    has: tuple[bool, bool],
+    storage: torch.dtype,
+    quantization: QuantizationConfig | None,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, there in zip(("HAS_BFLOAT16", "HAS_INTEGERS"), has, strict=True):
+        monkeypatch.setattr(choose, name, there)
+    reason = choose_scheme(torch.device("cpu"), storage, quantization).reason
+    assert words in reason and bool(words) == ("dot products" in reason)
+
+
+def test_the_arithmetic_has_a_name() -> None:
+    assert arithmetic_words(False, False, False) == "float32 vectors"
+    assert arithmetic_words(False, True, False) == "dot products of bytes in AVX-512"
+    assert arithmetic_words(True, True, True) == "dot products of bfloat16 and bytes in matrix registers (AMX)"
+    assert ("bfloat16" in ARITHMETIC) == HAS_BFLOAT16
 
 
 @pytest.mark.skipif(not HAS_BFLOAT16, reason="this CPU has no dot products of bfloat16")

@@ -34,21 +34,22 @@ def silu_multiply(gate_up: torch.Tensor) -> torch.Tensor:
 
 @njit(cache=True, nogil=True)
 def silu_rows(gate_up: Array, output: Array) -> None:
-    for token in range(output.shape[0]):
-        _row(gate_up, token, output)
+    silu_block(gate_up, 0, output.shape[0], 0, output.shape[1], output)
 
 
 @njit(cache=True, nogil=True, parallel=True)
 def silu_rows_parallel(gate_up: Array, output: Array) -> None:
     for token in prange(output.shape[0]):
-        _row(gate_up, token, output)
+        silu_block(gate_up, token, token + 1, 0, output.shape[1], output)
 
 
 @njit(cache=True, nogil=True)
-def _row(gate_up: Array, token: int, output: Array) -> None:
+def silu_block(gate_up: Array, first: int, last: int, begin: int, end: int, output: Array) -> None:
+    """output[first:last, begin:end]; begin and end are multiples of LANES."""
     size = output.shape[1]
-    for at in range(0, size, LANES):
-        gate, up = load(gate_up, 2 * token * size + at), load(gate_up, (2 * token + 1) * size + at)
-        # e^88 is the largest that exp knows; there the quotient is 0 already.
-        inverse = exp(multiply(maximum(splat(np.float32(-88)), gate), splat(np.float32(-1))))
-        store(output, token * size + at, multiply(divide(gate, add(splat(np.float32(1)), inverse)), up))
+    for token in range(first, last):
+        for at in range(begin, end, LANES):
+            gate, up = load(gate_up, 2 * token * size + at), load(gate_up, (2 * token + 1) * size + at)
+            # e^88 is the largest that exp knows; there the quotient is 0 already.
+            inverse = exp(multiply(maximum(splat(np.float32(-88)), gate), splat(np.float32(-1))))
+            store(output, token * size + at, multiply(divide(gate, add(splat(np.float32(1)), inverse)), up))

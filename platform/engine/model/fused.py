@@ -145,7 +145,7 @@ def _linears(layer: DecoderLayer) -> tuple[LoraLinear, ...]:
 
 def _is_known(method: LinearMethod) -> TypeGuard[Linear]:
     inner = _inner(method)
-    return isinstance(inner, StoredFloatLinear) or (isinstance(inner, CodedLinear) and inner.is_in_order)
+    return isinstance(inner, StoredFloatLinear) or (isinstance(inner, CodedLinear) and inner.fits_any_linear)
 
 
 def _inner(method: LinearMethod) -> LinearMethod:

@@ -7,26 +7,28 @@ from typing import Final
 
 from loraplex.quant.online_words import online_words
 
+from ..config import EngineConfig
 from .config import ModelConfig
 
 AUTO: Final = "auto"
 DYNAMIC: Final = "dynamic"
 
 
-def quantization_words(model: ModelConfig, quantization: str, head_quantization: str, dtype: str) -> str:
+def quantization_words(model: ModelConfig, engine: EngineConfig) -> str:
     """What weights as they are served differ in from plain floats of the checkpoint's dtype; empty: in nothing."""
-    own, stored = "" if model.quantization is None else model.quantization.words, stored_dtype(model, dtype)
+    own, stored = "" if model.quantization is None else model.quantization.words, stored_dtype(model, engine.dtype)
     other_dtype = "" if stored == model.dtype else f"stored as {stored}"
-    return "; ".join(filter(None, [own, online_words(quantization, head_quantization), other_dtype]))
+    return "; ".join(filter(None, [own, online_words(engine.quantization, engine.head_quantization), other_dtype]))
 
 
-def kv_cache_words(model: ModelConfig, kv_cache_dtype: str, dtype: str, scales: str, scales_file: str) -> str:
-    """What keys and values are stored in: the last two are `kv_cache_scales` and `kv_scales_file` of an EngineConfig.
-    Scales of the checkpoint are part of the base. ValueError for a file that cannot be read."""
+def kv_cache_words(model: ModelConfig, engine: EngineConfig) -> str:
+    """What keys and values are stored in, and with which static scales. Those of the checkpoint are part of the base.
+    ValueError for a file that cannot be read."""
+    kv_cache_dtype, scales = engine.kv_cache_dtype, engine.kv_cache_scales
     if kv_cache_dtype == AUTO:
-        return stored_dtype(model, dtype)
-    if scales_file and scales != DYNAMIC:
-        content = _read(Path(scales_file))
+        return stored_dtype(model, engine.dtype)
+    if engine.kv_scales_file and scales != DYNAMIC:
+        content = _read(Path(engine.kv_scales_file))
         if _made_for(content) == kv_cache_dtype:
             return f"{kv_cache_dtype}, scales {hashlib.sha256(content).hexdigest()[:16]}"
     return kv_cache_dtype if scales == AUTO else f"{kv_cache_dtype}, {scales} scales"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from .cpu import shrink_tokens
+from .shrink_page import shrink_tokens
 from .vector_code import PAGE
 
 

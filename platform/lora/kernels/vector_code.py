@@ -14,10 +14,16 @@ PAGE: Final = 8
 LINE: Final = 64
 """Bytes of a cache line."""
 LANES: Final = 16 if "+avx512f" in _features else 8 if "+avx2" in _features else 4
+HAS_BFLOAT16: Final = LANES == 16 and "+avx512bf16" in _features
+"""Dot products of pairs of bfloat16 numbers."""
+
+llvmlite.binding.initialize_native_asmparser()
 
 FLOAT, INT, INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 SHORTS, HALVES = ir.VectorType(ir.IntType(16), LANES), ir.VectorType(ir.HalfType(), LANES)
+PAIRS = ir.VectorType(ir.IntType(16), 2 * LANES)
+"""Two bfloat16 numbers for each lane."""
 
 
 def words(value: int) -> Any:
@@ -40,15 +46,16 @@ class VectorCode:
     def splat(self, scalar: Any, vector: Any) -> Any:
         undefined = ir.Constant(vector, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, INT32(0))
-        return self.builder.shuffle_vector(first, undefined, words(0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(INT32, vector.count), None))
 
     def scalar(self, address: Any, kind: Any) -> Any:
         return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
 
-    def mask(self, count: Any) -> Any:
+    def mask(self, count: Any, lanes: int = LANES) -> Any:
         """True in the first `count` lanes."""
-        limit = self.splat(self.builder.trunc(count, INT32), WORDS)
-        return self.builder.icmp_signed("<", ir.Constant(WORDS, list(range(LANES))), limit)
+        kind = ir.VectorType(INT32, lanes)
+        limit = self.splat(self.builder.trunc(count, INT32), kind)
+        return self.builder.icmp_signed("<", ir.Constant(kind, list(range(lanes))), limit)
 
     def load(self, address: Any, dtype: Any, mask: Any = None) -> Any:
         """LANES values from `address` as fp32, zero where the mask is false."""
@@ -100,14 +107,55 @@ class VectorCode:
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         return self.call(f"llvm.fma.v{LANES}f32", FLOATS, a, b, c)
 
-    def total(self, value: Any) -> Any:
-        """Sum of the lanes, halves first."""
+    def load_pairs(self, address: Any, mask: Any = None) -> Any:
+        """2 * LANES bfloat16 numbers, zero where the mask is false."""
+        pointer = self.builder.inttoptr(address, PAIRS.as_pointer())
+        if mask is None:
+            value = self.builder.load(pointer)
+            value.align = 2
+            return value
+        name = f"llvm.masked.load.v{2 * LANES}i16.p0"
+        return self.call(name, PAIRS, pointer, INT32(2), mask, ir.Constant(PAIRS, None))
+
+    def round_pairs(self, low: Any, high: Any) -> Any:
+        """2 * LANES fp32 numbers as bfloat16, rounded to nearest even."""
+        return self._assembly("vcvtne2ps2bf16 $1, $2, $0", "=v,v,v", PAIRS, low, high)
+
+    def dot(self, a: Any, b: Any, total: Any) -> Any:
+        """total + a b, of each lane's pairs."""
+        return self._assembly("vdpbf16ps $3, $2, $0", "=v,0,v,v", FLOATS, total, a, b)
+
+    def _assembly(self, text: str, constraint: str, result: Any, *arguments: Any) -> Any:
+        # As assembly: LLVM's names for these instructions take other types from one version to the next.
+        function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.builder.asm(function_type, text, constraint, arguments, side_effect=False)
+
+    def totals(self, values: list[Any]) -> list[Any]:
+        """The sums of the lanes of each, halves first, as lanes of one vector or, of more than LANES, of several."""
+        if len(values) > LANES:
+            return self.totals(values[:LANES]) + self.totals(values[LANES:])
         width = LANES
         while width > 1:
+            other = len(values) // 2
+            if other:
+                values = [self._add_halves(a, b, width) for a, b in zip(values[:other], values[other:], strict=True)]
+            else:
+                values = [self._add_halves(values[0], None, width)]
             width //= 2
-            order = ir.Constant(WORDS, [(lane + width) % LANES for lane in range(LANES)])
-            value = self.builder.fadd(value, self.builder.shuffle_vector(value, value, order))
-        return self.builder.extract_element(value, INT32(0))
+        return values
+
+    def _add_halves(self, a: Any, b: Any, width: int) -> Any:
+        """Runs of `width` lanes, each added up to half as many: one of a, one of b in turn."""
+        lanes = a.type.count
+        sources = (0,) if b is None else (0, lanes)
+        firsts = [first + source for first in range(0, lanes, width) for source in sources]
+
+        def half(start: int) -> Any:
+            order = [first + start + lane for first in firsts for lane in range(width // 2)]
+            kind = ir.VectorType(INT32, len(order))
+            return self.builder.shuffle_vector(a, a if b is None else b, ir.Constant(kind, order))
+
+        return self.builder.fadd(half(0), half(width // 2))
 
     def loop(self, count: Any, initial: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """Run body(index, sums) -> sums `count` times."""

@@ -1,6 +1,7 @@
 # mypy: allow-untyped-decorators
 """y = x W^T + bias with W as codes: blocks are expanded to bfloat16 beside the core, multiplied like any other weights,
-and the sums of a group are rid of the zero points and scaled.
+and the sums of a group are rid of the zero points and scaled. For matrix registers and for fp32; with dot products in
+vector registers codes are expanded there (`code_dots.py`).
 
     y[t, o] = bias[o] + sum over groups g of
               scales[o, g] * (sum over i in g of x[t, i] codes[o, i] - zeros[o, g] * sum over i in g of x[t, i])
@@ -14,14 +15,15 @@ from typing import Final
 import numpy as np
 from numba import njit, prange
 
-from .claim import claim
-from .dots import BYTES, ROWS, STEP, done, multiply_bfloat16, multiply_split_bfloat16, next_rows, ready
-from .expand import FLOAT8, INT4, INT8, OFFSETS, PAIR_BYTES, add_scaled, expand
-from .split import split_rows, split_size, sum_steps, sums_offset
+from .claim import claim, panels_at_once
+from .code_dots import code_linear_in_vector_dots
+from .dots import BYTES, HAS_MATRIX, ROWS, STEP, next_rows
+from .expand import OFFSETS, PAIRS, RUN_BYTES, add_scaled, expand_panel
+from .matrix_dots import done, multiply_bfloat16, multiply_split_bfloat16, ready
+from .split import split_rows, split_size, total_groups
 from .tile import PANEL
 from .tile import ROWS as TILE_ROWS
 from .vector_linear import multiply_rows, pack_inputs, packed_size, tile_rows
-from .vectors import get, put
 
 BLOCK: Final = 8
 """Steps of inputs that are expanded at a time: they fit the first-level cache beside their codes."""
@@ -40,35 +42,13 @@ ZEROS: Final = np.zeros(PANEL, np.float32)
 def scratch_size(m: int, k: int, workers: int) -> int:
     """Floats of scratch that the functions below need."""
     steps = -(-k // STEP)
-    rows = max(split_size(m, k), packed_size(m, k + STEP) + (m + ROWS) * steps)
-    return workers * ROOM + m * steps + ROWS + rows
-
-
-@njit
-def _expand(kind: int, codes: int, target: int, pairs: int) -> None:
-    if kind == INT4:
-        expand(INT4, codes, target, pairs)
-    elif kind == INT8:
-        expand(INT8, codes, target, pairs)
-    else:
-        expand(FLOAT8, codes, target, pairs)
+    return workers * ROOM + m * steps + ROWS + max(int(split_size(m, k)), packed_size(m, k + STEP))
 
 
 @njit
 def _block(step: int, steps: int, group: int) -> int:
     """Steps from `step` on that are expanded at once: of one group."""
     return min(BLOCK, steps - step, group - step % group)
-
-
-@njit
-def _total_groups(sums: int, totals: int, m: int, steps: int, group: int) -> None:
-    """totals [groups, m]: each row's inputs in each group, of their sums by step [tiles, steps, ROWS]."""
-    for first in range(0, steps, group):
-        for row in range(m):
-            total = np.float32(0)
-            for at in range(first, min(first + group, steps)):
-                total += get(sums + ((row // ROWS * steps + at) * ROWS + row % ROWS) * 4)
-            put(totals + (first // group * m + row) * 4, total)
 
 
 @njit
@@ -114,20 +94,19 @@ def _multiply_vectors(
 
 
 @njit(parallel=True, cache=True)
-def code_linear_in_dots(
+def code_linear_in_matrix(
     kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
     group: int, workers: int, addends: int,
 ) -> None:  # fmt: skip
     """All are addresses but the kind, the sizes and the group, in steps; scratch has scratch_size(m, k, workers) floats
     from a cache line on. `addends`: numbers in bfloat16 that stand for an activation, 1 or 2."""
     steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
-    groups, step_bytes = (steps + group - 1) // group, STEP // 2 * PAIR_BYTES[kind]
+    groups, step_bytes = (steps + group - 1) // group, STEP // 2 // PAIRS[kind] * RUN_BYTES
     offset, block_bytes = np.float32(OFFSETS[kind]), steps * addends * BYTES
     split = scratch + workers * ROOM * 4
-    totals = split + (sums_offset(m, k) + (m + ROWS - 1) // ROWS * steps * ROWS * 4)
-    split_rows(x, split, m, k, addends)
-    _total_groups(split + sums_offset(m, k), totals, m, steps, group)
-    chunk = CHUNK if m > 2 * ROWS else max(1, total // (8 * workers))
+    totals = split + split_size(m, k) * 4
+    split_rows(x, split, totals, m, k, group, addends)
+    chunk = panels_at_once(total, workers, CHUNK if m > 2 * ROWS else total)
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
         room = scratch + worker * ROOM * 4
@@ -140,7 +119,8 @@ def code_linear_in_dots(
                     while step < steps:
                         count, number = _block(step, steps, group), step // group
                         at, last = (panel * groups + number) * PANEL, min(number * group + group, steps)
-                        _expand(kind, codes + (panel * steps + step) * step_bytes, room, count * STEP // 2)
+                        source = codes + (panel * steps + step) * step_bytes
+                        expand_panel(kind, source, room, count * STEP // 2, True)
                         _multiply_dots(
                             room, count, split + step * addends * BYTES, block_bytes, addends, first,
                             min(first + STRIPE, m), min(m, ROWS), step % group == 0, step + count == last,
@@ -157,17 +137,15 @@ def code_linear_in_vectors(
     kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
     group: int, workers: int,
 ) -> None:  # fmt: skip
-    """As code_linear_in_dots, for any CPU."""
+    """As code_linear_in_matrix, for any CPU."""
     steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
-    groups, step_bytes = (steps + group - 1) // group, STEP // 2 * PAIR_BYTES[kind]
+    groups, step_bytes = (steps + group - 1) // group, STEP // 2 // PAIRS[kind] * RUN_BYTES
     offset, pairs = np.float32(OFFSETS[kind]), steps * STEP // 2
     packed = scratch + workers * ROOM * 4
-    sums = packed + (m + TILE_ROWS) * pairs * 8
-    totals = sums + (m + ROWS - 1) // ROWS * steps * ROWS * 4
+    totals = packed + (m + TILE_ROWS) * pairs * 8
     pack_inputs(x, packed, m, k, pairs)
-    sum_steps(x, sums, m, k)
-    _total_groups(sums, totals, m, steps, group)
-    chunk = CHUNK if m > 2 * TILE_ROWS else max(1, total // (8 * workers))
+    total_groups(x, totals, m, k, group * STEP)
+    chunk = panels_at_once(total, workers, CHUNK if m > 2 * TILE_ROWS else total)
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
         expanded = np.empty(ROOM * 2, np.uint16)
@@ -180,7 +158,7 @@ def code_linear_in_vectors(
                         count, number = _block(step, steps, group), step // group
                         at, last = (panel * groups + number) * PANEL, min(number * group + group, steps)
                         source = codes + (panel * steps + step) * step_bytes
-                        _expand(kind, source, expanded.ctypes.data, count * STEP // 2)
+                        expand_panel(kind, source, expanded.ctypes.data, count * STEP // 2, True)
                         _multiply_vectors(
                             expanded, count, packed, pairs, step * STEP // 2, first, min(first + VECTOR_STRIPE, m),
                             step % group == 0, step + count == last, scales + at * 4, zeros + at, offset,
@@ -189,3 +167,7 @@ def code_linear_in_vectors(
                         )  # fmt: skip
                         step += count
             begin = claim(counter) * chunk
+
+
+# By dot products, in the registers that this processor has for them.
+code_linear_in_dots = code_linear_in_matrix if HAS_MATRIX else code_linear_in_vector_dots

@@ -1,40 +1,50 @@
 """How codes of 4 or 8 bits lie in memory: panels of PANEL outputs, whole steps of inputs, as `expand.py` reads them."""
 
+from typing import Final
+
 import numpy as np
 
 from .dot_shapes import STEP
-from .expand import FLOAT8, FLOAT8_ORDER, HAS_BYTE_TABLES, INT4, PAIR_BYTES
+from .expand import BYTE_ORDER, FLOAT8, HAS_BYTE_TABLES, INT4, PAIRS
 from .panels import aligned
-from .tile import PANEL
+from .tile import PANEL, VECTORS
+
+EVEN_ODD: Final = np.array([0, 4, 1, 5, 2, 6, 3, 7])
+"""Inputs of a run of 4 bits whose codes are in the low halves of a word's bytes, then those in the high halves."""
 
 
 def pack_codes(values: np.ndarray, kind: int) -> np.ndarray:
-    """values [N, K] uint8 -> [panels, pairs, PAIR_BYTES[kind]] uint8, one-dimensional; zeros where N or K end early."""
+    """values [N, K] uint8 -> [panels, runs, RUN_BYTES] uint8, one-dimensional; zeros past N and K."""
     outputs, inputs = values.shape
-    panels, pairs = -(-outputs // PANEL), -(-inputs // STEP) * STEP // 2
-    padded = np.zeros((panels * PANEL, pairs * 2), np.uint8)
+    panels, run = -(-outputs // PANEL), 2 * PAIRS[kind]
+    padded = np.zeros((panels * PANEL, -(-inputs // STEP) * STEP), np.uint8)
     padded[:outputs, :inputs] = values
-    by_pair = padded.reshape(panels, PANEL, pairs, 2).transpose(0, 2, 3, 1)
-    packed = aligned(panels * pairs * PAIR_BYTES[kind], np.uint8)
-    view = packed.reshape(panels, pairs, PAIR_BYTES[kind])
+    by_run = padded.reshape(panels, PANEL, -1, run).transpose(0, 2, 1, 3)
+    packed = aligned(padded.size // (2 if kind == INT4 else 1), np.uint8)
+    words = packed.reshape(*by_run.shape[:3], 4)
     if kind == INT4:
-        np.bitwise_or(by_pair[:, :, 0], by_pair[:, :, 1] << 4, out=view)
+        low, high = (by_run[..., half] for half in EVEN_ODD.reshape(2, 4))
+        np.bitwise_or(low, high << 4, out=words)
+    elif HAS_BYTE_TABLES:
+        ordered = by_run.reshape(*by_run.shape[:2], VECTORS, 64)[..., BYTE_ORDER].reshape(words.shape)
+        words[:] = ordered if kind == FLOAT8 else np.where(ordered & 0x80, ordered ^ 0x80, ~ordered)
     else:
-        view.reshape(by_pair.shape)[:] = by_pair
-        if kind == FLOAT8 and HAS_BYTE_TABLES:
-            view[:] = view[:, :, FLOAT8_ORDER]
+        words[:] = by_run
     return packed
 
 
 def unpack_codes(codes: np.ndarray, kind: int, outputs: int, first: int, last: int) -> np.ndarray:
-    """values.T for the inputs `first` (even) to `last`: [last - first, N] uint8."""
-    panels = -(-outputs // PANEL)
-    pairs = codes.reshape(panels, -1, PAIR_BYTES[kind])[:, first // 2 : (last + 1) // 2]
-    if kind == FLOAT8 and HAS_BYTE_TABLES:
-        pairs = pairs[:, :, np.argsort(FLOAT8_ORDER)]
-    split = np.stack([pairs & 15, pairs >> 4], axis=2) if kind == INT4 else pairs.reshape(panels, -1, 2, PANEL)
-    by_input = split.transpose(1, 2, 0, 3).reshape(-1, panels * PANEL)
-    return np.ascontiguousarray(by_input[: last - first, :outputs])
+    """values.T for the inputs `first` to `last`: [last - first, N] uint8."""
+    panels, run = -(-outputs // PANEL), 2 * PAIRS[kind]
+    begin = first // run
+    words = codes.reshape(panels, -1, PANEL, 4)[:, begin : -(-last // run)]
+    if kind == INT4:
+        words = np.concatenate([words & 15, words >> 4], axis=-1)[..., np.argsort(EVEN_ODD)]
+    elif HAS_BYTE_TABLES:
+        stored = words if kind == FLOAT8 else np.where(words & 0x80, ~words, words ^ 0x80)
+        words = stored.reshape(*stored.shape[:2], VECTORS, 64)[..., np.argsort(BYTE_ORDER)].reshape(words.shape)
+    by_input = words.transpose(1, 3, 0, 2).reshape(-1, panels * PANEL)
+    return np.ascontiguousarray(by_input[first - begin * run : last - begin * run, :outputs])
 
 
 def by_panel(rows: np.ndarray) -> np.ndarray:

@@ -145,12 +145,9 @@ class Products:
         offset = builder.mul(row, INT(4))
         products = builder.add(builder.shl(high, ir.Constant(WORDS, [8] * LANES)), low)
         total = code.splat(code.load(builder.add(self._row_sums, offset), 0, FLOAT), FLOATS)
-        whole = self._fma(self._excess, total, builder.sitofp(products, FLOATS))
+        whole = code.fma(self._excess, total, builder.sitofp(products, FLOATS))
         row_scale = code.splat(code.load(builder.add(self._row_scales, offset), 0, FLOAT), FLOATS)
-        return self._fma(builder.fmul(self._scale, row_scale), whole, start)
-
-    def _fma(self, a: Any, b: Any, c: Any) -> Any:
-        return self._code.call(f"llvm.fma.v{LANES}f32", FLOATS, a, b, c)
+        return code.fma(builder.fmul(self._scale, row_scale), whole, start)
 
 
 def bring_scales_near(code: Code, scales: Any, zeros: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numba import njit, prange
 
-from .claim import claim
+from .claim import claim, panels_at_once
 from .dots import BYTES, ROWS, STEP, done, multiply_bfloat16, next_rows, ready
 from .split import split_rows
 from .tile import PANEL
@@ -81,9 +81,9 @@ def _copy(room: np.ndarray, y: int, n: int, columns: int) -> None:
 def dot_linear(panels: int, bias: int, x: int, split: int, y: int, m: int, n: int, k: int, workers: int) -> None:
     """All are addresses; split has room for split_size(m, k) floats. Workers take panels as they get on."""
     steps, tiles = (k + STEP - 1) // STEP, (m + ROWS - 1) // ROWS
-    split_rows(x, split, m, k, 1)
+    split_rows(x, split, 0, m, k, BLOCK, 1)
     total = (n + PANEL - 1) // PANEL
-    chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
+    chunk = panels_at_once(total, workers, CHUNK if tiles > 2 else total)
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
         ready(min(m, ROWS))

@@ -20,20 +20,21 @@ __all__ = [
     "DESCRIPTION",
     "HAS_BFLOAT16",
     "HAS_INTEGERS",
+    "HAS_MATRIX",
     "ROWS",
     "STEP",
     "add_integers",
     "done",
     "multiply_bfloat16",
-    "multiply_split_bfloat16",
     "next_rows",
     "ready",
 ]
 
-_chosen: Final = matrix_dots if matrix_dots.HAS_MATRIX else vector_dots
-HAS_BFLOAT16: Final = matrix_dots.HAS_MATRIX or vector_dots.HAS_BFLOAT16
-HAS_INTEGERS: Final = matrix_dots.HAS_MATRIX or vector_dots.HAS_INTEGERS
-DESCRIPTION: Final = f"dot products in {'matrix registers (AMX)' if matrix_dots.HAS_MATRIX else 'AVX-512'}"
+HAS_MATRIX: Final = matrix_dots.HAS_MATRIX
+_chosen: Final = matrix_dots if HAS_MATRIX else vector_dots
+HAS_BFLOAT16: Final = HAS_MATRIX or vector_dots.HAS_BFLOAT16
+HAS_INTEGERS: Final = HAS_MATRIX or vector_dots.HAS_INTEGERS
+DESCRIPTION: Final = f"dot products in {'matrix registers (AMX)' if HAS_MATRIX else 'AVX-512'}"
 ready = _chosen.ready
 """(rows): before the first product, with the number of rows that most of them have, up to ROWS."""
 done = _chosen.done
@@ -50,8 +51,6 @@ weights:       [steps, 16, 32, 4 bytes]
 y:             rows `stride` apart
 following:     weights to be brought near after these, which come from memory; 0: these are near
 """
-multiply_split_bfloat16 = _chosen.multiply_split_bfloat16
-"""The same for activations that are each the sum of two bfloat16 numbers, the rows of the first before the others."""
 add_integers = _chosen.add_integers
 """(rows, usual, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y, sums):
 y [tokens, 32] = (bias, or y where bias is 0) + x W^T of a block of integers.

@@ -1,30 +1,32 @@
 # mypy: allow-untyped-decorators
 """Codes of 4 or 8 bits as bfloat16 pairs, which the kernels multiply; and the scales of what came out.
 
-Codes of a panel, [pairs, bytes of a pair]:
-    INT4      [pairs, PANEL]       the even input in the low half of each byte
-    INT8      [pairs, 2, PANEL]    unsigned
-    FLOAT8    [pairs, 2, PANEL]    float8_e4m3fn; with HAS_BYTE_TABLES in FLOAT8_ORDER
-They expand to bfloat16 numbers without rounding: a code of 8 bits or a float8 is one, and a code c of 4 bits stands in
-the last bits of 128 + c. The zero points are taken off the sums.
+Codes of a panel lie by runs of inputs, [runs, RUN_BYTES]: one vector register for each vector of outputs, where an
+output has a word. By kind:
+    INT4      8 inputs, the even ones in the half bytes of the lower half word, the odd ones above
+    INT8      4 inputs, a byte each
+    FLOAT8    4 inputs, a byte each, float8_e4m3fn
+    EXPANDED  2 inputs, bfloat16 already
+With HAS_BYTE_TABLES the bytes of a register are in BYTE_ORDER, and INT8 is a sign and what follows it (`codes.py`).
+They expand to bfloat16 numbers without rounding: a float8 is one, a code c of 4 bits stands in the last bits of
+128 + c, and one of 8 bits is c, or with tables c - 127.5. OFFSETS and zero points are taken off the sums.
 """
 
 from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .tile import PANEL, VECTORS
-from .vectors import CODES, FLOAT, FLOATS, HALVES, INT, INT32, LANES, SHORTS, WORDS, Code, features
+from .vectors import BITS8, CODES, FLOAT, FLOATS, HALVES, INT, INT32, LANES, SHORTS, WORDS, Code, features
 
-INT4, INT8, FLOAT8 = range(3)
-OFFSETS: Final = (128.0, 0.0, 0.0)
-"""By kind, what expanded codes have too much, besides their zero points."""
-PAIR_BYTES: Final = (PANEL, 2 * PANEL, 2 * PANEL)
-"""By kind of code."""
+INT4, INT8, FLOAT8, EXPANDED = range(4)
+PAIRS: Final = (4, 2, 2, 1)
+"""By kind of code, the pairs of inputs of a run."""
+RUN_BYTES: Final = 4 * PANEL
 FLOAT8_SCALE: Final = 256.0
 """A float8_e4m3fn read as a float16 of the same bits below the sign is so many times too small."""
 AHEAD: Final = 4096
@@ -33,105 +35,143 @@ AHEAD: Final = 4096
 
 HAS_BYTE_TABLES: Final = "+avx512vbmi" in features.split(",") and LANES == 16
 """Whether one instruction looks up 64 codes in a table of 128 bytes (AVX-512 VBMI)."""
-LINE: Final = ir.VectorType(ir.IntType(8), 64)
+OFFSETS: Final = (128.0, -127.5 if HAS_BYTE_TABLES else 0.0, 0.0)
+"""By kind, what expanded codes have too much, besides their zero points."""
+LINE: Final = ir.VectorType(BITS8, 64)
+BYTE_ORDER: Final = np.arange(64).reshape(4, 4, 2, 2).transpose(0, 2, 1, 3).reshape(64)
+"""Which byte of [16 outputs, 4 inputs] is where, [quarter, pair, output, input]: so bytes at the same place of two
+registers, interleaved within each quarter, are the words of an output's pairs."""
 
 
-def _float8_table() -> np.ndarray:
-    """[2, 128] uint8: low and high byte of the bfloat16 that each float8_e4m3fn without its sign stands for."""
+def _bytes_of(values: np.ndarray) -> np.ndarray:
+    """[2, 128] uint8: low and high byte of the bfloat16 of each value."""
+    bits = values.astype(np.float32).view(np.uint32) >> 16
+    return np.stack([bits & 0xFF, bits >> 8]).astype(np.uint8)
+
+
+def _float8_values() -> np.ndarray:
+    """[128] what each float8_e4m3fn without its sign stands for, as often as FLOAT8_SCALE too small."""
     codes = np.arange(128)
     exponents, fractions = codes >> 3, (codes & 7) / 8
     values = np.where(exponents == 0, fractions * 2.0**-6, (1 + fractions) * 2.0 ** (exponents - 7))
     values[0x7F] = np.nan
-    bits = (values / FLOAT8_SCALE).astype(np.float32).view(np.uint32) >> 16
-    return np.stack([bits & 0xFF, bits >> 8]).astype(np.uint8)
+    return values / FLOAT8_SCALE
 
 
-FLOAT8_TABLE: Final = _float8_table()
-FLOAT8_ORDER: Final = np.arange(64).reshape(2, 2, 4, 4).transpose(2, 1, 3, 0).reshape(64)
-"""Which code of [2 inputs, PANEL] is where, [quarter, half of the outputs, output, input]: so bytes at the same place
-of two registers, interleaved within each quarter, are the words of an output's two inputs."""
+TABLES: Final = {INT8: _bytes_of(np.arange(128) + 0.5), FLOAT8: _bytes_of(_float8_values())}
+"""Of what follows the sign of a code in a byte."""
 
 
-class _Expansion(Code):
-    """Writes the LLVM code that expands one pair of inputs of a panel."""
+class Expansion(Code):
+    """Writes the LLVM code that expands a vector register of codes: one for each pair of inputs of a run."""
 
     def __init__(self, builder: Any, kind: int) -> None:
         super().__init__(builder)
         self.kind = kind
 
-    def constant(self, vector: Any, value: int) -> Any:
+    def words(self, address: Any) -> list[Any]:
+        if self.kind == EXPANDED:
+            return [self.load(address, 0, WORDS)]
+        if self.kind == INT4:
+            return self._half_bytes(self.load(address, 0, WORDS))
+        if HAS_BYTE_TABLES:
+            return self._looked_up(self.builder.load(self.pointer(address, 0, LINE), align=64))
+        codes = self.load(address, 0, WORDS)
+        number = self._float8 if self.kind == FLOAT8 else self._integer
+        return [self._pair(*(number(self._shifted(codes, 8 * (pair + at))) for at in range(2))) for pair in (0, 2)]
+
+    def _constant(self, vector: Any, value: int) -> Any:
         return ir.Constant(vector, [value] * LANES)
 
-    def codes(self, address: Any, offset: int) -> Any:
-        value = self.builder.load(self.pointer(address, offset, CODES))
-        value.align = 1
-        return value
+    def _shifted(self, words: Any, bits: int) -> Any:
+        return self.builder.lshr(words, self._constant(WORDS, bits)) if bits else words
 
-    def words(self, address: Any, offset: int) -> Any:
-        return self.builder.zext(self.codes(address, offset), WORDS)
+    def _half_bytes(self, codes: Any) -> list[Any]:
+        low = [self.builder.and_(self._shifted(codes, 4 * at), self._constant(WORDS, 0x000F000F)) for at in range(4)]
+        return [self.builder.or_(word, self._constant(WORDS, 0x43004300)) for word in low]
 
-    def float8(self, address: Any, offset: int) -> Any:
-        code = self.builder.zext(self.codes(address, offset), SHORTS)
-        number = self.builder.shl(self.builder.and_(code, self.constant(SHORTS, 0x7F)), self.constant(SHORTS, 7))
-        sign = self.builder.shl(self.builder.and_(code, self.constant(SHORTS, 0x80)), self.constant(SHORTS, 8))
-        return self.builder.fpext(self.builder.bitcast(self.builder.or_(number, sign), HALVES), FLOATS)
+    def _looked_up(self, codes: Any) -> list[Any]:
+        low, high = (self._look_up(codes, table) for table in TABLES[self.kind])
+        high = self.builder.or_(high, self.builder.and_(codes, ir.Constant(LINE, [0x80] * 64)))
+        words = []
+        for pair in range(2):
+            places = [quarter * 16 + pair * 8 + place for quarter in range(4) for place in range(8)]
+            order = ir.Constant(ir.VectorType(INT32, 64), [part + place for place in places for part in (0, 64)])
+            words.append(self.builder.bitcast(self.builder.shuffle_vector(low, high, order), WORDS))
+        return words
 
-    def look_up(self, codes: Any, table: np.ndarray) -> Any:
+    def _look_up(self, codes: Any, table: np.ndarray) -> Any:
         """table [128] of each of 64 codes without its highest bit."""
         halves = [ir.Constant(LINE, half.tolist()) for half in table.reshape(2, 64)]
         return self.call("llvm.x86.avx512.vpermi2var.qi.512", LINE, halves[0], codes, halves[1])
 
-    def float8_pair(self, address: Any, target: Any) -> None:
-        codes = self.builder.load(self.pointer(address, 0, LINE), align=1)
-        low, high = (self.look_up(codes, table) for table in FLOAT8_TABLE)
-        high = self.builder.or_(high, self.builder.and_(codes, ir.Constant(LINE, [0x80] * 64)))
-        for vector in range(VECTORS):
-            places = [quarter * 16 + vector * 8 + place for quarter in range(4) for place in range(8)]
-            order = [part + place for place in places for part in (0, 64)]
-            line = self.builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(INT32, 64), order))
-            self.builder.store(line, self.pointer(target, vector * LANES * 4, LINE), align=4)
+    def _integer(self, words: Any) -> Any:
+        return self.builder.sitofp(self.builder.and_(words, self._constant(WORDS, 0xFF)), FLOATS)
 
-    def both(self, address: Any, vector: int) -> list[Any]:
-        """The even and the odd input of LANES outputs, as fp32."""
-        offsets = (vector * LANES, PANEL + vector * LANES)
-        if self.kind == FLOAT8:
-            return [self.float8(address, offset) for offset in offsets]
-        return [self.builder.sitofp(self.words(address, offset), FLOATS) for offset in offsets]
+    def _float8(self, words: Any) -> Any:
+        code = self.builder.trunc(words, SHORTS)
+        number = self.builder.shl(self.builder.and_(code, self._constant(SHORTS, 0x7F)), self._constant(SHORTS, 7))
+        sign = self.builder.shl(self.builder.and_(code, self._constant(SHORTS, 0x80)), self._constant(SHORTS, 8))
+        return self.builder.fpext(self.builder.bitcast(self.builder.or_(number, sign), HALVES), FLOATS)
 
-    def half_bytes(self, address: Any, vector: int) -> Any:
-        codes = self.words(address, vector * LANES)
-        even = self.builder.and_(codes, self.constant(WORDS, 0xF))
-        odd = self.builder.and_(self.builder.shl(codes, self.constant(WORDS, 12)), self.constant(WORDS, 0xF0000))
-        return self.builder.or_(self.builder.or_(even, odd), self.constant(WORDS, 0x43004300))
-
-    def pair(self, address: Any, target: Any) -> None:
-        if self.kind == FLOAT8 and HAS_BYTE_TABLES:
-            self.float8_pair(address, target)
-            return
-        for vector in range(VECTORS):
-            if self.kind == INT4:
-                word = self.half_bytes(address, vector)
-            else:
-                even, odd = (self.builder.bitcast(value, WORDS) for value in self.both(address, vector))
-                low = self.builder.lshr(even, self.constant(WORDS, 16))
-                word = self.builder.or_(low, self.builder.and_(odd, self.constant(WORDS, 0xFFFF0000)))
-            self.builder.store(word, self.pointer(target, vector * LANES * 4, WORDS), align=4)
+    def _pair(self, even: Any, odd: Any) -> Any:
+        """The bits of two floats that are bfloat16 numbers, as a word of both."""
+        low = self._shifted(self.builder.bitcast(even, WORDS), 16)
+        high = self.builder.and_(self.builder.bitcast(odd, WORDS), self._constant(WORDS, 0xFFFF0000))
+        return self.builder.or_(low, high)
 
 
 @intrinsic(prefer_literal=True)
-def expand(typing: Any, kind: Any, codes: Any, target: Any, pairs: Any) -> Any:
-    """target [pairs, PANEL, 2] bfloat16 = codes and the offset of their kind (literal); both are addresses."""
+def _expand(typing: Any, kind: Any, codes: Any, target: Any, pairs: Any, pitch: Any) -> Any:
+    """Codes of a vector of outputs, and the offset of their kind (literal), as bfloat16 [pairs, LANES, 2], pairs
+    `pitch` bytes apart; they are those of whole runs."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, codes, target, pairs = arguments
-        expansion = _Expansion(builder, kind.literal_value)
-        with cgutils.for_range(builder, pairs, intp=INT) as loop:
-            source = builder.add(codes, builder.mul(loop.index, INT(PAIR_BYTES[kind.literal_value])))
+        _, codes, target, pairs, pitch = arguments
+        expansion, run_pairs = Expansion(builder, kind.literal_value), PAIRS[kind.literal_value]
+        with cgutils.for_range(builder, builder.sdiv(pairs, INT(run_pairs)), intp=INT) as loop:
+            source = builder.add(codes, builder.mul(loop.index, INT(RUN_BYTES)))
             expansion.prefetch(builder.add(source, INT(AHEAD)), near=True)
-            expansion.pair(source, builder.add(target, builder.mul(loop.index, INT(PANEL * 4))))
+            for at, word in enumerate(expansion.words(source)):
+                pair = builder.add(builder.mul(loop.index, INT(run_pairs)), INT(at))
+                place = builder.add(target, builder.mul(pair, pitch))
+                builder.store(word, expansion.pointer(place, 0, WORDS), align=4)
         return context.get_dummy_value()
 
-    return types.void(kind, *[types.int64] * 3), generate
+    return types.void(kind, *[types.int64] * 4), generate
+
+
+@njit
+def expand_panel(kind: int, codes: int, target: int, pairs: int, side_by_side: bool) -> None:
+    """So many pairs of a panel: as [pairs, PANEL, 2] bfloat16 if vectors go side by side, else as
+    [VECTORS, pairs, LANES, 2]."""
+    pitch, apart = (4 * PANEL, 4 * LANES) if side_by_side else (4 * LANES, 4 * LANES * pairs)
+    for vector in range(VECTORS):
+        source, place = codes + vector * 4 * LANES, target + vector * apart
+        if kind == INT4:
+            _expand(INT4, source, place, pairs, pitch)
+        elif kind == INT8:
+            _expand(INT8, source, place, pairs, pitch)
+        else:
+            _expand(FLOAT8, source, place, pairs, pitch)
+
+
+class Scaling(Code):
+    """Writes the LLVM code that rids sums of one vector of outputs of their zero points, and scales them.
+
+    Addresses of a group's scales fp32 and zeros uint8.
+    """
+
+    def __init__(self, builder: Any, scales: Any, zeros: Any, offset: Any) -> None:
+        super().__init__(builder)
+        codes = builder.load(self.pointer(zeros, 0, CODES), align=1)
+        zero = builder.uitofp(builder.zext(codes, WORDS), FLOATS)
+        self._scale, self._excess = self.load(scales, 0, FLOATS), builder.fneg(builder.fadd(zero, offset))
+
+    def add(self, start: Any, sums: Any, inputs: Any) -> Any:
+        """start + scale * (sums - (zero + offset) * the sum of a row's inputs, which is at the address `inputs`)"""
+        total = self.splat(self.load(inputs, 0, FLOAT), FLOATS)
+        return self.fma(self._scale, self.fma(self._excess, total, sums), start)
 
 
 @intrinsic
@@ -146,20 +186,18 @@ def add_scaled(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums, rows, scales, zeros, offset, inputs, bias, y, stride, columns = arguments
-        code = _Expansion(builder, INT8)
+        code = Code(builder)
         for vector in range(VECTORS):
-            at = vector * LANES * 4
-            mask = code.lanes_below(builder.sub(columns, INT(vector * LANES)))
-            scale, zero = code.load(scales, at, FLOATS), builder.sitofp(code.words(zeros, vector * LANES), FLOATS)
-            excess = builder.fneg(builder.fadd(zero, code.splat(offset, FLOATS)))
+            lanes, at = INT(vector * LANES), vector * LANES * 4
+            mask = code.lanes_below(builder.sub(columns, lanes))
+            places = builder.add(scales, INT(at)), builder.add(zeros, lanes)
+            scaling = Scaling(builder, *places, code.splat(offset, FLOATS))
             with cgutils.for_range(builder, rows, intp=INT) as loop:
                 place = builder.add(y, builder.mul(loop.index, stride))
                 begun = builder.select(builder.icmp_signed("!=", bias, INT(0)), bias, place)
                 start = code.masked_load(code.pointer(begun, at, FLOATS), mask)
                 summed = code.load(builder.add(sums, builder.mul(loop.index, INT(PANEL * 4))), at, FLOATS)
-                total = code.splat(code.load(builder.add(inputs, builder.mul(loop.index, INT(4))), 0, FLOAT), FLOATS)
-                exact = code.call(f"llvm.fma.v{LANES}f32", FLOATS, excess, total, summed)
-                result = code.call(f"llvm.fma.v{LANES}f32", FLOATS, scale, exact, start)
+                result = scaling.add(start, summed, builder.add(inputs, builder.mul(loop.index, INT(4))))
                 code.masked_store(result, code.pointer(place, at, FLOATS), mask)
         return context.get_dummy_value()
 

@@ -21,10 +21,10 @@ from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .claim import claim
+from .claim import claim, panels_at_once
 from .digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
 from .dots import BYTES, ROWS, add_integers, done, next_rows, ready
-from .expand import INT4
+from .expand import INT4, LINE
 from .panels import aligned
 from .tile import PANEL
 from .vector_dots import TILE, add_half_bytes
@@ -46,7 +46,6 @@ AHEAD: Final = 4096
 """Bytes of codes of 4 bits on their way to the first-level cache."""
 FEW: Final = TILE // 2
 """So many rows or fewer read codes of 4 bits as they are: each is used too seldom to be worth writing it down."""
-LINE: Final = ir.VectorType(ir.IntType(8), 64)
 
 
 def pack_integers(values: np.ndarray, kind: int) -> np.ndarray:
@@ -158,7 +157,7 @@ def integer_linear(
     digits, tile_bytes = scratch + workers * ROOM, steps * BYTES
     write_digits(x, digits, m, k, block)
     usual, expands = 2 * min(m, TOKENS), kind == INT4 and m > FEW
-    chunk = CHUNK if m > 2 * TOKENS else max(1, total // (8 * workers))
+    chunk = panels_at_once(total, workers, CHUNK if m > 2 * TOKENS else total)
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
         room = scratch + worker * ROOM

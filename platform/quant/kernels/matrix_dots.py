@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 
 from .digits import add_products
 from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS, SPLIT_BFLOAT16
-from .vectors import INT, features
+from .vectors import INT, each_case, features
 
 INSTRUCTIONS: Final = ("tdpbf16ps", "tdpbf16ps", "tdpbsud")
 """By kind of product."""
@@ -80,16 +80,16 @@ def _release(typing: Any) -> Any:
     return types.void(), generate
 
 
-@intrinsic(prefer_literal=True)
+@intrinsic
 def _multiply(
     typing: Any, kind: Any, blocks: Any, from_memory: Any, start: Any, start_stride: Any, x: Any, x_block: Any,
     weights: Any, steps: Any, y: Any, stride: Any, following: Any,
 ) -> Any:  # fmt: skip
     """y [blocks * rows, 32] = start + x W^T over `steps` steps of inputs. Addresses and bytes but for the first three.
 
-    kind:         (literal) of product
-    blocks:       1 or 2 (literal), blocks of rows
-    from_memory:  (literal) whether the weights, and those `following`, are to be brought near on the way
+    kind:         of product
+    blocks:       1 or 2, blocks of rows
+    from_memory:  1 if the weights, and those `following`, are to be brought near on the way, else 0
     start:        of the sums to begin with, rows `start_stride` apart (0: one row for all)
     x:            [steps, addends, ROWS, 64 bytes] of the first block of rows, the second's `x_block` further
     weights:      [steps, 16, 32, 4 bytes]
@@ -97,46 +97,56 @@ def _multiply(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, _, _, start, start_stride, x, x_block, weights, steps, y, stride, following = arguments
-        instruction, addends = INSTRUCTIONS[kind.literal_value], ADDENDS[kind.literal_value]
-        cells = [(block, half) for block in range(blocks.literal_value) for half in range(2)]
-
-        def register(number: int) -> Any:
-            return ir.Constant(INT8, number)
-
-        def move(name: str, address: Any, pitch: Any) -> None:
-            for block, half in cells:
-                offset = builder.add(builder.mul(pitch, INT(block * ROWS)), INT(64 * half))
-                _call(builder, name, register(SUMS + 2 * block + half), _pointer(builder, address, offset), pitch)
-
-        move("tileloadd64", start, start_stride)
-        with cgutils.for_range(builder, steps, intp=INT) as loop:
-            offset = builder.mul(loop.index, INT(2 * BYTES))
-            for half in range(2):
-                line = builder.add(offset, INT(64 * half))
-                _call(builder, "tileloadd64", register(WEIGHTS + half), _pointer(builder, weights, line), INT(128))
-            if from_memory.literal_value:
-                later = builder.add(loop.index, INT(AHEAD))
-                here = builder.icmp_signed("<", later, steps)
-                base = builder.select(here, weights, following)
-                later = builder.select(here, later, builder.sub(later, steps))
-                _prefetch(builder, builder.add(base, builder.mul(later, INT(2 * BYTES))))
-            for block in range(blocks.literal_value):
-                step = builder.mul(loop.index, INT(addends * BYTES))
-                base = builder.add(builder.add(x, step), builder.mul(x_block, INT(block)))
-                for addend in range(addends):
-                    place = _pointer(builder, base, INT(addend * BYTES))
-                    _call(builder, "tileloadd64", register(INPUTS + addend), place, INT(64))
-                for addend in range(addends):
-                    for half in range(2):
-                        _call(
-                            builder, instruction, register(SUMS + 2 * block + half), register(INPUTS + addend),
-                            register(WEIGHTS + half),
-                        )  # fmt: skip
-        move("tilestored64", y, stride)
+        kind, blocks, from_memory, *places = arguments
+        for product in each_case(builder, kind, (BFLOAT16, SPLIT_BFLOAT16, INTEGER)):
+            for count in each_case(builder, blocks, (1, 2)):
+                for is_far in each_case(builder, from_memory, (0, 1)):
+                    _write_product(builder, product, count, bool(is_far), *places)
         return context.get_dummy_value()
 
-    return types.void(kind, blocks, from_memory, *[types.int64] * 9), generate
+    return types.void(*[types.int64] * 12), generate
+
+
+def _write_product(
+    builder: Any, kind: int, blocks: int, from_memory: bool, start: Any, start_stride: Any, x: Any, x_block: Any,
+    weights: Any, steps: Any, y: Any, stride: Any, following: Any,
+) -> None:  # fmt: skip
+    instruction, addends = INSTRUCTIONS[kind], ADDENDS[kind]
+    cells = [(block, half) for block in range(blocks) for half in range(2)]
+
+    def register(number: int) -> Any:
+        return ir.Constant(INT8, number)
+
+    def move(name: str, address: Any, pitch: Any) -> None:
+        for block, half in cells:
+            offset = builder.add(builder.mul(pitch, INT(block * ROWS)), INT(64 * half))
+            _call(builder, name, register(SUMS + 2 * block + half), _pointer(builder, address, offset), pitch)
+
+    move("tileloadd64", start, start_stride)
+    with cgutils.for_range(builder, steps, intp=INT) as loop:
+        offset = builder.mul(loop.index, INT(2 * BYTES))
+        for half in range(2):
+            line = builder.add(offset, INT(64 * half))
+            _call(builder, "tileloadd64", register(WEIGHTS + half), _pointer(builder, weights, line), INT(128))
+        if from_memory:
+            later = builder.add(loop.index, INT(AHEAD))
+            here = builder.icmp_signed("<", later, steps)
+            base = builder.select(here, weights, following)
+            later = builder.select(here, later, builder.sub(later, steps))
+            _prefetch(builder, builder.add(base, builder.mul(later, INT(2 * BYTES))))
+        for block in range(blocks):
+            step = builder.mul(loop.index, INT(addends * BYTES))
+            base = builder.add(builder.add(x, step), builder.mul(x_block, INT(block)))
+            for addend in range(addends):
+                place = _pointer(builder, base, INT(addend * BYTES))
+                _call(builder, "tileloadd64", register(INPUTS + addend), place, INT(64))
+            for addend in range(addends):
+                for half in range(2):
+                    _call(
+                        builder, instruction, register(SUMS + 2 * block + half), register(INPUTS + addend),
+                        register(WEIGHTS + half),
+                    )  # fmt: skip
+    move("tilestored64", y, stride)
 
 
 def _prefetch(builder: Any, address: Any) -> None:
@@ -160,25 +170,26 @@ def done() -> None:
 
 
 @njit
+def _multiply_rows(
+    kind: int, rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
+    stride: int, following: int,
+) -> None:  # fmt: skip
+    is_unusual = rows <= ROWS and rows != usual
+    if is_unusual:
+        ready(rows)
+    blocks, is_far = 2 if rows > ROWS else 1, 1 if following else 0
+    _multiply(kind, blocks, is_far, start, pitch, x, x_block, weights, steps, y, stride, following)
+    if is_unusual:
+        ready(usual)
+
+
+@njit
 def multiply_bfloat16(
     rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
     stride: int, following: int,
 ) -> None:  # fmt: skip
     """As dots.multiply_bfloat16."""
-    if rows > ROWS:
-        if following:
-            _multiply(BFLOAT16, 2, True, start, pitch, x, x_block, weights, steps, y, stride, following)
-        else:
-            _multiply(BFLOAT16, 2, False, start, pitch, x, x_block, weights, steps, y, stride, following)
-    else:
-        if rows != usual:
-            ready(rows)
-        if following:
-            _multiply(BFLOAT16, 1, True, start, pitch, x, x_block, weights, steps, y, stride, following)
-        else:
-            _multiply(BFLOAT16, 1, False, start, pitch, x, x_block, weights, steps, y, stride, following)
-        if rows != usual:
-            ready(usual)
+    _multiply_rows(BFLOAT16, rows, usual, start, pitch, x, x_block, weights, steps, y, stride, following)
 
 
 @njit
@@ -186,43 +197,8 @@ def multiply_split_bfloat16(
     rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
     stride: int, following: int,
 ) -> None:  # fmt: skip
-    """As dots.multiply_split_bfloat16."""
-    if rows > ROWS:
-        if following:
-            _multiply(SPLIT_BFLOAT16, 2, True, start, pitch, x, x_block, weights, steps, y, stride, following)
-        else:
-            _multiply(SPLIT_BFLOAT16, 2, False, start, pitch, x, x_block, weights, steps, y, stride, following)
-    else:
-        if rows != usual:
-            ready(rows)
-        if following:
-            _multiply(SPLIT_BFLOAT16, 1, True, start, pitch, x, x_block, weights, steps, y, stride, following)
-        else:
-            _multiply(SPLIT_BFLOAT16, 1, False, start, pitch, x, x_block, weights, steps, y, stride, following)
-        if rows != usual:
-            ready(usual)
-
-
-@njit
-def _multiply_integers(
-    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
-    stride: int, following: int,
-) -> None:  # fmt: skip
-    """y [rows, 32] int32, as dots.multiply_bfloat16."""
-    if rows > ROWS:
-        if following:
-            _multiply(INTEGER, 2, True, start, pitch, x, x_block, weights, steps, y, stride, following)
-        else:
-            _multiply(INTEGER, 2, False, start, pitch, x, x_block, weights, steps, y, stride, following)
-    else:
-        if rows != usual:
-            ready(rows)
-        if following:
-            _multiply(INTEGER, 1, True, start, pitch, x, x_block, weights, steps, y, stride, following)
-        else:
-            _multiply(INTEGER, 1, False, start, pitch, x, x_block, weights, steps, y, stride, following)
-        if rows != usual:
-            ready(usual)
+    """The same for activations that are each the sum of two such numbers, the rows of the first before the others."""
+    _multiply_rows(SPLIT_BFLOAT16, rows, usual, start, pitch, x, x_block, weights, steps, y, stride, following)
 
 
 @njit
@@ -231,5 +207,5 @@ def add_integers(
     row_scales: int, row_sums: int, bias: int, y: int, sums: int,
 ) -> None:  # fmt: skip
     """As dots.add_integers."""
-    _multiply_integers(rows, usual, ZEROS.ctypes.data, 0, x, x_block, weights, steps, sums, 128, following)
+    _multiply_rows(INTEGER, rows, usual, ZEROS.ctypes.data, 0, x, x_block, weights, steps, sums, 128, following)
     add_products(sums, rows // 2, scales, zeros, row_scales, row_sums, bias, y)

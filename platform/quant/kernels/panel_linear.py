@@ -16,7 +16,7 @@ from .vector_linear import packed_size, vector_linear
 
 def scratch_size(m: int, k: int) -> int:
     """Floats of scratch that panel_linear needs."""
-    return max(packed_size(m, k), split_size(m, k))
+    return max(packed_size(m, k), int(split_size(m, k)))
 
 
 def _multiply(panels: Any, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int, workers: int) -> None:

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators
 """Rows of activations as dot products take them: each fp32 number rounded to bfloat16, or as the sum of two such.
 
-Layout: [blocks of ROWS rows, steps, 1 or 2 addends, ROWS, STEP] bfloat16, and from sums_offset on [blocks, steps, ROWS]
-fp32 with the sum of each row's split inputs in each step. What lies past the inputs is zero, past the rows anything.
+Layout: [blocks of ROWS rows, steps, 1 or 2 addends, ROWS, STEP] bfloat16. What lies past the inputs is zero, past the
+rows anything.
 """
 
 from typing import Any, Final
@@ -13,45 +13,45 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 
 from .dot_shapes import BYTES, ROWS, STEP
-from .vectors import FLOATS, LANES, SHORTS, WORDS, Code, get, put
+from .vectors import FLOATS, INT, LANES, SHORTS, WORDS, Code, get, put
 
-BLOCK: Final = 16
-"""Steps that a thread splits at a time."""
 SERIAL_INPUTS: Final = 8192
 """Fewer than these are split by one thread: less than what it costs to wake another."""
 
 
-def split_size(m: int, k: int) -> int:
-    """Floats that the split rows of x and their sums take at most."""
-    return -(-m // ROWS) * -(-k // STEP) * (2 * BYTES // 4 + ROWS)
-
-
 @njit(inline="always")
-def sums_offset(m: int, k: int) -> int:
-    """Bytes from the split rows to their sums."""
-    return -(-m // ROWS) * -(-k // STEP) * 2 * BYTES
+def split_size(m: int, k: int) -> int:
+    """Floats that the split rows of x take at most."""
+    return -(-m // ROWS) * -(-k // STEP) * 2 * BYTES // 4
 
 
 @intrinsic(prefer_literal=True)
-def _split(typing: Any, addends: Any, source: Any, inputs: Any, target: Any) -> Any:
-    """LANES floats at `source`, zeros from `inputs` on, as bfloat16 each: the rounded value, and with two addends
-    (literal) BYTES further the rounded rest. Returns the sum of what is stored."""
+def _split(typing: Any, addends: Any, source: Any, inputs: Any, target: Any, steps: Any) -> Any:
+    """Steps of a row, from its floats at `source`, zeros from `inputs` on: bfloat16 each, the rounded value, and with
+    two addends (literal) BYTES further the rounded rest. Returns the sum of what is stored."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, source, inputs, target = arguments
-        code = Code(builder)
-        value = code.masked_load(code.pointer(source, 0, FLOATS), code.lanes_below(inputs))
-        total, rest = None, value
-        for addend in range(addends.literal_value):
-            word = _rounded(code, rest)
-            number = builder.bitcast(word, FLOATS)
-            shifted = builder.trunc(builder.lshr(word, ir.Constant(WORDS, [16] * LANES)), SHORTS)
-            builder.store(shifted, code.pointer(target, addend * BYTES, SHORTS), align=2)
-            total = number if total is None else builder.fadd(total, number)
-            rest = builder.fsub(rest, number)
-        return code.sum(total)
+        _, source, inputs, target, steps = arguments
+        code, numbers = Code(builder), addends.literal_value
 
-    return types.float32(addends, *[types.int64] * 3), generate
+        def body(step: Any, totals: list[Any]) -> list[Any]:
+            first, place = builder.mul(step, INT(STEP)), builder.add(target, builder.mul(step, INT(numbers * BYTES)))
+            for lane in range(0, STEP, LANES):
+                at = builder.add(first, INT(lane))
+                address = builder.add(source, builder.mul(at, INT(4)))
+                rest = code.masked_load(code.pointer(address, 0, FLOATS), code.lanes_below(builder.sub(inputs, at)))
+                for addend in range(numbers):
+                    word = _rounded(code, rest)
+                    number = builder.bitcast(word, FLOATS)
+                    shifted = builder.trunc(builder.lshr(word, ir.Constant(WORDS, [16] * LANES)), SHORTS)
+                    builder.store(shifted, code.pointer(place, addend * BYTES + lane * 2, SHORTS), align=2)
+                    totals = [builder.fadd(totals[0], number)]
+                    rest = builder.fsub(rest, number)
+            return totals
+
+        return code.sum(*code.loop(steps, [ir.Constant(FLOATS, [0.0] * LANES)], body))
+
+    return types.float32(addends, *[types.int64] * 4), generate
 
 
 def _rounded(code: Code, value: Any) -> Any:
@@ -66,60 +66,50 @@ def _rounded(code: Code, value: Any) -> Any:
 
 
 @njit
-def _split_block(x: int, split: int, sums: int, rows: int, k: int, begin: int, end: int, addends: int) -> None:
-    """The steps begin to end of one block of rows."""
-    for row in range(rows):
-        for step in range(begin, end):
-            target, total = split + step * addends * BYTES + row * 64, np.float32(0)
-            for lane in range(0, STEP, LANES):
-                at = step * STEP + lane
-                if addends == 2:
-                    total += _split(2, x + (row * k + at) * 4, k - at, target + lane * 2)
-                else:
-                    total += _split(1, x + (row * k + at) * 4, k - at, target + lane * 2)
-            put(sums + (step * ROWS + row) * 4, total)
-
-
-@njit
-def _split_steps(x: int, split: int, m: int, k: int, tile: int, begin: int, end: int, addends: int) -> None:
-    steps, first = (k + STEP - 1) // STEP, tile * ROWS
-    sums = split + sums_offset(m, k) + tile * steps * ROWS * 4
-    target = split + tile * steps * addends * BYTES
-    _split_block(x + first * k * 4, target, sums, min(m - first, ROWS), k, begin, end, addends)
+def _split_group(
+    x: int, split: int, totals: int, m: int, k: int, group: int, addends: int, row: int, number: int
+) -> None:
+    steps, begin = (k + STEP - 1) // STEP, number * group
+    count, first = min(group, steps - begin), begin * STEP
+    source, target = x + (row * k + first) * 4, split + (row // ROWS * steps + begin) * addends * BYTES
+    if addends == 2:
+        total = _split(2, source, k - first, target + row % ROWS * 64, count)
+    else:
+        total = _split(1, source, k - first, target + row % ROWS * 64, count)
+    if totals:
+        put(totals + (number * m + row) * 4, total)
 
 
 @njit(parallel=True)
-def split_rows(x: int, split: int, m: int, k: int, addends: int) -> None:
-    """x [m, k] fp32 -> split, with room for split_size(m, k) floats; both are addresses. 1 or 2 addends."""
-    steps, tiles = (k + STEP - 1) // STEP, (m + ROWS - 1) // ROWS
-    blocks = (steps + BLOCK - 1) // BLOCK
-    if m * k < SERIAL_INPUTS:
-        for tile in range(tiles):
-            _split_steps(x, split, m, k, tile, 0, steps, addends)
-    else:
-        for item in prange(tiles * blocks):
-            begin = item % blocks * BLOCK
-            _split_steps(x, split, m, k, item // blocks, begin, min(begin + BLOCK, steps), addends)
-
-
-@njit
-def _sum_steps(x: int, sums: int, m: int, k: int, tile: int) -> None:
+def split_rows(x: int, split: int, totals: int, m: int, k: int, group: int, addends: int) -> None:
+    """x [m, k] fp32 -> split, with room for split_size(m, k) floats, of 1 or 2 addends; and unless it is 0 totals
+    [groups, m] fp32, the sums of each row's split inputs in each group of steps. All three are addresses."""
     steps = (k + STEP - 1) // STEP
-    for row in range(tile * ROWS, min(tile * ROWS + ROWS, m)):
-        for step in range(steps):
-            total = np.float32(0)
-            for at in range(step * STEP, min(step * STEP + STEP, k)):
-                total += get(x + (row * k + at) * 4)
-            put(sums + ((tile * steps + step) * ROWS + row % ROWS) * 4, total)
+    groups = (steps + group - 1) // group
+    if m * k < SERIAL_INPUTS:
+        for item in range(m * groups):
+            _split_group(x, split, totals, m, k, group, addends, item // groups, item % groups)
+    else:
+        for item in prange(m * groups):
+            _split_group(x, split, totals, m, k, group, addends, item // groups, item % groups)
+
+
+@njit
+def _total(x: int, inputs: int) -> np.float32:
+    """Step by step: sums of many numbers would lose more."""
+    total = np.float32(0)
+    for first in range(0, inputs, STEP):
+        part = np.float32(0)
+        for at in range(first, min(first + STEP, inputs)):
+            part += get(x + at * 4)
+        total += part
+    return total
 
 
 @njit(parallel=True)
-def sum_steps(x: int, sums: int, m: int, k: int) -> None:
-    """The sums as beside the split rows, of x itself."""
-    tiles = (m + ROWS - 1) // ROWS
-    if m * k < SERIAL_INPUTS:
-        for tile in range(tiles):
-            _sum_steps(x, sums, m, k, tile)
-    else:
-        for tile in prange(tiles):
-            _sum_steps(x, sums, m, k, tile)
+def total_groups(x: int, totals: int, m: int, k: int, inputs: int) -> None:
+    """totals [groups, m] as above, of x itself; a group has so many inputs."""
+    for row in prange(m):
+        for first in range(0, k, inputs):
+            total = _total(x + (row * k + first) * 4, min(inputs, k - first))
+            put(totals + (first // inputs * m + row) * 4, total)

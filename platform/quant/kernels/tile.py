@@ -1,6 +1,5 @@
 """The LLVM code of one tile of y = x W^T: rows x PANEL sums in registers, over a run of inputs."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from llvmlite import ir
@@ -71,31 +70,9 @@ class Tile(Code):
             for row in range(self.rows):
                 scalar = self.splat(self.load(inputs, (side * self.rows + row) * 4, FLOAT), FLOATS)
                 cells = range(row * VECTORS, (row + 1) * VECTORS)
-                products = [
-                    self.call(f"llvm.fma.v{LANES}f32", FLOATS, v, scalar, sums[c])
-                    for v, c in zip(vectors, cells, strict=True)
-                ]
+                products = [self.fma(v, scalar, sums[c]) for v, c in zip(vectors, cells, strict=True)]
                 sums = [*sums[: row * VECTORS], *products, *sums[(row + 1) * VECTORS :]]
         return sums
-
-    def loop(self, count: Any, initial: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        """Run body(index, sums) -> sums `count` times, at least once."""
-        before, repeat, after = (
-            self.builder.block,
-            *(self.builder.append_basic_block(name) for name in ("repeat", "after")),
-        )
-        self.builder.branch(repeat)
-        self.builder.position_at_end(repeat)
-        index = self.builder.phi(INT)
-        sums = [self.builder.phi(FLOATS) for _ in initial]
-        results = body(index, sums)
-        following = self.builder.add(index, INT(1))
-        for phi, start, result in zip([index, *sums], [INT(0), *initial], [following, *results], strict=True):
-            phi.add_incoming(start, before)
-            phi.add_incoming(result, repeat)
-        self.builder.cbranch(self.builder.icmp_signed("<", following, count), repeat, after)
-        self.builder.position_at_end(after)
-        return results
 
     def store(self, sums: list[Any]) -> None:
         for (pointer, mask), value in zip(self.cells(), sums, strict=True):

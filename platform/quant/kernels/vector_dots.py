@@ -14,20 +14,22 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from .digits import Products, bring_scales_near
-from .dot_shapes import ADDENDS, BFLOAT16, BYTES, HALF_BYTE, INTEGER, ROWS, SPLIT_BFLOAT16
-from .vectors import FLOATS, INT, LANES, WORDS, Code, features
+from .dot_shapes import BFLOAT16, BYTES, HALF_BYTE, INTEGER, ROWS
+from .vectors import FLOATS, INT, LANES, WORDS, Code, each_case, features
 
 llvmlite.binding.initialize_native_asmparser()
 
 _known: Final = set(features.split(","))
 HAS_BFLOAT16: Final = "+avx512bf16" in _known and LANES == 16
 HAS_INTEGERS: Final = "+avx512vnni" in _known and LANES == 16
-INSTRUCTIONS: Final = ("vdpbf16ps", "vdpbf16ps", "vpdpbusd", "vpdpbusd")
-SUMS: Final = (FLOATS, FLOATS, WORDS, WORDS)
-STEP_BYTES: Final = (2 * BYTES, 2 * BYTES, 2 * BYTES, BYTES)
+INSTRUCTIONS: Final = {BFLOAT16: "vdpbf16ps", INTEGER: "vpdpbusd", HALF_BYTE: "vpdpbusd"}
+SUMS: Final = {BFLOAT16: FLOATS, INTEGER: WORDS, HALF_BYTE: WORDS}
+STEP_BYTES: Final = {BFLOAT16: 2 * BYTES, INTEGER: 2 * BYTES, HALF_BYTE: BYTES}
 """Of weights, by kind of product."""
 TILE: Final = 8
 """Most rows whose sums are in registers at a time."""
+TILES: Final = (1, 2, 4, TILE)
+"""Numbers of rows."""
 PAIRS: Final = 16
 """Words of a row in one step."""
 AHEAD: Final = 12 * BYTES
@@ -96,31 +98,20 @@ class _Tile(Code):
 
     def sweep(self, sums: list[Any], x: Any, weights: Any, steps: Any, following: Any) -> list[Any]:
         """sums + x W^T over `steps` steps."""
-        builder, before = self.builder, self.builder.block
-        repeat, after = (builder.append_basic_block(name) for name in ("repeat", "after"))
-        builder.branch(repeat)
-        builder.position_at_end(repeat)
-        step = builder.phi(INT)
-        repeated = [builder.phi(SUMS[self.kind]) for _ in sums]
-        here = builder.add(weights, builder.mul(step, INT(STEP_BYTES[self.kind])))
-        ahead = self.ahead(step, steps, weights, here, following)
-        inputs = builder.add(x, builder.mul(step, INT(ADDENDS[self.kind] * BYTES)))
-        results = self.multiply(list(repeated), here, ahead, inputs)
-        next_step = builder.add(step, INT(1))
-        for phi, first, result in zip([step, *repeated], [INT(0), *sums], [next_step, *results], strict=True):
-            phi.add_incoming(first, before)
-            phi.add_incoming(result, builder.block)
-        builder.cbranch(builder.icmp_signed("<", next_step, steps), repeat, after)
-        builder.position_at_end(after)
-        return results
+
+        def multiply(step: Any, sums: list[Any]) -> list[Any]:
+            here = self.builder.add(weights, self.builder.mul(step, INT(STEP_BYTES[self.kind])))
+            ahead = self.ahead(step, steps, weights, here, following)
+            return self.multiply(sums, here, ahead, self.builder.add(x, self.builder.mul(step, INT(BYTES))))
+
+        return self.loop(steps, sums, multiply)
 
     def multiply(self, sums: list[Any], weights: Any, ahead: Any, x: Any) -> list[Any]:
-        """sums + one step: weights [STEP_BYTES], x [addends, ROWS, 64 bytes]. Brings the weights at `ahead` near."""
+        """sums + one step: weights [STEP_BYTES], x [ROWS, 64 bytes]. Brings the weights at `ahead` near."""
         for pair, halves in self.weights(weights, ahead):
-            for addend in range(ADDENDS[self.kind]):
-                for row, half in self.cells:
-                    offset = addend * BYTES + row * 64 + pair * 4
-                    sums[2 * row + half] = self.dot(sums[2 * row + half], halves[half], x, offset)
+            for row, half in self.cells:
+                at, offset = 2 * row + half, row * 64 + pair * 4
+                sums[at] = dot(self, self.kind, sums[at], halves[half], x, offset)
         return sums
 
     def weights(self, address: Any, ahead: Any) -> Iterator[tuple[int, list[Any]]]:
@@ -142,45 +133,54 @@ class _Tile(Code):
             yield pair, [self.builder.and_(word, low) for word in both]
             yield pair + PAIRS // 2, [self.builder.and_(self.builder.lshr(word, four), low) for word in both]
 
-    def dot(self, total: Any, weights: Any, x: Any, offset: int) -> Any:
-        """total + weights times the word at x + offset, which every lane gets."""
-        kind = SUMS[self.kind]
-        function_type = ir.FunctionType(kind, [kind, WORDS, INT])
-        text = f"{INSTRUCTIONS[self.kind]} {offset}($3){{1to16}}, $2, $0"
-        return self.builder.asm(function_type, text, "=v,0,v,r,~{memory}", [total, weights, x], side_effect=True)
+
+def dot(code: Code, kind: int, total: Any, weights: Any, x: Any, offset: int) -> Any:
+    """total + weights times the word at x + offset, which every lane gets."""
+    function_type = ir.FunctionType(SUMS[kind], [SUMS[kind], WORDS, INT])
+    text = f"{INSTRUCTIONS[kind]} {offset}($3){{1to16}}, $2, $0"
+    return code.builder.asm(function_type, text, "=v,0,v,r,~{memory}", [total, weights, x], side_effect=True)
 
 
-@intrinsic(prefer_literal=True)
+@njit
+def _tile_rows(used: int) -> int:
+    """The smallest of TILES that holds so many rows."""
+    return TILE if used > 4 else 4 if used > 2 else used
+
+
+@intrinsic
 def _multiply(
-    typing: Any, kind: Any, tile_rows: Any, used: Any, start: Any, pitch: Any, x: Any, weights: Any, steps: Any,
-    y: Any, stride: Any, following: Any,
+    typing: Any, tile_rows: Any, used: Any, start: Any, pitch: Any, x: Any, weights: Any, steps: Any, y: Any,
+    stride: Any, following: Any,
 ) -> Any:  # fmt: skip
-    """y [used, 32] = start + x W^T over `steps` steps, as dots.multiply_*; kind and tile_rows are literal."""
+    """y [used, 32] = start + x W^T over `steps` steps, as dots.multiply_bfloat16; tile_rows: of TILES."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, _, used, start, pitch, x, weights, steps, y, stride, following = arguments
-        tile = _Tile(builder, kind.literal_value, tile_rows.literal_value, used)
-        tile.store_sums(tile.sweep(tile.load_sums(start, pitch), x, weights, steps, following), y, stride)
+        tile_rows, used, start, pitch, x, weights, steps, y, stride, following = arguments
+        for rows in each_case(builder, tile_rows, TILES):
+            tile = _Tile(builder, BFLOAT16, rows, used)
+            tile.store_sums(tile.sweep(tile.load_sums(start, pitch), x, weights, steps, following), y, stride)
         return context.get_dummy_value()
 
-    return types.void(kind, tile_rows, *[types.int64] * 9), generate
+    return types.void(*[types.int64] * 10), generate
 
 
-@intrinsic(prefer_literal=True)
+@intrinsic
 def _add(
     typing: Any, kind: Any, tile_rows: Any, used: Any, x: Any, weights: Any, steps: Any, following: Any, scales: Any,
     zeros: Any, row_scales: Any, row_sums: Any, bias: Any, y: Any,
 ) -> Any:  # fmt: skip
-    """As dots.add_integers, for `used` rows of digits; kind and tile_rows are literal."""
+    """As dots.add_integers, for `used` rows of digits; kind: INTEGER or HALF_BYTE, tile_rows: of TILES but 1."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, _, used, x, weights, steps, following, *group, bias, y = arguments
-        tile = _Tile(builder, kind.literal_value, tile_rows.literal_value, used)
-        nothing = [ir.Constant(WORDS, [0] * LANES)] * len(tile.cells)
-        tile.add_products(tile.sweep(nothing, x, weights, steps, following), tuple(group), bias, y)
+        kind, tile_rows, used, x, weights, steps, following, *group, bias, y = arguments
+        for one in each_case(builder, kind, (INTEGER, HALF_BYTE)):
+            for rows in each_case(builder, tile_rows, TILES[1:]):
+                tile = _Tile(builder, one, rows, used)
+                nothing = [ir.Constant(WORDS, [0] * LANES)] * len(tile.cells)
+                tile.add_products(tile.sweep(nothing, x, weights, steps, following), tuple(group), bias, y)
         return context.get_dummy_value()
 
-    return types.void(kind, tile_rows, *[types.int64] * 11), generate
+    return types.void(*[types.int64] * 13), generate
 
 
 @njit
@@ -192,33 +192,20 @@ def multiply_bfloat16(
     for row in range(0, rows, TILE):
         used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
         begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
-        if used > 4:
-            _multiply(BFLOAT16, 8, used, begun, pitch, source, weights, steps, place, stride, after)
-        elif used > 2:
-            _multiply(BFLOAT16, 4, used, begun, pitch, source, weights, steps, place, stride, after)
-        elif used > 1:
-            _multiply(BFLOAT16, 2, used, begun, pitch, source, weights, steps, place, stride, after)
-        else:
-            _multiply(BFLOAT16, 1, used, begun, pitch, source, weights, steps, place, stride, after)
+        _multiply(_tile_rows(used), used, begun, pitch, source, weights, steps, place, stride, after)
 
 
 @njit
-def multiply_split_bfloat16(
-    rows: int, usual: int, start: int, pitch: int, x: int, x_block: int, weights: int, steps: int, y: int,
-    stride: int, following: int,
+def _add_rows(
+    kind: int, rows: int, x: int, x_block: int, weights: int, steps: int, following: int, scales: int, zeros: int,
+    row_scales: int, row_sums: int, bias: int, y: int,
 ) -> None:  # fmt: skip
-    """As dots.multiply_split_bfloat16."""
     for row in range(0, rows, TILE):
-        used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
-        begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
-        if used > 4:
-            _multiply(SPLIT_BFLOAT16, 8, used, begun, pitch, source, weights, steps, place, stride, after)
-        elif used > 2:
-            _multiply(SPLIT_BFLOAT16, 4, used, begun, pitch, source, weights, steps, place, stride, after)
-        elif used > 1:
-            _multiply(SPLIT_BFLOAT16, 2, used, begun, pitch, source, weights, steps, place, stride, after)
-        else:
-            _multiply(SPLIT_BFLOAT16, 1, used, begun, pitch, source, weights, steps, place, stride, after)
+        used, source, token = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64, row // 2
+        own, total, place, after = row_scales + token * 4, row_sums + token * 4, y + token * 128, following
+        if row:
+            after = 0
+        _add(kind, _tile_rows(used), used, source, weights, steps, after, scales, zeros, own, total, bias, place)
 
 
 @njit
@@ -227,17 +214,7 @@ def add_integers(
     row_scales: int, row_sums: int, bias: int, y: int, sums: int,
 ) -> None:  # fmt: skip
     """As dots.add_integers."""
-    for row in range(0, rows, TILE):
-        used, source, token = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64, row // 2
-        own, total, place, after = row_scales + token * 4, row_sums + token * 4, y + token * 128, following
-        if row:
-            after = 0
-        if used > 4:
-            _add(INTEGER, 8, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
-        elif used > 2:
-            _add(INTEGER, 4, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
-        else:
-            _add(INTEGER, 2, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
+    _add_rows(INTEGER, rows, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y)
 
 
 @njit
@@ -246,14 +223,4 @@ def add_half_bytes(
     row_scales: int, row_sums: int, bias: int, y: int, sums: int,
 ) -> None:  # fmt: skip
     """As dots.add_integers, of weights in half bytes."""
-    for row in range(0, rows, TILE):
-        used, source, token = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64, row // 2
-        own, total, place, after = row_scales + token * 4, row_sums + token * 4, y + token * 128, following
-        if row:
-            after = 0
-        if used > 4:
-            _add(HALF_BYTE, 8, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
-        elif used > 2:
-            _add(HALF_BYTE, 4, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
-        else:
-            _add(HALF_BYTE, 2, used, source, weights, steps, after, scales, zeros, own, total, bias, place)
+    _add_rows(HALF_BYTE, rows, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y)

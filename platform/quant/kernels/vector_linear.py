@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
-from .claim import claim
+from .claim import claim, panels_at_once
 from .tile import PANEL, ROWS, Tile
 from .transpose import pack_rows
 from .vectors import INT
@@ -151,7 +151,7 @@ def vector_linear(panels: Any, bias: int, x: int, packed: int, y: int, m: int, n
     else:
         pack_inputs(x, packed, m, k, pairs)
     total = (n + PANEL - 1) // PANEL
-    chunk = CHUNK if tiles > 2 else max(1, total // (8 * workers))
+    chunk = panels_at_once(total, workers, CHUNK if tiles > 2 else total)
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
         begin = claim(counter) * chunk

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
 """The fp32 vectors of the CPU this runs on, and the LLVM code of what numba has no words for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import llvmlite.binding
@@ -13,9 +13,9 @@ from numba.extending import intrinsic
 features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
 LANES: Final = 16 if "+avx512f" in features else 8 if "+avx2" in features else 4
 
-FLOAT, INT, INT32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+FLOAT, INT, INT32, BITS8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
-CODES, SHORTS = ir.VectorType(ir.IntType(8), LANES), ir.VectorType(ir.IntType(16), LANES)
+CODES, SHORTS = ir.VectorType(BITS8, LANES), ir.VectorType(ir.IntType(16), LANES)
 HALVES, MASK = ir.VectorType(ir.HalfType(), LANES), ir.VectorType(ir.IntType(1), LANES)
 NO_LANES: Final = ir.Constant(MASK, [0] * LANES)
 
@@ -43,6 +43,25 @@ class Code:
         value.align = 2 if kind is HALVES else 4
         return value
 
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self.call(f"llvm.fma.v{LANES}f32", FLOATS, a, b, c)
+
+    def loop(self, count: Any, initial: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+        """Run body(index, values) -> values `count` times, at least once, from the initial values on."""
+        builder, before = self.builder, self.builder.block
+        repeat, after = (builder.append_basic_block(name) for name in ("repeat", "after"))
+        builder.branch(repeat)
+        builder.position_at_end(repeat)
+        index, *values = (builder.phi(value.type) for value in (INT(0), *initial))
+        results = body(index, list(values))
+        following = builder.add(index, INT(1))
+        for phi, start, result in zip([index, *values], [INT(0), *initial], [following, *results], strict=True):
+            phi.add_incoming(start, before)
+            phi.add_incoming(result, builder.block)
+        builder.cbranch(builder.icmp_signed("<", following, count), repeat, after)
+        builder.position_at_end(after)
+        return results
+
     def sum(self, floats: Any) -> Any:
         return self.reduced(floats, self.builder.fadd)
 
@@ -69,8 +88,21 @@ class Code:
 
     def prefetch(self, address: Any, near: bool) -> None:
         """Bring a cache line near: to the first level, or only to the second."""
-        pointer = self.pointer(address, 0, ir.IntType(8))
+        pointer = self.pointer(address, 0, BITS8)
         self.call("llvm.prefetch.p0", ir.VoidType(), pointer, INT32(0), INT32(3 if near else 2), INT32(1))
+
+
+def each_case(builder: Any, value: Any, numbers: Iterable[int]) -> Iterator[int]:
+    """For each of the numbers: code written meanwhile runs where the value is that one."""
+    after = builder.append_basic_block("after")
+    switch = builder.switch(value, after)
+    for number in numbers:
+        block = builder.append_basic_block("case")
+        switch.add_case(INT(number), block)
+        builder.position_at_end(block)
+        yield number
+        builder.branch(after)
+    builder.position_at_end(after)
 
 
 @intrinsic

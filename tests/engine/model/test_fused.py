@@ -125,6 +125,7 @@ def compare_steps(
     folder = make_checkpoint(tmp_path, family, **overrides)
     table = page_table(folder, stored)
     steps = [
+        batch([40, 30, 2], [40, 30, 2], table, [0, 2, -1]),
         batch([20, 9, 5], [20, 9, 5], None, [0, 0, 0]),
         batch([1, 13, 1], [21, 22, 6], table, [0, -1, 2]),
         batch([1, 1, 1], [22, 23, 7], table, [1, 0, -1]),

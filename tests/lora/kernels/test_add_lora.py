@@ -7,6 +7,7 @@ import torch
 
 from loraplex.lora.apply import add_lora, lora_reference
 from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.kernels.vector_code import HAS_BFLOAT16
 
 from .pages import random_table
 
@@ -34,11 +35,17 @@ def table(request: pytest.FixtureRequest) -> PageTable:
     return random_table(SHAPES, [dict.fromkeys(LINEARS, rank) for rank in RANKS], 2, request.param)
 
 
+def activations(table: PageTable, tokens: int, kind: str) -> torch.Tensor:
+    """Float32 that the kernel reads as it is: beside adapters in bfloat16 it may round to that."""
+    x = torch.randn(tokens, table.shapes[kind][0])
+    return x.bfloat16().float() if table.arena.dtype == torch.bfloat16 else x
+
+
 def random_step(
     table: PageTable, kinds: tuple[str, ...], slots: torch.Tensor, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, LoraBatch | None]:
     """y, x and the batch of tokens with these slots."""
-    x = torch.randn(len(slots), table.shapes[kinds[0]][0]).to(dtype)
+    x = activations(table, len(slots), kinds[0]).to(dtype)
     y = torch.randn(len(slots), sum(table.shapes[kind][1] for kind in kinds)).to(dtype)
     return y, x, LoraBatch.build(table, slots.to(torch.int32), torch.rand(len(slots)) + 0.5)
 
@@ -101,7 +108,7 @@ def test_several_adapters_of_a_token_are_summed(table: PageTable, kinds: tuple[s
     slots[slots[:, 2] < 0, 1] = torch.where(torch.rand(int((slots[:, 2] < 0).sum())) < 0.5, 1, -1)
     slots[7] = -1
     slots[slots[:, 0] == slots[:, 1], 1] = -1
-    x, y = torch.randn(61, SHAPES[kinds[0]][0]), torch.randn(61, sum(SHAPES[kind][1] for kind in kinds))
+    x, y = activations(table, 61, kinds[0]), torch.randn(61, sum(SHAPES[kind][1] for kind in kinds))
     batch = LoraBatch.build(table, slots.to(torch.int32), torch.rand(61, 3) - 0.5)
     assert batch is not None and len(batch.round_starts) == 4
     wanted = expected(y, x, batch, 1, kinds)
@@ -128,6 +135,20 @@ def test_real_shapes(dtype: torch.dtype) -> None:
         wanted = expected(y, x, batch, 0, kinds)
         add_lora(y, x, batch, 0, kinds)
         torch.testing.assert_close(y.double(), wanted, rtol=2e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("kinds", GROUPS, ids="+".join)
+def test_activations_are_rounded_where_products_are_of_bfloat16(table: PageTable, kinds: tuple[str, ...]) -> None:
+    """To nearest, as the base's linears round them there, and nowhere else."""
+    x = torch.randn(7, SHAPES[kinds[0]][0])
+    results = []
+    for given in (x, x.bfloat16().float()):
+        y = torch.zeros(7, sum(SHAPES[kind][1] for kind in kinds))
+        batch = LoraBatch.build(table, (torch.arange(7) % SLOTS).to(torch.int32), torch.ones(7))
+        assert batch is not None
+        add_lora(y, given, batch, 0, kinds)
+        results.append(y)
+    assert torch.equal(*results) == (HAS_BFLOAT16 and table.arena.dtype == torch.bfloat16)
 
 
 def test_a_token_is_the_same_bits_whatever_its_neighbours(table: PageTable) -> None:

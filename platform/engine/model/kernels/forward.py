@@ -24,6 +24,7 @@ from ...kernels.norm import add_rows, add_rows_parallel
 from ...kernels.silu import SERIAL_ELEMENTS as SERIAL_SILU
 from ...kernels.silu import silu_rows, silu_rows_parallel
 from ...kernels.vector import LANES, Array, load, store
+from .gated import LEAST_TOKENS, add_lora_silu, has_vectors
 
 (INPUT_NORM, MLP_NORM, QUERY_NORM, KEY_NORM) = range(4)
 NORMS: Final = 4
@@ -127,12 +128,14 @@ def _linear(model: Model, layer: int, column: int, x: Array, y: Array, scratch: 
 
 
 @njit(inline="always")
-def _lora(model: Model, layer: int, lora: Lora, x: Array, y: Array, group: int, kind: int, count: int) -> None:
+def _lora(
+    model: Model, layer: int, lora: Lora, x: Array, y: Array, group: int, kind: int, count: int, workers: int
+) -> None:
     if len(lora.slots):
         kinds, firsts = model.kinds[kind : kind + count], model.firsts[group, : count + 1]
         add_lora(
             y, x, layer, kinds, firsts, lora.arena, lora.offset, lora.rank,
-            lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, lora.rounds,
+            lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, lora.rounds, workers,
         )  # fmt: skip
         apply_vectors(y, layer, kinds, firsts, lora.floats, lora.vectors, lora.sorted_tokens, lora.starts, lora.slots)
 
@@ -230,6 +233,20 @@ def _silu(gate_up: Array, output: Array) -> None:
 
 
 @njit(inline="always")
+def _gated(model: Model, layer: int, lora: Lora, rooms: Rooms, workers: int) -> None:
+    """rooms.active from the base's part of rooms.gate_up."""
+    kinds, firsts = model.kinds[4:6], model.firsts[2, :3]
+    if len(rooms.active) >= LEAST_TOKENS and len(lora.slots) and not has_vectors(lora.vectors, lora.slots, kinds):
+        add_lora_silu(
+            rooms.gate_up, rooms.normed, rooms.active, layer, kinds, firsts, lora.arena, lora.offset, lora.rank,
+            lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, workers,
+        )  # fmt: skip
+    else:
+        _lora(model, layer, lora, rooms.normed, rooms.gate_up, 2, 4, 2, workers)
+        _silu(rooms.gate_up, rooms.active)
+
+
+@njit(inline="always")
 def _embed(token_ids: Array, model: Model, x: Array) -> None:
     size = x.shape[1]
     for token in range(len(token_ids)):
@@ -245,18 +262,17 @@ def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lor
     cache = Cache(paged.key[layer], paged.value[layer], paged.scales[layer], paged.static[layer])
     _norm(model, layer, INPUT_NORM, lora, tokens, x, residual, normed)
     _linear(model, layer, QKV, normed, rooms.qkv, scratch, workers)
-    _lora(model, layer, lora, normed, rooms.qkv, 0, 0, 3)
+    _lora(model, layer, lora, normed, rooms.qkv, 0, 0, 3, workers)
     _rotate(model, layer, sizes, paged, cache, rooms.qkv, rooms.query)
     _rotate_again(model, layer, sizes, paged, lora, cache, rooms.qkv, rooms.query)
     _attend(layer, paged, cache, rooms.query, rooms.attended)
     _linear(model, layer, OUTPUT, attended, x, scratch, workers)
-    _lora(model, layer, lora, attended, x, 1, 3, 1)
+    _lora(model, layer, lora, attended, x, 1, 3, 1, workers)
     _norm(model, layer, MLP_NORM, lora, tokens, x, residual, normed)
     _linear(model, layer, GATE_UP, normed, rooms.gate_up, scratch, workers)
-    _lora(model, layer, lora, normed, rooms.gate_up, 2, 4, 2)
-    _silu(rooms.gate_up, rooms.active)
+    _gated(model, layer, lora, rooms, workers)
     _linear(model, layer, DOWN, rooms.active, x, scratch, workers)
-    _lora(model, layer, lora, rooms.active, x, 3, 6, 1)
+    _lora(model, layer, lora, rooms.active, x, 3, 6, 1, workers)
 
 
 @njit(cache=True, nogil=True)

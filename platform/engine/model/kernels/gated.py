@@ -1,0 +1,56 @@
+# mypy: allow-untyped-decorators
+"""silu(gate) * up of a step with adapters, a block at a time: what its adapters add, then the activation, while the
+block is in the second-level cache. Of many tokens, gate and up would go to memory and back once more.
+
+Shapes: T tokens, C hidden size, I intermediate size. The same bits as add_lora and silu_rows one after the other.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, prange
+
+from loraplex.lora.kernels.claim import claim, counter, shares_of
+from loraplex.lora.kernels.cpu import COLUMNS, TOKENS, expand_rows, ranks_of, shrink
+
+from ...kernels.silu import silu_block
+
+LEAST_TOKENS: Final = 64
+"""Of fewer, gate and up stay in the caches anyway, and the adapters' weights pass faster one after the other."""
+
+
+@njit
+def has_vectors(vectors: Any, slots: Any, kinds: Any) -> bool:
+    """Whether an adapter of the step has gains or shifts on these linears."""
+    for slot in slots:
+        for kind in kinds:
+            if vectors[slot, kind] >= 0:
+                return True
+    return False
+
+
+@njit(parallel=True)
+def add_lora_silu(
+    gate_up: Any, x: Any, output: Any, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, rank: Any,
+    scaling: Any, scales: Any, sorted_tokens: Any, starts: Any, slots: Any, workers: int,
+) -> None:  # fmt: skip
+    """gate_up [T, 2 I] of the base, x [T, C] -> output [T, I], all float32; the others as in add_lora. What gate_up
+    holds afterwards is of no use."""
+    tokens, ranks = sorted_tokens.astype(np.int64), ranks_of(rank, slots, kinds, layer)
+    h = shrink(x, layer, kinds, firsts, arena, offset, ranks, scaling, scales, tokens, starts, slots, workers)
+    size, row_blocks = output.shape[1], (len(output) + TOKENS - 1) // TOKENS
+    blocks = row_blocks * ((size + COLUMNS - 1) // COLUMNS)
+    taken, shares = counter(workers), shares_of(blocks, workers)
+    for worker in prange(workers):
+        share = np.int64(worker)
+        while share < len(shares) - 1:
+            for block in range(shares[share], shares[share + 1]):
+                first, begin = block % row_blocks * TOKENS, block // row_blocks * COLUMNS
+                last, columns = min(first + TOKENS, len(output)), min(COLUMNS, size - begin)
+                for member in range(2):
+                    expand_rows(
+                        gate_up, h, x.shape[1], layer, kinds, firsts, arena, offset, ranks, tokens, starts, slots,
+                        first, last, member, begin, columns,
+                    )  # fmt: skip
+                silu_block(gate_up, first, last, begin, begin + columns, output)
+            share = claim(taken)
