@@ -18,8 +18,8 @@ LEAST_TEMPERATURE: Final = torch.finfo(torch.float32).tiny
 
 def draw(logits: torch.Tensor, rows: list[SampleRow]) -> list[int]:
     """logits [R, V] float32 with a finite maximum, temperatures above 0 -> a token id for each row."""
-    filtered = [index for index, row in enumerate(rows) if _has_filter(row)]
-    whole = [index for index, row in enumerate(rows) if not _has_filter(row)]
+    filtered = [index for index, row in enumerate(rows) if has_filter(row)]
+    whole = [index for index, row in enumerate(rows) if not has_filter(row)]
     drawn = dict(zip(whole, _draw_whole(_pick(logits, whole), [rows[i] for i in whole]), strict=True))
     drawn |= dict(zip(filtered, _draw_filtered(_pick(logits, filtered), [rows[i] for i in filtered]), strict=True))
     return [drawn[index] for index in range(len(rows))]
@@ -35,7 +35,7 @@ def most_likely(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.T
     return values, ids.gather(1, order)
 
 
-def _has_filter(row: SampleRow) -> bool:
+def has_filter(row: SampleRow) -> bool:
     params = row.params
     return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
 

@@ -1,6 +1,6 @@
 """What the sampler must know of a choice, and its answer. Torch-free, so that the scheduler can hold it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -70,6 +70,14 @@ class SampleRow:
     def penalized(self) -> bool:
         params = self.params
         return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
+
+    def at(self, position: int) -> "SampleRow":
+        """The row that draws the token at `position`, while the host may not know all tokens before it."""
+        if position == self.position:
+            return self
+        assert not self.penalized, "penalties look at every token before"
+        blocked = self.blocked_token_ids if position < self.params.min_tokens else ()
+        return replace(self, position=position, blocked_token_ids=blocked)
 
     def counts(self) -> TokenCounts:
         """The tokens so far. A changed row (a restarted choice) must be a new SampleRow."""

@@ -4,6 +4,8 @@ from typing import Final
 
 import torch
 
+from .kernels.write import NOT_FINITE
+
 LARGEST: Final = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 
@@ -20,11 +22,11 @@ def quantize(heads: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tor
 
 def quantize_by(heads: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """heads [T, G, D] by static scales [G] -> the same in `dtype`, saturated, and how many numbers of each token that
-    clipped [T], negative where one is not finite."""
+    clipped [T], NOT_FINITE where one is not finite."""
     scaled = heads.float() / scales[:, None]
     bounded = scaled.nan_to_num().clamp(-LARGEST[dtype], LARGEST[dtype])
     clipped = (scaled.abs() > LARGEST[dtype]).sum(dim=(1, 2))
-    clipped[~heads.isfinite().all(dim=-1).all(dim=-1)] = -1
+    clipped[~heads.isfinite().all(dim=-1).all(dim=-1)] = NOT_FINITE
     return (bounded.round() if dtype is torch.int8 else bounded).to(dtype), clipped
 
 

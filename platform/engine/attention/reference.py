@@ -10,7 +10,7 @@ from .eight_bits import dequantize, quantize, quantize_by
 class ReferenceAttention:
     """AttentionBackend with a cache of [blocks * block_size, G, D] per layer; computes in `compute_dtype`.
 
-    static_scales [L, 2, G] float32 as for CpuAttention.
+    static_scales [L, 2, G] float32 as for CpuAttention; soft_cap as for CudaAttention.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class ReferenceAttention:
         device: torch.device | str = "cpu",
         compute_dtype: torch.dtype = torch.float32,
         static_scales: torch.Tensor | None = None,
+        soft_cap: float | None = None,
     ) -> None:
         assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
         shape = (2, num_layers, num_blocks * block_size, num_kv_heads, head_dim)
@@ -39,6 +40,7 @@ class ReferenceAttention:
         self._block_size = block_size
         self._num_heads = num_heads
         self._scale = scale
+        self._soft_cap = soft_cap
         self._sliding_window = sliding_window
         self._compute_dtype = compute_dtype
 
@@ -55,7 +57,7 @@ class ReferenceAttention:
                 self._scales[place, layer, batch.slot_mapping] = scales.bfloat16()
             self._cache[place, layer, batch.slot_mapping] = heads.to(self._cache.dtype)
         if batch.clipped is not None and counts:
-            batch.clipped[layer] = torch.where(torch.stack(counts).amin(dim=0) < 0, -1, sum(counts))
+            batch.clipped[layer] = sum(counts)
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         kv_heads, head_dim = self._cache.shape[3:]
@@ -80,6 +82,8 @@ class ReferenceAttention:
         group = self._num_heads // self._cache.shape[3]
         key, value = self._heads(layer, slots).repeat_interleave(group, dim=2)
         scores = torch.einsum("thd,shd->hts", query.to(self._compute_dtype), key) * self._scale
+        if self._soft_cap is not None:
+            scores = self._soft_cap * torch.tanh(scores / self._soft_cap)
         scores.masked_fill_(~self._visible(layer, len(query), length, query.device), float("-inf"))
         return torch.einsum("hts,shd->thd", scores.softmax(dim=-1), value)
 

@@ -35,9 +35,8 @@ def make_batch(sequences: list[tuple[int, int]], block_size: int = 16, seed: int
     widest = max(-(-length // block_size) for length in lengths)
     tables = [[shuffled.pop() for _ in range(-(-length // block_size))] for length in lengths]
     positions = [torch.arange(cached, cached + new) for cached, new in sequences]
-    slots = [
-        torch.tensor(t)[p // block_size] * block_size + p % block_size for t, p in zip(tables, positions, strict=True)
-    ]
+    owned = [torch.tensor(table, dtype=torch.int64) for table in tables]
+    slots = [t[p // block_size] * block_size + p % block_size for t, p in zip(owned, positions, strict=True)]
     starts = [0, *itertools.accumulate(new for _, new in sequences)]
     return Batch(
         token_ids=torch.zeros(starts[-1], dtype=torch.int64),

@@ -92,6 +92,18 @@ def test_counts_are_those_of_numpy(dtype: torch.dtype, head_dim: int) -> None:
 
 
 @every_dtype
+def test_clipping_in_other_layers_does_not_hide_what_is_not_finite(dtype: torch.dtype) -> None:
+    for backend in static_backends(dtype):
+        batch = make_batch([(0, 2)])
+        heads = random(2, 2, 2, 64)
+        backend.write(1, *(100 * heads), batch)
+        heads[0, 1, 0, 1] = float("nan")
+        backend.write(0, *heads, batch)
+        totals = clipped(batch).sum(dim=0)
+        assert totals[0] > 0 and totals[1] < 0
+
+
+@every_dtype
 def test_a_number_at_the_limit_is_not_clipped(dtype: torch.dtype) -> None:
     cpu, _ = make_backends(HEADS, cache_dtype=dtype, static_scales=torch.full((2, 2, 2), 0.25))
     largest = LARGEST[dtype] / 4

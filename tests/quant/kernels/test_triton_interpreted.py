@@ -1,18 +1,9 @@
-"""The CUDA kernels without a CUDA device: triton decides at import whether to interpret, so they get a process."""
+"""The CUDA kernels without a CUDA device."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.interpreted import run_interpreted
 
 
 def test_kernels_in_the_interpreter() -> None:
-    cases = Path(__file__).with_name("triton_cases.py")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_interpreted(Path(__file__).with_name("triton_cases.py"))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from triton.runtime import interpreter
 
 from loraplex.quant.cuda_codes import to_codes
 from loraplex.quant.cuda_packed import CudaPackedLinear
@@ -18,10 +17,11 @@ from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.layout import pack
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
 from loraplex.quant.weights import Float8Weight, IntegerWeight
+from tests.triton_interpreter import poisoned_memory, rounding
 
-from .rounding import round_to_nearest
 from .weights import random_float8, random_integers
 
+__all__ = ["poisoned_memory", "rounding"]
 NAN = float("nan")
 DTYPES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -43,23 +43,6 @@ WEIGHTS: dict[str, Callable[[], IntegerWeight | Float8Weight]] = {
     "float8 blocks": lambda: random_float8(140, 300, (128, 128)),
 }
 Scheme = CudaPackedLinear | CudaScaledFloat8Linear
-
-
-@pytest.fixture(autouse=True)
-def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "_convert_float", round_to_nearest)
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the launchers and schemes allocate is NaN until a kernel writes it."""
-    empty = torch.empty
-
-    def poisoned(*size: int, **named: object) -> torch.Tensor:
-        result = empty(*size, **named)  # type: ignore[call-overload]
-        return result.fill_(NAN) if result.dtype in (*DTYPES, torch.float32) else result
-
-    monkeypatch.setattr(torch, "empty", poisoned)
 
 
 def load(method: Scheme, parts: list[IntegerWeight | Float8Weight], biases: list[torch.Tensor | None]) -> Scheme:

@@ -1,0 +1,98 @@
+"""CudaAttention: the paged KV cache on a CUDA device and its triton kernels.
+
+    keys, values  [L, N, G, block size, D]    what one KV head has in a block is one run of memory, so that a program
+                                              reads whole rows, 16 bytes a thread
+    scales        [L, N, G, block size, 2]    bfloat16, of a key and of its value: one word, the least that is copied
+                                              to a multiprocessor ahead of its use
+
+Heads of any size are padded to a power of two in registers alone.
+"""
+
+from typing import Final
+
+import torch
+
+from ..batch import Batch
+from .backend import Rotary
+from .kernels.cuda.launch import FORMATS, Head, LayerCache, Partials, Turn, attend_paged, write_heads
+from .kernels.cuda.tiles import partial_rows
+
+MOST_HEAD_DIM: Final = 256
+
+
+class CudaAttention:
+    """AttentionBackend. No call waits for the device or reads from it.
+
+    A captured step replays right when the contents of a batch's tensors change: launches follow from shapes alone. A
+    row that is padding has slot -1 and position 0 and belongs to no sequence, or to one with a context of 0. Partial
+    results share one buffer, so all calls belong to one stream; what is returned comes from torch's caching allocator.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        cache_dtype: torch.dtype,
+        scale: float,
+        sliding_window: list[int | None],
+        max_tokens: int,
+        soft_cap: float | None = None,
+        static_scales: torch.Tensor | None = None,
+        device: torch.device | str = "cuda",
+    ) -> None:
+        """max_tokens: of one step. soft_cap: scores become soft_cap * tanh(score / soft_cap). static_scales
+        [L, 2, G] float32 as for CpuAttention."""
+        if head_dim % 2 or head_dim > MOST_HEAD_DIM:
+            raise ValueError(f"head_dim is {head_dim}; on CUDA it must be even and at most {MOST_HEAD_DIM}")
+        assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        shape = (num_layers, num_blocks, num_kv_heads, block_size, head_dim)
+        self._key, self._value = (torch.zeros(shape, dtype=cache_dtype, device=device) for _ in range(2))
+        self._is_static = cache_dtype in FORMATS and static_scales is not None
+        scaled = num_blocks if cache_dtype in FORMATS and not self._is_static else 0
+        scales = (num_layers, scaled, num_kv_heads, block_size, 2)
+        self._scales = torch.zeros(scales, dtype=torch.bfloat16, device=device)
+        static = static_scales if self._is_static and static_scales is not None else torch.empty(num_layers, 0)
+        static = static.to(device).contiguous()
+        self._caches = [LayerCache(*parts) for parts in zip(self._key, self._value, self._scales, static, strict=True)]
+        self._heads = [Head(scale, soft_cap or 0.0, window or 0) for window in sliding_window]
+        rows = partial_rows(max_tokens), num_heads
+        sums, states = (torch.empty(*rows, width, device=device) for width in (head_dim, 2))
+        self._partials = Partials(sums, states)
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
+        self._write(layer, key[:, :0], torch.cat((key, value), dim=1), None, batch)
+
+    def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
+        heads = qkv.view(len(qkv), self.num_heads + 2 * self.num_kv_heads, self.head_dim)
+        query = torch.empty(len(qkv), self.num_heads, self.head_dim, dtype=qkv.dtype, device=qkv.device)
+        turn = Turn(rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps)
+        self._write(layer, query, heads, turn, batch)
+        return query
+
+    def _write(self, layer: int, query: torch.Tensor, heads: torch.Tensor, turn: Turn | None, batch: Batch) -> None:
+        if self._is_static and batch.clipped is None:
+            batch.clipped = torch.zeros(len(self._caches), len(heads), dtype=torch.int64, device=heads.device)
+        clipped = None if batch.clipped is None else batch.clipped[layer]
+        write_heads(query, heads, self._caches[layer], turn, batch.positions, batch.slot_mapping, clipped)
+
+    def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        step = (batch.block_tables, batch.query_starts, batch.context_lengths)
+        if len(query):
+            attend_paged(output, query, self._caches[layer], self._heads[layer], self._partials, *step)
+        return output
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            for cache in (self._key, self._value, self._scales):
+                if cache.numel():
+                    cache[:, destination] = cache[:, source]
+
+    def cache_bytes(self) -> int:
+        return self._key.nbytes + self._value.nbytes + self._scales.nbytes

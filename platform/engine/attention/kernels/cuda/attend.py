@@ -1,0 +1,119 @@
+"""softmax(scale * Q K^T) V over paged keys and values, for prefill, decode and both at once (triton).
+
+Shapes: T tokens, S sequences, H query heads, G KV heads, D head size, N blocks. A program has the query heads of one KV
+head for a few tokens of one sequence as rows of one matrix, and reads that head's keys once for all of them, KEYS at a
+time, each from the block that the table says. With splits, several programs share a tile's keys and leave partial
+results that merge.py adds up.
+
+Keys and values of 8 bits are widened before each product; their scales multiply scores and weights, static ones all
+scores and the result. Rows without any key give zeros.
+"""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from loraplex.lora.kernels.matrix import multiply
+
+from .places import find_sequence, see_keys, split_keys
+from .stored import unpack_scales, widen
+
+LOWEST: Final = tl.constexpr(-1e30)
+"""Stands for no score yet; finite, so that differences stay numbers."""
+LOG2_E: Final = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit(do_not_specialize=["sequences", "tokens", "width"])
+def attend(
+    output: tl.tensor, sums: tl.tensor, states: tl.tensor, query: tl.tensor,
+    key: tl.tensor, value: tl.tensor, scales: tl.tensor, static: tl.tensor,
+    blocks: tl.tensor, starts: tl.tensor, lengths: tl.tensor, sequences: tl.tensor, tokens: tl.tensor, width: tl.tensor,
+    SCALE: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, WORTH: tl.constexpr,
+    SCALED: tl.constexpr, STATIC: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr,
+    PADDED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
+    SEARCHED: tl.constexpr, LEAST_SPLIT: tl.constexpr, WIDE: tl.constexpr, CHAINED: tl.constexpr,
+) -> None:  # fmt: skip
+    """Grid (tiles, G, splits), all static bounds. output, query [T, H, D]; sums [splits, T, H, D] and states
+    [splits, T, H, 2] float32, of tiles whose keys are split alone; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK]
+    uint32, a pair each; static [2, G]; blocks [S, width]; starts [S + 1]; lengths [S]. WORTH: what a stored number is
+    multiplied by. SOFT_CAP and WINDOW: 0 for none. WIDE: places in the cache take 64 bits."""
+    tile, head, split = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if CHAINED:
+        tl.extra.cuda.gdc_launch_dependents()
+    QUERIES: tl.constexpr = ROWS // GROUP
+    sequence = find_sequence(starts, sequences, tile, QUERIES, SEARCHED)
+    begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
+    first = begin + (tile - begin // QUERIES - sequence) * QUERIES
+    if first >= end:
+        return
+    last = min(first + QUERIES, end)
+    offset = tl.load(lengths + sequence) - end
+    first_key, last_key = see_keys(offset + first, offset + last - 1, WINDOW)
+    first_tile, each, used = split_keys(first_key, last_key, tl.num_programs(2), KEYS, LEAST_SPLIT)
+    if split >= max(used, 1):
+        return
+
+    row, lanes = tl.arange(0, ROWS), tl.arange(0, PADDED)
+    token = first + row // GROUP
+    live = (token < last) & (row < QUERIES * GROUP)
+    inner = (lanes < SIZE) | (SIZE == PADDED)
+    heads = token * (KV_HEADS * GROUP) + head * GROUP + row % GROUP
+    places = heads[:, None].to(tl.int64) * SIZE + lanes[None, :]
+    q = tl.load(query + places, mask=live[:, None] & inner[None, :], other=0.0)
+    factor: tl.constexpr = SCALE * WORTH * (1.0 if SOFT_CAP > 0 else LOG2_E)
+    score_factor = (tl.load(static + head) if STATIC else 1.0) * factor
+    narrow: tl.constexpr = key.dtype.element_ty.primitive_bitwidth == 8 and q.dtype.primitive_bitwidth == 16
+    weight_dtype: tl.constexpr = tl.bfloat16 if narrow else q.dtype
+    table = blocks + sequence.to(tl.int64) * width
+    top = tl.full((ROWS,), LOWEST, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    result = tl.zeros((ROWS, PADDED), tl.float32)
+
+    start = first_tile + split * each
+    steps = min((last_key + KEYS - 1) // KEYS - start, each)
+    following = start * KEYS + tl.arange(0, KEYS)
+    block = tl.load(table + following // BLOCK, mask=following < last_key, other=0)
+    for step in tl.range(0, steps, num_stages=STAGES):  # from 0, else triton does not see that rows are contiguous
+        position = (start + step) * KEYS + tl.arange(0, KEYS)
+        known = (position >= first_key) & (position < last_key)
+        line = (block.to(tl.int64) if WIDE else block) * KV_HEADS + head
+        following = position + KEYS
+        block = tl.load(table + following // BLOCK, mask=following < last_key, other=0)
+        slot = line * BLOCK + position % BLOCK
+        k = tl.load(key + slot[None, :] * SIZE + lanes[:, None], mask=known[None, :] & inner[:, None], other=0)
+        v = tl.load(value + slot[:, None] * SIZE + lanes[None, :], mask=known[:, None] & inner[None, :], other=0)
+        score = multiply(q, widen(k, q.dtype, FORMAT), tl.zeros((ROWS, KEYS), tl.float32)) * score_factor
+        if SCALED:
+            key_scale, value_scale = unpack_scales(tl.load(scales + slot, mask=known, other=0))
+            score *= key_scale[None, :]
+        if SOFT_CAP > 0:
+            score = cap(score, SOFT_CAP) * LOG2_E
+        distance = (offset + token)[:, None] - position[None, :]
+        seen = (distance >= 0) & (distance < WINDOW) if WINDOW else distance >= 0
+        score = tl.where(seen, score, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight = tl.exp2(score - higher[:, None])
+        less = tl.exp2(top - higher)
+        total = total * less + tl.sum(weight, 1)
+        if SCALED:
+            weight *= value_scale[None, :]
+        result = multiply(weight.to(weight_dtype), widen(v, weight_dtype, FORMAT), result * less[:, None])
+        top = higher
+
+    result *= (tl.load(static + KV_HEADS + head) if STATIC else 1.0) * WORTH
+    inside = live[:, None] & inner[None, :]
+    if used > 1:
+        parts = (split * tokens).to(tl.int64) * (KV_HEADS * GROUP)
+        tl.store(sums + parts * SIZE + places, result, mask=inside)
+        tl.store(states + (parts + heads) * 2, top, mask=live)
+        tl.store(states + (parts + heads) * 2 + 1, total, mask=live)
+    else:
+        result /= tl.where(total == 0.0, 1.0, total)[:, None]
+        tl.store(output + places, result.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def cap(score: tl.tensor, SOFT_CAP: tl.constexpr) -> tl.tensor:
+    """SOFT_CAP * tanh(score / SOFT_CAP)"""
+    return SOFT_CAP - 2.0 * SOFT_CAP / (1.0 + tl.exp2(score * (2.0 * LOG2_E / SOFT_CAP)))

@@ -1,0 +1,153 @@
+"""The launches of the kernels beside this file: one layer's cache, one step's tensors."""
+
+from functools import cache
+from typing import Final, NamedTuple
+
+import torch
+import triton
+
+from .attend import attend
+from .merge import merge
+from .tiles import (
+    LEAST_SPLIT,
+    LEAST_STORE_ROWS,
+    SEARCHED,
+    STORE_PAIRS,
+    WIDE_NUMBERS,
+    bound_tiles,
+    choose_tile,
+    count_splits,
+    pad_head,
+)
+from .write import rotate_and_write
+
+FLOAT, INTEGER8, E4M3, E5M2, NATIVE_E4M3 = range(5)
+"""As in stored.py."""
+FORMATS: Final = {torch.int8: INTEGER8, torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
+LARGEST: Final = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+E4M3_WORTH: Final = 256.0
+"""What a number that was widened from the bytes of float8_e4m3fn is multiplied by."""
+
+
+class LayerCache(NamedTuple):
+    key: torch.Tensor
+    """[N, G, block size, D]; `value` alike."""
+    value: torch.Tensor
+    scales: torch.Tensor
+    """[N, G, block size, 2] bfloat16, of a key and of its value; no elements where there are none"""
+    static: torch.Tensor
+    """[2, G] float32; no elements where there are none"""
+
+
+class Head(NamedTuple):
+    """What all heads of a layer have in common."""
+
+    scale: float
+    soft_cap: float
+    """0: none; `window` alike."""
+    window: int
+
+
+class Partials(NamedTuple):
+    """Room for partial results, tiles.partial_rows tokens of them."""
+
+    sums: torch.Tensor
+    """[rows, H, D] float32"""
+    states: torch.Tensor
+    """[rows, H, 2] float32, largest score and sum of weights"""
+
+
+class Turn(NamedTuple):
+    """As in Rotary of backend.py."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
+    eps: float
+
+
+def attend_paged(
+    output: torch.Tensor, query: torch.Tensor, layer: LayerCache, head: Head, partials: Partials,
+    blocks: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor,
+) -> None:  # fmt: skip
+    """query, output [T, H, D], contiguous; blocks [S, P], starts [S + 1], lengths [S], all int32, as in Batch. Rows of
+    no sequence are left alone, those that see no key become zeros.
+
+    What a captured launch takes from the shapes holds for any lengths, and any starts within T. Runs of the same
+    shapes give the same bits.
+    """
+    (tokens, heads, size), (sequences, width) = query.shape, blocks.shape
+    _, kv_heads, block, _ = layer.key.shape
+    assert query.is_contiguous() and output.is_contiguous() and blocks.is_contiguous()
+    modern = _is_modern(query.device)
+    tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, modern)
+    queries = tile.rows // (heads // kv_heads)
+    tiles = bound_tiles(tokens, sequences, queries)
+    splits = count_splits(tokens, sequences, tiles * kv_heads, width * block)
+    assert splits == 1 or splits * tokens <= len(partials.sums)
+    chained = splits > 1 and modern
+    stored = FORMATS.get(layer.key.dtype, FLOAT)
+    if stored == E4M3 and _has_float8(query.device):
+        stored = NATIVE_E4M3
+    key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
+    shared = {
+        "WINDOW": head.window, "SIZE": size, "PADDED": pad_head(size), "KEYS": tile.keys, "SEARCHED": SEARCHED,
+        "LEAST_SPLIT": LEAST_SPLIT, "CHAINED": chained, "enable_fp_fusion": True,
+    }  # fmt: skip
+    attend[tiles, kv_heads, splits](
+        output, *partials, query, key, value, layer.scales.view(torch.uint32), layer.static, blocks, starts, lengths,
+        sequences, tokens, width, SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
+        WORTH=E4M3_WORTH if stored == E4M3 else 1.0, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
+        KV_HEADS=kv_heads, GROUP=heads // kv_heads, BLOCK=block, ROWS=tile.rows, STAGES=tile.stages,
+        WIDE=layer.key.numel() >= WIDE_NUMBERS, num_warps=tile.warps, num_stages=tile.stages, **shared,
+    )  # fmt: skip
+    if splits > 1:
+        merge[tokens, heads](
+            output, *partials, starts, lengths, sequences, tokens, splits, HEADS=heads, QUERIES=queries,
+            PARTS=triton.next_power_of_2(splits), launch_pdl=chained, **shared,
+        )  # fmt: skip
+
+
+def write_heads(
+    query: torch.Tensor, heads: torch.Tensor, layer: LayerCache, turn: Turn | None, positions: torch.Tensor,
+    slots: torch.Tensor, clipped: torch.Tensor | None,
+) -> None:  # fmt: skip
+    """heads [T, H + 2 G, D], contiguous: the first H to query [T, H, D], keys and values to slots [T] of the cache;
+    without `turn` as they are. clipped [T] int64 with static scales: how many numbers of a token they clip, NOT_FINITE
+    of write.py where one is not finite. A token whose slot is negative is not written and clips nothing."""
+    tokens, query_heads, size = query.shape
+    _, kv_heads, block, _ = layer.key.shape
+    assert heads.is_contiguous() and query.is_contiguous() and size % 2 == 0
+    rows = max(LEAST_STORE_ROWS, triton.next_power_of_2(2 * kv_heads))
+    lanes = triton.next_power_of_2(size // 2)
+    stored = FORMATS.get(layer.key.dtype, FLOAT)
+    key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
+    cos, sin, query_norm, key_norm, eps = turn or (layer.static, layer.static, None, None, 0.0)
+    none = layer.static
+    if tokens:
+        rotate_and_write[tokens, 1 + -(-query_heads // rows)](
+            query, heads, key, value, layer.scales, layer.static, none if clipped is None else clipped, positions,
+            slots, cos, sin, none if query_norm is None else query_norm, none if key_norm is None else key_norm,
+            HEADS=query_heads, KV_HEADS=kv_heads, SIZE=size, BLOCK=block, ROWS=rows, LANES=lanes,
+            ROTATED=turn is not None, NORMED=key_norm is not None, EPS=eps, FORMAT=stored,
+            LARGEST=LARGEST.get(layer.key.dtype, 0.0), STATIC=layer.static.numel() > 0,
+            num_warps=min(16, max(1, rows * lanes // STORE_PAIRS)), enable_fp_fusion=True,
+        )  # fmt: skip
+
+
+def _bytes(part: torch.Tensor) -> torch.Tensor:
+    return part.view(torch.uint8)
+
+
+@cache
+def _is_modern(device: torch.device) -> bool:
+    """Whether matrix units read shared memory, and a kernel may begin while the one before still runs (programmatic
+    dependent launch)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@cache
+def _has_float8(device: torch.device) -> bool:
+    """Whether the device converts float8_e4m3fn by itself."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)

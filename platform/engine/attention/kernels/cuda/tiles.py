@@ -1,0 +1,82 @@
+"""Tile sizes of the CUDA attention and what follows from them. Numbers only: no triton is imported.
+
+Chosen by counting bytes, registers and programs of an H100; not measured.
+"""
+
+from typing import Final, NamedTuple
+
+FEWEST_ROWS: Final = 16
+"""The height of one tile of the matrix units."""
+MOST_DECODE_ROWS: Final = 32
+FEW_BYTES: Final = 8 << 10
+"""Of keys in one step of a decode: four steps of keys and values on their way leave room for three programs."""
+MANY_PROGRAMS: Final = 256
+"""Programs that fill a device: with fewer, the keys of a tile are split; with more, tiles grow."""
+MOST_SPLITS: Final = 64
+MIXED_SPLITS: Final = 4
+"""At least, where prefills and decodes share a step: a long decode would outlast the tiles of the prefills."""
+LEAST_SPLIT: Final = 256
+"""Tokens of one split at least."""
+PARTIAL_TOKENS: Final = 2048
+"""Tokens times splits of one step: a bound on the memory for partial results."""
+WIDE_NUMBERS: Final = 1 << 31
+"""Numbers of a layer's keys from which on their places take 64 bits."""
+SEARCHED: Final = 128
+"""Sequences that one step of the search for a tile's sequence looks at."""
+LEAST_STORE_ROWS: Final = 8
+STORE_PAIRS: Final = 256
+"""Pairs of numbers that rope turns, of one warp."""
+
+
+class Tile(NamedTuple):
+    """What one program of `attend` owns: rows are (token, head of the group)."""
+
+    rows: int
+    keys: int
+    """Of one softmax step, whatever the cache's block size."""
+    warps: int
+    stages: int
+    """Steps of keys and values that are in memory of the multiprocessor at a time."""
+
+
+def choose_tile(
+    tokens: int, sequences: int, heads: int, kv_heads: int, head_dim: int, item_size: int, modern: bool
+) -> Tile:
+    """By the shapes of the step alone; item_size: bytes of a number in the cache; modern: the matrix units read their
+    operands from shared memory (sm_90 and later), which leaves registers for larger tiles."""
+    group, padded = heads // kv_heads, pad_head(head_dim)
+    fewest = max(FEWEST_ROWS, _next_power(group))
+    if fewest <= MOST_DECODE_ROWS and tokens <= sequences * (fewest // group):
+        return Tile(fewest, min(128, max(16, FEW_BYTES // (padded * item_size))), warps=4, stages=4)
+    if padded > 128:
+        return Tile(max(64 if modern else 32, fewest), 32, warps=8, stages=2)
+    if tokens * heads >= 128 * MANY_PROGRAMS or fewest > 64:
+        return Tile(max(128, fewest), 64 if modern else 32, warps=8, stages=2)
+    return Tile(64, 64, warps=4 if modern else 8, stages=2)
+
+
+def bound_tiles(tokens: int, sequences: int, queries: int) -> int:
+    """Tiles of up to `queries` queries that hold `tokens` tokens, numbered as `find_sequence` of places.py does."""
+    return tokens // queries + sequences
+
+
+def count_splits(tokens: int, sequences: int, programs: int, most_length: int) -> int:
+    """Programs that share the keys of a tile, where there are `programs` without splits and contexts of at most
+    `most_length` tokens: by shapes alone, so that a captured launch replays right with any contexts."""
+    useful = min(MOST_SPLITS, most_length // LEAST_SPLIT, PARTIAL_TOKENS // tokens)
+    wanted = max(-(-MANY_PROGRAMS // programs), MIXED_SPLITS if tokens > sequences else 1)
+    return max(1, min(useful, wanted))
+
+
+def partial_rows(most_tokens: int) -> int:
+    """Tokens times splits that any step of up to `most_tokens` tokens needs room for."""
+    return min(PARTIAL_TOKENS, MOST_SPLITS * most_tokens)
+
+
+def pad_head(head_dim: int) -> int:
+    """Columns of a tile for heads of `head_dim`."""
+    return max(16, _next_power(head_dim))
+
+
+def _next_power(number: int) -> int:
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,98 @@
+"""Norm, rope and the write to the paged cache of one step's keys and values, queries rotated on the way (triton)."""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from .stored import FLOAT, encode, scale_above
+
+NOT_FINITE: Final = tl.constexpr(-(1 << 40))
+"""So low that no count of clipped numbers makes up for it."""
+
+
+@triton.jit
+def rotate_and_write(
+    query: tl.tensor, heads: tl.tensor, key: tl.tensor, value: tl.tensor, scales: tl.tensor, static: tl.tensor,
+    clipped: tl.tensor, positions: tl.tensor, slots: tl.tensor, cos: tl.tensor, sin: tl.tensor,
+    query_norm: tl.tensor, key_norm: tl.tensor,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    LANES: tl.constexpr, ROTATED: tl.constexpr, NORMED: tl.constexpr, EPS: tl.constexpr, FORMAT: tl.constexpr,
+    LARGEST: tl.constexpr, STATIC: tl.constexpr,
+) -> None:  # fmt: skip
+    """Grid (T, 1 + blocks of ROWS query heads): the first program of a token has its keys and values. query [T, H, D];
+    heads [T, H + 2 G, D], of query, keys and values; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK, 2] bfloat16;
+    static [2, G]; clipped [T] int64; cos, sin [positions, D / 2]. A token whose slot is negative is not written.
+    LANES: half a head, padded to a power of two."""
+    token, program = tl.program_id(0), tl.program_id(1)
+    row, lanes = tl.arange(0, ROWS)[:, None], tl.arange(0, LANES)[None, :]
+    HALF: tl.constexpr = SIZE // 2
+    inner = lanes < HALF
+    head = tl.where(program == 0, HEADS + row, (program - 1) * ROWS + row)
+    live = head < tl.where(program == 0, HEADS + 2 * KV_HEADS, HEADS)
+    inside = live & inner
+    source = heads + (token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head) * SIZE + lanes
+    first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(source + HALF, mask=inside, other=0.0).to(tl.float32)
+    if ROTATED:
+        turned = inside & (head < HEADS + KV_HEADS)
+        if NORMED:
+            squares = tl.sum(first * first + second * second, 1)[:, None]
+            factor = 1.0 / tl.sqrt_rn(squares / SIZE + EPS)
+            norm = key_norm
+            if program > 0:
+                norm = query_norm
+            first = tl.where(turned, first * factor * tl.load(norm + lanes, mask=inner, other=0.0), first)
+            second = tl.where(turned, second * factor * tl.load(norm + HALF + lanes, mask=inner, other=0.0), second)
+        place = tl.load(positions + token) * HALF + lanes
+        cosine = tl.where(turned, tl.load(cos + place, mask=inner, other=1.0), 1.0)
+        sine = tl.where(turned, tl.load(sin + place, mask=inner, other=0.0), 0.0)
+        first, second = first * cosine - second * sine, second * cosine + first * sine
+    if program > 0:
+        target = query + (token.to(tl.int64) * HEADS + head) * SIZE + lanes
+        tl.store(target, first.to(query.dtype.element_ty), mask=inside)
+        tl.store(target + HALF, second.to(query.dtype.element_ty), mask=inside)
+        return
+
+    slot = tl.load(slots + token)
+    written = tl.where(live, slot, -1) >= 0
+    is_value = head >= HEADS + KV_HEADS
+    kv_head = head - HEADS - tl.where(is_value, KV_HEADS, 0)
+    line = slot // BLOCK * KV_HEADS + kv_head
+    if FORMAT == FLOAT:
+        first_stored, second_stored = first.to(key.dtype.element_ty), second.to(key.dtype.element_ty)
+    else:
+        if STATIC:
+            scale = tl.load(static + head - HEADS, mask=live, other=1.0)
+            beyond = count_beyond(first, scale, LARGEST) + count_beyond(second, scale, LARGEST)
+            number = tl.where(beyond < 0, NOT_FINITE, beyond.to(tl.int64))
+            tl.store(clipped + token, tl.where(slot >= 0, number, 0))
+        else:
+            largest = tl.maximum(magnitude_bits(first), magnitude_bits(second))
+            scale = scale_above(tl.max(largest, 1).to(tl.float32, bitcast=True), LARGEST)[:, None]
+            places = scales + (line * BLOCK + slot % BLOCK) * 2 + is_value.to(tl.int64)
+            tl.store(places, scale.to(tl.bfloat16), mask=written)
+        divisor = tl.where(scale == 0.0, 1.0, scale)
+        first_stored = encode(tl.clamp(tl.div_rn(first, divisor), -LARGEST, LARGEST), FORMAT)
+        second_stored = encode(tl.clamp(tl.div_rn(second, divisor), -LARGEST, LARGEST), FORMAT)
+    target = (line * BLOCK + slot % BLOCK) * SIZE + lanes
+    keys, values = (head < HEADS + KV_HEADS) & inner & written, is_value & inner & written
+    tl.store(key + target, first_stored, mask=keys)
+    tl.store(key + target + HALF, second_stored, mask=keys)
+    tl.store(value + target, first_stored, mask=values)
+    tl.store(value + target + HALF, second_stored, mask=values)
+
+
+@triton.jit
+def magnitude_bits(numbers: tl.tensor) -> tl.tensor:
+    """int32 that are in order as the magnitudes are, NaN above all."""
+    return numbers.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def count_beyond(numbers: tl.tensor, scale: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
+    """How many numbers the scale clips; far below zero where one is not finite."""
+    magnitudes = tl.abs(numbers)
+    clipped = (tl.div_rn(magnitudes, scale) > LARGEST).to(tl.int32)
+    broken = tl.where(magnitudes < float("inf"), 0, 1)
+    return tl.where(tl.max(tl.max(broken, 1), 0) > 0, -(1 << 30), tl.sum(tl.sum(clipped, 1), 0))

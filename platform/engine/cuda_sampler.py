@@ -1,0 +1,128 @@
+"""CudaSampler: logits to token ids and log-probabilities where the logits are; the host waits for nothing."""
+
+from typing import Final
+
+import numpy as np
+import torch
+
+from .cuda_sampled import PendingLogprobs, PendingSample
+from .cuda_sampler_rows import RowLines
+from .kernels.cuda.sampling.launch import describe, sample, with_logits
+from .kernels.cuda.sampling.layout import (
+    FAILED,
+    GREEDY,
+    IDLE,
+    RECORD,
+    TOKEN,
+    RowParameters,
+    make_buffers,
+    make_shape,
+)  # fmt: skip
+from .sampling import MAX_LOGPROBS
+from .sampling_state import SampleRow
+
+MODE: Final = RowParameters._fields.index("mode")
+POSITION: Final = RowParameters._fields.index("position")
+LOGPROBS: Final = RowParameters._fields.index("logprobs")
+
+
+class CudaSampler:
+    """Samples steps of up to `rows` rows and `vocab_size` tokens, token for token as `Sampler` does.
+
+    Sums of weights are exact here and float64 there, and e^x differs by a unit or two in the last place of float32. So
+    the two part only where the uniform number, top-p's share or min-p falls that close, about 1e-7 of the mass, to the
+    border between two tokens; logits that are equal are no such border. Tokens with less than 2^-44 of the most likely
+    one's weight are never drawn.
+
+    A row's edits of logits (bias, allowed and blocked tokens, counts for penalties) are lines of tables on the device,
+    8 bytes a token of the vocabulary, written when the row is first seen. Counts are dense, so that a drawn token is
+    counted by one addition on the device, wherever it is, while the host does not know it yet.
+
+    On a CPU the kernels need triton's interpreter.
+    """
+
+    def __init__(self, rows: int, vocab_size: int, device: torch.device) -> None:
+        self._shape = make_shape(rows, vocab_size, MAX_LOGPROBS)
+        self._buffers = make_buffers(self._shape, rows, device)
+        self._lines = RowLines(self._buffers, rows)
+        self._side = _stream(device) if device.type == "cuda" else None
+        self._copied: torch.cuda.Event | None = None
+
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """[rows] int32 on the device, always the same memory: the tokens of the last step, 0 for a failed row."""
+        return self._buffers.results[TOKEN]
+
+    def sample(self, logits: torch.Tensor, rows: list[SampleRow]) -> PendingSample:
+        """logits [R, V], one row for each of `rows`, each of them once. Further rows of the logits are left alone.
+
+        A row that comes again one position later has counted its last token itself: its list of output tokens may lag
+        behind by what is on its way. At any other position it is read anew.
+        """
+        assert len(rows) <= len(logits)
+        draws, logprobs = self.prepare(rows)
+        self.launch(logits, draws=draws, logprobs=logprobs)
+        return self.fetch([row.logprobs for row in rows])
+
+    def prepare(self, rows: list[SampleRow]) -> tuple[bool, bool]:
+        """Copy the rows' parameters to the device. Whether any row is drawn, and whether any is described."""
+        assert len(rows) <= self._shape.rows
+        records = self._lines.records(rows)
+        records[:, POSITION] = [row.position for row in rows]
+        self._upload(records)
+        return bool((records[:, MODE] > GREEDY).any()), bool((records[:, LOGPROBS] >= 0).any())
+
+    def launch(self, logits: torch.Tensor, *, draws: bool = True, logprobs: bool = True) -> None:
+        """The kernels alone, for the parameters that were prepared last: what a CUDA graph captures."""
+        sample(with_logits(self._buffers, logits, self._shape), self._shape, draws=draws, logprobs=logprobs)
+
+    def fetch(self, counts: list[int | None]) -> PendingSample:
+        """Begin to copy the results of the last launch to the host, beside what the device does next. counts: each
+        row's `logprobs`."""
+        results = self._buffers.results
+        host = self._pinned(results.shape, torch.int32)
+        if self._side is None:
+            host.copy_(results)
+        else:
+            self._side.wait_stream(torch.cuda.current_stream(results.device))
+            with torch.cuda.stream(self._side):
+                host.copy_(results, non_blocking=True)
+                self._copied = self._side.record_event()
+        return PendingSample(self.token_ids[: len(counts)], host, self._copied, counts)
+
+    def prompt_logprobs(self, logits: torch.Tensor, token_ids: list[int], count: int) -> PendingLogprobs:
+        """logits [N, V] of N prompt positions and the N tokens that follow them -> one entry each."""
+        rows = self._shape.rows
+        return PendingLogprobs(
+            [
+                self._describe(logits[first : first + rows], token_ids[first : first + rows], count)
+                for first in range(0, len(token_ids), rows)
+            ]
+        )
+
+    def _describe(self, logits: torch.Tensor, token_ids: list[int], count: int) -> PendingSample:
+        records = np.zeros((len(token_ids), RECORD), np.int64)
+        records[:, LOGPROBS] = count
+        self._upload(records)
+        results = self._pinned(torch.Size([2, len(token_ids)]), torch.int32)
+        results[TOKEN], results[FAILED] = torch.tensor(token_ids), 0
+        self._buffers.results[:2, : len(token_ids)].copy_(results, non_blocking=True)
+        describe(with_logits(self._buffers, logits, self._shape), self._shape)
+        return self.fetch([count] * len(token_ids))
+
+    def _upload(self, records: np.ndarray) -> None:
+        """One copy of all parameters; rows past the records are idle. What is launched next may write results."""
+        pinned = self._pinned(self._buffers.parameters.shape, torch.int64)
+        host = pinned.numpy()
+        host[: len(records)], host[len(records) :, MODE] = records, IDLE
+        self._buffers.parameters.copy_(pinned, non_blocking=True)
+        if self._copied is not None:
+            torch.cuda.current_stream(self._buffers.results.device).wait_event(self._copied)
+
+    def _pinned(self, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """From torch's cache of pinned memory, which gives a piece again only when all copies of it are done."""
+        return torch.empty(size, dtype=dtype, pin_memory=self._side is not None)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,0 +1,1 @@
+"""CUDA kernels of the decoder (triton) that are neither attention, LoRA nor linear: norm, gate, embedding, sampling."""

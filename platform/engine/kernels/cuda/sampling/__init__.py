@@ -1,0 +1,1 @@
+"""Drawing tokens on the device (triton): the loops of engine/cuda_sampler.py."""

@@ -1,0 +1,53 @@
+"""Launches of one step's sampling: nothing is allocated, copied or waited for, so a CUDA graph can hold them."""
+
+import torch
+import triton
+
+from .decide import decide
+from .describe import merge, rank
+from .gather import gather
+from .layout import Buffers, Shape
+from .weigh import survey, weigh
+
+SEARCH_WARPS = 8
+"""Of the program that looks through a row's candidates again and again."""
+
+
+def with_logits(buffers: Buffers, logits: torch.Tensor, shape: Shape) -> Buffers:
+    """logits [R, V] of any float dtype, a row's tokens side by side."""
+    rows, vocabulary = logits.shape
+    assert logits.stride(1) == 1 and rows <= shape.rows and vocabulary <= shape.chunk * shape.chunks
+    assert vocabulary <= shape.width
+    return buffers._replace(logits=logits, vocabulary=vocabulary, stride=logits.stride(0))
+
+
+def sample(buffers: Buffers, shape: Shape, *, draws: bool, logprobs: bool) -> None:
+    """Tokens, failures and log-probabilities of all rows of the logits, by their parameters.
+
+    draws and logprobs: whether a row is drawn or described; False leaves the launches for that out.
+    """
+    rows, chunks = _grid(buffers, shape)
+    survey[rows, chunks](buffers, shape, enable_fp_fusion=False)
+    if draws:
+        weigh[rows, chunks](buffers, shape, enable_fp_fusion=False)
+        gather[rows, chunks](buffers, shape, enable_fp_fusion=False)
+    decide[(rows,)](buffers, shape, num_warps=SEARCH_WARPS, enable_fp_fusion=False)
+    if logprobs:
+        _describe(buffers, shape)
+
+
+def describe(buffers: Buffers, shape: Shape) -> None:
+    """Log-probabilities of the tokens that the results hold already."""
+    rows, chunks = _grid(buffers, shape)
+    survey[rows, chunks](buffers, shape, enable_fp_fusion=False)
+    _describe(buffers, shape)
+
+
+def _describe(buffers: Buffers, shape: Shape) -> None:
+    rows, chunks = _grid(buffers, shape)
+    rank[rows, chunks](buffers, shape, enable_fp_fusion=False)
+    merge[(rows,)](buffers, shape, enable_fp_fusion=False)
+
+
+def _grid(buffers: Buffers, shape: Shape) -> tuple[int, int]:
+    return len(buffers.logits), triton.cdiv(buffers.vocabulary, shape.chunk)

@@ -1,0 +1,130 @@
+"""The CUDA attention as the launcher has it compiled, for devices that are not here: no spills, loads ahead of use."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from triton.runtime import driver
+
+from loraplex.engine.attention.kernels.cuda import launch
+from loraplex.engine.attention.kernels.cuda.tiles import PARTIAL_TOKENS, choose_tile
+from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
+
+BF16, E4M3, E5M2, INT8 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
+HEADS, KV_HEADS, BLOCK = 32, 8, 16
+DECODE, SHORT, LONG = (64, 64), (256, 2), (2048, 2)
+"""Tokens and sequences of a step."""
+CASES = [(architecture, dtype, 128, DECODE) for architecture in SHARED_MEMORY for dtype in (BF16, E4M3)]
+CASES += [(architecture, BF16, 128, LONG) for architecture in SHARED_MEMORY]
+CASES += [(90, BF16, 128, SHORT), (90, BF16, 80, SHORT), (90, E4M3, 128, SHORT), (90, E4M3, 64, LONG)]
+CASES += [(80, INT8, 128, SHORT), (80, INT8, 256, LONG), (90, BF16, 256, LONG), (90, E5M2, 96, DECODE)]
+MATRIX_UNITS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", None)
+    kernels = {name: CompileOnly(getattr(launch, name)) for name in ("attend", "merge", "rotate_and_write")}
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(launch, name, kernel)
+    return kernels
+
+
+def compile_for(architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.set_active(AbsentDevice(architecture))
+    monkeypatch.setattr(launch, "_is_modern", lambda device: architecture >= 90)
+    monkeypatch.setattr(launch, "_has_float8", lambda device: architecture >= 89)
+
+
+def empty_layer(dtype: torch.dtype, size: int) -> launch.LayerCache:
+    key, value = torch.empty(2, 4, KV_HEADS, BLOCK, size).to(dtype)
+    scaled = 4 if dtype in launch.FORMATS else 0
+    return launch.LayerCache(key, value, torch.empty(scaled, KV_HEADS, BLOCK, 2, dtype=BF16), torch.empty(0))
+
+
+def attend(dtype: torch.dtype, size: int, tokens: int, sequences: int, blocks: int = 512, window: int = 0) -> None:
+    query = torch.empty(tokens, HEADS, size, dtype=BF16)
+    partials = launch.Partials(*(torch.empty(PARTIAL_TOKENS, HEADS, width) for width in (size, 2)))
+    table, starts = torch.empty(sequences, blocks, dtype=torch.int32), torch.empty(sequences + 1, dtype=torch.int32)
+    head = launch.Head(size**-0.5, 0.0, window)
+    launch.attend_paged(query, query, empty_layer(dtype, size), head, partials, table, starts, starts[1:].clone())
+
+
+@pytest.mark.parametrize(("architecture", "dtype", "size", "step"), CASES, ids=str)
+def test_no_spills_and_loads_ahead_of_their_use(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, size: int, step: tuple[int, int],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    compile_for(architecture, monkeypatch)
+    attend(dtype, size, *step)
+    kernel = kernels["attend"].compiled[0]
+    used, ptx, shared = resources(kernel.asm["cubin"], tmp_path), kernel.asm["ptx"], kernel.metadata.shared
+    assert used["STACK"] == used["LOCAL"] == 0
+    decodes = step == DECODE
+    programs = (2 if architecture == 80 or used["REG"] > 168 else 3) if decodes else 1
+    assert programs * shared <= SHARED_MEMORY[architecture]
+    assert programs * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
+    assert (MATRIX_UNITS[80] if decodes else MATRIX_UNITS[architecture]) in ptx
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global .*, (0x\w+), ", ptx)
+    rows = [copy for copy in copies if int(copy, 16) >= 8]
+    assert len(rows) >= (24 if decodes else 4) and "cp.async.wait_group" in ptx
+    scales = len(copies) - len(rows)
+    assert (scales > 0) == (dtype in launch.FORMATS), "scales come ahead of their use, too"
+    tile = choose_tile(*step, HEADS, KV_HEADS, size, dtype.itemsize, architecture >= 90)
+    buffers = (tile.stages - 1) * 2 * tile.keys * 2 ** (size - 1).bit_length() * dtype.itemsize
+    assert not decodes or shared >= buffers, "all steps but the one in use are on their way"
+    assert ("cvt.rn.f16x2.e4m3x2" in ptx) == (dtype == E4M3 and architecture >= 90)
+
+
+def test_a_cache_that_needs_64_bits_for_places(
+    kernels: dict[str, CompileOnly], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_for(90, monkeypatch)
+    monkeypatch.setattr(launch, "WIDE_NUMBERS", 0)
+    attend(E4M3, 128, *DECODE)
+    kernel = kernels["attend"].compiled[0]
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0
+    assert len(re.findall(r"cp\.async\.c[ag]\.shared\.global .*, 0x(?:10|8), ", kernel.asm["ptx"])) >= 24
+
+
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_merging_begins_while_attention_runs(
+    kernels: dict[str, CompileOnly], architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_for(architecture, monkeypatch)
+    attend(BF16, 128, 1, 1, blocks=8192)
+    attention, merge = kernels["attend"].compiled[0], kernels["merge"].compiled[0]
+    used = resources(merge.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0 and "ld.global.v4" in merge.asm["ptx"]
+    assert ("griddepcontrol.launch_dependents" in attention.asm["ptx"]) == (architecture >= 90)
+    assert ("griddepcontrol.wait" in merge.asm["ptx"]) == (architecture >= 90)
+    assert merge.metadata.launch_pdl == (architecture >= 90) and not attention.metadata.launch_pdl
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), [(80, E4M3), (90, BF16), (100, INT8)], ids=str)
+def test_writing_holds_a_token_in_registers(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    compile_for(architecture, monkeypatch)
+    table, norm, place = torch.empty(4096, 64), torch.empty(128), torch.empty(64, dtype=torch.int64)
+    turn = launch.Turn(table, table, norm, norm, 1e-6)
+    query, heads = (torch.empty(64, count, 128, dtype=BF16) for count in (HEADS, HEADS + 2 * KV_HEADS))
+    launch.write_heads(query, heads, empty_layer(dtype, 128), turn, place, place, None)
+    kernel = kernels["rotate_and_write"].compiled[0]
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0
+    assert "ld.global.v4" in kernel.asm["ptx"] and "st.global.v" in kernel.asm["ptx"]
+
+
+def test_neither_tokens_nor_contexts_compile_anew(
+    kernels: dict[str, CompileOnly], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_for(80, monkeypatch)
+    for tokens, blocks in ((1, 1000), (2, 1024), (16, 8192), (17, 600)):
+        attend(BF16, 64, tokens, tokens, blocks)
+    assert len(kernels["attend"].compiled) == len(kernels["merge"].compiled) == 4
+    assert len({id(kernel) for kernel in kernels["attend"].compiled}) == 1

@@ -1,0 +1,48 @@
+"""The sampling kernels as the launcher has them compiled, for devices that are not here: no spills, wide loads."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from triton.runtime import driver
+
+from loraplex.engine.kernels.cuda.sampling import launch
+from loraplex.engine.kernels.cuda.sampling.layout import make_buffers, make_shape
+from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly
+
+from .test_triton_compiles import check_resources
+
+VOCABULARY = 151936
+"""Of Qwen2.5."""
+NAMES = ("survey", "weigh", "gather", "decide", "rank", "merge")
+READ_ROWS = {"survey", "weigh", "gather", "rank"}
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", None)
+    kernels = {name: CompileOnly(getattr(launch, name)) for name in NAMES}
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(launch, name, kernel)
+    return kernels
+
+
+def run(architecture: int, dtype: torch.dtype, rows: int = 3, vocabulary: int = VOCABULARY) -> None:
+    driver.set_active(AbsentDevice(architecture))
+    shape = make_shape(8, VOCABULARY, 20)
+    buffers = make_buffers(shape, 1, torch.device("cpu"))
+    logits = torch.empty(rows, VOCABULARY, dtype=dtype)[:, :vocabulary]
+    launch.sample(launch.with_logits(buffers, logits, shape), shape, draws=True, logprobs=True)
+
+
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_no_spills_loads_of_16_bytes_and_one_compilation_for_all_steps(
+    kernels: dict[str, CompileOnly], architecture: int, tmp_path: Path
+) -> None:
+    for rows, vocabulary in ((1, VOCABULARY), (8, VOCABULARY - 16), (3, 4096)):
+        run(architecture, torch.float32 if architecture == 80 else torch.bfloat16, rows, vocabulary)
+    for name, kernel in kernels.items():
+        assert len(kernel.compiled) == 3 and len({id(compiled) for compiled in kernel.compiled}) == 1
+        check_resources(kernel.compiled[0], architecture, tmp_path)
+        assert name not in READ_ROWS or "ld.global.v4.b32" in kernel.compiled[0].asm["ptx"], name

@@ -1,0 +1,64 @@
+"""Triton's interpreter as tests need it: casts as a device does them, and new memory that is NaN.
+
+Its own casts cut bfloat16 off and lose carries in float8.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+TARGETS = {tl.bfloat16: (torch.bfloat16, np.uint16), tl.float8e4nv: (torch.float8_e4m3fn, np.uint8)}
+_convert_float = interpreter._convert_float
+
+
+@pytest.fixture(autouse=True)
+def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "_convert_float", round_to_nearest)
+
+
+@pytest.fixture(autouse=True)
+def one_patch_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device function's module is patched once and stays so: at each call that would cost more than the call."""
+    patch_lang, scope_type = interpreter._patch_lang, interpreter._LangPatchScope
+    patched: set[int] = set()
+
+    class Scope(scope_type):  # type: ignore[misc, valid-type]
+        def restore(self) -> None:
+            super().restore()
+            patched.clear()
+
+    def patch_once(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in patched:
+            return None
+        patched.add(module)
+        return patch_lang(function)
+
+    monkeypatch.setattr(interpreter, "_LangPatchScope", Scope)
+    monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What launchers allocate is NaN, or all bits set, until a kernel writes it."""
+    empty = torch.empty
+
+    def poisoned(*size: int, **named: object) -> torch.Tensor:
+        result = empty(*size, **named)  # type: ignore[call-overload]
+        result.view(torch.uint8).fill_(0xFF)
+        return result
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+
+def round_to_nearest(values: Any, source: Any, target: Any, mode: Any) -> Any:
+    """In place of interpreter._convert_float: float32 to TARGETS is torch's cast, all else is exact as it is."""
+    if source != tl.float32 or target not in TARGETS:
+        return _convert_float(values, source, target, mode)
+    dtype, bits = TARGETS[target]
+    rounded = torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
+    return rounded.view(torch.uint8).numpy().view(bits).reshape(values.shape)
