@@ -30,7 +30,8 @@ class Batch:
     """None when no token of this step uses an adapter: then no LoRA code runs at all."""
     clipped: torch.Tensor | None = None
     """[L, T] int64, made and filled in by attention: how many numbers of each token's keys and values a static scale
-    clipped in each layer; negative where one was not finite. None where every key and value has its own scale."""
+    clipped in each layer, and where one was not finite so low that sums over layers and tokens are negative. None where
+    every key and value has its own scale."""
 
 
 def single_tokens(batch: Batch, tokens: torch.Tensor) -> Batch:

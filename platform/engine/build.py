@@ -64,7 +64,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         device = choose_device(config, model)
         weights_cache = open_weights_cache(config)
         cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
-    words = quantization_words(model, config.quantization, config.head_quantization, config.dtype)
+    words = quantization_words(model, config)
     if config.quantization == AWQ:
         folder = awq_checkpoint(folder, model, weights_cache, stages.tell)
         model = ModelConfig.from_folder(folder)
@@ -199,6 +199,7 @@ def _info(
         architecture=model.architecture,
         device=str(device.device),
         compute=device.compute,
+        arithmetic=device.arithmetic,
         dtype=str(device.stored_dtype).removeprefix("torch."),
         vocab_size=model.vocab_size,
         max_model_len=max_model_len,

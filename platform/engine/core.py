@@ -1,26 +1,18 @@
-"""EngineCore: the engine's loop body: schedule, run, commit."""
+"""EngineCore: the engine's loop body: schedule, submit, commit what has ended."""
 
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from .clipping import ClippingTotals
 from .histogram import STEP_TOKENS, Histogram, LoadTimes
-from .plan import StepPlan, StepResult
+from .plan import StepPlan
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
 from .scheduler import Scheduler
 from .status import count_adapters, map_blocks
+from .steps import InlineRunner, Runner, StepsInFlight
 
 logger = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    def run(self, plan: StepPlan) -> StepResult:
-        """Copy blocks, compute the scheduled tokens, draw the next ones. Leaves the sequences as they are.
-
-        An exception ends the requests of this plan and no others.
-        """
 
 
 class EngineCore:
@@ -32,14 +24,14 @@ class EngineCore:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: Runner,
+        runner: Runner | InlineRunner,
         describe_adapters: Callable[[], list[AdapterStatus]] = list,
         strict: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self.progressed = False
-        """Whether the last step ran anything; False while all requests wait for adapters."""
-        self._runner = runner
+        """Whether the last step began or ended anything; False while all requests wait for adapters."""
+        self._in_flight = StepsInFlight(runner)
         self._describe_adapters = describe_adapters
         self._strict = strict
         self._beats = 0
@@ -62,14 +54,14 @@ class EngineCore:
         return messages
 
     def has_work(self) -> bool:
-        return self.scheduler.has_work()
+        return self.scheduler.has_work() or bool(self._in_flight)
 
     def step(self) -> list[FromEngine]:
+        """Begin a step, and end the oldest one when the runner takes no more or there is nothing to begin."""
         begin = time.perf_counter()
         plan = self.scheduler.schedule()
+        self.progressed = bool(plan.scheduled or self._in_flight)
         messages = self._carry_out(plan)
-        self.progressed = bool(plan.scheduled)
-        self._count(plan)
         self._step_seconds += time.perf_counter() - begin
         self._check_idle()
         return messages
@@ -105,15 +97,20 @@ class EngineCore:
         )
 
     def _count(self, plan: StepPlan) -> None:
-        if plan.scheduled:
-            self._steps += 1
-            self._step_tokens.observe(sum(item.count for item in plan.scheduled))
+        self._steps += 1
+        self._step_tokens.observe(sum(item.count for item in plan.scheduled))
 
     def _carry_out(self, plan: StepPlan) -> list[FromEngine]:
-        if not plan.scheduled:
-            return [*plan.failures]
+        if plan.scheduled:
+            self._count(plan)
+            self._in_flight.begin(plan)
+            return self._end_oldest() if self._in_flight.full else []
+        return [*plan.failures, *(self._end_oldest() if self._in_flight else [])]
+
+    def _end_oldest(self) -> list[FromEngine]:
+        plan, handle = self._in_flight.take()
         try:
-            result = self._runner.run(plan)
+            result = handle.result()
         except Exception as error:
             logger.exception("a step of %d sequences failed", len(plan.scheduled))
             return self.scheduler.fail_step(plan, f"the engine failed in a step: {type(error).__name__}: {error}")
@@ -123,7 +120,7 @@ class EngineCore:
 
     def _check_idle(self) -> None:
         """When the last request has ended, nothing may be held."""
-        if self.scheduler.has_work():
+        if self.has_work():
             return
         problems = self.scheduler.roster.check_integrity()
         self._integrity_errors += len(problems)

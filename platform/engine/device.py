@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from loraplex.quant.arithmetic import ARITHMETIC
 from loraplex.quant.choose import Choice, choose_scheme
 from loraplex.quant.online import OnlineQuantization
 
@@ -28,6 +29,8 @@ class Device:
     num_threads: int
     compute: str
     """What was chosen and why, in one sentence."""
+    arithmetic: str
+    """What linears are multiplied with."""
 
 
 def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
@@ -40,7 +43,8 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
     online = OnlineQuantization(config.quantization, config.head_quantization)
     scheme = choose_scheme(device, stored, model.quantization)
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
-    return Device(device, stored, scheme, online, num_threads, f"cpu, {threads}, {scheme.reason}; {sharing}")
+    compute = f"cpu, {threads}, {scheme.reason}; {sharing}"
+    return Device(device, stored, scheme, online, num_threads, compute, ARITHMETIC)
 
 
 def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:

@@ -172,7 +172,7 @@ class LLM:
 
     def _run(self, engine: "Engine", collectors: list[Collector], advance: Callable[[Collector], None]) -> None:
         live = {collector.request.request_id: collector for collector in collectors}
-        while live:
+        while live or engine.core.has_work():
             engine.adapters.poll()
             for message in engine.core.step():
                 if isinstance(message, RequestFailed):

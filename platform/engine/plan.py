@@ -18,6 +18,11 @@ class Scheduled:
     """Draw the next token from the logits of the last of these tokens."""
 
     @property
+    def makes_placeholder(self) -> bool:
+        """Whether the token it draws is computed in its turn: any but the last that the length allows."""
+        return self.sample and self.start + self.count + 1 < self.sequence.request.max_length
+
+    @property
     def prompt_targets(self) -> range:
         """Positions whose token's log-probability is wanted; the logits at position p - 1 give that of position p."""
         if not self.sequence.needs_prompt_logprobs:
@@ -34,8 +39,12 @@ class StepPlan:
     """Requests that ended while planning: their adapters cannot be had."""
 
     def sample_rows(self) -> list[SampleRow]:
-        """One row for each scheduled sequence that samples, in their order."""
-        return [item.sequence.row for item in self.scheduled if item.sample]
+        """One row for each scheduled sequence that samples, in their order. To be asked for before the commit."""
+        return [
+            item.sequence.row.at(item.start + item.count - item.sequence.prompt_length)
+            for item in self.scheduled
+            if item.sample
+        ]
 
 
 @dataclass(slots=True)
@@ -51,7 +60,7 @@ class StepResult:
     unusable: frozenset[int] = frozenset()
     """Indices into plan.scheduled whose keys or values are not finite and cannot be stored."""
     model_seconds: float = 0.0
-    """The part of the run spent in the model; the rest of the step is host time."""
+    """In which the host ran the model or waited for it; the rest of the step is host time."""
 
 
 @dataclass(slots=True)
@@ -64,6 +73,8 @@ class Draft:
     copies: list[tuple[int, int]] = field(default_factory=list)
     absent: dict[tuple[str, ...], str | None] = field(default_factory=dict)
     """Digests of adapters found not all to be resident; where it is known that they never will be, why."""
+    postponed: bool = False
+    """Blocks are short, and who gives way is chosen only when the results of all steps are known."""
     unfit: dict[str, str] = field(default_factory=dict)
     """Ids of requests that ask for what their adapters cannot do, and what that is."""
 
@@ -83,5 +94,5 @@ class Draft:
 
 
 def _schedule(sequence: Sequence, count: int) -> Scheduled:
-    start, total = sequence.num_computed, len(sequence.token_ids)
-    return Scheduled(sequence, start, count, start + count == total < sequence.request.max_length)
+    start = sequence.num_computed + sequence.num_submitted
+    return Scheduled(sequence, start, count, start + count == sequence.num_tokens < sequence.request.max_length)

@@ -145,6 +145,8 @@ class EngineInfo(Message, kw_only=True):
     device: str
     compute: str
     """Which path was chosen and why, in words, for doctor and the start-up box."""
+    arithmetic: str
+    """What linears are multiplied with (`quant/arithmetic.py`)."""
     dtype: str
     vocab_size: int
     max_model_len: int

@@ -5,11 +5,13 @@ PENDING -> WAITING -> RUNNING <-> PREEMPTED, and from each of them -> FINISHED
 
 import itertools
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from .block_pool import BlockPool
 from .fairness import PROMPT_WEIGHT, FairQueue
+from .plan import Scheduled
 from .protocol import RequestFailed
 from .sequence import Request, Sequence, Status
 
@@ -63,11 +65,18 @@ class Roster:
         """Most senior first."""
         self.running: list[Sequence] = []
         """Most senior first."""
+        self.leaving: list[Sequence] = []
+        """Ended, and still in a step in flight: what that uses is given back when it lands."""
         self.preemptions = 0
         self.unstarted: set[str] = set()
         """Ids of the requests that no choice of has been admitted yet."""
         self.adapters = adapters
         self._ranks = itertools.count()
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a step has begun and not ended."""
+        return bool(self.leaving) or any(sequence.in_flight for sequence in self.running)
 
     def add(self, request: Request) -> None:
         self.requests[request.id] = request
@@ -114,7 +123,7 @@ class Roster:
 
     def grow(self, sequence: Sequence) -> bool:
         """Make room for the newest token of a running sequence; False when no block is to be had."""
-        if len(sequence.token_ids) <= len(sequence.blocks) * self.pool.block_size:
+        if sequence.num_tokens <= len(sequence.blocks) * self.pool.block_size:
             return True
         if not self.protected(sequence) and self._spare() < 1:
             return False
@@ -132,7 +141,8 @@ class Roster:
         return max(own, key=lambda sequence: (sequence.order[0], sequence.rank))
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take its blocks away. What it computed may be found again in the prefix cache."""
+        """Take its blocks away. What it computed may be found again in the prefix cache. Not while in flight."""
+        assert not sequence.in_flight
         self._leave(sequence)
         sequence.status = Status.PREEMPTED
         sequence.preemptions += 1
@@ -140,12 +150,29 @@ class Roster:
         insort(self.preempted, sequence, key=lambda waiting: waiting.rank)
 
     def finish(self, sequence: Sequence) -> None:
-        """End one choice; with the last one ends the request."""
+        """End one choice; with the last one ends the request. What a step in flight uses is held until it lands."""
         self._leave(sequence)
         sequence.status = Status.FINISHED
         request = sequence.request
         if not request.unfinished():
             self._end(request)
+
+    def take_off(self, items: Iterable[Scheduled]) -> None:
+        """A step with these sequences begins, and more may be planned before its result is known."""
+        for item in items:
+            item.sequence.num_submitted += item.count
+            item.sequence.num_placeholders += item.makes_placeholder
+
+    def land(self, items: Iterable[Scheduled]) -> None:
+        """Their step has ended, well or not: give back what only it still used."""
+        for item in items:
+            sequence = item.sequence
+            sequence.num_submitted -= item.count
+            sequence.num_placeholders -= item.makes_placeholder
+            if sequence.status is Status.FINISHED and not sequence.in_flight:
+                self.leaving.remove(sequence)
+                self._empty(sequence)
+                self._release_adapters(sequence.request)
 
     def fail(self, request: Request, kind: str, message: str) -> RequestFailed:
         """End the whole request; what it computed is never found again."""
@@ -163,10 +190,12 @@ class Roster:
     def check_integrity(self) -> list[str]:
         """Every difference between the books and the block tables and adapters of all live sequences, in words."""
         sequences = [sequence for request in self.requests.values() for sequence in request.sequences]
-        problems = self.pool.check_integrity(sequence.blocks for sequence in sequences)
+        problems = self.pool.check_integrity(sequence.blocks for sequence in {*sequences, *self.leaving})
         for status, members in ((Status.RUNNING, self.running), (Status.PREEMPTED, self.preempted)):
             if {s for s in sequences if s.status is status} != set(members):
                 problems.append(f"the list of {status.name.lower()} sequences does not match their status")
+        if not all(sequence.in_flight for sequence in self.leaving):
+            problems.append("a sequence that has ended holds blocks that no step in flight uses")
         if {s for s in sequences if s.status is Status.WAITING} != set(self.queue):
             problems.append("the queue does not match the status of the waiting sequences")
         return problems
@@ -184,18 +213,29 @@ class Roster:
                 self.preempted.remove(sequence)
             case Status.RUNNING:
                 self.running.remove(sequence)
-                self.pool.free(sequence.blocks)
-                sequence.blocks = []
-                sequence.num_computed = 0
+                if sequence.in_flight:
+                    self.leaving.append(sequence)
+                else:
+                    self._empty(sequence)
+
+    def _empty(self, sequence: Sequence) -> None:
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        sequence.num_computed = 0
 
     def _end(self, request: Request) -> None:
         del self.requests[request.id]
         self.unstarted.discard(request.id)
-        if request.holds_adapters:
-            for digest in request.digests:
-                self.adapters.release(digest)
+        self._release_adapters(request)
         if not self.requests:
             self.queue.reset()
+
+    def _release_adapters(self, request: Request) -> None:
+        """Once it has ended and no step in flight computes with them."""
+        if request.holds_adapters and not request.unfinished() and not any(s.in_flight for s in request.sequences):
+            request.holds_adapters = False
+            for digest in request.digests:
+                self.adapters.release(digest)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.pool.block_size)

@@ -29,7 +29,11 @@ __all__ = ["AdapterResidency", "Limits", "Overloaded", "Scheduler"]
 
 
 class Scheduler:
-    """Not thread-safe: every call comes from the engine's loop. Steps are scheduled and committed one by one."""
+    """Not thread-safe: every call comes from the engine's loop.
+
+    A step may be scheduled while earlier ones are in flight, that is neither committed nor failed; those come in the
+    order of their plans. Each plan with sequences is followed by one commit or fail_step.
+    """
 
     def __init__(
         self,
@@ -85,9 +89,11 @@ class Scheduler:
         ]
 
     def schedule(self) -> StepPlan:
-        """Plan a step. The plan may be empty while all requests wait for adapters."""
+        """Plan a step. It may be empty: all requests wait for adapters, or for what a step in flight will tell."""
         draft = Draft(self.limits.max_num_batched_tokens)
         self._grant_decodes(draft)
+        if draft.postponed:
+            return StepPlan()
         prefills = [sequence for sequence in self.roster.running if sequence.remaining > 1]
         for oldest in prefills[:1]:
             draft.grant(oldest, (draft.budget + 1) // 2)
@@ -101,14 +107,17 @@ class Scheduler:
             draft.grant(oldest, oldest.remaining)
         plan = draft.finish()
         plan.failures += self._fail_absent(draft)
+        self.roster.take_off(plan.scheduled)
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[FromEngine]:
         """Take the answer to the plan: new tokens, ended choices, failed requests."""
+        self.roster.land(plan.scheduled)
         return [*plan.failures, *self._commit.take(plan, result)]
 
     def fail_step(self, plan: StepPlan, message: str) -> list[FromEngine]:
         """The step broke: end the requests it was for, and no other."""
+        self.roster.land(plan.scheduled)
         requests = {item.sequence.request.id: item.sequence.request for item in plan.scheduled}
         failures = [
             self.roster.fail(request, "internal", message) for request in requests.values() if request.unfinished()
@@ -128,11 +137,14 @@ class Scheduler:
     def _grant_decodes(self, draft: Draft) -> None:
         for sequence in tuple(self.roster.running):
             # An earlier one may have preempted it: then all its tokens remain.
-            if sequence.remaining == 1 and self._make_room(sequence, draft):
+            if sequence.remaining == 1 and not sequence.lacks_token and self._make_room(sequence, draft):
                 draft.grant(sequence, 1)
 
     def _make_room(self, sequence: Sequence, draft: Draft) -> bool:
         while not self.roster.grow(sequence):
+            if self.roster.in_flight:
+                draft.postponed = True
+                return False
             victim = self.roster.victim()
             draft.revoke(victim)
             self.roster.preempt(victim)

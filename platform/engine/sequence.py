@@ -91,6 +91,8 @@ class Sequence:
         "index",
         "keys",
         "num_computed",
+        "num_placeholders",
+        "num_submitted",
         "order",
         "output_token_ids",
         "preemptions",
@@ -114,6 +116,11 @@ class Sequence:
         self.output_token_ids: list[int] = []
         self.num_computed = 0
         """Tokens whose keys and values are in the cache: always the first ones."""
+        self.num_submitted = 0
+        """Tokens after those that steps in flight compute."""
+        self.num_placeholders = 0
+        """Tokens that steps in flight draw and a later one computes. They come after token_ids; which they are, only
+        the device knows."""
         self.blocks: list[int] = []
         self.keys: list[BlockKey] = []
         self.order = (message.priority, request.number, index)
@@ -129,8 +136,23 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens still to compute before the next one can be drawn; 1 while decoding."""
-        return len(self.token_ids) - self.num_computed
+        """Tokens still to schedule before the next one can be drawn; 1 while decoding."""
+        return len(self.token_ids) + self.num_placeholders - self.num_computed - self.num_submitted
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output, with the placeholders."""
+        return len(self.token_ids) + self.num_placeholders
+
+    @property
+    def in_flight(self) -> bool:
+        """A step that was submitted and not committed reads and writes its blocks, with its adapters."""
+        return self.num_submitted > 0
+
+    @property
+    def lacks_token(self) -> bool:
+        """It cannot be scheduled before its newest token is known: penalties are worked out on the host."""
+        return self.num_placeholders > 0 and self.row.penalized
 
     @property
     def needs_prompt_logprobs(self) -> bool:

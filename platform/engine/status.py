@@ -22,7 +22,7 @@ def map_blocks(digests: list[str], roster: Roster) -> bytes:
     blocks = bytearray(pool.num_blocks)
     for block in pool.cached_blocks():
         blocks[block] = CACHED
-    for sequence in roster.running:
+    for sequence in [*roster.running, *roster.leaving]:
         # The first of several. An adapter that was unregistered while it runs has no place in the list.
         color = next((colors[digest] for digest in sequence.request.digests if digest in colors), BASE)
         for block in sequence.blocks:

@@ -1,4 +1,4 @@
-"""StepBuffers: what the CUDA kernels read of a step, at addresses that never change, as CUDA graphs need it."""
+"""What the CUDA kernels read of a step, at addresses that never change, as CUDA graphs need it."""
 
 import numpy as np
 import torch
@@ -9,45 +9,31 @@ from .kernels.cuda import StepTensors
 from .kernels.tiles import bound_chunks, intermediate_elements
 
 
-class StepBuffers:
-    """Made once for steps of up to `tokens` tokens; `update` before each step is one copy to the device.
+class StepLists:
+    """The list of chunks and its rows, for steps of up to `tokens` tokens: written on the host, read at `device`.
 
-    A CUDA graph: `update` with any batch and capture; from then on `update` and replay, with None for a step of the
-    base alone. Without graphs `add_lora` makes one for the batch by itself. On the device it takes 6 KiB a token, and
-    eight times that for the first 256, where adapters may have 512 ranks.
+    A CUDA graph: `write` any batch, copy it to the device and capture; from then on write, copy and replay, with None
+    for a step of the base alone.
     """
 
-    def __init__(self, table: PageTable, tokens: int) -> None:
+    def __init__(self, table: PageTable, tokens: int, device: torch.Tensor) -> None:
+        """device: [list_words(table, tokens)] int32. Beside it lies what the kernels pass on: 6 KiB a token, and eight
+        times that for the first 256, where adapters may have 512 ranks."""
         self._slots, _, pages = table.offset.shape
-        on_device = table.arena.device.type == "cuda"
-        tokens = _aligned(tokens)
-        chunks = _aligned(bound_chunks(tokens, self._slots))
-        self._host = torch.empty(3 * chunks + 2 * tokens, dtype=torch.int32, pin_memory=on_device)
-        self._device = torch.empty_like(self._host, device=table.arena.device)
-        self._copied = _event() if on_device else None
-        rows, scales = self._device[3 * chunks :].view(2, tokens)
-        room = intermediate_elements(tokens, pages)
+        chunks, tokens = _sizes(table, tokens)
+        rows, scales = device[3 * chunks :].view(2, tokens)
         self.tensors = StepTensors(
-            chunks=self._device[: 3 * chunks].view(chunks, 3), tokens=rows, scales=scales.view(torch.float32),
-            intermediate=torch.empty(room, dtype=torch.float32, device=table.arena.device),
+            chunks=device[: 3 * chunks].view(chunks, 3), tokens=rows, scales=scales.view(torch.float32),
+            intermediate=torch.empty(intermediate_elements(tokens, pages), dtype=torch.float32, device=device.device),
             arena=table.arena, offset=table.offset, rank=table.rank, scaling=table.scaling,
         )  # fmt: skip
-        self.update(None)
 
     def bound_chunks(self, tokens: int) -> int:
         """Length of the part of the list that a step of `tokens` tokens can reach."""
         return bound_chunks(tokens, self._slots)
 
-    def update(self, batch: LoraBatch | None) -> None:
-        """Take over the batch's tokens, at most as many as there is room for; None: no token uses an adapter."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        self._write(self._host.numpy(), batch)
-        self._device.copy_(self._host, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
-
-    def _write(self, host: np.ndarray, batch: LoraBatch | None) -> None:
+    def write(self, host: np.ndarray, batch: LoraBatch | None) -> None:
+        """Write to `host`, int32 like `device`, tokens that there is room for; None: no token uses an adapter."""
         most, room = len(self.tensors.chunks), len(self.tensors.tokens)
         listed, (rows, scales) = host[: 3 * most].reshape(most, 3), host[3 * most :].reshape(2, room)
         listed[:] = NO_SLOT
@@ -58,6 +44,42 @@ class StepBuffers:
         listed[: len(chunks)] = chunks
         rows[: len(tokens)] = tokens
         scales[: len(tokens)] = batch.scales.numpy().view(np.int32)
+
+
+class StepBuffers(StepLists):
+    """StepLists with memory of their own: `update` before each step is one copy to the device.
+
+    Without graphs `add_lora` makes one for the batch by itself.
+    """
+
+    def __init__(self, table: PageTable, tokens: int) -> None:
+        on_device = table.arena.device.type == "cuda"
+        self._host = torch.empty(list_words(table, tokens), dtype=torch.int32, pin_memory=on_device)
+        self._device = torch.empty_like(self._host, device=table.arena.device)
+        self._copied = _event() if on_device else None
+        super().__init__(table, tokens, self._device)
+        self.update(None)
+
+    def update(self, batch: LoraBatch | None) -> None:
+        """Take over the batch's tokens; None: no token uses an adapter."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        self.write(self._host.numpy(), batch)
+        self._device.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+def list_words(table: PageTable, tokens: int) -> int:
+    """Numbers of 32 bits that the lists of steps of up to `tokens` tokens take."""
+    chunks, tokens = _sizes(table, tokens)
+    return 3 * chunks + 2 * tokens
+
+
+def _sizes(table: PageTable, tokens: int) -> tuple[int, int]:
+    """Chunks and tokens that there is room for."""
+    tokens = _aligned(tokens)
+    return _aligned(bound_chunks(tokens, table.offset.shape[0])), tokens
 
 
 def _event() -> torch.cuda.Event:

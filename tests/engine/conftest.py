@@ -1,6 +1,6 @@
 import pytest
 
-from .fakes import Harness
+from .harness import Harness
 
 
 @pytest.fixture

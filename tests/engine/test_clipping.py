@@ -10,7 +10,7 @@ from loraplex.engine.clipping import BASE, ClippingTotals, count_clipped
 from loraplex.engine.plan import Scheduled, StepPlan, StepResult
 from loraplex.engine.protocol import AdapterRef, AdapterStatus, Clipping
 
-from .fakes import Harness, make_request, tokens
+from .harness import Harness, make_request, tokens
 from .test_runner import sequence
 
 

@@ -9,7 +9,8 @@ from loraplex.engine.protocol import AdapterStatus, FinishReason
 from loraplex.engine.sampling_state import Sampled
 from loraplex.engine.scheduler import Scheduler
 
-from .fakes import FakeAdapters, Harness, make_limits, make_request, tokens
+from .fake_adapters import FakeAdapters
+from .harness import Harness, make_limits, make_request, tokens
 
 
 def test_a_broken_step_ends_its_own_requests_and_no_others() -> None:

@@ -2,7 +2,8 @@ import pytest
 
 from loraplex.engine.protocol import FinishReason
 
-from .fakes import EOS, Harness, make_request, tokens
+from .fake_model import EOS
+from .harness import Harness, make_request, tokens
 
 
 def test_max_tokens_and_the_models_length_end_with_length(harness: Harness) -> None:

@@ -6,7 +6,8 @@ import pytest
 from loraplex.engine.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairQueue
 from loraplex.engine.sequence import Request, Sequence
 
-from .fakes import EOS, VOCAB, Harness, make_request
+from .fake_model import EOS, VOCAB
+from .harness import Harness, make_request
 
 NUMBERS = itertools.count()
 

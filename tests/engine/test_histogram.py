@@ -1,7 +1,7 @@
 from loraplex.engine.histogram import Histogram, LoadTimes
 from loraplex.engine.protocol import AdapterStatus
 
-from .fakes import Harness, make_request, tokens
+from .harness import Harness, make_request, tokens
 
 
 def loaded(digest: str, loads: int, seconds: float | None) -> AdapterStatus:

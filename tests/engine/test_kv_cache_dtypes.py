@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from loraplex import LLM, SamplingParams
+from loraplex.engine.config import EngineConfig
 from loraplex.engine.kv_cache import EIGHT_BITS
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.served import kv_cache_words
@@ -71,7 +72,7 @@ def exact(base: Path, adapter: Path) -> Exact:
     with open_llm(base, adapter, "auto") as llm:
         answers = llm.generate(PROMPTS, PARAMS, ADAPTERS, use_tqdm=False)
         assert llm.info.kv_cache_dtype == "float32"
-        assert kv_cache_words(ModelConfig.from_folder(base), "auto", "auto", "auto", "") == "float32"
+        assert kv_cache_words(ModelConfig.from_folder(base), EngineConfig(model=str(base))) == "float32"
         return Exact(answers, judge(llm, answers), llm.info.num_blocks, prefix_root(llm))
 
 
@@ -85,7 +86,11 @@ def test_answers_keep_close_and_repeat(base: Path, adapter: Path, name: str, exa
     assert [one.num_cached_tokens for one in (*answers, *again)] == [0, 0, 0, 48, 0, 32]
     assert 0 < error < LOGPROB_ERROR[name]
     assert root != exact.prefix_root
-    assert info.kv_cache_dtype == name == kv_cache_words(ModelConfig.from_folder(base), name, "auto", "auto", "")
+    assert (
+        info.kv_cache_dtype
+        == name
+        == kv_cache_words(ModelConfig.from_folder(base), EngineConfig(model=str(base), kv_cache_dtype=name))
+    )
     assert info.kv_cache_bytes <= 8 << 20
     assert info.num_blocks / exact.blocks == pytest.approx(56 * 4 / (56 + 2), abs=0.1)
     assert info.num_blocks / info.bfloat16_blocks == pytest.approx(56 * 2 / (56 + 2), abs=0.1)

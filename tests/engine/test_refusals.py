@@ -4,7 +4,8 @@ import pytest
 
 from loraplex.engine.scheduler import Overloaded
 
-from .fakes import EOS, VOCAB, Harness, make_limits, make_request, tokens
+from .fake_model import EOS, VOCAB
+from .harness import Harness, make_limits, make_request, tokens
 
 
 @pytest.mark.parametrize(

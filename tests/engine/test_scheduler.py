@@ -2,7 +2,8 @@ import pytest
 
 from loraplex.engine.protocol import FinishReason
 
-from .fakes import FakeAdapters, Harness, make_request, tokens
+from .fake_adapters import FakeAdapters
+from .harness import Harness, make_request, tokens
 
 # Steps
 

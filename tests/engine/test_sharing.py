@@ -4,7 +4,9 @@ import pytest
 
 from loraplex.engine.protocol import FinishReason
 
-from .fakes import INVOCATIONS, INVOKING, FakeAdapters, Harness, make_request, tokens
+from .fake_adapters import FakeAdapters
+from .fake_model import INVOCATIONS, INVOKING
+from .harness import Harness, make_request, tokens
 
 # Prefix cache
 

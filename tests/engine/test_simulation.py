@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from .fakes import INVOCATIONS, INVOKING, VOCAB, FakeAdapters, Harness, make_request
+from .fake_adapters import FakeAdapters
+from .fake_model import INVOCATIONS, INVOKING, VOCAB
+from .harness import Harness, make_request
 
 SEEDS = 2000
 BATCHES = 8

@@ -17,7 +17,8 @@ import pytest
 from tests.lora.adapters import make_adapter
 from tests.lora.house import House
 
-from .fakes import INVOCATIONS, Harness, make_request
+from .fake_model import INVOCATIONS
+from .harness import Harness, make_request
 
 WALKS = 800
 RULES_A_WALK = 150

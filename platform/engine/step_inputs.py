@@ -1,0 +1,152 @@
+"""StepInputs: all that the kernels read of a step, at addresses that never change, sent in one copy.
+
+Shapes as in Batch: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from loraplex.lora.batch import LoraBatch, PageTable
+from loraplex.lora.step_buffers import StepLists, list_words
+
+from .batch import Batch
+from .graph_pool import GraphKey, pad_size, size_ladder
+from .kernels.token_layout import lay_out
+from .plan import Scheduled
+from .sequence import Sequence
+from .staging import Staging
+from .step_layout import AdapterSlots, adapter_batch, block_tables, token_ids, wanted_rows
+from .stream import Stream
+
+NO_SLOT = -1
+"""In slot_mapping of the padding: nothing is written."""
+KNOWN = -1
+"""In token_sources: the token stands in token_ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """Sizes of a step, with the padding."""
+
+    tokens: int
+    sequences: int
+    rows: int
+    is_decode: bool
+    """One token and one draw for each sequence; only such steps are padded and captured."""
+    lora: LoraBatch | None
+    """On the host."""
+
+    def key(self, attention_splits: int) -> GraphKey:
+        rounds = 0 if self.lora is None else len(self.lora.round_starts) - 1
+        return GraphKey(self.tokens, self.sequences, rounds, attention_splits)
+
+
+class StepInputs:
+    """For steps of up to `tokens` tokens and `sequences` sequences of up to `blocks` blocks, with up to `rounds`
+    adapters summed for a token."""
+
+    def __init__(
+        self,
+        table: PageTable,
+        stream: Stream,
+        *,
+        tokens: int,
+        sequences: int,
+        blocks: int,
+        block_size: int,
+        rounds: int = 1,
+    ) -> None:
+        words = list_words(table, tokens)
+        device = table.arena.device
+        per_token = dict.fromkeys(("token_ids", "positions", "slot_mapping"), ((tokens,), torch.int64))
+        lists = {f"lora {number}": ((words,), torch.int32) for number in range(rounds)}
+        arrays = {
+            **per_token,
+            "sample_rows": ((tokens,), torch.int64),
+            "token_sources": ((tokens,), torch.int32),
+            "query_starts": ((sequences + 1,), torch.int32),
+            "context_lengths": ((sequences,), torch.int32),
+            **lists,
+            "block_tables": ((sequences, blocks), torch.int32),
+        }
+        self._staging = Staging(arrays, device, stream)
+        self._tensors = self._staging.device
+        self.lora = [StepLists(table, tokens, self._tensors[name]) for name in lists]
+        """By round."""
+        self._ladder = size_ladder(sequences)
+        self._block_size = block_size
+        self._drawn: dict[Sequence, int] = {}
+        """Rows in which the last step drew."""
+
+    def write(self, scheduled: list[Scheduled], adapters: AdapterSlots) -> StepShape:
+        """Fill in a step and enqueue its copy to the device."""
+        counts = np.array([item.count for item in scheduled])
+        starts = np.array([item.start for item in scheduled])
+        tables = block_tables(scheduled)
+        owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
+        rows = wanted_rows(scheduled, query_starts)
+        lora = adapter_batch(scheduled, adapters, owners, positions)
+        shape = self._shape(scheduled, len(positions), len(rows), lora)
+        host = self._staging.open()
+        _fill(host["token_ids"], token_ids(scheduled), shape.tokens, 0)
+        _fill(host["token_sources"], self._sources(scheduled, query_starts), shape.tokens, KNOWN)
+        _fill(host["positions"], positions, shape.tokens, 0)
+        _fill(host["slot_mapping"], slots, shape.tokens, NO_SLOT)
+        _fill(host["query_starts"], query_starts, shape.sequences + 1, len(positions))
+        _fill(host["context_lengths"], context_lengths, shape.sequences, 0)
+        _fill(host["sample_rows"], rows, shape.rows, 0)
+        host["block_tables"][: shape.sequences] = 0
+        host["block_tables"][: len(tables), : tables.shape[1]] = tables
+        for number, batch in enumerate([] if lora is None else lora.rounds()):
+            self.lora[number].write(host[f"lora {number}"], batch)
+        self._staging.send("block_tables", shape.sequences)
+        self._drawn = {item.sequence: row for row, item in enumerate(item for item in scheduled if item.sample)}
+        return shape
+
+    def batch(self, shape: StepShape) -> Batch:
+        """The step on the device, as every layer reads it."""
+        tensors = self._tensors
+        return Batch(
+            token_ids=tensors["token_ids"][: shape.tokens],
+            positions=tensors["positions"][: shape.tokens],
+            slot_mapping=tensors["slot_mapping"][: shape.tokens],
+            query_starts=tensors["query_starts"][: shape.sequences + 1],
+            context_lengths=tensors["context_lengths"][: shape.sequences],
+            block_tables=tensors["block_tables"][: shape.sequences],
+            sample_rows=tensors["sample_rows"][: shape.rows],
+            lora=shape.lora,
+        )
+
+    def resolve_placeholders(self, shape: StepShape, drawn: torch.Tensor) -> None:
+        """The first launch of a step, on the device: token ids of placeholders are those the step before drew.
+
+        A draw that failed left no token id; its request ends before the token that comes of 0 could be seen.
+        """
+        sources, ids = self._tensors["token_sources"][: shape.tokens], self._tensors["token_ids"][: shape.tokens]
+        ids.copy_(torch.where(sources == KNOWN, ids, drawn[sources.clamp(min=0).long()].clamp(min=0)))
+
+    def _shape(self, scheduled: list[Scheduled], tokens: int, rows: int, lora: LoraBatch | None) -> StepShape:
+        sequences = len(scheduled)
+        is_decode = tokens == rows == sequences and all(item.sample for item in scheduled)
+        if not is_decode:
+            return StepShape(tokens, sequences, rows, False, lora)
+        padded = pad_size(sequences, self._ladder)
+        return StepShape(padded, padded, padded, True, lora)
+
+    def _sources(self, scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndarray:
+        """[T] int32: for placeholders the row in which the step before drew them, else KNOWN.
+
+        Where that step failed, the request ends with it and any row will do.
+        """
+        sources = np.full(query_starts[-1], KNOWN, np.int32)
+        for item, end in zip(scheduled, query_starts[1:].tolist(), strict=True):
+            if item.start + item.count > len(item.sequence.token_ids):
+                sources[end - 1] = self._drawn.get(item.sequence, 0)
+        return sources
+
+
+def _fill(array: np.ndarray, values: np.ndarray, end: int, padding: int) -> None:
+    array[: len(values)] = values
+    array[len(values) : end] = padding

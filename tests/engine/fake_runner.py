@@ -1,0 +1,97 @@
+"""FakeRunner: runs the fake model over a cache that holds, for each slot, the hash up to its token.
+
+So any mistake in scheduling, caching, sharing or copying reads a wrong hash: the runner notices it at once.
+"""
+
+from loraplex.engine.block_pool import BlockPool
+from loraplex.engine.plan import Scheduled, StepPlan, StepResult
+from loraplex.engine.protocol import TokenLogprob
+from loraplex.engine.sampling_state import Sampled
+from loraplex.engine.scheduler import Limits
+from loraplex.engine.sequence import Sequence
+
+from .fake_model import chain, draw
+
+
+class FakeRunner:
+    """Checks every plan against the scheduler's promises while it runs it."""
+
+    def __init__(self, pool: BlockPool, limits: Limits) -> None:
+        self._pool = pool
+        self._limits = limits
+        self._slots: list[int | None] = [None] * (pool.num_blocks * pool.block_size)
+        self.broken: Exception | None = None
+        """Raised instead of running, once."""
+        self.poisoned: set[str] = set()
+        """Ids of requests whose logits are not finite."""
+        self.mistake: Exception | None = None
+        """What was wrong with a plan: the core takes it for a failed step, the harness does not."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if self.broken is not None:
+            error, self.broken = self.broken, None
+            raise error
+        try:
+            return self._run(plan)
+        except Exception as error:
+            self.mistake = error
+            raise
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        self._check(plan)
+        for source, destination in plan.copies:
+            self._copy(source, destination)
+        states = [self._write(item) for item in plan.scheduled]
+        for item, expected in zip(plan.scheduled, states, strict=True):
+            self._attend(item, expected)
+        return StepResult(self._sample(plan), self._prompt_logprobs(plan))
+
+    def _check(self, plan: StepPlan) -> None:
+        sequences = [item.sequence for item in plan.scheduled]
+        assert len(set(sequences)) == len(sequences) <= self._limits.max_num_seqs
+        assert sum(item.count for item in plan.scheduled) <= self._limits.max_num_batched_tokens
+        sources, destinations = ({pair[side] for pair in plan.copies} for side in (0, 1))
+        assert not sources & destinations and len(destinations) == len(plan.copies)
+        for item in plan.scheduled:
+            assert item.count > 0 and item.start == item.sequence.num_computed
+            assert item.start + item.count <= len(item.sequence.token_ids)
+
+    def _copy(self, source: int, destination: int) -> None:
+        size = self._pool.block_size
+        self._slots[destination * size : (destination + 1) * size] = self._slots[source * size : (source + 1) * size]
+
+    def _write(self, item: Scheduled) -> list[int]:
+        """Fill the slots of the new tokens; the hashes of all tokens up to the last one."""
+        states = chain(item.sequence, item.start + item.count)
+        for position in range(item.start, item.start + item.count):
+            block = item.sequence.blocks[position // self._pool.block_size]
+            assert self._pool.references(block) == 1 and not self._pool.is_published(block), "wrote a shared block"
+            self._slots[self._slot(item.sequence, position)] = states[position]
+        return states
+
+    def _attend(self, item: Scheduled, expected: list[int]) -> None:
+        for position, state in enumerate(expected):
+            found = self._slots[self._slot(item.sequence, position)]
+            assert found == state, f"{item.sequence.request.id}: position {position} holds another prefix"
+
+    def _sample(self, plan: StepPlan) -> Sampled:
+        items = [item for item in plan.scheduled if item.sample]
+        states = [self._slots[self._slot(item.sequence, item.start + item.count - 1)] or 0 for item in items]
+        token_ids = [draw(state, row) for state, row in zip(states, plan.sample_rows(), strict=True)]
+        failed = [row for row, item in enumerate(items) if item.sequence.request.id in self.poisoned]
+        logprobs = [
+            None if row.logprobs is None else TokenLogprob(token_id, -float(row.position), 1)
+            for token_id, row in zip(token_ids, plan.sample_rows(), strict=True)
+        ]
+        return Sampled(token_ids, logprobs, failed)
+
+    def _prompt_logprobs(self, plan: StepPlan) -> dict[int, list[TokenLogprob]]:
+        return {
+            index: [TokenLogprob(item.sequence.token_ids[p], -float(p), 1) for p in item.prompt_targets]
+            for index, item in enumerate(plan.scheduled)
+            if item.prompt_targets
+        }
+
+    def _slot(self, sequence: Sequence, position: int) -> int:
+        block, offset = divmod(position, self._pool.block_size)
+        return sequence.blocks[block] * self._pool.block_size + offset

@@ -1,0 +1,169 @@
+"""The arrays of a step: padded, sent at once, at addresses that stay."""
+
+import random
+
+import pytest
+import torch
+
+from loraplex.engine.drawn_tokens import DrawnTokens
+from loraplex.engine.graph_pool import GraphKey, GraphPool, pad_size, size_ladder
+from loraplex.engine.plan import Scheduled
+from loraplex.engine.protocol import AdapterRef
+from loraplex.engine.staging import ALIGNMENT, Staging
+from loraplex.engine.step_inputs import StepInputs
+from loraplex.lora.batch import PageTable
+
+from .test_runner import sequence
+from .virtual_stream import VirtualStream
+
+
+class Slots:
+    def __init__(self) -> None:
+        slots = torch.zeros(4, 1, 1, dtype=torch.int64)
+        self.table = PageTable(torch.zeros(4), slots, slots.int(), slots.float(), {})
+
+    def slot_of(self, digest: str) -> int:
+        return {"first": 0, "second": 3}[digest]
+
+
+@pytest.fixture
+def stream() -> VirtualStream:
+    return VirtualStream(random.Random(1))
+
+
+@pytest.fixture
+def inputs(stream: VirtualStream) -> StepInputs:
+    table = Slots().table
+    return StepInputs(table, stream, tokens=12, sequences=6, blocks=5, block_size=4, rounds=2)
+
+
+def decode(token_ids: list[int], blocks: list[int], *adapters: AdapterRef) -> Scheduled:
+    return Scheduled(sequence(token_ids, blocks, *adapters), len(token_ids) - 1, 1, sample=True)
+
+
+def test_a_decode_step_is_padded_to_the_ladder(inputs: StepInputs, stream: VirtualStream) -> None:
+    shape = inputs.write([decode([1, 2, 3, 4, 5], [7, 2]), decode([6], [3]), decode([8, 9], [4])], Slots())
+    stream.record().synchronize()
+    batch = inputs.batch(shape)
+    assert (shape.tokens, shape.sequences, shape.rows) == (4, 4, 4)
+    assert batch.token_ids.tolist() == [5, 6, 9, 0] and batch.positions.tolist() == [4, 0, 1, 0]
+    assert batch.slot_mapping.tolist() == [8, 12, 17, -1]
+    assert batch.query_starts.tolist() == [0, 1, 2, 3, 3] and batch.context_lengths.tolist() == [5, 1, 2, 0]
+    assert batch.block_tables.tolist() == [[7, 2, 0, 0, 0], [3, 0, 0, 0, 0], [4, 0, 0, 0, 0], [0] * 5]
+    assert batch.sample_rows.tolist() == [0, 1, 2, 0]
+    assert shape.key(2) == GraphKey(tokens=4, sequences=4, lora_rounds=0, attention_splits=2)
+
+
+def test_a_step_with_a_prompt_is_as_large_as_it_is(inputs: StepInputs, stream: VirtualStream) -> None:
+    chunk = Scheduled(sequence([8, 7, 6, 5, 4], [3, 1]), 1, 2, sample=False)
+    shape = inputs.write([decode([1, 2, 3], [7]), chunk, decode([6], [3])], Slots())
+    stream.record().synchronize()
+    assert not shape.is_decode and (shape.tokens, shape.sequences, shape.rows) == (4, 3, 2)
+    batch = inputs.batch(shape)
+    assert batch.token_ids.tolist() == [3, 7, 6, 6] and batch.query_starts.tolist() == [0, 1, 3, 4]
+    assert batch.sample_rows.tolist() == [0, 3]
+
+
+def test_the_arrays_are_written_while_the_step_before_is_on_its_way(inputs: StepInputs, stream: VirtualStream) -> None:
+    addresses = [inputs.batch(inputs.write([decode([5], [1])], Slots())).token_ids.data_ptr()]
+    first = stream.record()
+    shape = inputs.write([decode([6], [1])], Slots())
+    addresses.append(inputs.batch(shape).token_ids.data_ptr())
+    first.synchronize()
+    assert inputs.batch(shape).token_ids.tolist() in ([5], [6])
+    stream.record().synchronize()
+    assert inputs.batch(shape).token_ids.tolist() == [6] and len({*addresses}) == 1
+
+
+def test_a_placeholder_is_what_the_step_before_drew_for_its_sequence(inputs: StepInputs, stream: VirtualStream) -> None:
+    one, two, other = (decode([token], [token]).sequence for token in (1, 2, 3))
+    inputs.write([Scheduled(one, 0, 1, True), Scheduled(other, 0, 1, True), Scheduled(two, 0, 1, True)], Slots())
+    drawn = torch.tensor([10, 11, 12])
+    shape = inputs.write([Scheduled(two, 1, 1, True), decode([9], [4]), Scheduled(one, 1, 1, True)], Slots())
+    stream.record().synchronize()
+    inputs.resolve_placeholders(shape, drawn)
+    assert inputs.batch(shape).token_ids.tolist() == [12, 9, 10, 0]
+
+
+def test_a_failed_draw_leaves_a_token_that_can_be_looked_up(inputs: StepInputs, stream: VirtualStream) -> None:
+    one = decode([1], [1]).sequence
+    inputs.write([Scheduled(one, 0, 1, True)], Slots())
+    shape = inputs.write([Scheduled(one, 1, 1, True)], Slots())
+    stream.record().synchronize()
+    inputs.resolve_placeholders(shape, torch.tensor([-1]))
+    assert inputs.batch(shape).token_ids.tolist() == [0]
+
+
+def test_adapters_are_listed_by_round_and_no_longer_when_they_are_gone(
+    inputs: StepInputs, stream: VirtualStream
+) -> None:
+    both = AdapterRef("second", 0.5), AdapterRef("first", -2.0)
+    shape = inputs.write([decode([1], [1], *both), decode([2], [2]), decode([3], [3], AdapterRef("first"))], Slots())
+    stream.record().synchronize()
+    assert shape.key(1).lora_rounds == 2
+    first, second = (lists.tensors for lists in inputs.lora)
+    assert first.chunks[:3].tolist() == [[0, 0, 1], [3, 1, 1], [-1, -1, -1]] and first.tokens[:2].tolist() == [2, 0]
+    assert second.chunks[:2].tolist() == [[0, 0, 1], [-1, -1, -1]] and float(second.scales[0]) == -2.0
+    shape = inputs.write([decode([1], [1], AdapterRef("second"))], Slots())
+    stream.record().synchronize()
+    assert shape.key(1).lora_rounds == 1
+    assert first.chunks[:2].tolist() == [[3, 0, 1], [-1, -1, -1]]
+
+
+def test_staging_waits_for_its_own_copy_before_it_is_written_again(stream: VirtualStream) -> None:
+    staging = Staging({"a": ((3,), torch.int32), "b": ((2, 2), torch.int64)}, torch.device("cpu"), stream)
+    assert all(tensor.data_ptr() % ALIGNMENT == 0 for tensor in staging.device.values())
+    seen = []
+    for number in range(5):
+        arrays = staging.open()
+        arrays["a"][:] = number
+        arrays["b"][:] = number
+        staging.send("b", 1)
+        stream.enqueue(lambda: seen.append((staging.device["a"].tolist(), staging.device["b"].tolist())))
+    stream.record().synchronize()
+    assert seen == [([number] * 3, [[number] * 2, [0, 0]]) for number in range(5)]
+
+
+def test_drawn_tokens_arrive_as_they_were_though_the_next_step_has_drawn_its_own(stream: VirtualStream) -> None:
+    drawn = DrawnTokens(4, torch.device("cpu"), stream, VirtualStream(random.Random(2)))
+    arrivals = []
+    for number in range(2):
+        stream.enqueue(lambda number=number: drawn.device.fill_(number))
+        arrivals.append(drawn.send(3))
+    stream.record().synchronize()
+    assert [arrival.wait() for arrival in arrivals] == [[0] * 3, [1] * 3]
+
+
+def test_a_graph_is_captured_once_for_each_key_up_to_a_limit(stream: VirtualStream) -> None:
+    ran: list[int] = []
+    launched: list[int] = []
+
+    def launch(tokens: int) -> None:
+        launched.append(tokens)
+        stream.enqueue(lambda: ran.append(tokens))
+
+    pool = GraphPool(stream.capture, most=2)
+    for tokens in (1, 2, 1, 1, 4, 2, 4):
+        pool.run(GraphKey(tokens, tokens, 0, 1), lambda tokens=tokens: launch(tokens))
+    stream.record().synchronize()
+    assert ran == [1, 2, 1, 1, 4, 2, 4] and len(pool) == 2
+    assert launched == [1, 1, 2, 2, 4, 4], "once to run and once to capture; without room for a graph each time"
+
+
+def test_no_number_of_a_launch_is_shared_by_keys(stream: VirtualStream) -> None:
+    keys = [GraphKey(*(number + (place == field) for place in range(4))) for field in range(4) for number in (1,)]
+    ran: list[GraphKey] = []
+    pool = GraphPool(stream.capture, most=9)
+    for key in keys * 2:
+        pool.run(key, lambda key=key: stream.enqueue(lambda: ran.append(key)))
+    stream.record().synchronize()
+    assert ran == keys * 2 and len(pool) == 4
+
+
+@pytest.mark.parametrize("most", [1, 3, 8, 17, 256, 300, 1000])
+def test_every_count_has_a_size_that_wastes_little(most: int) -> None:
+    ladder = size_ladder(most)
+    assert list(ladder) == sorted({*ladder}) and ladder[-1] == most
+    for count in range(1, most + 1):
+        size = pad_size(count, ladder)
+        assert count <= size <= max(count + 31 if count > 256 else count + 7, 1)

@@ -1,0 +1,96 @@
+"""The arrays of a step on a virtual device, and the runner that fills them as one for CUDA does."""
+
+import random
+from functools import partial
+
+import torch
+
+from loraplex.engine.batch import Batch
+from loraplex.engine.drawn_tokens import Arrival, DrawnTokens
+from loraplex.engine.graph_pool import GraphPool
+from loraplex.engine.plan import StepPlan, StepResult
+from loraplex.engine.step_inputs import StepInputs, StepShape
+from loraplex.lora.batch import PageTable
+
+from .virtual_model import SLOTS, Draw, Inputs, VirtualDevice
+from .virtual_runner import SlottedAdapters, VirtualHandle, VirtualRunner
+
+TOKENS, SEQUENCES, ROUNDS = 12, 6, 2
+"""The largest step, and how many adapters are summed at most."""
+
+
+class DeviceArrays:
+    """Once for a device."""
+
+    def __init__(self, device: VirtualDevice) -> None:
+        slots = torch.zeros(SLOTS, 1, 1, dtype=torch.int64)
+        self.table = PageTable(torch.zeros(SLOTS), slots, slots.int(), slots.float(), {})
+        self.inputs = StepInputs(
+            self.table, device.compute, tokens=TOKENS, sequences=SEQUENCES, blocks=device.num_blocks,
+            block_size=device.block_size, rounds=ROUNDS,
+        )  # fmt: skip
+        self.drawn = DrawnTokens(SEQUENCES, self.table.arena.device, device.compute, device.transfer)
+        self.graphs = GraphPool(device.compute.capture, most=5)
+
+
+class ArrayRunner(VirtualRunner):
+    """Tells the device of a step through StepInputs, in graphs where they can be, and reads DrawnTokens."""
+
+    def __init__(
+        self, device: VirtualDevice, adapters: SlottedAdapters, depth: int, failing: random.Random, arrays: DeviceArrays
+    ) -> None:
+        super().__init__(device, adapters, depth, failing)
+        self._arrays = arrays
+        adapters.table = arrays.table
+
+    def _begin(self, plan: StepPlan, draws: list[Draw]) -> VirtualHandle:
+        shape = self._arrays.inputs.write(plan.scheduled, self._adapters)
+        key = shape.key(attention_splits=1)
+        launch = partial(self._launch, shape, key.lora_rounds)
+        if shape.is_decode:
+            self._arrays.graphs.run(key, launch)
+        else:
+            launch()
+        self._device.compute.enqueue(partial(self._draw, draws))
+        return ArrivingHandle(self._arrays.drawn.send(len(draws)))
+
+    def _launch(self, shape: StepShape, rounds: int) -> None:
+        inputs, compute = self._arrays.inputs, self._device.compute
+        compute.enqueue(partial(inputs.resolve_placeholders, shape, self._arrays.drawn.device))
+        compute.enqueue(partial(self._forward, inputs.batch(shape), rounds))
+
+    def _forward(self, batch: Batch, rounds: int) -> None:
+        self._device.forward(
+            Inputs(
+                batch.token_ids.tolist(),
+                batch.positions.tolist(),
+                batch.slot_mapping.tolist(),
+                batch.query_starts.tolist(),
+                batch.context_lengths.tolist(),
+                batch.block_tables.tolist(),
+                batch.sample_rows.tolist(),
+                self._acting(len(batch.token_ids), rounds),
+            )
+        )
+
+    def _acting(self, tokens: int, rounds: int) -> list[list[tuple[int, float]]]:
+        found: list[list[tuple[int, float]]] = [[] for _ in range(tokens)]
+        for lists in self._arrays.inputs.lora[:rounds]:
+            tensors = lists.tensors
+            for slot, first, count in tensors.chunks[: lists.bound_chunks(tokens)].tolist():
+                if slot >= 0:
+                    for row in range(first, first + count):
+                        found[tensors.tokens[row]].append((slot, float(tensors.scales[row])))
+        return found
+
+    def _draw(self, draws: list[Draw]) -> None:
+        self._arrays.drawn.device[: len(draws)] = torch.tensor(self._device.draw(draws), dtype=torch.int64)
+
+
+class ArrivingHandle(VirtualHandle):
+    def __init__(self, arrival: Arrival) -> None:
+        self.fails = False
+        self._arrival = arrival
+
+    def result(self) -> StepResult:
+        return self._answer(self._arrival.wait())
