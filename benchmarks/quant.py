@@ -23,7 +23,6 @@ from .checkpoints import Dimensions, base_checkpoint  # noqa: E402
 from .command_line import Part, run_parts  # noqa: E402
 from .demo_quality import demo_quality  # noqa: E402
 from .engine import MeasuredEngine  # noqa: E402
-from .quant_cuda import figures, rows_of  # noqa: E402
 from .report import Row  # noqa: E402
 from .scale import Scale, medians  # noqa: E402
 
@@ -106,15 +105,10 @@ def kv_cache(scale: Scale) -> list[Row]:
     ]
 
 
-def cuda(scale: Scale) -> list[Row]:
-    return [row for part in figures().values() for row in rows_of(part, scale.rounds)]
-
-
 PARTS: dict[str, Part] = {
     "weights": weights,
     "kv": kv_cache,
     "demo": demo_quality,
-    "cuda": cuda,
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,76 @@
+"""Every CUDA kernel on this machine's GPU: checked at full size, then timed beside what the card itself can do.
+
+    python -m benchmarks.gpu --quick|--full [--only PART ...]
+
+Needs a checkout, torch, triton and numpy. --quick is done within eight minutes. Each row is printed and written to
+benchmarks/results/gpu-quick.json (gpu-full.json) as it is measured. Exit status: 0, 1 where a result was wrong or a
+kernel failed, 2 without a CUDA device.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ..report import RESULTS, Row, line_of, write
+from .card import describe
+from .catalog import QUICK_SECONDS, parts
+from .clock import GraphClock
+from .figure import Figure, Stage
+from .measure import measure
+from .size import FULL
+
+FULL_SECONDS_RATIO = 5
+ROUNDS = {"quick": 10, "full": 50}
+
+
+def run(
+    stage: Stage, chosen: dict[str, list[Figure]], seconds: dict[str, float], path: Path, notes: dict[str, object]
+) -> int:
+    """Measure the parts one after another; returns the exit status."""
+    rows: list[Row] = []
+
+    def publish(row: Row) -> None:
+        rows.append(row)
+        print(line_of(row), flush=True)
+        write(path, rows, notes)
+
+    broken = 0
+    for name, figures in chosen.items():
+        print(f"-- {name}: {len(figures)} figures, at most {seconds[name]:.0f} s", flush=True)
+        broken += measure(figures, stage, seconds[name], publish)
+        if stage.device.type == "cuda":
+            torch.cuda.empty_cache()
+    print(
+        f"{path}: {sum(row.value is not None for row in rows)} of {len(rows)} rows measured, {broken} wrong or failed"
+    )
+    return 1 if broken else 0
+
+
+def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--quick", dest="length", action="store_const", const="quick", help="within eight minutes")
+    length.add_argument("--full", dest="length", action="store_const", const="full", help="more rounds, more time")
+    every = parts(FULL)
+    parser.add_argument("--only", nargs="+", choices=list(every), default=list(every), metavar="PART")
+    arguments = parser.parse_args()
+    if not find_device():
+        print("no CUDA device: torch.cuda.is_available() is false, so that nothing was measured", file=sys.stderr)
+        return 2
+    device = torch.device("cuda")
+    ratio = FULL_SECONDS_RATIO if arguments.length == "full" else 1
+    seconds = {name: ratio * allowed for name, allowed in QUICK_SECONDS.items()}
+    stage = Stage(device, GraphClock(ROUNDS[arguments.length]), FULL)
+    notes = describe(device) | {"rounds": ROUNDS[arguments.length]}
+    chosen = {name: every[name] for name in every if name in arguments.only}
+    partial = "" if len(chosen) == len(every) else "-" + "-".join(chosen)
+    return run(stage, chosen, seconds, RESULTS / f"gpu-{arguments.length}{partial}.json", notes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

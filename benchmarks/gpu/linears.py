@@ -1,0 +1,125 @@
+"""Quantized linears: weights of 4 bits beside the memory's speed and cuBLAS, float8 beside torch's scaled product."""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+
+import torch
+import torch.nn.functional as F
+
+from loraplex.quant.cuda_packed import CudaPackedLinear
+from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.kernels.cuda.linear import multiply_dense, multiply_packed
+from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
+from tests.quant.kernels.weights import random_float8, random_integers
+
+from .card import copy_rate, scaled_product
+from .clock import Call
+from .figure import FLOAT8_TOLERANCE, TOLERANCE, Figure, Stage, require_call, seconds_of
+from .size import Size
+
+
+def figures(size: Size) -> list[Figure]:
+    found = []
+    for name in size.linears:
+        for rows in size.few_rows:
+            what = f"W4A16 {name}, {rows} rows: bytes of the weight a second / copy"
+            found.append(Figure(what, "x", 0.75, partial(share_of_copy, name, rows)))
+        for rows in size.many_rows:
+            what = f"W4A16 {name}, {rows} rows: speed / cuBLAS bfloat16"
+            found.append(Figure(what, "x", 0.85, partial(beside_cublas, name, rows)))
+        what = f"W4A16 {name}, {DENSE_ROWS} rows: speed of the packed kernel / of dense slices"
+        found.append(Figure(what, "x", None, partial(packed_beside_dense, name, DENSE_ROWS)))
+    for name in size.linears:
+        for rows in size.float8_rows:
+            what = f"FP8 {name}, {rows} rows: speed with the cast / scaled product alone"
+            found.append(Figure(what, "x", 0.95, partial(beside_scaled_product, name, rows)))
+    return found
+
+
+def share_of_copy(name: str, rows: int, stage: Stage) -> float:
+    methods, weight = four_bits(stage, name)
+    x = checked(stage, methods[0].apply, weight, rows, TOLERANCE)
+    taken = seconds_of(stage, [partial(method.apply, x) for method in methods])
+    return methods[0].weight_bytes() / taken / copy_rate(stage)
+
+
+def beside_cublas(name: str, rows: int, stage: Stage) -> float:
+    methods, weight = four_bits(stage, name)
+    x = checked(stage, methods[0].apply, weight, rows, TOLERANCE)
+    dense = weight.to(stage.size.dtype)
+    weights = [dense.clone() for _ in range(stage.copies(dense.nbytes))]
+    sides: dict[str, Sequence[Call]] = {
+        "ours": [partial(method.apply, x) for method in methods],
+        "cublas": _linears(x, weights),
+    }
+    taken = stage.clock.seconds(sides)
+    return taken["cublas"] / taken["ours"]
+
+
+def _linears(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[Callable[[], torch.Tensor]]:
+    return [partial(F.linear, x, weight) for weight in weights]
+
+
+def packed_beside_dense(name: str, rows: int, stage: Stage) -> float:
+    """Above or below 1, tiles.DENSE_ROWS is too low or too high."""
+    methods, weight = four_bits(stage, name)
+    y = torch.empty(rows, len(weight), dtype=stage.size.dtype, device=stage.device)
+
+    def product(multiply: Callable[..., None], x: torch.Tensor) -> torch.Tensor:
+        multiply(y, x, methods[0]._weights[0], None)
+        return y.clone()
+
+    for multiply in (multiply_packed, multiply_dense):
+        x = checked(stage, partial(product, multiply), weight, rows, TOLERANCE)
+    weights = [method._weights[0] for method in methods]
+    taken = stage.clock.seconds(
+        {
+            "packed": [partial(multiply_packed, y, x, weight, None) for weight in weights],
+            "dense": [partial(multiply_dense, y, x, weight, None) for weight in weights],
+        }
+    )
+    return taken["dense"] / taken["packed"]
+
+
+def beside_scaled_product(name: str, rows: int, stage: Stage) -> float:
+    methods, weight = eight_bits(stage, name)
+    values = stage.random(rows, weight.shape[1]).to(torch.float8_e4m3fn)
+    scales = torch.ones(rows, 1, device=stage.device)
+    theirs = [partial(scaled_product, stage, values, scales, method._weight, method._scales) for method in methods]
+    theirs[0]()
+    x = checked(stage, methods[0].apply, weight, rows, FLOAT8_TOLERANCE)
+    taken = stage.clock.seconds({"ours": [partial(method.apply, x) for method in methods], "theirs": theirs})
+    return taken["theirs"] / taken["ours"]
+
+
+@lru_cache(maxsize=1)
+def four_bits(stage: Stage, name: str) -> tuple[list[CudaPackedLinear], torch.Tensor]:
+    """Copies of one weight, as many as no cache holds, and the weight as float32 [out, in]."""
+    outputs, inputs = stage.size.linears[name]
+    weight = random_integers(outputs, inputs, 4, inputs // stage.size.group)
+    method = CudaPackedLinear(inputs, (outputs,), stage.size.dtype, stage.device)
+    method.load(0, weight, None)
+    method.finish()
+    copies = [copy.deepcopy(method) for _ in range(stage.copies(method.weight_bytes()))]
+    return [method, *copies], weight.dequantized().to(stage.device)
+
+
+@lru_cache(maxsize=1)
+def eight_bits(stage: Stage, name: str) -> tuple[list[CudaScaledFloat8Linear], torch.Tensor]:
+    outputs, inputs = stage.size.linears[name]
+    weight = random_float8(outputs, inputs, (1, inputs))
+    method = CudaScaledFloat8Linear(inputs, (outputs,), stage.device)
+    method.load(0, weight, None)
+    method.finish()
+    copies = [copy.deepcopy(method) for _ in range(stage.copies(method.weight_bytes()))]
+    return [method, *copies], weight.dequantized().to(stage.device)
+
+
+def checked(
+    stage: Stage, apply: Callable[[torch.Tensor], torch.Tensor], weight: torch.Tensor, rows: int, tolerance: float
+) -> torch.Tensor:
+    """x [rows, in] for which `apply` gives x W^T. Raises WrongResult."""
+    x = stage.random(rows, weight.shape[1])
+    require_call(partial(apply, x), x.float() @ weight.T, tolerance)
+    return x

@@ -1,0 +1,54 @@
+"""How large the figures' tensors are: as Llama 3.1 8B has them, or tiny to see that everything works."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+
+@dataclass(frozen=True)
+class Size:
+    hidden: int = 4096
+    intermediate: int = 14336
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    vocabulary: int = 128256
+    layers: int = 4
+    """Of linears with adapters: enough that no cache holds them."""
+    dtype: torch.dtype = torch.bfloat16
+    decode: tuple[int, int] = (64, 4096)
+    """Sequences and tokens of each in the cache."""
+    long: int = 32768
+    """Tokens of a single long sequence."""
+    prefill: int = 8192
+    growing: tuple[int, tuple[int, ...]] = (16, (4096, 8192, 16384, 32768))
+    """Sequences and lengths over which the time of a token's attention is a slope."""
+    lora_tokens: int = 64
+    adapters: tuple[int, ...] = (1, 8, 64)
+    rank: int = 16
+    group: int = 128
+    few_rows: tuple[int, ...] = (1, 16)
+    many_rows: tuple[int, ...] = (512, 2048)
+    float8_rows: tuple[int, ...] = (2048, 8192)
+    stream_rows: int = 8192
+    """Of norm, gate, cast and embedding."""
+    sampled_rows: int = 64
+    square: int = 8192
+    """Side of the products that tell the card's rate."""
+    copy_bytes: int = 1 << 30
+    cold_bytes: int = 1 << 29
+    """Of what calls read in turn: several times the second-level cache of any card."""
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """Fused linears of a layer: outputs and inputs."""
+        return {
+            "qkv": ((self.heads + 2 * self.kv_heads) * self.head_dim, self.hidden),
+            "o": (self.hidden, self.heads * self.head_dim),
+            "gate_up": (2 * self.intermediate, self.hidden),
+            "down": (self.hidden, self.intermediate),
+        }
+
+
+FULL: Final = Size()

@@ -1,0 +1,124 @@
+"""`python -m benchmarks.gpu` where there is no GPU: what it needs, what it says, what it keeps."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu.catalog import QUICK_SECONDS, parts
+from benchmarks.gpu.figure import Figure, Stage, Unsupported, WrongResult
+from benchmarks.gpu.measure import OUT_OF_TIME, measure
+from benchmarks.gpu.size import FULL
+from benchmarks.gpu.table import PAGE, render, replace_table
+from benchmarks.report import Row, write
+from tests.interpreted import run_interpreted
+
+from .tiny import tiny_stage
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_all_parts_in_the_interpreter() -> None:
+    run_interpreted(Path(__file__).with_name("triton_gpu_cases.py"))
+
+
+def test_it_needs_no_package_but_torch_and_triton_and_not_even_to_be_installed() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.without_packages"],
+        cwd=ROOT, env=environment | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--full"])
+    assert command.main(lambda: False) == 2
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_neither_quick_nor_full_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu"])
+    with pytest.raises(SystemExit):
+        command.main(lambda: False)
+
+
+def raising(error: Exception) -> Figure:
+    def fail(stage: Stage) -> float:
+        raise error
+
+    return Figure(type(error).__name__, "x", 1.0, fail)
+
+
+def test_each_outcome_has_its_row_and_is_counted() -> None:
+    figures = [
+        Figure("right", "x", 0.5, lambda stage: 0.75),
+        raising(WrongResult("off by 0.3 of the largest, 0.02 is allowed")),
+        raising(RuntimeError("an illegal memory access\nwas encountered")),
+        raising(Unsupported("no float8")),
+        raising(torch.OutOfMemoryError("tried to allocate")),
+        Figure("no number", "x", None, lambda stage: float("nan")),
+        Figure("later", "x", 1.0, None, note="not yet"),
+    ]
+    rows: list[Row] = []
+    assert measure(figures, tiny_stage(), 1e9, rows.append) == 3
+    assert [(row.value, row.met) for row in rows] == [(0.75, True)] + [(None, None)] * 6
+    assert [row.note for row in rows] == [
+        "",
+        "WRONG RESULT: off by 0.3 of the largest, 0.02 is allowed",
+        "FAILED: RuntimeError: an illegal memory access",
+        "no float8",
+        "the card has too little free memory",
+        "FAILED: nan is no figure",
+        "not yet",
+    ]
+
+
+def test_what_the_time_does_not_allow_is_not_measured() -> None:
+    moments = iter([0.0, 0.0, 6.0, 12.0])
+    figures = [Figure(name, "x", None, lambda stage: 1.0) for name in ("first", "second", "third")]
+    rows: list[Row] = []
+    assert measure(figures, tiny_stage(), 10.0, rows.append, lambda: next(moments)) == 0
+    assert [(row.value, row.note) for row in rows] == [(1.0, ""), (1.0, ""), (None, OUT_OF_TIME)]
+
+
+def test_rows_are_kept_when_the_run_is_cut_off(tmp_path: Path) -> None:
+    def cut(stage: Stage) -> float:
+        raise KeyboardInterrupt
+
+    figures = [Figure("first", "x", None, lambda stage: 2.0), Figure("second", "x", None, cut)]
+    path = tmp_path / "gpu-quick.json"
+    with pytest.raises(KeyboardInterrupt):
+        command.run(tiny_stage(), {"card": figures}, QUICK_SECONDS, path, {"card": None})
+    assert [(row["what"], row["value"]) for row in json.loads(path.read_text())["rows"]] == [("first", 2.0)]
+
+
+def test_figures_have_names_of_their_own_and_their_parts_a_time() -> None:
+    every = parts(FULL)
+    names = [figure.what for part in every.values() for figure in part]
+    assert len(set(names)) == len(names)
+    assert set(QUICK_SECONDS) == set(every) and sum(QUICK_SECONDS.values()) <= 8 * 60 - 30
+
+
+def test_the_table_of_the_documentation_is_up_to_date() -> None:
+    page = PAGE.read_text()
+    assert replace_table(page, render()) == page, "run python -m benchmarks.gpu.table"
+
+
+def test_the_table_shows_what_a_file_has(tmp_path: Path) -> None:
+    card, attention = (parts(FULL)[name][0] for name in ("card", "attention"))
+    rows = [
+        Row(card.what, 4321.0, card.unit),
+        Row(attention.what, None, attention.unit, attention.goal, note="WRONG RESULT: off by 0.3"),
+    ]
+    write(tmp_path / "gpu-quick.json", rows, {"card": "a card", "torch": "2.11", "triton": "3.6"})
+    table = render(tmp_path)
+    assert table.startswith("a card, torch 2.11, triton 3.6, ")
+    assert f"| {card.what} | 4321 GB/s |  |  |" in table
+    assert f"| {attention.what} | not measured | ≥ 0.8 | WRONG RESULT: off by 0.3 |" in table
+    assert table.count("not measured") == sum(map(len, parts(FULL).values())) - 1

@@ -1,0 +1,107 @@
+"""Every part of `benchmarks.gpu` with tiny tensors on the CPU, in triton's interpreter and with a clock that tells
+made-up times: test_gpu.py runs this by itself."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu import attention, linears, lora, small
+from benchmarks.gpu.__main__ import run
+from benchmarks.gpu.card import describe
+from benchmarks.gpu.catalog import QUICK_SECONDS, parts
+from benchmarks.gpu.figure import Figure
+from loraplex.engine.attention.cuda import CudaAttention
+from loraplex.quant.cuda_packed import CudaPackedLinear
+from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
+from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
+
+from .tiny import TINY, tiny_stage
+
+__all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
+
+
+def run_parts(path: Path, chosen: dict[str, list[Figure]]) -> tuple[int, list[dict[str, Any]]]:
+    """Exit status and the rows of the file."""
+    stage = tiny_stage()
+    status = run(stage, chosen, dict.fromkeys(QUICK_SECONDS, 1e9), path, describe(stage.device))
+    return status, json.loads(path.read_text())["rows"]
+
+
+def test_every_row_is_measured_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(linears, "DENSE_ROWS", 3)
+    chosen = parts(TINY)
+    status, rows = run_parts(tmp_path / "gpu.json", chosen)
+    assert status == 0, rows
+    assert [row["what"] for row in rows] == [figure.what for figures in chosen.values() for figure in figures]
+    engine = len(chosen["engine"])
+    assert all(row["value"] > 0 for row in rows[:-engine]), [row for row in rows[:-engine] if row["value"] is None]
+    assert {(row["value"], row["met"]) for row in rows[-engine:]} == {(None, None)}
+
+
+def spoil(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The same with its largest number halved."""
+
+    def spoiled(*given: Any, **named: Any) -> torch.Tensor:
+        result = function(*given, **named)
+        flat = result.view(-1)
+        flat[flat.abs().argmax()] *= 0.5
+        return result
+
+    return spoiled
+
+
+def spoil_output(function: Callable[..., None]) -> Callable[..., None]:
+    """The same, of a function that writes to its first argument."""
+
+    def spoiled(y: torch.Tensor, *given: Any, **named: Any) -> None:
+        function(y, *given, **named)
+        spoil(torch.Tensor.view_as)(y, y)
+
+    return spoiled
+
+
+SPOILED: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], list[Figure]]]] = {
+    "attention": (CudaAttention, "attend", spoil, lambda: attention.figures(TINY)[2:3]),
+    "lora": (lora, "add_lora", spoil_output, lambda: lora.figures(TINY)[:1]),
+    "four bits": (CudaPackedLinear, "apply", spoil, lambda: linears.figures(TINY)[:1]),
+    "float8": (CudaScaledFloat8Linear, "apply", spoil, lambda: linears.figures(TINY)[-1:]),
+    "norm": (small, "add_rms_norm", spoil, lambda: small.figures(TINY)[:1]),
+    "gate": (small, "multiply_gate", spoil, lambda: small.figures(TINY)[1:2]),
+    "embedding": (small, "gather_rows", spoil, lambda: small.figures(TINY)[3:4]),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_wrong_kernel_has_no_speed(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    owner, attribute, change, figures = SPOILED[name]
+    monkeypatch.setattr(owner, attribute, change(getattr(owner, attribute)))
+    status, rows = run_parts(tmp_path / "gpu.json", {"card": figures()})
+    assert status == 1
+    assert [row["value"] for row in rows] == [None] and rows[0]["note"].startswith("WRONG RESULT: "), rows
+
+
+@pytest.mark.parametrize("index", [4, 5], ids=["largest", "drawn"])
+def test_a_wrong_token_has_no_speed(index: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The least likely token of each row."""
+    sample = small.sample
+
+    def other(buffers: Any, *given: Any, **named: Any) -> None:
+        sample(buffers, *given, **named)
+        buffers.results[small.TOKEN] = buffers.logits.argmin(1)
+
+    monkeypatch.setattr(small, "sample", other)
+    status, rows = run_parts(tmp_path / "gpu.json", {"card": small.figures(TINY)[index : index + 1]})
+    assert status == 1 and rows[0]["value"] is None and rows[0]["note"].startswith("WRONG RESULT: ")
+
+
+def test_a_key_that_is_stored_wrong_has_no_speed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write = CudaAttention.write
+    monkeypatch.setattr(
+        CudaAttention, "write", lambda self, layer, key, value, batch: write(self, layer, key * 1.1, value, batch)
+    )
+    status, rows = run_parts(tmp_path / "gpu.json", {"card": attention.figures(TINY)[3:]})
+    assert status == 1 and rows[0]["note"].startswith("WRONG RESULT: ")

@@ -1,0 +1,64 @@
+"""A process in which nothing can be imported but torch, triton, numpy, what those need, and this checkout: it runs the
+command and then a figure of each part, from the checkout alone even where loraplex is installed. test_gpu.py starts
+it."""
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+ALLOWED = {
+    *sys.stdlib_module_names, "torch", "torchgen", "functorch", "triton", "numpy", "typing_extensions", "sympy",
+    "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec", "setuptools", "pkg_resources", "nvidia",
+    "_distutils_hack", "safetensors", "transformers", "peft", "loraplex", "benchmarks", "tests",
+}  # fmt: skip
+
+
+class RefuseOthers(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        name = fullname.partition(".")[0]
+        if name in ALLOWED or name.startswith("_sysconfigdata"):
+            return None
+        raise ModuleNotFoundError(f"{name} is refused", name=name)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def forget_installation() -> None:
+    """An editable one is a folder of the path or a finder."""
+    sys.path[:] = [path for path in sys.path if not (Path(path) / "loraplex").is_dir()]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in f"{finder} {finder.__class__}"]
+
+
+def main() -> None:
+    forget_installation()
+    sys.meta_path.insert(0, RefuseOthers())
+    from dataclasses import replace
+
+    import torch
+
+    from benchmarks.gpu.__main__ import main as run_command
+    from benchmarks.gpu.catalog import parts
+
+    from .tiny import TINY, tiny_stage
+
+    sys.argv = ["benchmarks.gpu", "--quick"]
+    assert run_command(lambda: False) == 2
+    size = replace(TINY, dtype=torch.float16)
+    every = parts(size)
+    for figure in (*every["card"], every["attention"][2], every["lora"][0], every["linears"][0], *every["small"][:2]):
+        assert figure.measure is not None and figure.measure(tiny_stage(size)) > 0
+    assert every["small"][-1].measure is not None and every["small"][-1].measure(tiny_stage(size)) > 0
+    import loraplex
+
+    assert Path(str(loraplex.__file__)).is_relative_to(ROOT), loraplex.__file__
+    assert not {"numba", "rich", "msgspec", "fastapi", "sqlalchemy"} & set(sys.modules)
+
+
+if __name__ == "__main__":
+    main()
