@@ -183,12 +183,16 @@ class ArtifactStore:
             shutil.rmtree(doomed.parent)
 
     def _link(self, blob: Blob, target: Path) -> None:
-        try:
-            os.link(self.blob_path(blob.sha256), target)
-        except FileNotFoundError:
-            raise UploadMissing(
-                f"No file with SHA-256 {blob.sha256} is here. Upload it, then register again."
-            ) from None
+        path = self.blob_path(blob.sha256)
+        while True:
+            try:
+                return os.link(path, target)
+            except FileNotFoundError:
+                # Also said of a file that is there, when the same upload just took its place.
+                if not path.exists():
+                    raise UploadMissing(
+                        f"No file with SHA-256 {blob.sha256} is here. Upload it, then register again."
+                    ) from None
 
 
 def check_sha256(text: str) -> str:

@@ -127,6 +127,23 @@ def test_publishing_what_was_not_uploaded_says_so(store: ArtifactStore) -> None:
     assert not store.folder(DIGEST).exists()
 
 
+def test_an_upload_of_the_same_bytes_does_not_hide_them(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux denies a link to a file that a rename replaces at that moment, as if there were none."""
+    config, weights = put(store, b"{}"), put(store, b"weights")
+    link, denied = os.link, [True]
+
+    def link_beside_an_upload(source: Path, target: Path) -> None:
+        if denied:
+            denied.clear()
+            raise FileNotFoundError(errno.ENOENT, "replaced", source)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_beside_an_upload)
+    store.publish("d" * 64, config, weights)
+    assert not denied
+    assert (store.folder("d" * 64) / WEIGHTS_FILE).read_bytes() == b"weights"
+
+
 def test_bytes_are_durable_before_they_are_visible(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     record_calls(monkeypatch, events)
