@@ -18,7 +18,7 @@ from .expand_tile import VECTORS, expand_tokens
 from .shrink_page import shrink_tokens
 from .vector_code import LANES, PAGE
 
-COLUMNS: Final = 8 * VECTORS * LANES
+COLUMNS: Final = 32 * LANES
 """Columns of y in one work item of expand."""
 TOKENS: Final = 48
 """Most tokens of one work item; a multiple of every tile."""

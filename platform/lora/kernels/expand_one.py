@@ -36,10 +36,7 @@ def _expand_page(
             total = code.load(place, y.dtype, mask)
             for row, factor in zip(rows, factors, strict=True):
                 total = code.fma(code.load(code.at(row, position, arena.dtype), arena.dtype, mask), factor, total)
-            if mask is None:
-                builder.store(total, builder.inttoptr(place, FLOATS.as_pointer()), align=4)
-            else:
-                code.store(total, place, y.dtype, mask)
+            code.store(total, place, y.dtype, mask)
 
         def lines(index: Any, sums: list[Any]) -> list[Any]:
             position = builder.mul(index, INT(per_line))

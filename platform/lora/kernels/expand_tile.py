@@ -13,9 +13,9 @@ from numba.extending import intrinsic
 
 from .vector_code import FLOAT, FLOATS, INT, LANES, LINE, PAGE, VectorCode, data_of
 
-VECTORS: Final = 4
+VECTORS: Final = 2 if LANES == 8 else 4
 """Vectors of y that are in registers for each token."""
-TILE: Final = 1 if LANES == 8 else 6
+TILE: Final = 6
 """Tokens of one tile: what the vector registers hold."""
 AHEAD: Final = 4 * VECTORS * LANES
 """How many columns ahead B is prefetched."""
@@ -44,35 +44,39 @@ def _expand_tile(
         def places(target: Any) -> list[Any]:
             return [code.at(target, INT(v * LANES), y.dtype) for v in range(VECTORS)]
 
-        def body(rank: Any, sums: list[Any]) -> list[Any]:
-            page = code.scalar(code.at(pages, builder.udiv(rank, INT(PAGE)), types.int64), INT)
-            row = builder.mul(builder.urem(rank, INT(PAGE)), outputs)
-            weights = code.at(arena_data, builder.add(builder.add(page, start), row), arena.dtype)
-            vectors = [
-                code.load(code.at(weights, INT(v * LANES), arena.dtype), arena.dtype, masks[v]) for v in range(VECTORS)
-            ]
-            for line in range(VECTORS * LANES * arena.dtype.bitwidth // 8 // LINE):
-                code.prefetch(code.at(builder.add(weights, INT(line * LINE)), INT(AHEAD), arena.dtype))
-            factors = [code.splat(code.scalar(code.at(s, rank, types.float32), FLOAT), FLOATS) for s in sources]
-            return [
-                code.fma(vectors[v], factor, sums[index * VECTORS + v])
-                for index, factor in enumerate(factors)
-                for v in range(VECTORS)
-            ]
+        def add(masks: list[Any]) -> None:
+            def body(rank: Any, sums: list[Any]) -> list[Any]:
+                page = code.scalar(code.at(pages, builder.udiv(rank, INT(PAGE)), types.int64), INT)
+                row = builder.mul(builder.urem(rank, INT(PAGE)), outputs)
+                weights = code.at(arena_data, builder.add(builder.add(page, start), row), arena.dtype)
+                vectors = [
+                    code.load(code.at(weights, INT(v * LANES), arena.dtype), arena.dtype, masks[v])
+                    for v in range(VECTORS)
+                ]
+                for line in range(0, VECTORS * LANES * arena.dtype.bitwidth // 8, LINE):
+                    code.prefetch(code.at(builder.add(weights, INT(line)), INT(AHEAD), arena.dtype))
+                factors = [code.splat(code.scalar(code.at(s, rank, types.float32), FLOAT), FLOATS) for s in sources]
+                return [
+                    code.fma(vectors[v], factor, sums[index * VECTORS + v])
+                    for index, factor in enumerate(factors)
+                    for v in range(VECTORS)
+                ]
 
-        if len(cells) == TILE and TILE > 1:
+            initial = [
+                code.load(place, y.dtype, mask) for t in targets for place, mask in zip(places(t), masks, strict=True)
+            ]
+            sums = code.loop(ranks, initial, body)
+            for index, target in enumerate(targets):
+                for v, place in enumerate(places(target)):
+                    code.store(sums[index * VECTORS + v], place, y.dtype, masks[v])
+
+        if len(cells) == TILE:
             # The tokens of a prompt follow each other: those of the next tile begin where this one's end.
             for target in targets:
                 later = builder.add(target, builder.mul(arguments[9], INT(len(cells))))
                 for line in range(VECTORS * LANES * y.dtype.bitwidth // 8 // LINE):
                     code.prefetch_near(builder.add(later, INT(line * LINE)))
-        initial = [
-            code.load(place, y.dtype, mask) for t in targets for place, mask in zip(places(t), masks, strict=True)
-        ]
-        sums = code.loop(ranks, initial, body)
-        for index, target in enumerate(targets):
-            for v, place in enumerate(places(target)):
-                code.store(sums[index * VECTORS + v], place, y.dtype, masks[v])
+        code.masked_or_whole(builder.icmp_signed("<", columns, INT(VECTORS * LANES)), add, masks)
         return context.get_dummy_value()
 
     integers = [types.int64] * 4

@@ -16,12 +16,13 @@ from numba.extending import intrinsic
 
 from .vector_code import FLOATS, HAS_BFLOAT16, INT, LANES, LINE, PAGE, VectorCode, data_of
 
-SHRINK_TILE: Final = 1 if LANES == 8 else 6
+SHRINK_TILE: Final = 3 if LANES == 8 else 6
 """Tokens of one tile: what the vector registers hold."""
-WHOLE_PAGE: Final = 3
+WHOLE_PAGE: Final = SHRINK_TILE // 2
 """Most tokens whose sums with all ranks of a page the registers hold; of more, those with half the page."""
-LONG_ROW: Final = 2048
-"""Inputs from which on x is read from too far away to be read twice, for one half of a page after the other."""
+LONG_ROW: Final = 2048 if LANES == 16 else 1 << 30
+"""Inputs from which on x is read from too far away to be read twice, for one half of a page after the other. Shorter
+vectors take so long to multiply that it never is."""
 
 
 def _takes_pairs(arena: Any) -> bool:
@@ -64,21 +65,25 @@ class _Rows:
 
 @intrinsic
 def _shrink_tile(
-    typing: Any, arena: Any, start: Any, following: Any, inputs: Any, x: Any, tokens: Any, scales: Any, h: Any
-) -> Any:
-    """h[token] [ranks] = scale * (A [ranks, inputs] at `start`) x[token]; h are addresses.
+    typing: Any, arena: Any, start: Any, following: Any, inputs: Any, x: Any, tokens: Any, scales: Any, h: Any,
+    part: Any,
+) -> Any:  # fmt: skip
+    """h[token] [ranks] = scale * (A [ranks, inputs] at `start`) x[token]; h are addresses of the page's first rank.
 
-    The ranks are those of a page, or of half a page for more than WHOLE_PAGE tokens. Prefetches as much at `following`.
+    The ranks are those of a page, or of its half `part` for more than WHOLE_PAGE tokens. Prefetches as much at
+    `following`.
     """
     count = PAGE if len(tokens) <= WHOLE_PAGE else PAGE // 2
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code = VectorCode(builder)
+        inputs, part, data = arguments[3], arguments[8], data_of(context, builder, x, arguments[4])
+        above = builder.mul(part, builder.mul(inputs, INT(count)))
         page, ahead = (
-            code.at(data_of(context, builder, arena, arguments[0]), start, arena.dtype) for start in arguments[1:3]
+            code.at(data_of(context, builder, arena, arguments[0]), builder.add(start, above), arena.dtype)
+            for start in arguments[1:3]
         )
-        inputs, data = arguments[3], data_of(context, builder, x, arguments[4])
-        unpacked = [cgutils.unpack_tuple(builder, value, len(tokens)) for value in arguments[5:]]
+        unpacked = [cgutils.unpack_tuple(builder, value, len(tokens)) for value in arguments[5:8]]
         rows = _Rows(code, arena, x)
         lines = count * rows.width * arena.dtype.bitwidth // 8 // LINE
         xs = [code.at(data, builder.mul(token, inputs), x.dtype) for token in unpacked[0]]
@@ -104,16 +109,27 @@ def _shrink_tile(
 
         sums = code.loop(full, zeros, full_body)
         rest = builder.mul(full, INT(rows.width))
-        sums = body(rest, sums, rows.mask(builder.sub(inputs, rest)))
+        mask = rows.mask(builder.sub(inputs, rest))
+        some = builder.zext(builder.icmp_signed("<", rest, inputs), INT)
+        sums = code.loop(some, sums, lambda _, sums: body(rest, sums, mask))
         for row in range(len(xs)):
-            place = unpacked[2][row]
+            place = builder.add(unpacked[2][row], builder.mul(part, INT(4 * count)))
             for total in code.totals(sums[row :: len(xs)]):
                 scaled = builder.fmul(total, code.splat(unpacked[1][row], total.type))
                 builder.store(scaled, builder.inttoptr(place, total.type.as_pointer()), align=4)
                 place = builder.add(place, INT(4 * total.type.count))
         return context.get_dummy_value()
 
-    return types.void(arena, types.int64, types.int64, types.int64, x, tokens, scales, h), generate
+    return types.void(arena, types.int64, types.int64, types.int64, x, tokens, scales, h, types.int64), generate
+
+
+@njit
+def _shrink_page(
+    arena: Any, start: int, following: int, inputs: int, x: Any, tokens: Any, factors: Any, places: Any
+) -> None:
+    """As _shrink_tile, all ranks of a page."""
+    for part in range(1 if len(tokens) <= WHOLE_PAGE else 2):
+        _shrink_tile(arena, start, following, inputs, x, tokens, factors, places, part)
 
 
 @intrinsic
@@ -136,7 +152,6 @@ def shrink_tokens(
 ) -> None:  # fmt: skip
     """h[row:end, column : column + PAGE] from one page, for the sorted tokens row to end."""
     inputs, stride = x.shape[1], h.shape[1] * 4
-    half = PAGE // 2 * inputs
     most = _most_tokens(arena, inputs)
     place = h.ctypes.data + row * stride + column * 4
     while row < end:
@@ -145,25 +160,22 @@ def shrink_tokens(
         scale_a, scale_b = factor * scales[row], factor * scales[row + (left > 1)]
         scale_c = factor * scales[row + left - 1]
         if left == 6:
-            d, e = tokens[row + 3], tokens[row + 4]
-            six = (a, b, tokens[row + 2], d, e, c)
-            scale_d, scale_e = factor * scales[row + 3], factor * scales[row + 4]
-            factors = (scale_a, scale_b, factor * scales[row + 2], scale_d, scale_e, scale_c)
-            for part in range(2):
-                first = place + part * PAGE // 2 * 4
-                rows = (
-                    first, first + stride, first + 2 * stride, first + 3 * stride, first + 4 * stride,
-                    first + 5 * stride,
-                )  # fmt: skip
-                _shrink_tile(arena, start + part * half, following + part * half, inputs, x, six, factors, rows)
+            six = (a, b, tokens[row + 2], tokens[row + 3], tokens[row + 4], c)
+            factors = (
+                scale_a, scale_b, factor * scales[row + 2], factor * scales[row + 3], factor * scales[row + 4], scale_c,
+            )  # fmt: skip
+            places = (
+                place, place + stride, place + 2 * stride, place + 3 * stride, place + 4 * stride, place + 5 * stride,
+            )  # fmt: skip
+            _shrink_page(arena, start, following, inputs, x, six, factors, places)
         elif left >= 3:
             left = 3
             c, scale_c = tokens[row + 2], factor * scales[row + 2]
-            places = (place, place + stride, place + 2 * stride)
-            _shrink_tile(arena, start, following, inputs, x, (a, b, c), (scale_a, scale_b, scale_c), places)
+            three = (place, place + stride, place + 2 * stride)
+            _shrink_page(arena, start, following, inputs, x, (a, b, c), (scale_a, scale_b, scale_c), three)
         elif left == 2:
-            _shrink_tile(arena, start, following, inputs, x, (a, b), (scale_a, scale_b), (place, place + stride))
+            _shrink_page(arena, start, following, inputs, x, (a, b), (scale_a, scale_b), (place, place + stride))
         else:
-            _shrink_tile(arena, start, following, inputs, x, (a,), (scale_a,), (place,))
+            _shrink_page(arena, start, following, inputs, x, (a,), (scale_a,), (place,))
         row += left
         place += left * stride

@@ -69,9 +69,12 @@ class VectorCode:
             value = self.call(name, stored, pointer, INT32(dtype.bitwidth // 8), mask, ir.Constant(stored, None))
         return self._widen(value, dtype)
 
-    def store(self, value: Any, address: Any, dtype: Any, mask: Any) -> None:
+    def store(self, value: Any, address: Any, dtype: Any, mask: Any = None) -> None:
         narrow = self._narrow(value, dtype)
         pointer = self.builder.inttoptr(address, narrow.type.as_pointer())
+        if mask is None:
+            self.builder.store(narrow, pointer, align=dtype.bitwidth // 8)
+            return
         name = f"llvm.masked.store.v{LANES}{'f32' if dtype == types.float32 else 'i16'}.p0"
         self.call(name, ir.VoidType(), narrow, pointer, INT32(dtype.bitwidth // 8), mask)
 
@@ -156,6 +159,17 @@ class VectorCode:
             return self.builder.shuffle_vector(a, a if b is None else b, ir.Constant(kind, order))
 
         return self.builder.fadd(half(0), half(width // 2))
+
+    def masked_or_whole(self, is_part: Any, write: Callable[[list[Any]], None], masks: list[Any]) -> None:
+        """write(masks) for a part of the vectors; for all of them without, where masks cost instructions."""
+        if LANES == 16:
+            write(masks)
+            return
+        with self.builder.if_else(is_part) as (part, whole):
+            with part:
+                write(masks)
+            with whole:
+                write([None] * len(masks))
 
     def loop(self, count: Any, initial: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """Run body(index, sums) -> sums `count` times."""
