@@ -2,18 +2,17 @@
 
 from typing import Final
 
-from .kernels.dots import HAS_BFLOAT16, HAS_INTEGERS, HAS_MATRIX
+from .kernels.dots import HAS_BFLOAT16, HAS_INTEGERS, HAS_WORDS, REGISTERS
 
 VECTORS: Final = "float32 vectors"
 
 
-def arithmetic_words(has_bfloat16: bool, has_integers: bool, has_matrix: bool) -> str:
+def arithmetic_words(has_bfloat16: bool, has_integers: bool, has_words: bool, registers: str) -> str:
     """Of dot products that the processor has: how activations are rounded follows from these, the dtype of the weights
     and their quantization."""
-    numbers = [word for word, there in (("bfloat16", has_bfloat16), ("bytes", has_integers)) if there]
-    if not numbers:
-        return VECTORS
-    return f"dot products of {' and '.join(numbers)} in {'matrix registers (AMX)' if has_matrix else 'AVX-512'}"
+    integers = "words" if has_words else "bytes"
+    numbers = [word for word, there in (("bfloat16", has_bfloat16), (integers, has_integers)) if there]
+    return f"dot products of {' and '.join(numbers)} in {registers}" if numbers else VECTORS
 
 
-ARITHMETIC: Final = arithmetic_words(HAS_BFLOAT16, HAS_INTEGERS, HAS_MATRIX)
+ARITHMETIC: Final = arithmetic_words(HAS_BFLOAT16, HAS_INTEGERS, HAS_WORDS, REGISTERS)

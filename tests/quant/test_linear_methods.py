@@ -181,9 +181,10 @@ def test_the_reason_says_what_is_multiplied_by_dot_products(
 
 
 def test_the_arithmetic_has_a_name() -> None:
-    assert arithmetic_words(False, False, False) == "float32 vectors"
-    assert arithmetic_words(False, True, False) == "dot products of bytes in AVX-512"
-    assert arithmetic_words(True, True, True) == "dot products of bfloat16 and bytes in matrix registers (AMX)"
+    assert arithmetic_words(False, False, False, "AVX-512") == "float32 vectors"
+    assert arithmetic_words(False, True, True, "AVX2") == "dot products of words in AVX2"
+    both = arithmetic_words(True, True, False, "matrix registers (AMX)")
+    assert both == "dot products of bfloat16 and bytes in matrix registers (AMX)"
     assert ("bfloat16" in ARITHMETIC) == HAS_BFLOAT16
 
 

@@ -2,9 +2,9 @@
 """Rows of activations as whole numbers of 16 bits, for products with weights that are whole numbers too.
 
 In each block of inputs a row is scale * (256 * high + low), high and low int8, the scale its largest magnitude / 32639.
-Layout: digits [tiles of ROWS / 2 rows, steps, ROWS, STEP] int8, a row's high digits before its low ones; then of each
-block of inputs [rows] scales and [rows] sums of the whole numbers, fp32. Past the inputs are zeros, past the rows
-anything.
+Layout: digits [tiles of ROWS / 2 rows, steps, ROWS, STEP] int8, a row's high digits before its low ones; or AS_WORDS,
+its whole numbers in int16, of each four inputs 0, 2, 1 and 3. Then of each block of inputs [rows] scales and [rows]
+sums of the whole numbers, fp32. Past the inputs are zeros, past the rows anything.
 """
 
 from typing import Any, Final
@@ -16,8 +16,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .dot_shapes import BYTES, ROWS
-from .vectors import CODES, FLOAT, FLOATS, INT, LANES, WORDS, Code, put
+from .vectors import CODES, FLOAT, FLOATS, INT, LANES, SHORTS, WORDS, Code, put
 
+AS_WORDS: Final = LANES == 8
+"""Processors with vectors of 8 lanes multiply words of 16 bits (`word_dots.py`), those with more lanes bytes."""
 STEP: Final = 64
 """Inputs of one product."""
 TOKENS: Final = ROWS // 2
@@ -68,23 +70,39 @@ def _largest(typing: Any, x: Any, inputs: Any) -> Any:
 
 
 @intrinsic
-def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, high: Any, low: Any) -> Any:
-    """LANES floats at x, zeros from `inputs` on, times `inverse`, as digits; returns the sum of the whole numbers."""
+def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, row: Any, lane: Any) -> Any:
+    """LANES floats at x, zeros from `inputs` on, times `inverse`, as digits of a row's step from input `lane` on.
+
+    Returns the sum of the whole numbers.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, inputs, inverse, high, low = arguments
+        x, inputs, inverse, row, lane = arguments
         code = Code(builder)
         value = code.masked_load(code.pointer(x, 0, FLOATS), code.lanes_below(inputs))
         scaled = builder.fmul(value, code.splat(inverse, FLOATS))
         whole = builder.fptosi(code.call(f"llvm.rint.v{LANES}f32", FLOATS, scaled), WORDS)
-        rounded = builder.add(whole, ir.Constant(WORDS, [128] * LANES))
-        top = builder.ashr(rounded, ir.Constant(WORDS, [8] * LANES))
-        rest = builder.sub(whole, builder.shl(top, ir.Constant(WORDS, [8] * LANES)))
-        for address, words in ((high, top), (low, rest)):
-            builder.store(builder.trunc(words, CODES), code.pointer(address, 0, CODES), align=1)
+        if AS_WORDS:
+            _store_words(code, whole, builder.add(row, builder.mul(lane, INT(2))))
+        else:
+            _store_bytes(code, whole, builder.add(row, lane))
         return code.sum(builder.sitofp(whole, FLOATS))
 
     return types.float32(types.int64, types.int64, types.float32, types.int64, types.int64), generate
+
+
+def _store_words(code: Code, whole: Any, address: Any) -> None:
+    order = ir.Constant(WORDS, [four + place for four in range(0, LANES, 4) for place in (0, 2, 1, 3)])
+    pairs = code.builder.shuffle_vector(whole, ir.Constant(WORDS, ir.Undefined), order)
+    code.builder.store(code.builder.trunc(pairs, SHORTS), code.pointer(address, 0, SHORTS), align=2)
+
+
+def _store_bytes(code: Code, whole: Any, address: Any) -> None:
+    builder, eight = code.builder, ir.Constant(WORDS, [8] * LANES)
+    high = builder.ashr(builder.add(whole, ir.Constant(WORDS, [128] * LANES)), eight)
+    low = builder.sub(whole, builder.shl(high, eight))
+    for words, first in ((high, 0), (low, STEP)):
+        builder.store(builder.trunc(words, CODES), code.pointer(address, first, CODES), align=1)
 
 
 @njit
@@ -95,8 +113,8 @@ def _write_row(x: int, inputs: int, target: int, steps: int, scale: int, total: 
     whole = np.float32(0)
     for step in range(steps):
         for lane in range(0, STEP, LANES):
-            at, place = step * STEP + lane, target + step * BYTES + lane
-            whole += _digits(x + at * 4, inputs - at, inverse, place, place + 64)
+            at = step * STEP + lane
+            whole += _digits(x + at * 4, inputs - at, inverse, target + step * BYTES, lane)
     put(scale, largest / np.float32(LARGEST))
     put(total, whole)
 
@@ -138,12 +156,15 @@ class Products:
         self._scale = code.load(scales, vector * LANES * 4, FLOATS)
         self._excess = builder.fneg(builder.uitofp(builder.zext(codes, WORDS), FLOATS))
 
-    def add(self, start: Any, high: Any, low: Any, row: Any) -> Any:
-        """start + scale * row's scale * (256 * high + low - zero * row's sum); 256 * high + low fits 32 bits for the
-        products of up to 256 inputs."""
+    def joined(self, high: Any, low: Any) -> Any:
+        """256 * high + low, which fits 32 bits for the products of up to 256 inputs."""
+        builder = self._code.builder
+        return builder.add(builder.shl(high, ir.Constant(WORDS, [8] * LANES)), low)
+
+    def add(self, start: Any, products: Any, row: Any) -> Any:
+        """start + scale * row's scale * (products - zero * row's sum)"""
         code, builder = self._code, self._code.builder
         offset = builder.mul(row, INT(4))
-        products = builder.add(builder.shl(high, ir.Constant(WORDS, [8] * LANES)), low)
         total = code.splat(code.load(builder.add(self._row_sums, offset), 0, FLOAT), FLOATS)
         whole = code.fma(self._excess, total, builder.sitofp(products, FLOATS))
         row_scale = code.splat(code.load(builder.add(self._row_scales, offset), 0, FLOAT), FLOATS)
@@ -175,7 +196,7 @@ def add_products(
                 begun = builder.select(builder.icmp_signed("!=", bias, INT(0)), bias, place)
                 row = builder.add(sums, builder.mul(loop.index, INT(256)))
                 high, low = (code.load(row, 128 * digit + at, WORDS) for digit in range(2))
-                result = products.add(code.load(begun, at, FLOATS), high, low, loop.index)
+                result = products.add(code.load(begun, at, FLOATS), products.joined(high, low), loop.index)
                 builder.store(result, code.pointer(place, at, FLOATS), align=4)
         return context.get_dummy_value()
 

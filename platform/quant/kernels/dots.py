@@ -1,10 +1,11 @@
 # mypy: allow-untyped-decorators
 """Dot products of short numbers, as the processor has instructions for them: in matrix registers (AMX) or in vector
-registers (AVX-512 with BF16 and VNNI). The one door for the kernels that multiply by them.
+registers (AVX-512 with BF16 and VNNI; AVX2 has those of integers). The one door for the kernels that multiply by them.
 
 Numbers of one step, of up to ROWS rows:
     bfloat16    sums [rows, 32] fp32 += rows [rows, STEP] bfloat16 times weights [16, 32, 2] bfloat16, pairs of inputs
-    integers    sums [rows, 32] int32 += rows [rows, 64] int8 times weights [16, 32, 4] uint8, four inputs each
+    integers    sums [rows, 32] int32 += rows [rows, 64] int8 times weights [16, 32, 4] uint8, four inputs each; on AVX2
+                [rows / 2, 16] += rows [rows / 2, 64] int16 times weights [16, 16, 4]
 Each sum adds up its products in the same order whatever the number of rows.
 """
 
@@ -12,7 +13,7 @@ from typing import Final
 
 from numba import njit
 
-from . import matrix_dots, vector_dots
+from . import matrix_dots, vector_dots, word_dots
 from .dot_shapes import BYTES, ROWS, STEP
 
 __all__ = [
@@ -21,8 +22,11 @@ __all__ = [
     "HAS_BFLOAT16",
     "HAS_INTEGERS",
     "HAS_MATRIX",
+    "HAS_WORDS",
+    "REGISTERS",
     "ROWS",
     "STEP",
+    "add_half_bytes",
     "add_integers",
     "done",
     "multiply_bfloat16",
@@ -33,8 +37,10 @@ __all__ = [
 HAS_MATRIX: Final = matrix_dots.HAS_MATRIX
 _chosen: Final = matrix_dots if HAS_MATRIX else vector_dots
 HAS_BFLOAT16: Final = HAS_MATRIX or vector_dots.HAS_BFLOAT16
-HAS_INTEGERS: Final = HAS_MATRIX or vector_dots.HAS_INTEGERS
-DESCRIPTION: Final = f"dot products in {'matrix registers (AMX)' if HAS_MATRIX else 'AVX-512'}"
+HAS_WORDS: Final = word_dots.HAS_INTEGERS
+HAS_INTEGERS: Final = HAS_MATRIX or vector_dots.HAS_INTEGERS or HAS_WORDS
+REGISTERS: Final = "matrix registers (AMX)" if HAS_MATRIX else "AVX2" if HAS_WORDS else "AVX-512"
+DESCRIPTION: Final = f"dot products in {REGISTERS}"
 ready = _chosen.ready
 """(rows): before the first product, with the number of rows that most of them have, up to ROWS."""
 done = _chosen.done
@@ -51,7 +57,7 @@ weights:       [steps, 16, 32, 4 bytes]
 y:             rows `stride` apart
 following:     weights to be brought near after these, which come from memory; 0: these are near
 """
-add_integers = _chosen.add_integers
+add_integers = (word_dots if HAS_WORDS else _chosen).add_integers
 """(rows, usual, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y, sums):
 y [tokens, 32] = (bias, or y where bias is 0) + x W^T of a block of integers.
 
@@ -59,6 +65,8 @@ rows:          of digits, two of each token; these and what follows as for bfloa
 scales, ...:   of the block's group and rows, as digits.Products has them
 sums:          room for [rows, 32] int32
 """
+add_half_bytes = (word_dots if HAS_WORDS else vector_dots).add_half_bytes
+"""The same with weights of 4 bits, two in a byte as `integer_linear.py` has them."""
 
 
 @njit(inline="always")

@@ -9,8 +9,8 @@ sums their scale.
 Shapes: x [M, K] fp32, codes as below, scales and zeros by panels (`codes.py`), bias [N up to whole panels] fp32, y
 [M, N] fp32. A group is a multiple of STEP inputs, or all. A row's result does not depend on M, bit for bit.
 
-Codes, whole steps of STEP inputs: [panels, steps, 16, PANEL, 4] uint8; those of 4 bits [panels, steps, 1024], where a
-byte holds one of the first half of a step's 2048 in its low bits and one of the second half in its high bits.
+Codes, whole steps of STEP inputs: [panels, steps, 16, PANEL, 4] uint8; those of 4 bits in half as many bytes, each with
+one of the first half of a step's in its low bits and one of the second half in its high bits.
 """
 
 from typing import Any, Final
@@ -23,11 +23,10 @@ from numba.extending import intrinsic
 
 from .claim import claim, panels_at_once
 from .digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
-from .dots import BYTES, ROWS, add_integers, done, next_rows, ready
+from .dots import BYTES, HAS_WORDS, ROWS, add_half_bytes, add_integers, done, next_rows, ready
 from .expand import INT4, LINE
 from .panels import aligned
 from .tile import PANEL
-from .vector_dots import TILE, add_half_bytes
 from .vectors import FLOATS, INT, LANES, Code
 
 BLOCK: Final = 4
@@ -36,7 +35,7 @@ STRIPE: Final = 128
 """Rows that share an expansion: their outputs of a panel fit the first-level cache, their digits the second."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
-EXPANDED: Final = 2 * BYTES
+EXPANDED: Final = STEP * PANEL
 """Bytes of a step's codes of 8 bits."""
 STEP_BYTES: Final = (EXPANDED // 2, EXPANDED)
 """By kind of code, INT4 and INT8."""
@@ -44,7 +43,7 @@ ROOM: Final = BLOCK * EXPANDED + 2 * ROWS * PANEL * 4 + STRIPE * PANEL * 4
 """Bytes that a worker needs: expanded codes, the sums of the rows of one product, the outputs of a stripe."""
 AHEAD: Final = 4096
 """Bytes of codes of 4 bits on their way to the first-level cache."""
-FEW: Final = TILE // 2
+FEW: Final = 16 if HAS_WORDS else 4
 """So many rows or fewer read codes of 4 bits as they are: each is used too seldom to be worth writing it down."""
 
 
@@ -82,7 +81,7 @@ def integer_scratch_size(m: int, k: int, workers: int) -> int:
 
 @intrinsic
 def _expand(typing: Any, codes: Any, target: Any, steps: Any) -> Any:
-    """target [steps, 2048] = codes [steps, 1024] of 4 bits."""
+    """target [steps, EXPANDED] = codes [steps, EXPANDED / 2] of 4 bits."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         codes, target, steps = arguments

@@ -73,16 +73,6 @@ class _Tile(Code):
                     pointer = self.pointer(place, 64 * half, SUMS[self.kind])
                     self.builder.store(sums[2 * row + half], pointer, align=4)
 
-    def ahead(self, step: Any, steps: Any, weights: Any, here: Any, following: Any) -> Any:
-        """The weights of the step that is AHEAD of this one, and may be one of `following`; these if they are near."""
-        step_bytes = STEP_BYTES[self.kind]
-        later = self.builder.add(step, INT(AHEAD // step_bytes))
-        is_here = self.builder.icmp_signed("<", later, steps)
-        base = self.builder.select(is_here, weights, following)
-        place = self.builder.select(is_here, later, self.builder.sub(later, steps))
-        far = self.builder.icmp_signed("!=", following, INT(0))
-        return self.builder.select(far, self.builder.add(base, self.builder.mul(place, INT(step_bytes))), here)
-
     def add_products(self, sums: list[Any], group: tuple[Any, ...], bias: Any, y: Any) -> None:
         """The outputs of each token, whose digits are two rows; `group`: as Products has it."""
         bring_scales_near(self, *group[:2])
@@ -93,7 +83,7 @@ class _Tile(Code):
                     place = self.builder.add(y, INT(128 * token))
                     begun = self.builder.select(self.builder.icmp_signed("!=", bias, INT(0)), bias, place)
                     start, at = self.load(begun, 64 * half, FLOATS), 4 * token + half
-                    result = products.add(start, sums[at], sums[at + 2], INT(token))
+                    result = products.add(start, products.joined(sums[at], sums[at + 2]), INT(token))
                     self.builder.store(result, self.pointer(place, 64 * half, FLOATS), align=4)
 
     def sweep(self, sums: list[Any], x: Any, weights: Any, steps: Any, following: Any) -> list[Any]:
@@ -101,7 +91,7 @@ class _Tile(Code):
 
         def multiply(step: Any, sums: list[Any]) -> list[Any]:
             here = self.builder.add(weights, self.builder.mul(step, INT(STEP_BYTES[self.kind])))
-            ahead = self.ahead(step, steps, weights, here, following)
+            ahead = self.ahead(step, steps, STEP_BYTES[self.kind], AHEAD, weights, following)
             return self.multiply(sums, here, ahead, self.builder.add(x, self.builder.mul(step, INT(BYTES))))
 
         return self.loop(steps, sums, multiply)

@@ -86,6 +86,20 @@ class Code:
     def masked_store(self, value: Any, pointer: Any, mask: Any) -> None:
         self.call(f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), value, pointer, INT32(4), mask)
 
+    def ahead(self, step: Any, steps: Any, step_bytes: int, distance: int, weights: Any, following: Any) -> Any:
+        """Where the weights are that come `distance` bytes after those of this step, and may be some of `following`.
+
+        These themselves where `following` is 0: they are near.
+        """
+        builder = self.builder
+        later = builder.add(step, INT(distance // step_bytes))
+        is_here = builder.icmp_signed("<", later, steps)
+        base = builder.select(is_here, weights, following)
+        place = builder.select(is_here, later, builder.sub(later, steps))
+        is_far = builder.icmp_signed("!=", following, INT(0))
+        base, place = builder.select(is_far, base, weights), builder.select(is_far, place, step)
+        return builder.add(base, builder.mul(place, INT(step_bytes)))
+
     def prefetch(self, address: Any, near: bool) -> None:
         """Bring a cache line near: to the first level, or only to the second."""
         pointer = self.pointer(address, 0, BITS8)
