@@ -179,6 +179,14 @@ def test_doctor_tells_the_state_of_the_database(run: Run, tmp_path: Path) -> Non
     database.close()
 
 
+def test_a_database_of_another_kind_is_not_migrated(run: Run, tmp_path: Path) -> None:
+    """As the service `migrate` asks: with the profile but without the URL the server would keep to SQLite unseen."""
+    code, _, err = run("db", "upgrade", "--only", "postgresql")
+    assert code == 2 and "of the kind sqlite, not postgresql" in err
+    assert not (tmp_path / "data").exists()
+    assert run("db", "upgrade", "--only", "sqlite")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("name", "value", "what", "remedy"),
     [
