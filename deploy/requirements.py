@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 FOLDER: Final = Path(__file__).resolve().parent
 PROJECT: Final = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
 APART: Final = frozenset({"torch", "triton", "setuptools"})
-"""torch: it comes in builds for CPUs and for GPUs, before all others. The others: with torch, or not at all."""
+"""torch: it comes in builds for CPUs and for GPUs, before all others. The others come with it, or not at all."""
 HEAD: Final = "# Written by deploy/requirements.py\n"
 
 
@@ -35,11 +35,12 @@ def _closure(wanted: list[Requirement], seen: set[tuple[str, str]]) -> Iterator[
     for requirement in wanted:
         for extra in ("", *requirement.extras):
             name = canonicalize_name(requirement.name)
-            if name in APART or (name, extra) in seen:
+            if (name, extra) in seen:
                 continue
             seen.add((name, extra))
             found = distribution(name)
-            yield name, re.sub(r"\+.*", "", found.version)
+            if name not in APART:
+                yield name, re.sub(r"\+.*", "", found.version)
             needed = [Requirement(line) for line in found.requires or ()]
             yield from _closure([each for each in needed if _applies(each, extra)], seen)
 
