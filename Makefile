@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model bench bench-lora bench-quant clean
+.PHONY: help serve test check fix demo-model bench bench-lora bench-quant secrets image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -41,6 +41,12 @@ bench-lora: .venv/.test ## what adapters cost beside the own base
 
 bench-quant: .venv/.test ## quantized weights and KV caches beside the own bfloat16
 	$(BIN)/python -m benchmarks.quant $(ARGS)
+
+secrets: ## make the secrets of docker-compose.yml that are missing, below deploy/secrets
+	@sh deploy/make_secrets.sh
+
+image-check: .venv/.test ## run the Dockerfile's steps in a clean folder and serve from it (minutes, no container engine)
+	$(BIN)/python -m tests.deployment.image_check $(ARGS)
 
 clean: ## remove what the other words made, but no data
 	rm -rf .venv build platform/web/static/vendor platform/web/frontend/node_modules

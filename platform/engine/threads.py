@@ -1,13 +1,17 @@
 """Threads of the engine process, set once: how many, one pool for torch and numba, and how they wait for work."""
 
+import hashlib
 import os
 import platform
 import tempfile
 from pathlib import Path
 
+from loraplex.quant.kernels.permission import may_use_matrix_registers
+
 from .kept import sources_digest, user_cache
 
 KERNELS = ("engine/**/kernels/*.py", "lora/**/kernels/*.py", "quant/**/kernels/*.py")
+CPU_INFO = Path("/proc/cpuinfo")
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 SPINS = "4000"
 """How long a thread waits awake for the next kernel: longer than between two of them, and short enough that between
@@ -68,14 +72,30 @@ def _quota_cores() -> int:
     return 1 << 16 if quota == "max" else int(quota) // int(period)
 
 
+def _offered() -> str:
+    """In words for a folder's name: the processor's features as the system tells them, and which registers it gives."""
+    flags = hashlib.sha256(_processor_flags().encode()).hexdigest()[:8]
+    return f"{platform.release()}-{flags}-{'matrix' if may_use_matrix_registers() else 'vectors'}"
+
+
+def _processor_flags() -> str:
+    """Empty where the system does not tell; numba still asks the processor itself."""
+    try:
+        with CPU_INFO.open() as lines:
+            return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return ""
+
+
 def _kernel_cache() -> Path:
     """Compiled kernels are code: they go to a folder only this user can write, one for each state of the sources and
-    each release of the system.
+    of what the processor offers to this process.
 
     Numba looks for changes only in the file a kernel is in, not in those it takes functions from. It tells processors
-    apart, but not systems that let processes use matrix registers (AMX) from those that do not.
+    apart, but not processes that may use matrix registers (AMX) from those that may not: another release of the system,
+    or of two containers on one the one that is denied them.
     """
-    folder = user_cache() / f"kernels-{sources_digest(*KERNELS)}-{platform.release()}"
+    folder = user_cache() / f"kernels-{sources_digest(*KERNELS)}-{_offered()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:

@@ -23,7 +23,7 @@ from .auth import access_table, guard
 from .engine_metrics import EngineCollector
 from .errors import HANDLERS
 from .limits import BodyLimit
-from .middleware import RequestContext
+from .middleware import RequestContext, TurnAway
 from .openai.routes import routers as openai_routers
 from .openapi import openapi_document
 from .state import State
@@ -43,7 +43,11 @@ def create_app(state: State) -> FastAPI:
         version=loraplex.__version__,
         dependencies=[Depends(guard)],
         exception_handlers=HANDLERS,
-        middleware=[Middleware(RequestContext), Middleware(BodyLimit, limit_of=_limit_of(state))],
+        middleware=[
+            Middleware(RequestContext),
+            Middleware(TurnAway, stopping=state.stopping),
+            Middleware(BodyLimit, limit_of=_limit_of(state)),
+        ],
         lifespan=_lifespan,
         openapi_url=None,
         redirect_slashes=False,
@@ -123,10 +127,11 @@ async def _note_key_use(state: State) -> None:
 
 
 async def _drain(state: State) -> None:
-    """Once stopping, let running requests end by themselves for a while; then the engine ends them with an error."""
+    """Once stopping, let requests and uploads end by themselves for a while; then the engine ends what is left."""
     await state.stopping.wait()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(state.settings.drain_seconds):
-            while state.requests.taken:
+            while state.requests.taken or state.uploads.taken:
                 await asyncio.sleep(0.05)
     await state.engine.stop()
+    state.drained.set()

@@ -11,5 +11,7 @@ def prepare_data_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ValueError(f"data_dir {folder} cannot be made: {error.strerror}. {remedy}") from error
+    if folder.stat().st_mode & 0o002:
+        raise ValueError(f"everyone on this machine may write to data_dir {folder}. Close it: chmod o-w {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError(f"data_dir {folder} cannot be written by this user. {remedy}")

@@ -1,5 +1,7 @@
-"""RequestContext: request id, security headers and the access log, as plain ASGI so that disconnects get through."""
+"""Around every request, as plain ASGI so that disconnects get through: RequestContext with request id, security headers
+and the access log; TurnAway while the server stops."""
 
+import asyncio
 import logging
 import re
 import time
@@ -8,7 +10,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import crashed
+from .errors import crashed, overloaded
 
 REQUEST_ID: Final = re.compile(rb"[\w.:/+=-]{1,128}", re.ASCII)
 POLICY: Final = (
@@ -59,11 +61,30 @@ class RequestContext:
             access.log(_level(scope, status), "%s %s %s %.3fs id=%s", *line)
 
 
+class TurnAway:
+    """503 and Retry-After for whatever comes while the server stops, but for probes. The connection ends with it."""
+
+    def __init__(self, app: ASGIApp, stopping: asyncio.Event) -> None:
+        self._app = app
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not self._stopping.is_set() or _is_probe(scope):
+            await self._app(scope, receive, send)
+            return
+        error = overloaded("The server is stopping. Try again in a moment.")
+        error.headers["connection"] = "close"
+        await error.response()(scope, receive, send)
+
+
+def _is_probe(scope: Scope) -> bool:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return scope["method"] in ("GET", "HEAD") and path in PROBES
+
+
 def _level(scope: Scope, status: int) -> int:
     """Probes and scrapes that went well come every few seconds and say nothing."""
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    routine = scope["method"] in ("GET", "HEAD") and path in PROBES and 200 <= status < 300
-    return logging.DEBUG if routine else logging.INFO
+    return logging.DEBUG if _is_probe(scope) and 200 <= status < 300 else logging.INFO
 
 
 def _request_id(scope: Scope) -> str:

@@ -1,6 +1,8 @@
 """Server: uvicorn around the app, with an orderly end."""
 
+import os
 import re
+import sys
 from types import FrameType
 from typing import Final
 
@@ -12,7 +14,7 @@ from .settings import Settings
 from .state import State
 
 GRACE_SECONDS = 10
-"""Beyond draining: for error events to go out and the engine to end."""
+"""After draining: for error events to go out, and again for the engine and the workers to end."""
 KEEP_ALIVE_SECONDS = 5
 HTTP2_OFFER: Final = re.compile(rb"\r\nupgrade: *h2c(?=\r\n)", re.IGNORECASE)
 
@@ -35,13 +37,20 @@ class Server(uvicorn.Server):
         self._state = state
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal stops taking requests and drains, a second one ends at once; the process then exits as told.
+        """The first signal stops taking work and drains, a second one ends at once; the process then exits as told.
 
         Uvicorn's own handler would raise the signal again afterwards, so that an orderly end looked like a crash.
         """
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        if self._state.stopping.is_set():
+            # The engine notices that its parent is gone. Nothing waits for it, nor for anybody's answer.
+            print("loraplex: told to end twice, so it ends at once", file=sys.stderr, flush=True)
+            os._exit(128 + sig)
         self._state.stopping.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        """While requests drain the port stays open: who comes then is told that it is stopping."""
+        self.should_exit = self.should_exit or self._state.drained.is_set()
+        return await super().on_tick(counter)
 
 
 def _config(state: State, settings: Settings) -> uvicorn.Config:
@@ -56,5 +65,5 @@ def _config(state: State, settings: Settings) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=round(settings.drain_seconds) + GRACE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )

@@ -1,33 +1,83 @@
-"""Secrets among the settings: which are refused, and what is shown instead of them."""
+"""Secrets among the settings: where they are read from, which are refused, and what is shown instead of them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from pydantic import SecretStr
 
-WEAK_WORDS = (
-    "password",
-    "passw0rd",
-    "changeme",
-    "change-me",
-    "administrator",
-    "loraplex",
-    "12345678",
-    "sk-1234",
-    "qwertyui",
+SECRETS: Final = ("admin_password", "api_key", "database_password")
+"""Each of them may come from the file that the setting of the same name with `_file` names."""
+WEAK_WORDS: Final = (
+    *("password", "passw0rd", "changeme", "change-me", "change_me", "administrator", "loraplex", "postgres"),
+    *("12345678", "sk-1234", "qwertyui", "example", "your-", "your_", "letmein", "secret"),
 )
-SECRET_OPTION = re.compile(r"([?&]\w*(?:password|passwd|secret|token)=)[^&]*", re.IGNORECASE)
-MASK = "********"
+ENGINE_FOLDER: Final = Path("/run/secrets")
+"""Where container engines mount secrets, each for one container alone, by default readable by whoever is in it."""
+MAX_SECRET_BYTES: Final = 4096
+SECRET_OPTION: Final = re.compile(r"([?&]\w*(?:password|passwd|secret|token)=)[^&]*", re.IGNORECASE)
+MASK: Final = "********"
+MAKE_ONE: Final = "make one with: openssl rand -hex 24"
 
 
-def refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str]) -> None:
+def with_secrets_of_files(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with the secrets of `*_file` settings. ValueError says which file cannot be used, and why."""
+    for name in SECRETS:
+        file = values.get(f"{name}_file")
+        if file is not None and values.get(name) is not None:
+            raise ValueError(f"{name} and {name}_file are both set: give one of them")
+        if file is not None:
+            values = values | {name: read_secret(f"{name}_file", Path(file))}
+    return values
+
+
+def read_secret(setting: str, file: Path) -> str:
+    """The file's text without white space around it."""
+    try:
+        mode = file.stat().st_mode
+        if mode & 0o006 and not file.resolve().is_relative_to(ENGINE_FOLDER):
+            raise ValueError(f"{setting}: everyone on this machine may use {file}. Close it: chmod 600 {file}")
+        data = file.read_bytes()
+    except OSError as error:
+        remedy = "Name a file that this user may read"
+        raise ValueError(f"{setting}: {file} cannot be read: {error.strerror}. {remedy}") from None
+    if not data.strip():
+        raise ValueError(f"{setting}: {file} is empty. Put the secret into it; {MAKE_ONE}")
+    if len(data) > MAX_SECRET_BYTES:
+        raise ValueError(f"{setting}: {file} has {len(data)} bytes, too many for a secret. Name another file")
+    try:
+        return data.decode().strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{setting}: {file} is not UTF-8 text. {MAKE_ONE.capitalize()}") from None
+
+
+def refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str], made_for_you: bool = True) -> None:
+    """`made_for_you`: without this setting the first start makes a secret by itself."""
     if secret is None:
         return
     text = check(secret.get_secret_value())
-    if any(text.lower().startswith(word) for word in WEAK_WORDS) or len(set(text)) < 5:
+    if is_sample(text):
+        unset = f"Leave LORAPLEX_{name.upper()} unset and one is made at the first start, or " if made_for_you else ""
+        remedy = unset + MAKE_ONE
+        raise ValueError(f"{name} is easily guessed. {remedy[0].upper()}{remedy[1:]}")
+
+
+def is_sample(secret: str) -> bool:
+    """Whether it stands in some example, or is hardly more than one letter."""
+    return any(secret.lower().startswith(word) for word in WEAK_WORDS) or len(set(secret)) < 5
+
+
+def refuse_open_file(file: Path, values: Mapping[str, Any], secrets: Collection[str] = SECRETS) -> None:
+    """A settings file is as secret as what it holds, and whoever may write it says what is served."""
+    if not values:
+        return
+    mode, held = file.stat().st_mode, [name for name in secrets if name in values]
+    if mode & 0o002:
+        raise ValueError(f"everyone on this machine may change {file}. Close it: chmod o-w {file}")
+    if mode & 0o004 and held:
         raise ValueError(
-            f"{name} is easily guessed. Leave LORAPLEX_{name.upper()} unset and one is made at the first start, "
-            "or make one with: openssl rand -hex 24"
+            f"{file} holds {held[0]}, and everyone on this machine may read it. Close it: chmod 600 {file}"
         )
 
 

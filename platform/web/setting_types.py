@@ -7,14 +7,17 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 from pydantic_settings import NoDecode
 
-Fraction = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 def _plain_int(value: object) -> object:
-    """Refuse true and 1.5 where pydantic would take them as a number of bytes."""
+    """Refuse true and 1.5 where pydantic would take them as a number of bytes, and say of -1 what is wrong with it."""
     if isinstance(value, bool | float):
         raise ValueError(f"give a whole number of bytes or a size such as 512MiB, got {value}")
+    if str(value).lstrip().startswith("-"):
+        raise ValueError(f"{value} bytes are fewer than none; give 0 or more, such as 512MiB")
     return value
 
 
@@ -23,12 +26,14 @@ def _split_folders(value: object) -> object:
     return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
 
 
-def _refuse_relative(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+def _check_folders(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     for folder in folders:
         if not folder.is_absolute():
             raise ValueError(f"{folder} depends on where the server is started; give the whole path, from / on")
+        if folder == Path("/"):
+            raise ValueError("/ is the whole machine; name the folder below which adapters are")
     return folders
 
 
 Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
-Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_refuse_relative)]
+Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_check_folders)]

@@ -10,9 +10,10 @@ from loraplex.engine.config import EngineConfig
 from loraplex.registry.keys import check_token
 from loraplex.registry.users import check_password
 
-from .setting_secrets import MASK, mask_url, refuse_weak
+from .setting_database import check_database, with_password
+from .setting_secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
 from .setting_sources import DEFAULT_DATA_DIR, PREFIX, ROOT, config_file, refuse_unknown, warn_of_unknown_variables
-from .setting_types import Bytes, Count, Folders, Fraction
+from .setting_types import Bytes, Count, Folders, Fraction, Port
 
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
 
@@ -20,10 +21,12 @@ DEMO_MODEL = ROOT / "examples" / "demo" / "model"
 class Settings(BaseSettings):
     """Read once at start. Each field's description is what `loraplex config` and the docs show."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True
+    )
 
-    host: str = Field("127.0.0.1", description="Address to listen on")
-    port: int = Field(8000, ge=1, le=65535, description="Port to listen on")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
+    port: Port = Field(8000, description="Port to listen on")
     root_path: str = Field(
         "",
         pattern=r"^(/[\w.~-]+)*$",
@@ -33,6 +36,8 @@ class Settings(BaseSettings):
     model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")
     served_name: str = Field("", description="Name of the base model in the API; empty: the last part of `model`")
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the data folder")
+    database_password: SecretStr | None = Field(None, description="Password of the database, where its URL has none")
+    database_password_file: Path | None = Field(None, description="File that holds the database's password")
     admin_password: SecretStr | None = Field(
         None, description="Password of the dashboard; none: made at the first start"
     )
@@ -110,6 +115,10 @@ class Settings(BaseSettings):
     drain_seconds: Fraction = Field(20.0, description="Seconds that running requests get to end when the server stops")
     session_hours: Fraction = Field(12.0, description="Hours until the dashboard asks for the password again")
     public_metrics: bool = Field(True, description="Serve /metrics without a key to clients on this machine")
+    metrics_port: Port | None = Field(
+        None, description="One more port, which serves /metrics and the probes alone, without a key; none: no such port"
+    )
+    metrics_host: str = Field("127.0.0.1", min_length=1, description="Address that metrics_port listens on")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
     log_json: bool = Field(False, description="One JSON object per log line")
 
@@ -125,24 +134,26 @@ class Settings(BaseSettings):
         file = config_file(init_settings())
         in_file = TomlConfigSettingsSource(settings_cls, toml_file=file)
         refuse_unknown(file, in_file.toml_data, settings_cls)
+        refuse_open_file(file, in_file.toml_data)
         warn_of_unknown_variables(settings_cls)
         return init_settings, env_settings, in_file
 
     @model_validator(mode="before")
     @classmethod
     def _read_secret_files(cls, values: dict[str, Any]) -> dict[str, Any]:
-        for name in ("admin_password", "api_key"):
-            file = values.get(f"{name}_file")
-            if file and values.get(name):
-                raise ValueError(f"{name} and {name}_file are both set: give one of them")
-            if file:
-                values = values | {name: Path(file).read_text().strip()}
-        return values
+        return with_secrets_of_files(values)
 
     @model_validator(mode="after")
     def _refuse_weak_secrets(self) -> Self:
         refuse_weak("admin_password", self.admin_password, check_password)
         refuse_weak("api_key", self.api_key, check_token)
+        check_database(self.database_url or self._own_database, _text(self.database_password))
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_one_port_twice(self) -> Self:
+        if self.metrics_port == self.port:
+            raise ValueError(f"metrics_port and port are both {self.port}: give metrics_port another one")
         return self
 
     @property
@@ -160,15 +171,19 @@ class Settings(BaseSettings):
     @property
     def database(self) -> str:
         """The database URL in force."""
-        return self.database_url or f"sqlite:///{self.data_dir / 'loraplex.db'}"
+        return with_password(self.database_url or self._own_database, _text(self.database_password))
+
+    @property
+    def _own_database(self) -> str:
+        return f"sqlite:///{self.data_dir / 'loraplex.db'}"
 
     @property
     def admin_password_text(self) -> str | None:
-        return None if self.admin_password is None else self.admin_password.get_secret_value()
+        return _text(self.admin_password)
 
     @property
     def api_key_text(self) -> str | None:
-        return None if self.api_key is None else self.api_key.get_secret_value()
+        return _text(self.api_key)
 
     def engine_config(self, model_folder: Path) -> EngineConfig:
         """What the engine is started with; `model_folder` is where `model` lies on this machine."""
@@ -191,10 +206,14 @@ class Settings(BaseSettings):
     def masked(self) -> dict[str, object]:
         """The settings in force, fit for a screen: secrets are replaced by asterisks."""
         values = self.model_dump(mode="json")
-        for name in ("admin_password", "api_key"):
+        for name in SECRETS:
             values[name] = MASK if values[name] else None
         return values | {"database_url": mask_url(self.database), "served_name": self.base_name}
 
 
 def _plain(value: object) -> Any:
     return int(value) if isinstance(value, ByteSize) else value
+
+
+def _text(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()

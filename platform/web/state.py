@@ -67,6 +67,8 @@ class State:
     """Set when the first start of the engine has ended, well or not."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is to end: nothing new is begun, endless streams end."""
+    drained: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set some time after `stopping`: what ran has ended, well or with an error."""
     start_error: str | None = None
     created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
     """Unix time of the start; the base model's `created`."""

@@ -52,15 +52,26 @@ def test_torch_and_numba_run_on_one_pool(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_kernels_of_another_system_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_another_system_or_processor_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two containers on one system share the first two; only one of them may be let at the matrix registers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folders = set()
-    for release in ("5.10.0", "6.8.0", "6.8.0"):
+    folders = []
+    for release, flags, matrix in (
+        ("5.10.0", "flags : avx2", False),
+        ("6.8.0", "flags : avx2", False),
+        ("6.8.0", "flags : avx2 amx_tile", False),
+        ("6.8.0", "flags : avx2 amx_tile", True),
+        ("6.8.0", "flags : avx2 amx_tile", True),
+    ):
         monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
         monkeypatch.setattr(platform, "release", lambda release=release: release)
+        monkeypatch.setattr(threads, "may_use_matrix_registers", lambda matrix=matrix: matrix)
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
+        monkeypatch.setattr(threads, "CPU_INFO", tmp_path / "cpuinfo")
         threads.prepare_environment()
-        folders.add(os.environ["NUMBA_CACHE_DIR"])
-    assert len(folders) == 2 == len(list((tmp_path / "loraplex").iterdir()))
+        folders.append(os.environ["NUMBA_CACHE_DIR"])
+    assert len(set(folders)) == 4 == len(list((tmp_path / "loraplex").iterdir()))
+    assert folders[-1] == folders[-2]
 
 
 @pytest.mark.parametrize("count", [0, -1, 100_000])

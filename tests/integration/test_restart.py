@@ -1,7 +1,9 @@
 """Stop and start again: running streams end in order, and everything that was there is there again."""
 
 import asyncio
+import functools
 import json
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import httpx
 
 from .live_server import LiveServer
-from .talk import COMPLETIONS, events, greedy, text_of, upload
+from .talk import COMPLETIONS, events, greedy, text_of, until, upload
 
 DRAIN_SECONDS = 2.0
 COUNT = 16
@@ -90,3 +92,34 @@ def test_stopped_while_it_starts(checkpoint: Path, tmp_path: Path) -> None:
         assert "is ready" not in server.log() and "Traceback" not in server.log(), server.log()
     finally:
         server.end()
+
+
+async def test_told_to_end_twice(checkpoint: Path, tmp_path: Path) -> None:
+    """While it drains newcomers are sent away in words; a second signal waits for nothing and leaves nothing."""
+    server = LiveServer(tmp_path, checkpoint, num_kv_blocks=1200, drain_seconds=60)
+    try:
+        server.start()
+        async with server.async_client() as http, server.async_client() as other:
+            begun = asyncio.Event()
+            stream = asyncio.create_task(listen(http, greedy("tiny", "long", 4000, n=3), begun))
+            await begun.wait()
+            server.signal_stop()
+            await until(functools.partial(says_no, other), 5, "/ready says that it is stopping")
+            late = await other.post(COMPLETIONS, json=greedy("tiny", "late", 1))
+            assert late.status_code == 503 and int(late.headers["retry-after"]) > 0, late.text
+            assert not stream.done(), "what ran goes on"
+            server.signal_stop()
+            assert await asyncio.to_thread(server.wait_stopped, 3) == 128 + signal.SIGTERM
+            await asyncio.gather(stream, return_exceptions=True)
+            await until(functools.partial(has_gone, server), 20, "the engine has gone too")
+        assert "Traceback" not in server.log()
+    finally:
+        server.end()
+
+
+async def says_no(http: httpx.AsyncClient) -> bool:
+    return (await http.get("/ready")).status_code == 503
+
+
+async def has_gone(server: LiveServer) -> bool:
+    return not server.processes()

@@ -113,11 +113,11 @@ def test_a_bad_adapter_is_refused_with_every_reason(run: Run, adapter_folders: l
 def test_the_configuration_hides_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LORAPLEX_API_KEY", KEY)
     monkeypatch.setenv("LORAPLEX_ADMIN_PASSWORD", "correct horse battery")
-    monkeypatch.setenv("LORAPLEX_DATABASE_URL", "postgresql+pg8000://me:sesame@db/loraplex")
+    monkeypatch.setenv("LORAPLEX_DATABASE_URL", "postgresql+pg8000://me:open-sesame-91@db/loraplex")
     for arguments in (["config"], ["config", "--json"]):
         code, out, _ = run(*arguments)
         assert code == 0 and "served_name" in out
-        assert not any(secret in out for secret in (KEY, "correct horse", "sesame"))
+        assert not any(secret in out for secret in (KEY, "correct horse", "sesame-91"))
     values = json.loads(out)
     assert (values["served_name"], values["api_key"], values["admin_password"]) == ("tiny", "********", "********")
 
@@ -177,6 +177,14 @@ def test_doctor_tells_the_state_of_the_database(run: Run, tmp_path: Path) -> Non
     code, out, _ = run("doctor")
     assert code == 0 and "is reachable and empty" in out
     database.close()
+
+
+def test_a_database_of_another_kind_is_not_migrated(run: Run, tmp_path: Path) -> None:
+    """As the service `migrate` asks: with the profile but without the URL the server would keep to SQLite unseen."""
+    code, _, err = run("db", "upgrade", "--only", "postgresql")
+    assert code == 2 and "of the kind sqlite, not postgresql" in err
+    assert not (tmp_path / "data").exists()
+    assert run("db", "upgrade", "--only", "sqlite")[0] == 0
 
 
 @pytest.mark.parametrize(

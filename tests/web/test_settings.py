@@ -111,6 +111,7 @@ def test_weak_keys_are_refused_with_a_hint(key: str) -> None:
 
 def test_secrets_from_files_and_never_on_a_screen(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("correct horse battery\n")
+    (tmp_path / "secret").chmod(0o600)
     settings = Settings(
         admin_password_file=tmp_path / "secret",
         api_key="lp-some-inference-key",

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -188,12 +189,16 @@ async def test_stopping_drains_and_then_says_so(http: httpx.AsyncClient, engine:
     assert last[-2] == "data: [DONE]"
 
 
-async def test_signals(state: State) -> None:
+async def test_signals(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr(os, "_exit", exits.append)
     server = Server(state)
     server.handle_exit(15, None)
-    assert (server.should_exit, server.force_exit, state.stopping.is_set()) == (True, False, True)
+    assert state.stopping.is_set() and not await server.on_tick(1), "the port stays open while requests drain"
+    state.drained.set()
+    assert await server.on_tick(1) and not exits
     server.handle_exit(15, None)
-    assert server.force_exit
+    assert exits == [128 + 15]
 
 
 async def test_readiness_follows_the_engine(http: httpx.AsyncClient, engine: FakeEngine) -> None:

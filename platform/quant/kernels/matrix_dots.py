@@ -1,8 +1,6 @@
 # mypy: allow-untyped-decorators
 """Dot products in matrix registers, Intel's AMX: 16 rows x 64 bytes, multiplied as a whole."""
 
-import ctypes
-import platform
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +11,7 @@ from numba.extending import intrinsic
 
 from .digits import add_products
 from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS, SPLIT_BFLOAT16
+from .permission import may_use_matrix_registers
 from .vectors import INT, each_case, features
 
 INSTRUCTIONS: Final = ("tdpbf16ps", "tdpbf16ps", "tdpbsud")
@@ -24,14 +23,7 @@ SUMS, WEIGHTS, INPUTS = 0, 4, 6
 """Numbers of the first register of each use: [row blocks, 2 halves of a panel], [2 halves], [2 addends]."""
 
 
-def _permitted() -> bool:
-    """Linux gives a process these registers when it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
-        return False
-    return bool(ctypes.CDLL(None, use_errno=True).syscall(158, 0x1023, 18) == 0)
-
-
-HAS_MATRIX: Final = {"+amx-bf16", "+amx-int8", "+avx512vnni"} <= set(features.split(",")) and _permitted()
+HAS_MATRIX: Final = {"+amx-bf16", "+amx-int8", "+avx512vnni"} <= set(features.split(",")) and may_use_matrix_registers()
 """Whether the functions below can run here."""
 
 

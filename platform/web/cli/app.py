@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 import loraplex
 
-from . import adapters, bench, calibrate_kv, certify, config, database, doctor, quantize, serve
+from . import adapters, backup, bench, calibrate_kv, certify, config, database, doctor, quantize, serve
 
 app = typer.Typer(
     help="Serve one base model and many LoRA adapters, with an OpenAI API and a dashboard.",
@@ -21,6 +21,8 @@ app = typer.Typer(
 app.command(epilog="Example: loraplex serve --model ./my-model --port 9000")(serve.serve)
 app.add_typer(adapters.app, name="adapters")
 app.add_typer(database.app, name="db")
+app.command(epilog="Example: loraplex backup ./loraplex-monday.tar")(backup.backup)
+app.command()(backup.restore)
 app.command()(doctor.doctor)
 app.command()(config.config)
 app.command()(bench.bench)

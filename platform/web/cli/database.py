@@ -1,12 +1,22 @@
 """`loraplex db`: the database's schema."""
 
+from enum import StrEnum
+from typing import Annotated
+
 import typer
 
+from loraplex.registry.database import parse_url
 from loraplex.registry.migrate import head, upgrade
 
 from ..data_folder import prepare_data_folder
 from ..setting_secrets import mask_url
 from ..settings import Settings
+
+
+class Kind(StrEnum):
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
 
 app = typer.Typer(help="The database.", no_args_is_help=True)
 
@@ -17,9 +27,16 @@ def database() -> None:
 
 
 @app.command("upgrade")
-def upgrade_command() -> None:
+def upgrade_command(
+    only: Annotated[Kind | None, typer.Option(help="Refuse to migrate a database of any other kind.")] = None,
+) -> None:
     """Migrate the database to the newest schema. `serve` does this by itself."""
     settings = Settings()
+    kind = parse_url(settings.database).get_backend_name()
+    if only is not None and kind != only:
+        raise ValueError(
+            f"the settings name a database of the kind {kind}, not {only.value}. Check LORAPLEX_DATABASE_URL"
+        )
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
     print(f"{mask_url(settings.database)} is at {head()}")

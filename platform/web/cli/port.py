@@ -6,18 +6,20 @@ import socket
 TRIED_PORTS = 20
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
     """A bound socket. Raises ValueError that says who or what is in the way and which flag helps."""
     try:
         return _bind(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             free = _free_port_after(host, port)
-            hint = f"Stop that program, or choose another port: --port {free}" if free else "Choose another with --port"
+            hint = (
+                f"Stop that program, or choose another port: {flag} {free}" if free else f"Choose another with {flag}"
+            )
             raise ValueError(f"port {port} on {host} is taken by another program. {hint}") from None
         if error.errno == errno.EACCES:
             raise ValueError(
-                f"port {port} needs more rights than this user has. Choose one from 1024 on: --port 8000"
+                f"port {port} needs more rights than this user has. Choose one from 1024 on: {flag} 8000"
             ) from None
         raise ValueError(f"cannot listen on {host}, port {port}: {error.strerror or error}. Check --host") from None
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sys
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
 
@@ -10,6 +11,7 @@ from loraplex.engine.client import EngineClient
 from loraplex.engine.model.folder import resolve_model_folder
 
 from ..logs import configure_logs
+from ..monitoring import monitoring
 from ..server import Server
 from ..settings import Settings
 from ..state import State, open_state
@@ -26,8 +28,14 @@ console = Console(highlight=False)
 def serve(settings: Settings) -> None:
     """Serve the base model and its adapters."""
     configure_logs(settings.log_level, settings.log_json)
-    with listen(settings.host, settings.port) as listener:
-        sys.exit(asyncio.run(_run(_prepared(settings), listener)))
+    with listen(settings.host, settings.port) as listener, _monitoring_listener(settings) as other:
+        sys.exit(asyncio.run(_run(_prepared(settings), listener, other)))
+
+
+def _monitoring_listener(settings: Settings) -> AbstractContextManager[socket.socket | None]:
+    if settings.metrics_port is None:
+        return nullcontext()
+    return listen(settings.metrics_host, settings.metrics_port, "--metrics-port")
 
 
 def _prepared(settings: Settings) -> State:
@@ -44,11 +52,12 @@ def _prepared(settings: Settings) -> State:
     return state
 
 
-async def _run(state: State, listener: socket.socket) -> int:
-    """Serve until a signal; returns the exit code."""
+async def _run(state: State, listener: socket.socket, other: socket.socket | None) -> int:
+    """Serve until a signal; returns the exit code. `other` is for monitoring."""
     server = Server(state)
     announcement = asyncio.create_task(_announce(state, server))
-    await server.serve(sockets=[listener])
+    async with monitoring(state, other):
+        await server.serve(sockets=[listener])
     announcement.cancel()
     return 1 if state.start_error else 0
 

