@@ -205,7 +205,8 @@ class Tokens(Message, kw_only=True):
 
 
 class RequestFailed(Message, kw_only=True):
-    """The whole request ended without (further) tokens. `kind`: invalid, unavailable, overloaded or internal."""
+    """The whole request ended without (further) tokens. `kind`: invalid, unavailable, overloaded, out_of_memory (of the
+    device, in its step) or internal."""
 
     request_id: str
     kind: str
@@ -304,6 +305,8 @@ class EngineStatus(Message, kw_only=True):
     """From the start of an adapter's load until it could be used."""
     base_clipping: Clipping | None = None
     """Of tokens that no adapter acted on, as AdapterStatus.clipping."""
+    late_compilations: int = 0
+    """Kernels compiled since it serves, each while some request waited."""
 
 
 class EngineFatal(Message, kw_only=True):

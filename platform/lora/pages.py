@@ -149,8 +149,8 @@ class PageStore:
         for module in contents.modules:
             place = KINDS.index(module.kind), module.layer
             rank[place], scaling[place] = module.rank, module.scaling
-        self._carrier.put(self.table.vectors[room.slot], torch.from_numpy(vectors))
-        for (table, _), row in zip(self._table_parts(), (offset, rank, scaling), strict=True):
+        tables = [self.table.vectors, *(table for table, _ in self._table_parts())]
+        for table, row in zip(tables, (vectors, offset, rank, scaling), strict=True):
             self._carrier.put(table[room.slot], torch.from_numpy(row))
         self._publish_extras(room, contents)
 

@@ -84,6 +84,11 @@ async def test_what_memory_is_for(client: httpx.AsyncClient, engine: FakeEngine)
     assert memory_words(engine.info).endswith("; of 83.9 MB allowed, 94.4 MB in all")
 
 
+async def test_kernels_compiled_too_late_are_counted(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.late_compilations = 3
+    assert (await scrape(client))["loraplex_late_compilations_total"] == {(): 3}
+
+
 async def test_histograms_of_the_engine_are_cumulative(client: httpx.AsyncClient) -> None:
     found = await scrape(client)
     base = (("engine", "0"), ("model_name", "tiny"))
