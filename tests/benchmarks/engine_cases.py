@@ -17,9 +17,18 @@ def main(folder: Path) -> None:
     from benchmarks.gpu import trust
     from benchmarks.gpu.__main__ import run
     from benchmarks.gpu.engine import figures
+    from benchmarks.gpu.serving import Served
 
     from .tiny import TINY, tiny_stage
 
+    decode = Served.decode
+
+    def decode_at_made_up_speed(served: Served, sequences: int, context: int, *given: Any) -> float:
+        """Slopes of what takes no time would be noise."""
+        assert decode(served, sequences, context, *given) > 0
+        return 1e-6 * (1000 + sequences * context)
+
+    Served.decode = decode_at_made_up_speed  # type: ignore[method-assign]
     stage, chosen = tiny_stage(), {"engine": figures(TINY)}
     status = run(stage, chosen, {"engine": 1e9}, folder / "rows.json", {"card": None})
     rows: list[dict[str, Any]] = json.loads((folder / "rows.json").read_text())["rows"]
