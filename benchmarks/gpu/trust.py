@@ -17,7 +17,8 @@ PROMPTS: Final = 4
 TOLERANCES: Final = {"bfloat16": 0.06, "fp8": 0.25, "int4": 0.45}
 """Size of the differences over the spread of the reference, by how weights are stored; what is unrelated has 1.4."""
 DECODE_TOLERANCE: Final = 0.06
-"""Of decodes beside prompts of the same engine: sums in another order, keys that were read back."""
+"""Of decodes beside prompts of the same engine, at least: sums in another order. Where weights have few bits, half of
+theirs: activations that are rounded too fall to one side or the other."""
 _JUDGED: dict[tuple[Stage, str], WrongResult | None] = {}
 
 
@@ -61,7 +62,8 @@ def compare(stage: Stage, served: Served, model: Model, stored: str, adapter: Pa
     served.run()
     decoded = torch.tensor([stream.logprobs for stream in streams], dtype=torch.float64)
     prompted = torch.tensor([stream.prompt_logprobs[len(texts[0]) - 1 :] for stream in again], dtype=torch.float64)
-    _require(decoded, prompted, DECODE_TOLERANCE, f"{who}: decodes beside prompts", spread=float(found.std()))
+    tolerance = max(DECODE_TOLERANCE, TOLERANCES[stored] / 2)
+    _require(decoded, prompted, tolerance, f"{who}: decodes beside prompts", spread=float(found.std()))
 
 
 def _require(
