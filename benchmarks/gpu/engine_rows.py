@@ -167,7 +167,8 @@ def many_rows(stage: Stage) -> Rows:
         _load(served, served.digests)
         require_trust(stage, served, model, "many", adapters=[known[index] for index in places])
         runs = {}
-        for count in (few, everyone):
+        # The first one warms up.
+        for count in (few, few, everyone):
             requests = [(random_tokens(source, prompt, model.vocabulary), answer) for _ in range(visits)]
             began = time.perf_counter()
             speed = _answer(served, requests, [digest[index] for index in drawn[count]], keep=True)
