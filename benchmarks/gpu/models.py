@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors.torch import save_file
 
 MEMORY_FOLDER: Final = Path("/dev/shm")
 SPARE_BYTES: Final = 8 << 30
@@ -105,7 +104,7 @@ def checkpoint(model: Model, device: torch.device, parent: Path) -> Path:
     places: dict[str, str] = {}
     for number, tensors in enumerate(_shards(model, generator)):
         name = f"model-{number:05d}.safetensors"
-        save_file(tensors, folder / name, metadata={"format": "pt"})
+        _save(tensors, folder / name)
         places |= dict.fromkeys(tensors, name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": 1}))
@@ -126,9 +125,15 @@ def adapters(model: Model, rank: int, count: int, device: torch.device, parent: 
         if number:
             os.link(first / weights.name, weights)
         else:
-            save_file(_adapter_tensors(model, rank, device), weights, metadata={"format": "pt"})
+            _save(_adapter_tensors(model, rank, device), weights)
         (folder / "adapter_config.json").write_text(json.dumps(_adapter_config(model, rank, number)))
     return folders
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    from safetensors.torch import save_file  # rows of kernels need no such package
+
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def _shards(model: Model, generator: torch.Generator) -> Iterator[dict[str, torch.Tensor]]:
