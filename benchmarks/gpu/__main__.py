@@ -2,13 +2,15 @@
 
     python -m benchmarks.gpu --quick|--full [--only PART ...]
 
-Needs a checkout, torch, triton and numpy. --quick is done within eight minutes. Each row is printed and written to
-benchmarks/results/gpu-quick.json (gpu-full.json) as it is measured. Exit status: 0, 1 where a result was wrong or a
+Needs a checkout, torch, triton and numpy; rows of the engine also numba, safetensors, transformers and peft. --quick is
+done within eight minutes. Each row is printed and written to benchmarks/results/gpu-quick.json (gpu-full.json) as it is
+measured. Exit status: 0, 1 where a result was wrong or a
 kernel failed, 2 without a CUDA device.
 """
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,8 +41,11 @@ def run(
 
     broken = 0
     for name, figures in chosen.items():
-        print(f"-- {name}: {len(figures)} figures, at most {seconds[name]:.0f} s", flush=True)
+        began, estimate = time.monotonic(), sum(figure.seconds for figure in figures)
+        about = f"about {estimate:.0f} s, " if estimate else ""
+        print(f"-- {name}: {len(figures)} figures, {about}at most {seconds[name]:.0f} s", flush=True)
         broken += measure(figures, stage, seconds[name], publish)
+        print(f"-- {name} took {time.monotonic() - began:.0f} s", flush=True)
         if stage.device.type == "cuda":
             torch.cuda.empty_cache()
     print(

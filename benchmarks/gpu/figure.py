@@ -49,6 +49,8 @@ class Figure:
     """Raises WrongResult before any speed is measured; None: nothing measures it yet, and `note` says why."""
     at_least: bool = True
     note: str = ""
+    seconds: float = 0.0
+    """About what it takes; it is not begun when its part has less left."""
 
 
 def require_close(actual: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> None:

@@ -5,6 +5,8 @@ from typing import Final
 
 import torch
 
+from .models import EIGHT_BILLION, HALF_BILLION, Model
+
 
 @dataclass(frozen=True)
 class Size:
@@ -39,6 +41,30 @@ class Size:
     copy_bytes: int = 1 << 30
     cold_bytes: int = 1 << 29
     """Of what calls read in turn: several times the second-level cache of any card."""
+    large: Model = EIGHT_BILLION
+    little: Model = HALF_BILLION
+    judged: int = 48
+    """Tokens of a text by which an engine is judged before it is timed; `said`: tokens it then says."""
+    said: int = 16
+    crowd: int = 64
+    """Streams side by side."""
+    busy: int = 32
+    """Streams during which the device's busy share is taken."""
+    context: int = 1024
+    steps: int = 64
+    """Decode steps that are timed."""
+    requests: tuple[int, int, int] = (256, 100, 1024)
+    """How many, and the shortest and longest prompt and answer."""
+    contexts: tuple[int, ...] = (2048, 8192, 16384)
+    """Over which the time of a whole decode step is a slope, of `growing_streams` streams."""
+    growing_streams: int = 8
+    answers: tuple[int, int, int] = (512, 128, 2048)
+    """Streams at a time, tokens of each prompt and of each answer."""
+    population: tuple[int, int] = (1000, 5)
+    """Adapters that are known, and those that a run beside it keeps to."""
+    visits: tuple[int, int, int] = (256, 64, 64)
+    """Requests to them, tokens of each prompt and answer."""
+    ranks: tuple[int, ...] = (8, 16, 32, 64)
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:

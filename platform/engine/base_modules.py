@@ -2,8 +2,9 @@
 
 import torch
 
+from loraplex.lora.copies import bits_of
 from loraplex.lora.manifest import EMBEDDING, HEAD
-from loraplex.lora.pages import DTYPE_NAMES, bits_of
+from loraplex.lora.pages import DTYPE_NAMES
 from loraplex.lora.values import Bits
 
 from .model.config import ModelConfig

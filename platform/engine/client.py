@@ -66,7 +66,7 @@ class EngineStartError(Exception):
 
 
 class RequestRejected(Exception):
-    """The engine refused or gave up one request. `kind`: invalid, unavailable, overloaded or internal."""
+    """The engine refused or gave up one request. `kind` as of RequestFailed."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -1,6 +1,11 @@
 """EngineConfig: everything the engine needs to know, decided once at start. Sent to the child process as JSON."""
 
+from typing import Final
+
 import msgspec
+
+ADAPTER_SHARE: Final = 0.1
+"""Of a GPU's memory beside the model, for whoever was told no size of adapter memory."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +34,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens one step may process: decodes first, prefill chunks fill the rest."""
     block_size: int = 16
     """Tokens in one KV block."""
+    gpu_memory_utilization: float = 0.9
+    """Share of a GPU's memory that the engine may take in all; what weights, steps and adapters leave of it is for the
+    KV cache."""
     kv_cache_memory: int | None = None
-    """Bytes for the KV cache; None: a share of the free memory."""
+    """Bytes for the KV cache; None: a share of the free memory, on a GPU all that is left."""
     kv_cache_dtype: str = "auto"
     """How keys and values are stored: auto (as the weights), or in 8 bits with scales: fp8_e4m3, fp8_e5m2 or int8."""
     kv_cache_scales: str = "auto"
@@ -43,6 +51,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     adapter_memory: int = 512 << 20
     """Bytes of rank pages for resident adapters."""
+    adapter_memory_share: float | None = None
+    """On a GPU: what rank pages take of the memory beside the model, in place of adapter_memory."""
     adapter_host_memory: int = 512 << 20
     """Bytes of the host's memory for the pages of adapters that had to leave; 0: they come back from disk."""
     max_loaded_adapters: int = 256

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from .clipping import ClippingTotals
+from .faults import judge
 from .histogram import STEP_TOKENS, Histogram, LoadTimes
 from .plan import StepPlan
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
@@ -57,7 +58,10 @@ class EngineCore:
         return self.scheduler.has_work() or bool(self._in_flight)
 
     def step(self) -> list[FromEngine]:
-        """Begin a step, and end the oldest one when the runner takes no more or there is nothing to begin."""
+        """Begin a step, and end the oldest one when the runner takes no more or there is nothing to begin.
+
+        An error in a step ends its requests and no others. DeviceLost: there is no point in another step.
+        """
         begin = time.perf_counter()
         plan = self.scheduler.schedule()
         self.progressed = bool(plan.scheduled or self._in_flight)
@@ -113,7 +117,8 @@ class EngineCore:
             result = handle.result()
         except Exception as error:
             logger.exception("a step of %d sequences failed", len(plan.scheduled))
-            return self.scheduler.fail_step(plan, f"the engine failed in a step: {type(error).__name__}: {error}")
+            fault = judge(error)
+            return self.scheduler.fail_step(plan, fault.message, fault.kind)
         self._model_seconds += result.model_seconds
         self._clipping.add(result.clipping)
         return self.scheduler.commit(plan, result)

@@ -16,6 +16,8 @@ AUTO: Final = "auto"
 EIGHT_BITS: Final = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int8": torch.int8}
 SCALE_BYTES: Final = 2
 """Of a key or value of 8 bits in each KV head, unless scales are static."""
+LEAST_BLOCKS: Final = 2
+"""One of them is padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +67,27 @@ def plan_kv_cache(
     free_memory: int,
     static_scales: bool = False,
 ) -> KvCachePlan:
-    """num_kv_blocks if given, else what kv_cache_memory holds, else what a share of `free_memory` holds.
-
-    Without a budget never more than `max_num_seqs` sequences of full length could use. One block is kept as padding, so
-    ValueError when not two fit.
-    """
+    """In the host's memory: `plan_blocks` with a share of `free_memory`, for no more than `max_num_seqs` sequences of
+    full length. ValueError when not LEAST_BLOCKS fit."""
     per_block = block_bytes(model, engine.block_size, dtype, static_scales)
-    if engine.num_kv_blocks is not None:
-        num_blocks = engine.num_kv_blocks
-    elif engine.kv_cache_memory is not None:
-        num_blocks = engine.kv_cache_memory // per_block
-    else:
-        useful = 1 + engine.max_num_seqs * blocks_of(max_model_len, engine.block_size)
-        num_blocks = min(useful, min(int(free_memory * SHARE), MOST_BYTES) // per_block)
-    if num_blocks < 2:
+    useful = 1 + engine.max_num_seqs * blocks_of(max_model_len, engine.block_size)
+    room = min(useful * per_block, int(free_memory * SHARE), MOST_BYTES)
+    plan = plan_blocks(engine, model, dtype, room, static_scales)
+    if plan.num_blocks < LEAST_BLOCKS:
         raise ValueError(
-            f"the KV cache needs 2 blocks of {engine.block_size} tokens, {per_block:,} bytes each, and has room "
-            f"for {num_blocks}; raise num_kv_blocks or kv_cache_memory, or free memory ({free_memory:,} bytes are free)"
+            f"the KV cache needs {LEAST_BLOCKS} blocks of {engine.block_size} tokens, {per_block:,} bytes each, and "
+            f"has room for {plan.num_blocks}; raise num_kv_blocks or kv_cache_memory, or free memory ({free_memory:,} "
+            f"bytes are free)"
         )
+    return plan
+
+
+def plan_blocks(
+    engine: EngineConfig, model: ModelConfig, dtype: torch.dtype, room: int, static_scales: bool = False
+) -> KvCachePlan:
+    """num_kv_blocks if given, else what kv_cache_memory holds, else what `room` bytes hold: on any device."""
+    per_block = block_bytes(model, engine.block_size, dtype, static_scales)
+    budget = room if engine.kv_cache_memory is None else engine.kv_cache_memory
+    num_blocks = budget // per_block if engine.num_kv_blocks is None else engine.num_kv_blocks
     total = num_blocks * per_block
     return KvCachePlan(num_blocks, total, total // block_bytes(model, engine.block_size, torch.bfloat16))

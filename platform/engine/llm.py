@@ -15,7 +15,7 @@ from .activation import explain_absence, find_start
 from .adapter_files import prepare_adapter
 from .admission import most_tokens
 from .collector import Collector
-from .config import EngineConfig
+from .config import ADAPTER_SHARE, EngineConfig
 from .kept import user_cache
 from .model.config import base_signature
 from .model.folder import resolve_model_folder
@@ -190,7 +190,8 @@ class LLM:
 def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of an LLM, where they are not EngineConfig's. AWQ takes minutes: what it made is kept without being asked."""
     kept = {"weights_cache": str(user_cache() / "weights")} if settings.get("quantization") == "awq" else {}
-    return {"max_queue": UNLIMITED} | kept
+    share = {} if "adapter_memory" in settings else {"adapter_memory_share": ADAPTER_SHARE}
+    return {"max_queue": UNLIMITED} | kept | share
 
 
 @contextmanager

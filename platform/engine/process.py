@@ -4,6 +4,7 @@
 the EngineConfig as one line of JSON on its standard input. When its parent dies, it ends too.
 """
 
+import os
 import signal
 import socket
 import sys
@@ -14,11 +15,16 @@ import msgspec
 from .config import EngineConfig
 from .threads import flush_subnormals, prepare_environment
 
+LOST = 3
+"""Exit code of an engine whose device failed."""
+
 
 def run(connection: socket.socket, config: EngineConfig) -> int:
     """Serve until told to stop; returns the exit code. What goes wrong is told to the parent in words."""
     from .adapters import AdapterControl
     from .build import build_engine
+    from .compile_guard import CompileGuard
+    from .faults import DeviceLost, is_of_device
     from .link import EngineEnd
     from .protocol import EngineFatal, Progress
     from .server import EngineServer
@@ -27,14 +33,17 @@ def run(connection: socket.socket, config: EngineConfig) -> int:
     try:
         engine = build_engine(config, lambda stage, seconds: link.send([Progress(stage=stage, seconds=seconds)]))
         link.send([engine.info])
-        EngineServer(engine.core, AdapterControl(engine.adapters), link).serve()
+        EngineServer(engine.core, AdapterControl(engine.adapters), link, CompileGuard()).serve()
     except (ValueError, OSError) as error:
         link.send([EngineFatal(message=str(error))])
         return 1
+    except DeviceLost as error:
+        link.send([EngineFatal(message=str(error))])
+        return LOST
     except Exception as error:
         traceback.print_exc()
         link.send([EngineFatal(message=f"{type(error).__name__}: {error}")])
-        return 1
+        return LOST if is_of_device(error) else 1
     finally:
         link.close()
     engine.close()
@@ -47,7 +56,11 @@ def main() -> None:
     prepare_environment()
     flush_subnormals()
     config = msgspec.json.decode(sys.stdin.readline(), type=EngineConfig)
-    sys.exit(run(socket.socket(fileno=int(sys.argv[1])), config))
+    code = run(socket.socket(fileno=int(sys.argv[1])), config)
+    if code == LOST:
+        # What remains of a lost device may wait for it for ever when it is taken down.
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

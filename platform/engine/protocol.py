@@ -137,6 +137,18 @@ class Progress(Message, kw_only=True):
     seconds: float
 
 
+class DeviceMemory(msgspec.Struct, kw_only=True):
+    """Bytes of a GPU, beside those of weights, adapters and KV cache that EngineInfo has for every device."""
+
+    total: int
+    allowed: int
+    """Its share gpu_memory_utilization."""
+    activations: int
+    """Most that the largest step takes while it runs, measured at the start."""
+    graphs: int
+    """Set aside for captured steps."""
+
+
 class EngineInfo(Message, kw_only=True):
     """First message of a started engine: facts that do not change while it lives."""
 
@@ -170,6 +182,8 @@ class EngineInfo(Message, kw_only=True):
     load_seconds: float
     quantization: str = ""
     """Of the checkpoint's weights, in words; empty for floats."""
+    device_memory: DeviceMemory | None = None
+    """None where the model runs in the host's memory."""
 
 
 class Tokens(Message, kw_only=True):
@@ -191,7 +205,8 @@ class Tokens(Message, kw_only=True):
 
 
 class RequestFailed(Message, kw_only=True):
-    """The whole request ended without (further) tokens. `kind`: invalid, unavailable, overloaded or internal."""
+    """The whole request ended without (further) tokens. `kind`: invalid, unavailable, overloaded, out_of_memory (of the
+    device, in its step) or internal."""
 
     request_id: str
     kind: str
@@ -290,6 +305,8 @@ class EngineStatus(Message, kw_only=True):
     """From the start of an adapter's load until it could be used."""
     base_clipping: Clipping | None = None
     """Of tokens that no adapter acted on, as AdapterStatus.clipping."""
+    late_compilations: int = 0
+    """Kernels compiled since it serves, each while some request waited."""
 
 
 class EngineFatal(Message, kw_only=True):

@@ -115,13 +115,11 @@ class Scheduler:
         self.roster.land(plan.scheduled)
         return [*plan.failures, *self._commit.take(plan, result)]
 
-    def fail_step(self, plan: StepPlan, message: str) -> list[FromEngine]:
+    def fail_step(self, plan: StepPlan, message: str, kind: str = "internal") -> list[FromEngine]:
         """The step broke: end the requests it was for, and no other."""
         self.roster.land(plan.scheduled)
         requests = {item.sequence.request.id: item.sequence.request for item in plan.scheduled}
-        failures = [
-            self.roster.fail(request, "internal", message) for request in requests.values() if request.unfinished()
-        ]
+        failures = [self.roster.fail(request, kind, message) for request in requests.values() if request.unfinished()]
         return [*plan.failures, *failures]
 
     def _make_request(self, message: GenerateRequest, max_length: int) -> Request:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from .adapters import AdapterControl
+from .compile_guard import CompileGuard
 from .core import EngineCore
 from .link import EngineEnd
 from .protocol import (
@@ -30,9 +31,10 @@ LOADING_MILLISECONDS = 1
 class EngineServer:
     """The loop. Knows messages and the core; nothing of models."""
 
-    def __init__(self, core: EngineCore, adapters: AdapterControl, link: EngineEnd) -> None:
+    def __init__(self, core: EngineCore, adapters: AdapterControl, link: EngineEnd, guard: CompileGuard) -> None:
         self._core = core
         self._adapters = adapters
+        self._guard = guard
         self._link = link
         self._outbox: list[FromEngine] = []
         self._next_heartbeat = 0.0
@@ -111,4 +113,6 @@ class EngineServer:
         now = time.monotonic()
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + HEARTBEAT_SECONDS
-            self._outbox.append(self._core.status())
+            status = self._core.status()
+            status.late_compilations = self._guard.late
+            self._outbox.append(status)

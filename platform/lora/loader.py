@@ -3,6 +3,7 @@
 A load has four steps: a thread reads the header; the adapter waits for room; a thread fills its pages; where vectors
 depend on the base's weights, the engine thread finishes them. Between the steps it moves the load on in `poll`.
 The pages of one that leaves are copied to the host cache, finished as they are; from there they come back as one copy.
+On a device the thread's part of a load ends with its bytes there, so that `poll` publishes what has arrived.
 """
 
 from collections.abc import Callable
@@ -166,7 +167,7 @@ class Loader:
             return
         copy = self._host.reserve(entry.digest, entry.contents, self._store.packed_size(room), spared=winner)
         if copy is not None:
-            copy.job = self._executor.submit(self._store.save, room, copy.pages)
+            copy.job = self._executor.submit(self._store.save, room, copy.pages, self._store.mark())
 
     def _publish(self, entry: Entry, room: Room) -> None:
         assert entry.contents is not None

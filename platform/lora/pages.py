@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from .arena import Arena
 from .batch import KINDS, LINEARS, NORMS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, PageTable, RowPages
 from .config_fields import MAX_RANK
+from .copies import Carrier, Event, Streams, bits_of
 from .finish import BaseModules, finish_module, needs_base
 from .manifest import HEAD, BaseSignature, ModuleLora
-from .values import Bits
 from .weights import Contents, PageKind, Pages
 
 DTYPE_NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -29,13 +29,26 @@ class Room:
     slot: int
     offsets: dict[PageKind, list[int]]
     """Where each page begins, in elements of the arena."""
+    vacated: Event | None = None
+    """After the last step that may read what was here before; None in the host's memory, where steps end at once."""
 
 
 class PageStore:
     """Used by the engine thread alone, but for `fill`, `save` and `restore`, which touch only the pages of a room that
-    no table entry points to."""
+    no table entry points to.
 
-    def __init__(self, base: BaseSignature, memory: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    With streams, pages are filled in pinned memory and copied; table entries change between two steps of the stream.
+    """
+
+    def __init__(
+        self,
+        base: BaseSignature,
+        memory: int,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        streams: Streams | None = None,
+    ) -> None:
         self._item_size = dtype.itemsize
         self._base = base
         self._shapes = base.shapes()
@@ -51,7 +64,8 @@ class PageStore:
             scaling=torch.zeros(*shape, base.num_layers, dtype=torch.float32, device=device),
             shapes=self._shapes,
         )
-        self._copy_stream = _side_stream(device) if device.type == "cuda" else None
+        self._carrier = Carrier(device, streams)
+        self._vacated: Event | None = None
 
     @property
     def slots(self) -> int:
@@ -91,27 +105,33 @@ class PageStore:
         offsets = self._arena.allocate_all(map(self._page_size, kinds)) if self._free_slots else None
         if offsets is None:
             return None
-        room = Room(self._free_slots.pop(), {kind: [] for kind in pages})
+        room = Room(self._free_slots.pop(), {kind: [] for kind in pages}, self._vacated)
         for kind, offset in zip(kinds, offsets, strict=True):
             room.offsets[kind].append(offset)
         return room
 
     def fill(self, room: Room, write: Callable[[Pages], None]) -> None:
         """Run `write` on the room's pages, on any thread; on return their bytes are on the device."""
-        if self._copy_stream is None:
+        if self._carrier.in_place:
             write(self._host_pages(room, self.table.arena))
             return
-        staging = torch.empty(self.packed_size(room), dtype=self.table.arena.dtype, pin_memory=True)
+        staging = self._carrier.staging(self.packed_size(room), self.table.arena.dtype)
         write(self._host_pages(self._pack(room), staging))
         self.restore(room, staging)
 
-    def save(self, room: Room, copy: torch.Tensor) -> None:
-        """Copy the room's pages, one after another, to `copy` [packed_size] in the host's memory, on any thread."""
-        self._move(room, copy, back=False)
+    def mark(self) -> Event | None:
+        """After what the engine thread has done to pages so far, and the steps it has submitted; None: all is done."""
+        return self._carrier.mark()
+
+    def save(self, room: Room, copy: torch.Tensor, after: Event | None) -> None:
+        """Copy the room's pages, as they are after the `mark`, one after another to `copy` [packed_size] in the host's
+        memory, on any thread."""
+        self._carrier.carry(((kept, page) for page, kept in self._page_pairs(room, copy)), after)
 
     def restore(self, room: Room, copy: torch.Tensor) -> None:
-        """Fill a room with what `save` has copied from one of the same modules, on any thread."""
-        self._move(room, copy, back=True)
+        """Fill a room with what `save` has copied from one of the same modules, on any thread; on return its bytes are
+        on the device."""
+        self._carrier.carry(self._page_pairs(room, copy), room.vacated)
 
     def packed_size(self, room: Room) -> int:
         """Elements of a copy of the room's pages."""
@@ -129,9 +149,9 @@ class PageStore:
         for module in contents.modules:
             place = KINDS.index(module.kind), module.layer
             rank[place], scaling[place] = module.rank, module.scaling
-        self.table.vectors[room.slot] = torch.from_numpy(vectors)
-        for (table, _), row in zip(self._table_parts(), (offset, rank, scaling), strict=True):
-            table[room.slot] = torch.from_numpy(row)
+        tables = [self.table.vectors, *(table for table, _ in self._table_parts())]
+        for table, row in zip(tables, (vectors, offset, rank, scaling), strict=True):
+            self._carrier.put(table[room.slot], torch.from_numpy(row))
         self._publish_extras(room, contents)
 
     def _publish_extras(self, room: Room, contents: Contents) -> None:
@@ -145,8 +165,8 @@ class PageStore:
             self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size)
 
     def _row_pages(self, room: Room, kind: str, tokens: NDArray[np.int64]) -> RowPages:
-        device, offsets = self.table.arena.device, room.offsets[PageKind(kind, "rows")]
-        return RowPages(torch.from_numpy(tokens).to(device), torch.tensor(offsets, device=device))
+        offsets = torch.tensor(room.offsets[PageKind(kind, "rows")])
+        return RowPages(self._carrier.place(torch.from_numpy(tokens)), self._carrier.place(offsets))
 
     def finish(self, room: Room, contents: Contents, base: BaseModules | None) -> Iterator[None]:
         """Add to a filled room what depends on the base's weights, a part of it between two yields."""
@@ -162,9 +182,12 @@ class PageStore:
                     self._vectors(room, layer, kind)[0] = base.norm(layer, kind)
 
     def free(self, room: Room) -> None:
-        """Take the room back; its slot then does nothing to whoever still names it."""
-        self.table.rank[room.slot] = 0
-        self.table.vectors[room.slot] = -1
+        """Take the room back; its slot then does nothing to whoever still names it. Steps submitted before may go on
+        reading it: whoever gets its pages waits for them."""
+        for part, nothing in ((self.table.rank, 0), (self.table.vectors, -1)):
+            row = part[room.slot]
+            self._carrier.put(row, torch.full_like(row, nothing, device="cpu"))
+        self._vacated = self.mark()
         self.table.extras.pop(room.slot, None)
         self._arena.release_all(offset for offsets in room.offsets.values() for offset in offsets)
         self._free_slots.append(room.slot)
@@ -213,22 +236,9 @@ class PageStore:
         begin = room.offsets[PageKind(kind, "vectors")][0] * self._item_size // FLOAT_BYTES
         return self.table.floats[begin + layer * 2 * outputs :][: 2 * outputs].view(2, outputs)
 
-    def _move(self, room: Room, copy: torch.Tensor, *, back: bool) -> None:
-        if self._copy_stream is None:
-            for page, kept in self._page_pairs(room, bits_of(self.table.arena), bits_of(copy)):
-                target, source = (page, kept) if back else (kept, page)
-                target[:] = source
-            return
-        with torch.cuda.stream(self._copy_stream):
-            # What the engine thread has last written to these pages may still be on its way.
-            self._copy_stream.wait_stream(torch.cuda.default_stream(self.table.arena.device))
-            for page, kept in self._page_pairs(room, self.table.arena, copy):
-                target, source = (page, kept) if back else (kept, page)
-                target.copy_(source, non_blocking=True)
-        self._copy_stream.synchronize()
-
-    def _page_pairs(self, room: Room, arena: Any, copy: Any) -> Iterator[tuple[Any, Any]]:
+    def _page_pairs(self, room: Room, copy: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each page in the arena, and in a copy."""
+        arena = self.table.arena
         packed = self._pack(room)
         for kind, offsets in room.offsets.items():
             for here, there in zip(offsets, packed.offsets[kind], strict=True):
@@ -252,13 +262,3 @@ class PageStore:
             packed.offsets[kind] = [position + index * self._page_size(kind) for index in range(len(offsets))]
             position += self._page_size(kind) * len(offsets)
         return packed
-
-
-def bits_of(tensor: torch.Tensor) -> Bits:
-    """Of a tensor on the host, the same memory."""
-    size = tensor.element_size()
-    return tensor.view(torch.int32 if size == 4 else torch.int16).numpy().view(f"u{size}")
-
-
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import torch
 
 from .batch import PageTable
+from .copies import Streams
 from .finish import BaseModules
 from .host_cache import HostCache
 from .loader import Loader
@@ -36,16 +37,17 @@ class AdapterPool:
         executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
         modules: BaseModules | None = None,
+        streams: Streams | None = None,
     ) -> None:
         """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `host_memory`: bytes
         for the pages of adapters that had to leave; `modules`: those of the base, which DoRA, trained biases, norms and
         rows of tokens need.
 
         `executor` must run its jobs in the order of their submission, as one thread does: more would only compete with
-        the model for memory and cores.
+        the model for memory and cores. `streams`: of the device; without them steps are on its default stream.
         """
         self._base = base
-        self._store = PageStore(base, memory, slots, dtype, device)
+        self._store = PageStore(base, memory, slots, dtype, device, streams)
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
         self._host = HostCache(host_memory, dtype, device)
         self._loader = Loader(base, self._store, self._host, self._executor, clock, modules)

@@ -13,6 +13,7 @@ from loraplex.engine.protocol import AdapterStatus, Distribution, EngineInfo, En
 from loraplex.registry.snapshot import Snapshot, Snapshots
 
 from .engine_door import EngineDoor
+from .engine_memory import memory_parts
 from .kv_cache import bfloat16_tokens, tokens, written_values
 
 LABELS: Final = ("model_name", "engine")
@@ -69,6 +70,7 @@ class EngineCollector(Collector):
             "vllm:cache_config_info", "Shape of the KV cache", 1, (*LABELS, *cache), (*self._values, *cache.values())
         )
         yield _capacity(info)
+        yield _memory(info)
         yield _histogram("vllm:iteration_tokens_total", "Tokens of an engine step", status.step_tokens, self._values)
         yield _histogram(
             "vllm:lora_adapter_load_seconds", "Time of an adapter's load", status.adapter_load_seconds, self._values
@@ -77,6 +79,8 @@ class EngineCollector(Collector):
         yield _counter("loraplex_engine_step_seconds", "Seconds in steps", status.step_seconds)
         yield _counter("loraplex_engine_host_seconds", "Seconds in steps outside the model", status.host_seconds)
         yield _counter("loraplex_integrity_errors", "Broken invariants found", status.integrity_errors)
+        late = status.late_compilations
+        yield _counter("loraplex_late_compilations", "Kernels compiled while requests were served", late)
 
 
 def _capacity(info: EngineInfo) -> GaugeMetricFamily:
@@ -86,6 +90,14 @@ def _capacity(info: EngineInfo) -> GaugeMetricFamily:
     family.add_metric((info.kv_cache_dtype, "true"), tokens(info))
     if info.kv_cache_dtype != "bfloat16":
         family.add_metric(("bfloat16", "false"), bfloat16_tokens(info))
+    return family
+
+
+def _memory(info: EngineInfo) -> GaugeMetricFamily:
+    help = "Bytes that the engine reserved at its start, by what they are for"
+    family = GaugeMetricFamily("loraplex_engine_memory_bytes", help, labels=("part",))
+    for part, size in memory_parts(info).items():
+        family.add_metric((part,), size)
     return family
 
 

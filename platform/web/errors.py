@@ -80,7 +80,7 @@ def from_engine(error: Exception) -> ApiError:
     assert isinstance(error, RequestRejected)
     if error.kind == "invalid":
         return invalid(str(error))
-    if error.kind in ("overloaded", "unavailable"):
+    if error.kind in ("overloaded", "unavailable", "out_of_memory"):
         return overloaded(str(error))
     return ApiError(500, str(error), type="server_error", code="internal_error")
 

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from loraplex.engine.config import EngineConfig
+from loraplex.engine.config import ADAPTER_SHARE, EngineConfig
 from loraplex.registry.keys import check_token
 from loraplex.registry.users import check_password
 
 from .setting_database import check_database, with_password
 from .setting_secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
 from .setting_sources import DEFAULT_DATA_DIR, PREFIX, ROOT, config_file, refuse_unknown, warn_of_unknown_variables
-from .setting_types import Bytes, Count, Folders, Fraction, Port
+from .setting_types import Bytes, Count, Folders, Fraction, Port, Share
 
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
 
@@ -80,7 +80,12 @@ class Settings(BaseSettings):
     max_num_seqs: Count = Field(64, description="Sequences that may run in one step")
     max_num_batched_tokens: Count = Field(512, description="Tokens one engine step may process")
     block_size: Count = Field(16, description="Tokens in one KV-cache block")
-    kv_cache_memory: Bytes | None = Field(None, description="Size of the KV cache; none: a share of the free memory")
+    gpu_memory_utilization: Share = Field(
+        0.9, description="Share of a GPU's memory that the engine may take; the KV cache gets what is left of it"
+    )
+    kv_cache_memory: Bytes | None = Field(
+        None, description="Size of the KV cache; none: a share of the free memory, on a GPU all that is left"
+    )
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2", "int8"] = Field(
         "auto", description="How keys and values are stored; 8 bits hold nearly twice the tokens of bfloat16"
     )
@@ -91,7 +96,13 @@ class Settings(BaseSettings):
     )
     num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; wins over kv_cache_memory")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt beginnings")
-    adapter_memory: Bytes = Field(ByteSize(512 << 20), description="Memory for the weights of loaded adapters")
+    adapter_memory: Bytes | None = Field(
+        None, description="Memory for the weights of loaded adapters; none: 512 MiB, or adapter_memory_share of a GPU's"
+    )
+    adapter_memory_share: Share = Field(
+        ADAPTER_SHARE,
+        description="Share of a GPU's memory beside the model for adapters, without adapter_memory",
+    )
     adapter_host_memory: Bytes = Field(
         ByteSize(512 << 20), description="Host memory for the weights of adapters that had to leave; 0: none"
     )
@@ -190,6 +201,10 @@ class Settings(BaseSettings):
         shared = set(EngineConfig.__struct_fields__) - {"model", "served_name", "kv_scales_file", "weights_cache"}
         values = {name: _plain(getattr(self, name)) for name in sorted(shared)}
         values["weights_cache"] = str(self.weights_folder)
+        if self.adapter_memory is None:
+            del values["adapter_memory"]
+        else:
+            values["adapter_memory_share"] = None
         scales = str(self.kv_scales_file) if self.kv_scales_file.is_file() else ""
         return EngineConfig(model=str(model_folder), served_name=self.base_name, kv_scales_file=scales, **values)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from loraplex.lora.copies import Streams
 from loraplex.lora.pool import AdapterPool
 from loraplex.lora.residency import Residency
 
@@ -49,12 +50,14 @@ class Clock:
 class House:
     """A pool for `pages` pages of 8 ranks, a host cache for `host_pages`, and the adapters registered in it."""
 
-    def __init__(self, folder: Path, pages: int = 3, slots: int = 8, host_pages: int = 0) -> None:
+    def __init__(
+        self, folder: Path, pages: int = 3, slots: int = 8, host_pages: int = 0, streams: Streams | None = None
+    ) -> None:
         self.folder = folder
         self.executor, self.clock = ManualExecutor(), Clock()
         self.pool = AdapterPool(
             BASE, memory=pages * PAGE, slots=slots, dtype=torch.float32, device=torch.device("cpu"),
-            host_memory=host_pages * PAGE, executor=self.executor, clock=self.clock,
+            host_memory=host_pages * PAGE, executor=self.executor, clock=self.clock, streams=streams,
         )  # fmt: skip
         self.seeds: dict[str, tuple[int, int]] = {}
 

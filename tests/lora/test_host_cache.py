@@ -47,7 +47,7 @@ def pages_of(pool: AdapterPool, digest: str) -> torch.Tensor:
     room = pool._entries[digest].room
     assert room is not None
     copy = torch.empty(pool._store.packed_size(room), dtype=pool.table.arena.dtype)
-    pool._store.save(room, copy)
+    pool._store.save(room, copy, None)
     return copy.view(torch.int16 if copy.element_size() == 2 else torch.int32)
 
 
@@ -136,7 +136,7 @@ def test_evictions_copy_only_what_is_not_kept(house: House) -> None:
     a, b = house.add(1), house.add(2)
     visit(house, a, b, a)
     saved = []
-    house.pool._store.save = lambda room, copy: saved.append(copy)  # type: ignore[method-assign]
+    house.pool._store.save = lambda room, copy, after: saved.append(copy)  # type: ignore[method-assign]
     visit(house, b, a, b)
     assert saved == []
     assert (house.status(a).loads, house.status(a).host_loads) == (3, 2)

@@ -66,6 +66,7 @@ class FakeEngine:
         self.ended_choices: list[tuple[str, int]] = []
         self.made = 0
         """Tokens of all requests."""
+        self.late_compilations = 0
 
     @property
     def status(self) -> EngineStatus | None:
@@ -94,6 +95,7 @@ class FakeEngine:
             step_tokens=Distribution(bounds=[1.0, 8.0], counts=[3, 4, 3], total=50.0),
             adapter_load_seconds=Distribution(bounds=[0.1], counts=[1, 0], total=0.01),
             base_clipping=self.clipping.get(""),
+            late_compilations=self.late_compilations,
         )
 
     def _block_map(self) -> bytes:

@@ -4,6 +4,8 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from loraplex.engine.protocol import DeviceMemory
+from loraplex.web.engine_memory import memory_words
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine
@@ -64,6 +66,27 @@ async def test_the_kv_cache_is_compared_with_one_of_bfloat16(client: httpx.Async
     assert engine.info is not None
     engine.info.kv_cache_dtype = "bfloat16"
     assert (await scrape(client))[name] == {(("dtype", "bfloat16"), ("in_use", "true")): 1024}
+
+
+async def test_what_memory_is_for(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    async def parts() -> dict[str, float]:
+        found = (await scrape(client))["loraplex_engine_memory_bytes"]
+        return {dict(labels)["part"]: value for labels, value in found.items()}
+
+    everywhere = dict.fromkeys(("weights", "adapters", "kv_cache"), 1 << 20)
+    assert await parts() == everywhere
+    assert engine.info is not None
+    engine.info.device_memory = DeviceMemory(total=90 << 20, allowed=80 << 20, activations=7, graphs=5)
+    assert await parts() == everywhere | {
+        "activations": 7,
+        "graphs": 5,
+    }
+    assert memory_words(engine.info).endswith("; of 83.9 MB allowed, 94.4 MB in all")
+
+
+async def test_kernels_compiled_too_late_are_counted(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.late_compilations = 3
+    assert (await scrape(client))["loraplex_late_compilations_total"] == {(): 3}
 
 
 async def test_histograms_of_the_engine_are_cumulative(client: httpx.AsyncClient) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from loraplex.engine.config import EngineConfig
+from loraplex.engine.config import ADAPTER_SHARE, EngineConfig
 from loraplex.web.setting_secrets import MASK, mask_url
 from loraplex.web.settings import Settings
 
@@ -77,6 +77,8 @@ def test_an_unknown_variable_is_told_and_no_error(
         ("weights_cache_bytes", 1.5),
         ("promotion_min_agreement", 0),
         ("promotion_min_agreement", 98),
+        ("gpu_memory_utilization", 0),
+        ("gpu_memory_utilization", 1.1),
     ],
 )
 def test_bounds(field: str, value: object) -> None:
@@ -86,9 +88,14 @@ def test_bounds(field: str, value: object) -> None:
 
 def test_everything_of_the_engine_can_be_set() -> None:
     settings = Settings(served_name="n")
-    defaults = EngineConfig(model="m", served_name="n", weights_cache=str(settings.data_dir / "weights"))
+    folders = {"weights_cache": str(settings.data_dir / "weights")}
+    defaults = EngineConfig(model="m", served_name="n", adapter_memory_share=ADAPTER_SHARE, **folders)
     config = settings.engine_config(Path("m"))
     assert msgspec.structs.asdict(config) == msgspec.structs.asdict(defaults)
+    assert Settings().engine_config(Path("m")).adapter_memory_share == ADAPTER_SHARE
+    explicit = Settings(adapter_memory="1GiB", gpu_memory_utilization=0.5).engine_config(Path("m"))
+    assert (explicit.adapter_memory, explicit.adapter_memory_share) == (1 << 30, None)
+    assert explicit.gpu_memory_utilization == 0.5
     assert Settings(kv_cache_scales="static").engine_config(Path("m")).kv_cache_scales == "static"
     assert Settings(kv_cache_memory="1GiB", num_threads=3).engine_config(Path("m")).kv_cache_memory == 1 << 30
 

@@ -5,6 +5,7 @@ import shlex
 
 from rich.console import Console
 
+from ..engine_memory import memory_words
 from ..kv_cache import dtype_words, tokens
 from ..state import State
 from .demo import example_question
@@ -37,6 +38,7 @@ def _lines(state: State) -> list[str]:
         f"Kept in     {settings.data_dir / 'credentials.json'}",
         f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
         f"KV cache    {_cache_words(state)}",
+        *_memory_line(state),
         *_scales_line(state),
         *_quantization_line(state),
     ]
@@ -63,6 +65,11 @@ def _adapters(state: State) -> list[str]:
 def _quantization_line(state: State) -> list[str]:
     info = state.engine.info
     return [f"Weights     {info.quantization}"] if info is not None and info.quantization else []
+
+
+def _memory_line(state: State) -> list[str]:
+    info = state.engine.info
+    return [] if info is None else [f"Memory      {memory_words(info)}"]
 
 
 def _scales_line(state: State) -> list[str]:

@@ -1,0 +1,40 @@
+"""Rows that are measured together, on one engine: the first of them opens it, the others take what it found."""
+
+from collections.abc import Callable
+
+import torch
+
+from .figure import Stage, Unsupported
+
+Rows = dict[str, float | Unsupported]
+"""Name of a row -> its value, or why it has none here."""
+Measure = Callable[[Stage], Rows]
+_KEPT: dict[tuple[Measure, Stage], Rows | Exception] = {}
+
+
+def measured(rows: Measure, stage: Stage) -> Rows:
+    """Measured the first time. What went wrong then goes wrong again: the second time it would not go better."""
+    if (rows, stage) not in _KEPT:
+        try:
+            _KEPT[rows, stage] = rows(stage)
+        except (Exception, torch.OutOfMemoryError) as error:
+            _KEPT[rows, stage] = error
+    found = _KEPT[rows, stage]
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def pick(rows: Measure, name: str, opens: bool, stage: Stage) -> float:
+    """One of them. Raises Unsupported where it is not for this row to open the engine and nobody has."""
+    if not opens and (rows, stage) not in _KEPT:
+        raise Unsupported("the row that opens its engine was not measured")
+    return value_of(measured(rows, stage), name)
+
+
+def value_of(rows: Rows, name: str) -> float:
+    """Raises Unsupported."""
+    found = rows[name]
+    if isinstance(found, Unsupported):
+        raise found
+    return found

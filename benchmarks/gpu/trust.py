@@ -1,0 +1,112 @@
+"""Whether an engine may be timed: its probabilities beside those of transformers (and peft), and of its decodes beside
+those of its own prompts."""
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from .figure import Stage, WrongResult
+from .models import Model, checkpoint, workplace
+from .serving import Served, random_tokens
+
+PROMPTS: Final = 4
+TOLERANCES: Final = {"bfloat16": 0.06, "fp8": 0.25, "int4": 0.45}
+"""Size of the differences over the spread of the reference, by how weights are stored; what is unrelated has 1.4."""
+DECODE_TOLERANCE: Final = 0.06
+"""Of decodes beside prompts of the same engine, at least: sums in another order. Where weights have few bits, half of
+theirs: activations that are rounded too fall to one side or the other."""
+_JUDGED: dict[tuple[Stage, str], WrongResult | None] = {}
+
+
+def require_trust(
+    stage: Stage, served: Served, model: Model, key: str, stored: str = "bfloat16", adapters: Sequence[Path] = ()
+) -> None:
+    """Raises WrongResult. `key` names the engine's settings, which are judged once; `adapters`: folders of the served
+    ones, of which the first and the last are looked at."""
+    if (stage, key) not in _JUDGED:
+        _JUDGED[stage, key] = _judge(stage, served, model, stored, adapters)
+    wrong = _JUDGED[stage, key]
+    if wrong is not None:
+        raise WrongResult(str(wrong))
+
+
+def _judge(stage: Stage, served: Served, model: Model, stored: str, adapters: Sequence[Path]) -> WrongResult | None:
+    try:
+        compare(stage, served, model, stored, None, None)
+        for place in sorted({0, len(adapters) - 1}) if adapters else ():
+            compare(stage, served, model, stored, adapters[place], served.digests[place])
+    except WrongResult as error:
+        return error
+    finally:
+        served.clear()
+    return None
+
+
+def compare(stage: Stage, served: Served, model: Model, stored: str, adapter: Path | None, digest: str | None) -> None:
+    """Raises WrongResult."""
+    texts = sample_texts(stage, model)
+    streams = [
+        served.add(text, stage.size.said, digest, logprobs=True, prompt_logprobs=True) for text in texts
+    ]  # fmt: skip
+    served.run()
+    found = torch.tensor([stream.prompt_logprobs for stream in streams], dtype=torch.float64)
+    who = "the base" if adapter is None else adapter.name
+    _require(found, reference(stage, model, adapter), TOLERANCES[stored], f"{who}: prompts beside transformers")
+    again = [
+        served.add(stream.prompt + stream.tokens, 1, digest, prompt_logprobs=True) for stream in streams
+    ]  # fmt: skip
+    served.run()
+    decoded = torch.tensor([stream.logprobs for stream in streams], dtype=torch.float64)
+    prompted = torch.tensor([stream.prompt_logprobs[len(texts[0]) - 1 :] for stream in again], dtype=torch.float64)
+    tolerance = max(DECODE_TOLERANCE, TOLERANCES[stored] / 2)
+    _require(decoded, prompted, tolerance, f"{who}: decodes beside prompts", spread=float(found.std()))
+
+
+def _require(
+    found: torch.Tensor, wanted: torch.Tensor, tolerance: float, what: str, spread: float | None = None
+) -> None:
+    if found.shape != wanted.shape or not found.isfinite().all():
+        shapes = f"{tuple(found.shape)} for {tuple(wanted.shape)}"
+        raise WrongResult(f"{what}: log-probabilities {shapes}, or some that are not finite")
+    off = float((found - wanted).square().mean().sqrt()) / (spread or float(wanted.std()))
+    if not off <= tolerance:
+        raise WrongResult(f"{what}: log-probabilities off by {off:.3g} of their spread, {tolerance:g} is allowed")
+
+
+def sample_texts(stage: Stage, model: Model) -> list[list[int]]:
+    source = random.Random(1)
+    return [random_tokens(source, stage.size.judged, model.vocabulary) for _ in range(PROMPTS)]
+
+
+@lru_cache(maxsize=8)
+def reference(stage: Stage, model: Model, adapter: Path | None) -> torch.Tensor:
+    """Log-probabilities [prompts, tokens - 1] float64 of the sample texts, by transformers in bfloat16 with float32 on
+    a CPU."""
+    logits = transformers_logits(stage, model, adapter, sample_texts(stage, model))
+    ids = torch.tensor(sample_texts(stage, model))
+    return logits[:, :-1].double().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+
+
+@torch.inference_mode()
+def transformers_logits(stage: Stage, model: Model, adapter: Path | None, texts: list[list[int]]) -> torch.Tensor:
+    """[texts, tokens, vocabulary] float32 on the host; texts are of one length."""
+    loaded = load_transformers(stage, model)
+    if adapter is not None:
+        from peft import PeftModel
+
+        loaded = PeftModel.from_pretrained(loaded, adapter).eval()
+    logits: torch.Tensor = loaded(torch.tensor(texts, device=stage.device)).logits
+    return logits.float().cpu()
+
+
+def load_transformers(stage: Stage, model: Model) -> Any:
+    """In bfloat16 on the stage's device; float32 on a CPU, as the engine computes there."""
+    from transformers import AutoModelForCausalLM
+
+    folder = checkpoint(model, stage.device, workplace(model.bytes))
+    dtype = torch.float32 if stage.device.type == "cpu" else torch.bfloat16
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(stage.device).eval()

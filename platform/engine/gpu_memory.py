@@ -1,0 +1,152 @@
+"""What a GPU's memory is for: weights, a step's activations, CUDA graphs, adapter pages, and KV blocks with the rest.
+
+`gpu_profile.py` measures the first two while nothing else is there; the others follow by arithmetic.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import torch
+
+from .config import EngineConfig
+from .kv_cache import LEAST_BLOCKS, KvCachePlan, block_bytes, plan_blocks
+from .model.config import ModelConfig
+from .protocol import DeviceMemory
+
+GRAPH_BYTES_PER_LAYER: Final = 400_000
+"""Of a captured step, beside what graphs share; engines of the same shape of step report 0.38 MB."""
+MOST_UTILIZATION: Final = 0.98
+"""Nobody is advised to go beyond: the driver and the desktop need some."""
+SHORTER: Final = {"int4": 3.5, "fp8": 2.0}
+"""About how much smaller 16-bit weights become, head and embedding left as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Bytes measured at the start."""
+
+    name: str
+    """Of the device."""
+    total: int
+    free: int
+    """Before anything of ours was there."""
+    weights: int
+    activations: int
+    """Most that the largest step took on top."""
+    graphs: int
+    """Of all steps that will be captured: measured, or `estimate_graphs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySplit:
+    seen: Seen
+    allowed: int
+    """Bytes the engine may take in all."""
+    adapters: int
+    """Of rank pages."""
+    cache: KvCachePlan
+
+    @property
+    def unused(self) -> int:
+        """Allowed, and nobody's: less than a block, unless a size of the cache was set."""
+        taken = self.seen.weights + self.seen.activations + self.seen.graphs + self.adapters + self.cache.bytes
+        return self.allowed - taken
+
+    def describe(self) -> DeviceMemory:
+        """For EngineInfo, which tells weights, adapters and KV cache of any device."""
+        seen = self.seen
+        return DeviceMemory(
+            total=seen.total, allowed=self.allowed, activations=seen.activations, graphs=seen.graphs
+        )  # fmt: skip
+
+
+def estimate_graphs(captured: int, layers: int) -> int:
+    """Bytes of as many captured steps of a model."""
+    return captured * layers * GRAPH_BYTES_PER_LAYER
+
+
+def allowed_memory(utilization: float, name: str, total: int, free: int) -> int:
+    """Bytes that the engine may take in all. ValueError when others hold too much of them, or for no share at all."""
+    if not 0 < utilization <= 1:
+        raise ValueError(f"gpu_memory_utilization must be above 0 and at most 1, got {utilization}")
+    allowed = int(total * utilization)
+    if allowed > free:
+        raise ValueError(
+            f"gpu_memory_utilization {utilization:g} is {_gigabytes(allowed)} of {name}, and {_gigabytes(free)} are "
+            f"free: other processes hold {_gigabytes(total - free)}. End them, or set gpu_memory_utilization to "
+            f"{math.floor(100 * free / total) / 100:g} or less"
+        )
+    return allowed
+
+
+def split_memory(
+    config: EngineConfig, model: ModelConfig, seen: Seen, cache_dtype: torch.dtype, static_scales: bool = False
+) -> MemorySplit:
+    """Adapters get what was asked for, KV blocks the rest. ValueError says what took how much, and what to change."""
+    allowed = allowed_memory(config.gpu_memory_utilization, seen.name, seen.total, seen.free)
+    left = allowed - seen.weights - seen.activations - seen.graphs
+    share = config.adapter_memory_share
+    adapters = config.adapter_memory if share is None else int(max(0, left) * share)
+    cache = plan_blocks(config, model, cache_dtype, max(0, left - adapters), static_scales)
+    split = MemorySplit(seen, allowed, adapters, cache)
+    least = LEAST_BLOCKS * block_bytes(model, config.block_size, cache_dtype, static_scales)
+    wanted = max(least, cache.bytes)
+    if left - adapters < wanted:
+        raise ValueError(_refusal(config, model, split, wanted, cache_dtype))
+    if cache.num_blocks < LEAST_BLOCKS:
+        raise ValueError(f"the KV cache needs {LEAST_BLOCKS} blocks, {least:,} bytes; raise {_cache_setting(config)}")
+    return split
+
+
+class Remedy(NamedTuple):
+    words: str
+    freed: int
+    """Bytes, at most."""
+
+
+def _refusal(config: EngineConfig, model: ModelConfig, split: MemorySplit, wanted: int, dtype: torch.dtype) -> str:
+    seen = split.seen
+    left = split.allowed - seen.weights - seen.activations - seen.graphs - split.adapters
+    remedies = sorted(_remedies(config, model, split, wanted - left, dtype), key=lambda remedy: -remedy.freed)
+    words = "; ".join(f"{remedy.words} (frees up to {_gigabytes(remedy.freed)})" for remedy in remedies)
+    return (
+        f"{seen.name} has too little memory for this model and these settings: of {_gigabytes(seen.total)}, "
+        f"gpu_memory_utilization {config.gpu_memory_utilization:g} allows {_gigabytes(split.allowed)}; weights take "
+        f"{_gigabytes(seen.weights)}, activations {_gigabytes(seen.activations)}, CUDA graphs "
+        f"{_gigabytes(seen.graphs)}, adapters {_gigabytes(split.adapters)}, which leaves {_gigabytes(left)}; the KV "
+        f"cache needs {_gigabytes(wanted)}, {_gigabytes(wanted - left)} more. Change one or several of: {words}"
+    )
+
+
+def _remedies(
+    config: EngineConfig, model: ModelConfig, split: MemorySplit, missing: int, dtype: torch.dtype
+) -> list[Remedy]:
+    """Every setting that would help, with what it could give."""
+    seen, found = split.seen, []
+    most = min(MOST_UTILIZATION, math.floor(100 * seen.free / seen.total) / 100)
+    if most > config.gpu_memory_utilization:
+        found.append(Remedy(f"raise gpu_memory_utilization up to {most:g}", int(most * seen.total) - split.allowed))
+    if split.adapters:
+        found.append(Remedy("lower adapter_memory", split.adapters))
+    if seen.activations:
+        words = f"lower max_num_batched_tokens, now {config.max_num_batched_tokens}"
+        found.append(Remedy(words, seen.activations))
+    if seen.graphs:
+        found.append(Remedy(f"lower max_num_seqs, now {config.max_num_seqs}", seen.graphs))
+    if config.quantization == "none" and model.quantization is None:
+        for word, ratio in SHORTER.items():
+            found.append(Remedy(f"set quantization to {word}", int(seen.weights * (1 - 1 / ratio))))
+    if split.cache.bytes and dtype.itemsize > 1:
+        found.append(Remedy("set kv_cache_dtype to fp8_e4m3", split.cache.bytes // 2))
+    if split.cache.bytes and (config.num_kv_blocks is not None or config.kv_cache_memory is not None):
+        found.append(Remedy(f"lower {_cache_setting(config)}", min(missing, split.cache.bytes)))
+    return found
+
+
+def _cache_setting(config: EngineConfig) -> str:
+    return "kv_cache_memory" if config.num_kv_blocks is None else "num_kv_blocks"
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB"

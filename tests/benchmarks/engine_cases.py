@@ -1,0 +1,44 @@
+"""Rows of the whole engine with tiny sizes on the CPU, in a process without msgspec, rich and all else that a machine
+with torch need not have: test_gpu_engine.py starts it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .without_packages import forget_installation
+
+REFUSED = ("msgspec", "rich", "fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings")
+
+
+def main(folder: Path) -> None:
+    forget_installation()
+    sys.modules |= dict.fromkeys(REFUSED)
+    from benchmarks.gpu import trust
+    from benchmarks.gpu.__main__ import run
+    from benchmarks.gpu.engine import figures
+    from benchmarks.gpu.serving import Served
+
+    from .tiny import TINY, tiny_stage
+
+    decode = Served.decode
+
+    def decode_at_made_up_speed(served: Served, sequences: int, context: int, *given: Any) -> float:
+        """Slopes of what takes no time would be noise."""
+        assert decode(served, sequences, context, *given) > 0
+        return 1e-6 * (1000 + sequences * context)
+
+    Served.decode = decode_at_made_up_speed  # type: ignore[method-assign]
+    stage, chosen = tiny_stage(), {"engine": figures(TINY)}
+    status = run(stage, chosen, {"engine": 1e9}, folder / "rows.json", {"card": None})
+    rows: list[dict[str, Any]] = json.loads((folder / "rows.json").read_text())["rows"]
+    assert status == 0, [row for row in rows if row["value"] is None]
+    assert [row["what"] for row in rows] == [figure.what for figure in chosen["engine"]]
+    missing = {row["what"]: row["note"] for row in rows if row["value"] is None}
+    assert list(missing.values()) == ["steps are not captured on this device"] or not missing, missing
+    assert "msgspec" in sys.modules and not hasattr(sys.modules["msgspec"], "__file__"), "a stand-in"
+    assert all(wrong is None for wrong in trust._JUDGED.values())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,127 @@
+"""Rows of the whole engine, as far as they can be measured and judged where there is no GPU."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks.gpu import stand_ins, trust
+from benchmarks.gpu.busy import share
+from benchmarks.gpu.engine import figures
+from benchmarks.gpu.figure import Figure, Unsupported
+from benchmarks.gpu.measure import OUT_OF_TIME, measure
+from benchmarks.gpu.serving import Served
+from benchmarks.report import Row
+
+from .tiny import TINY, tiny_stage
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_row_on_the_cpu_without_packages_that_a_gpu_machine_lacks(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.engine_cases", str(tmp_path)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def measured(figure: Figure) -> Row:
+    rows: list[Row] = []
+    measure([figure], tiny_stage(), 1e9, rows.append)
+    return rows[0]
+
+
+def spoil_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = trust.reference
+    monkeypatch.setattr(trust, "reference", lambda *given: reference(*given) * 1.2)
+
+
+def spoil_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Served._take
+
+    def spoiled(served: Served, message: Any) -> None:
+        for entry in message.logprobs or ():
+            message.logprobs = [msgspec.structs.replace(entry, logprob=entry.logprob * 1.2)]
+        take(served, message)
+
+    monkeypatch.setattr(Served, "_take", spoiled)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [(spoil_reference, "prompts beside transformers"), (spoil_decodes, "decodes beside prompts")],
+)
+def test_an_engine_that_says_something_else_has_no_speed(
+    spoil: Callable[[pytest.MonkeyPatch], None], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch)
+    row = measured(figures(TINY)[0])
+    assert row.value is None and row.note.startswith(f"WRONG RESULT: the base: {what}"), row
+
+
+def test_who_does_not_open_an_engine_waits_for_who_does() -> None:
+    row = measured(figures(TINY)[1])
+    assert (row.value, row.note) == (None, "the row that opens its engine was not measured")
+
+
+def test_what_takes_longer_than_what_is_left_is_not_begun() -> None:
+    long, short = (Figure(f"{seconds}", "x", None, lambda stage: 1.0, seconds=seconds) for seconds in (8.0, 3.0))
+    moments, rows = iter([0.0, 5.0, 5.0]), list[Row]()
+    measure([long, short], tiny_stage(), 10.0, rows.append, lambda: next(moments))
+    assert [(row.value, row.note) for row in rows] == [(None, OUT_OF_TIME), (1.0, "")]
+
+
+class At(float):
+    def seconds_until(self, other: "At") -> float:
+        return other - self
+
+
+def test_the_busy_share_is_what_lies_within_steps() -> None:
+    assert share([(At(1), At(3)), (At(3), At(4)), (At(6), At(7))]) == pytest.approx(4 / 6)
+    moments = [At(moment) for moment in range(5)]
+    assert share(list(pairwise(moments))) == 1.0
+
+
+@pytest.mark.parametrize("package", [stand_ins, msgspec])
+def test_the_stand_in_does_what_the_engine_takes_of_msgspec(package: Any) -> None:
+    class Base(package.Struct, tag=True):  # type: ignore[misc]
+        pass
+
+    class Thing(Base, kw_only=True):
+        name: str
+        parts: list[int] = []  # noqa: RUF012
+        size: float = 1.0
+
+    class Place(package.Struct, frozen=True):  # type: ignore[misc]
+        x: int
+        y: int = 2
+
+    replace = getattr(package, "structs", package).replace
+    one, other = Thing(name="a"), Thing(name="a")
+    one.parts.append(1)
+    assert other.parts == [] and one != other and Thing.__struct_fields__ == ("name", "parts", "size")
+    assert replace(one, size=2.0).parts == [1]
+    assert Place(1) == Place(1, 2) and {Place(1): "found"}[Place(x=1)] == "found"
+    with pytest.raises(AttributeError):
+        Place(1).x = 2
+    for wrong in ({}, {"name": "a", "colour": "red"}):
+        with pytest.raises(TypeError):
+            Thing(**wrong)
+    with pytest.raises((TypeError, AttributeError)):
+        one.colour = "red"
+
+
+def test_an_engine_that_cannot_be_imported_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.gpu import serving
+
+    monkeypatch.setitem(sys.modules, "loraplex.engine.build", None)
+    with pytest.raises(Unsupported, match="needs the package"):
+        serving._import_engine()
