@@ -1,6 +1,6 @@
 """The playground: one prompt to base, adapters and versions side by side. The page calls the OpenAI endpoints."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
@@ -55,18 +55,20 @@ async def playground(
 
 
 def _choices(
-    state: State, references: list[str], chosen: Collection[str], search: str, preselect: bool
+    state: State, references: Sequence[str], chosen: Collection[str], search: str, preselect: bool
 ) -> list[Choice]:
     """The base first, then what is chosen; unless a page is asked for models that are there, the first few are."""
-    base = state.settings.base_name
-    picked = [one for one in references if one in set(chosen)]
+    base, asked = state.settings.base_name, set(chosen)
+    picked = [one for one in references if one in asked]
     if preselect and not picked:
         picked = list(islice((one for one in references if "@" not in one), PRESELECTED))
-    wanted = search.strip().lower()
-    others = [one for one in references if one not in picked and wanted in one]
     chosen_first = [Choice(one, False, True) for one in picked]
-    rest = [Choice(one, False, False) for one in others]
-    return [Choice(base, True, preselect or base in chosen), *chosen_first, *rest]
+    return [Choice(base, True, preselect or base in asked), *chosen_first, *_others(references, picked, search)]
+
+
+def _others(references: Sequence[str], picked: Collection[str], search: str) -> Iterator[Choice]:
+    wanted = search.strip().lower()
+    return (Choice(one, False, False) for one in references if wanted in one and one not in picked)
 
 
 def _references(state: State, tenant: str) -> Iterator[str]:

@@ -34,7 +34,11 @@ class RequestRow:
 def matching_requests(state: State, tenant: str, search: str, group: str) -> list[FinishedRequest]:
     """Newest first: whose id contains `search`, or whose model begins with it."""
     wanted = search.strip().lower()
-    mine = [one for one in reversed(list(state.metrics.recent)) if one.tenant == tenant and _is_in(one, group)]
+    mine = [one for one in reversed(list(state.metrics.recent)) if one.tenant == tenant]
+    if group:
+        mine = [one for one in mine if _is_in(one, group)]
+    if not wanted:
+        return mine
     return [one for one in mine if wanted in one.request_id.lower() or one.model.startswith(wanted)]
 
 
@@ -43,7 +47,7 @@ def request_rows(state: State, requests: Sequence[FinishedRequest]) -> list[Requ
 
 
 def _is_in(request: FinishedRequest, group: str) -> bool:
-    return not group or (request.status if request.status in ("abort", "error") else "done") == group
+    return (request.status if request.status in ("abort", "error") else "done") == group
 
 
 def _row(request: FinishedRequest, base: str) -> RequestRow:

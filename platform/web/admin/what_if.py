@@ -11,6 +11,8 @@ from ..units import count_words, size_words
 
 FACTORS: Final = (0.5, 1.0, 2.0, 4.0)
 NOW: Final = 1.0
+MOST_USES: Final = 3000
+"""That are replayed; more would take longer than a page may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ def scenarios(state: State, uses: Sequence[str]) -> list[Scenario]:
 
 
 def used_digests(requests: Iterable[FinishedRequest]) -> list[str]:
-    """What was asked for, in the order in which the requests began."""
+    """What was asked for last, in the order in which the requests began."""
     began = sorted(requests, key=lambda request: request.at - request.duration)
-    return [digest for request in began for digest in request.digests]
+    return [digest for request in began for digest in request.digests][-MOST_USES:]
 
 
 def replay(uses: Sequence[str], sizes: Mapping[str, int], pinned: Collection[str], memory: int, slots: int) -> Replay:
