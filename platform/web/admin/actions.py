@@ -1,7 +1,7 @@
 """What the buttons beside an adapter do, on whichever page they stand."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from loraplex.registry.names import parse_reference
@@ -58,11 +58,14 @@ async def _make_current(state: State, caller: Caller, reference: str) -> None:
         raise ApiError(404, f"There is no version '{reference}'. Name one as {adapter.name}@NUMBER.")
     newer = [one.number for one in adapter.versions if one.number > version.number and one.enabled]
     steps = [(version.number, True), *((number, False) for number in newer)]
-    await change(state, lambda: [_enable(state, caller, f"{adapter.name}@{number}", on) for number, on in steps])
+    await change(state, lambda: _enable(state, caller, adapter.name, steps))
 
 
-def _enable(state: State, caller: Caller, reference: str, enabled: bool) -> None:
-    state.registry.adapters.set_enabled(reference, enabled, actor=caller.actor, tenant=caller.tenant)
+def _enable(state: State, caller: Caller, name: str, steps: Sequence[tuple[int, bool]]) -> None:
+    """Version numbers, and whether each shall be enabled, one after the other."""
+    for number, enabled in steps:
+        reference = f"{name}@{number}"
+        state.registry.adapters.set_enabled(reference, enabled, actor=caller.actor, tenant=caller.tenant)
 
 
 async def change(state: State, write: Callable[[], object]) -> None:
