@@ -94,9 +94,9 @@ async def test_desired_stands_beside_observed(person: httpx.AsyncClient, trusted
         soup = BeautifulSoup((await person.get("/adapters/sql")).text, "html.parser")
         return {row.th.text: row.get_text(" ", strip=True) for row in soup.select(".states tbody tr") if row.th}
 
-    assert "loaded as needed ✓ Ready · on disk" in (await states())["Memory"]
+    assert "loaded as needed ✓ on disk" in (await states())["Memory"]
     await person.post("/adapters/sql/pin", headers=trusted)
     engine.resident.clear()
-    assert "in memory (pinned) … Ready · on disk" in (await states())["Memory"]
+    assert "in memory (pinned) … on disk" in (await states())["Memory"]
     await person.post("/adapters/sql/disable", headers=trusted)
     assert await states() == {}

@@ -30,7 +30,7 @@ def state_rows(state: State, adapter: Adapter, version: Version) -> list[StateRo
     known = "not known to the engine" if status is None else f"{version.digest[:12]} known to the engine"
     serves, settled = (known, status is not None) if obstacle is None else (obstacle[0], False)
     pinned = version.pinned or adapter.pinned
-    where = ON_DISK if status is None else residency_words(status)
+    where = (ON_DISK if status is None else residency_words(status)).removeprefix("Ready · ")
     generation, reached = state.registry.snapshots.current.generation, state.reconciler.generation
     return [
         StateRow("Serves", f"version {version.number}", serves, settled),
