@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model bench bench-lora bench-quant secrets image-check clean
+.PHONY: help serve test check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -47,6 +47,12 @@ secrets: ## make the secrets of docker-compose.yml that are missing, below deplo
 
 image-check: .venv/.test ## run the Dockerfile's steps in a clean folder and serve from it (minutes, no container engine)
 	$(BIN)/python -m tests.deployment.image_check $(ARGS)
+
+bench-pages: .venv/.test ## how long the dashboard's pages take with 5,000 adapters
+	$(BIN)/python -m benchmarks.pages $(ARGS)
+
+screenshots: .venv/.test $(VENDOR) ## docs/images anew: every page in both themes, under load
+	$(BIN)/python -m docs.screenshots
 
 clean: ## remove what the other words made, but no data
 	rm -rf .venv build platform/web/static/vendor platform/web/frontend/node_modules

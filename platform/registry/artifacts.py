@@ -7,7 +7,6 @@
 A blob or folder appears by one rename after its bytes are on the disk, so whatever is visible is complete.
 """
 
-import errno
 import hashlib
 import os
 import re
@@ -16,10 +15,11 @@ import tempfile
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import IO
 
 from .errors import StorageFull, UploadEmpty, UploadMismatch, UploadMissing, UploadTooLarge
+from .full_disk import full_disk_in_words
+from .incoming import IncomingFile
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -35,66 +35,6 @@ class Blob:
     size: int
 
 
-class IncomingFile:
-    """One file on its way in. Call write() for each chunk, then finish() or abort(); leaving `with` aborts.
-
-    The methods block for the time of a disk write and may be called from any thread, one at a time.
-    """
-
-    def __init__(self, store: "ArtifactStore", size: int, sha256: str) -> None:
-        self._store, self._size, self._sha256 = store, size, sha256
-        self._hash = hashlib.sha256()
-        self._received = 0
-        descriptor, path = tempfile.mkstemp(dir=store.incoming)
-        self._file, self._path = os.fdopen(descriptor, "wb", buffering=0), Path(path)
-
-    @property
-    def received(self) -> int:
-        """Bytes so far."""
-        return self._received
-
-    def write(self, chunk: bytes) -> None:
-        """Raises UploadTooLarge at the first byte beyond the declared size, StorageFull when the disk is."""
-        if self._received + len(chunk) > self._size:
-            raise UploadTooLarge(f"The file is longer than the declared {self._size:,} bytes. Upload it again.")
-        with _full_disk_in_words():
-            _write_all(self._file.fileno(), chunk)
-        self._hash.update(chunk)
-        self._received += len(chunk)
-
-    def finish(self) -> Blob:
-        """Check size and SHA-256, make the bytes durable and visible. Raises UploadMismatch, StorageFull."""
-        self._check()
-        with _full_disk_in_words():
-            os.fchmod(self._file.fileno(), 0o400)
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._path.rename(self._store.blob_path(self._sha256))
-            sync_folder(self._store.blobs)
-        return Blob(self._sha256, self._size)
-
-    def abort(self) -> None:
-        """Forget the bytes. Does nothing after finish()."""
-        if not self._file.closed:
-            self._file.close()
-            self._path.unlink()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
-    def _check(self) -> None:
-        if self._received != self._size:
-            raise UploadMismatch(f"{self._received} of {self._size} declared bytes arrived. Upload the file again.")
-        if self._hash.hexdigest() != self._sha256:
-            found = self._hash.hexdigest()
-            raise UploadMismatch(f"The bytes have SHA-256 {found}, not the declared {self._sha256}. Upload it again.")
-
-
 class ArtifactStore:
     """All paths are made here, from checked identifiers. `free_floor`: bytes that must stay free on the disk."""
 
@@ -104,10 +44,11 @@ class ArtifactStore:
         for folder in (self.incoming, self.blobs, self.adapters):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def receive(self, size: int, sha256: str, limit: int) -> IncomingFile:
+    def receive(self, size: int, sha256: str, limit: int, owner: str | None = None) -> IncomingFile:
         """Begin a file of declared size and SHA-256; at most `limit` bytes. Nothing is written yet.
 
-        Raises UploadEmpty, UploadTooLarge, UploadMismatch (the SHA-256 is none), StorageFull.
+        With an `owner`, go on with what an earlier connection of theirs has left of it. Raises UploadEmpty,
+        UploadTooLarge, UploadMismatch (the SHA-256 is none), UploadBusy, StorageFull.
         """
         check_sha256(sha256)
         if size < 1:
@@ -120,7 +61,17 @@ class ArtifactStore:
                 f"No room for {size:,} bytes: {free:,} are free and {self._free_floor:,} must stay free. "
                 "Free space on the server's disk, or remove adapters."
             )
-        return IncomingFile(self, size, sha256)
+        return IncomingFile(self, size, sha256, owner)
+
+    def take_in(self, file: IO[bytes], path: Path, size: int, sha256: str) -> Blob:
+        """Make a checked file of `incoming/` a blob. Closes it. Raises StorageFull."""
+        with full_disk_in_words():
+            os.fchmod(file.fileno(), 0o400)
+            os.fsync(file.fileno())
+            path.rename(self.blob_path(sha256))
+            file.close()
+            sync_folder(self.blobs)
+        return Blob(sha256, size)
 
     def keep(self, file: BufferedReader) -> Blob:
         """The bytes of an open file as a blob, copied unless they are here already.
@@ -155,7 +106,7 @@ class ArtifactStore:
 
     def publish(self, digest: str, config: Blob, weights: Blob) -> None:
         """Make the adapter folder from two blobs, replacing whatever is there. Raises UploadMissing, StorageFull."""
-        with _full_disk_in_words():
+        with full_disk_in_words():
             staging = Path(tempfile.mkdtemp(dir=self.incoming))
             self._link(config, staging / CONFIG_FILE)
             self._link(weights, staging / WEIGHTS_FILE)
@@ -209,19 +160,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _write_all(descriptor: int, chunk: bytes) -> None:
-    view = memoryview(chunk)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-class _full_disk_in_words:
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull("The server's disk is full. Free space on it, or remove adapters.") from error

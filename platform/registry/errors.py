@@ -45,6 +45,12 @@ class UploadMismatch(RegistryError):
     code = "upload_mismatch"
 
 
+class UploadBusy(RegistryError):
+    """The same file is being received by another connection."""
+
+    code = "upload_busy"
+
+
 class UploadMissing(RegistryError):
     """A file was named by its SHA-256 but has not been uploaded."""
 

@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from loraplex.engine.protocol import GenerateRequest, Tokens
 
+from .hourly_use import HourlyUse
+
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -39,7 +41,7 @@ LATENCY_BUCKETS = (
 )
 SIZE_BUCKETS = tuple(float(10**power * step) for power in range(6) for step in (1, 2, 5))
 COUNT_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
-RECENT = 1000
+RECENT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,11 @@ class FinishedRequest:
     """One line of the latest traffic, for the dashboard. Times in seconds; `at` is the wall clock."""
 
     at: float
+    tenant: str
     request_id: str
     model: str
+    digests: tuple[str, ...]
+    """Of the adapters it ran with; none: the base alone."""
     status: str
     """A finish reason, `abort` or `error`."""
     prompt_tokens: int
@@ -65,6 +70,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.labels = (base_name, "0")
         self.recent: deque[FinishedRequest] = deque(maxlen=RECENT)
+        self.hours = HourlyUse()
         self.first_token = self._histogram("time_to_first_token_seconds", "Time to first token", TTFT_BUCKETS)
         self.inter_token = self._histogram("inter_token_latency_seconds", "Time between tokens", TOKEN_BUCKETS)
         self.per_token = self._histogram(
@@ -98,6 +104,7 @@ class Metrics:
     def forget(self, adapter: str) -> None:
         """Drop the series of an adapter that was removed."""
         self.adapter_requests.remove_by_labels({"adapter": adapter})
+        self.hours.forget(adapter)
 
     def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
         family = Histogram(f"vllm:{name}", help, ("model_name", "engine"), buckets=buckets, registry=self.registry)
@@ -161,11 +168,14 @@ class RequestTimer:
         first_token = None if self._first is None else self._first - self._start
         if self._first is not None:
             self._book_phases(self._first, max(self._last.values()), completion_tokens)
+        metrics.hours.note(self._request.tenant, self._model, self._status == "error", completion_tokens)
         metrics.recent.append(
             FinishedRequest(
                 at=time.time(),
+                tenant=self._request.tenant,
                 request_id=self._trace_id,
                 model=self._model,
+                digests=tuple(adapter.digest for adapter in self._request.adapters),
                 status=self._status,
                 prompt_tokens=len(self._request.prompt_token_ids),
                 completion_tokens=completion_tokens,

@@ -11,6 +11,7 @@ from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
 from loraplex.registry.base import ServedBase
 from loraplex.registry.certificates import CoverageOf
 from loraplex.registry.errors import UploadMissing, UploadTooLarge
+from loraplex.registry.preflight import Prepared
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Report
 from loraplex.registry.tables import DEFAULT_TENANT
@@ -42,6 +43,11 @@ async def register_version(
     return added
 
 
+async def check_version(state: State, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
+    """What register_version would find in the received files; nothing is changed. Raises RegistryError."""
+    return await asyncio.to_thread(_check, state, name, digests, chosen)
+
+
 def uploaded_file(state: State, sha256: str) -> Blob:
     """The received file with this SHA-256. Raises UploadMismatch (the SHA-256 is none), UploadMissing."""
     blob = state.registry.store.find(sha256)
@@ -69,6 +75,13 @@ def add_from_folder(
     return _checked(registry, base, name, files, Terms(tokenizers, chosen=False), certify, actor)
 
 
+def _check(state: State, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
+    state.registry.adapters.check_name(name)
+    files = {file: uploaded_file(state, digest) for file, digest in digests.items()}
+    terms = Terms(state.settings.adapter_tokenizers, chosen)
+    return _prepared(state.registry, state.base, files, terms)[2]
+
+
 def _add(
     state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
 ) -> tuple[AddedVersion, Report]:
@@ -89,10 +102,7 @@ def _checked(
     actor: str,
     tenant: str = DEFAULT_TENANT,
 ) -> tuple[AddedVersion, Report]:
-    assert registry.preflight is not None
-    _check_sizes(files)
-    ready = registry.preflight.prepare(files[CONFIG_FILE], files[WEIGHTS_FILE])
-    tokenizer, report = _with_tokenizer(registry, base, files, ready.report, terms)
+    ready, tokenizer, report = _prepared(registry, base, files, terms)
     added = registry.adapters.add_version(
         name,
         ready.config,
@@ -105,6 +115,15 @@ def _checked(
         certify=certify,
     )
     return added, report
+
+
+def _prepared(
+    registry: Registry, base: ServedBase, files: Mapping[str, Blob], terms: Terms
+) -> tuple[Prepared, AdapterTokenizer | None, Report]:
+    assert registry.preflight is not None
+    _check_sizes(files)
+    ready = registry.preflight.prepare(files[CONFIG_FILE], files[WEIGHTS_FILE])
+    return ready, *_with_tokenizer(registry, base, files, ready.report, terms)
 
 
 def _check_sizes(files: Mapping[str, Blob]) -> None:

@@ -25,3 +25,10 @@ def span_words(seconds: float) -> str:
 
 def count_words(count: int, thing: str) -> str:
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def duration_words(seconds: float) -> str:
+    """A measured time: milliseconds below one second, tenths below a minute."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else span_words(seconds)

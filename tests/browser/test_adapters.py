@@ -153,7 +153,7 @@ async def test_snippets_are_copied(
     page = await (await new_context(permissions=["clipboard-read", "clipboard-write"])).new_page()
     await page.goto("/adapters/sql")
     await page.locator("summary", has_text="Python").click()
-    snippet = page.locator("details[open]")
+    snippet = page.locator("details[name=snippet][open]")
     await snippet.get_by_role("button", name="Copy").click()
     await expect(snippet.get_by_role("button", name="Copied")).to_be_visible()
     copied = await page.evaluate("navigator.clipboard.readText()")

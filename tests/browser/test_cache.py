@@ -41,7 +41,7 @@ async def test_who_is_in_memory_and_who_leaves_next(
     await expect(row(page, "sql-v2")).to_contain_text("next out")
     await expect(row(page, "sql-v2")).to_contain_text("1.0 kB2 pages")
     await expect(row(page, "json")).to_contain_text("idle 3 s")
-    await expect(page.get_by_text("2.0 kB of 1.0 MB")).to_be_visible()
+    await expect(page.locator("#cache").get_by_text("2.0 kB of 1.0 MB")).to_be_visible()
     await http.post("/api/v1/adapters/sql-v2/evict")
     engine.evicted_for = {sql: json}
     engine.kept = {sql}

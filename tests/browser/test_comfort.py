@@ -14,7 +14,10 @@ from .conftest import NewContext, Watch
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/adapters/unknown")
+PAGES = (
+    *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system"),
+    "/adapters/unknown",
+)
 LONG_NAME = "a-name-as-long-as-names-may-be-0123456789-0123456789-0123456789"
 
 
@@ -59,6 +62,8 @@ async def test_keys_lead_everywhere(page: Page, http: httpx.AsyncClient, adapter
         ("gp", "/playground"),
         ("gu", "/upload"),
         ("gc", "/cache"),
+        ("gr", "/requests"),
+        ("gs", "/system"),
         ("go", "/"),
         ("ga", "/adapters"),
     ):

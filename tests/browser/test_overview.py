@@ -93,3 +93,26 @@ async def test_a_lost_engine_is_said_on_every_page(page: Page, engine: FakeEngin
     await expect(page.locator(".side").get_by_text("Restarting")).to_be_visible()
     await engine.start()
     await expect(page.locator(".side").get_by_text("Ready · CPU")).to_be_visible()
+
+
+async def test_what_needs_attention_is_said_and_the_curves_have_a_table(page: Page, engine: FakeEngine) -> None:
+    await page.goto("/")
+    await expect(page.locator("#attention")).to_be_hidden()
+    await page.locator("#figure-values summary").click()
+    await expect(page.locator("#figure-values tbody tr")).to_have_count(60)
+    engine.restarts = 2
+    await page.get_by_role("link", name="The engine was restarted 2 times").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("System")
+    await expect(page.get_by_text("! 2", exact=True)).to_be_visible()
+
+
+async def test_a_request_is_found_by_its_id(page: Page, http: httpx.AsyncClient) -> None:
+    for name in ("first-1", "second-2"):
+        body = {"model": "tiny", "prompt": "a", "max_tokens": 2}
+        await http.post("/v1/completions", json=body, headers={"x-request-id": name})
+    await page.goto("/requests")
+    await expect(page.locator("#live")).to_have_text("live")
+    await page.keyboard.type("/second")
+    await expect(page.locator("#request-rows code")).to_have_text(["second-2"])
+    await http.post("/v1/completions", json=body, headers={"x-request-id": "second-3"})
+    await expect(page.locator("#request-rows code")).to_have_text(["second-3", "second-2"])

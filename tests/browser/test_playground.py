@@ -96,3 +96,26 @@ async def test_the_code_carries_the_current_prompt(page: Page, address: str) -> 
     code = page.locator("#code-text")
     await expect(code).to_contain_text(f"curl {address}/v1/chat/completions")
     await expect(code).to_contain_text("It'\\''s me")
+    for language in ("python", "javascript"):
+        await expect(page.locator(f"#code-{language}")).to_contain_text("It's me")
+        await expect(page.locator(f"#code-{language}")).to_contain_text(f"{address}/v1")
+
+
+async def test_versions_are_compared_token_by_token(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    for folder in adapter_folders:
+        await add(http, "sql", folder)
+    await page.goto("/playground?model=sql")
+    await page.get_by_role("checkbox", name="sql@1").check()
+    await page.get_by_role("checkbox", name="sql@2").check()
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.locator(".pane h2")).to_have_text(["tiny base", "sql", "sql@2", "sql@1"])
+    await expect(page.locator(".pane .parting")).to_have_count(3)
+    await page.locator("#tokens summary").click()
+    await expect(page.locator("#tokens thead th")).to_have_count(12)
+    await expect(page.locator("#tokens tbody tr").first).to_be_visible()
+    await page.get_by_label("Compare token by token").uncheck()
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.locator("#tokens")).to_be_hidden()
+    await expect(page.locator(".pane footer").last).to_have_text(FIGURES)

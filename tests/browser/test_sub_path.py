@@ -18,7 +18,7 @@ from tests.web.fake_engine import BASE_SENTENCE
 from tests.web.test_streams import free_port
 
 from .conftest import Watch
-from .test_upload import drop_folder, send
+from .test_upload import drop_folder, register
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -59,7 +59,7 @@ async def test_everything_works_under_a_sub_path(page: Page, origin: str, adapte
     await page.get_by_role("button", name="Log in").click()
     await expect(page).to_have_url(f"{origin}{ROOT}/upload?name=sql")
     await drop_folder(page, adapter_folders[0])
-    await send(page, "sql")
+    await register(page, "sql")
     await page.get_by_role("link", name="Open its page").click()
     await expect(page.locator("#snippet-1")).to_contain_text(f"curl {origin}{ROOT}/v1/chat/completions")
     await page.get_by_role("button", name="Load now").click()

@@ -43,6 +43,11 @@ async def send(page: Page, name: str) -> None:
     await page.get_by_role("button", name="Upload and check").click()
 
 
+async def register(page: Page, name: str) -> None:
+    await send(page, name)
+    await page.get_by_role("button", name=f"Register {name}").click()
+
+
 def changed(folder: Path, target: Path, tensor_change: Any = None, **config: Any) -> Path:
     """A copy of an adapter with other configuration fields, or its first tensor changed."""
     shutil.copytree(folder, target)
@@ -59,6 +64,9 @@ async def test_two_dropped_files_become_an_adapter(page: Page, engine: FakeEngin
     await page.goto("/upload")
     await drop_folder(page, adapter_folders[0])
     await send(page, "sql")
+    await expect(page.get_by_text("All is checked; nothing is registered yet.")).to_be_visible()
+    assert not engine.registered
+    await page.get_by_role("button", name="Register sql").click()
     await expect(page.get_by_text("sql version 1 is registered and served from now on.")).to_be_visible()
     await expect(page.locator("#report .tag", has_text="pass").first).to_be_visible()
     await expect(page.locator("#report .tag", has_text="fail")).to_have_count(0)
@@ -79,7 +87,7 @@ async def test_a_dropped_folder_brings_its_tokenizer(
     await drop(page, *folder.iterdir())
     for file in TOKENIZER_LIMITS:
         await expect(page.locator("#chosen")).to_contain_text(file)
-    await send(page, "own")
+    await register(page, "own")
     await page.get_by_role("link", name="Open its page").click()
     await expect(page.locator(".findings")).to_contain_text("3 added tokens, own chat template")
     await page.goto("/upload")
@@ -181,6 +189,8 @@ async def test_bytes_that_are_here_are_not_sent_again(page: Page, adapter_folder
     assert sent == [CONFIG_FILE, WEIGHTS_FILE]
     await drop(page, adapter_folders[0] / CONFIG_FILE)
     await send(page, "sql")
+    await expect(page.get_by_text(f"were not sent: {WEIGHTS_FILE}.")).to_be_visible()
+    await page.get_by_role("button", name="Register sql").click()
     await expect(page.get_by_text("sql version 1 is registered")).to_be_visible()
     assert sent == [CONFIG_FILE, WEIGHTS_FILE, CONFIG_FILE]
 

@@ -33,8 +33,8 @@ async def test_the_kv_cache_says_its_dtype_and_what_bfloat16_would_hold(person: 
     soup = BeautifulSoup((await person.get("/cache")).text, "html.parser")
     [card] = soup.select("#kv-cache")
     assert card.get_text(" ", strip=True) == ("KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB")
-    overview = BeautifulSoup((await person.get("/")).text, "html.parser").get_text(" ", strip=True)
-    assert "KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB" in overview
+    system = BeautifulSoup((await person.get("/system")).text, "html.parser").get_text(" ", strip=True)
+    assert "KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB" in system
 
 
 async def test_the_start_up_box_says_how_many_tokens_fit(client: httpx.AsyncClient, state: State) -> None:

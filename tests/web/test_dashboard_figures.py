@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from loraplex.engine.protocol import AdapterStatus
+from loraplex.web.admin.cache_history import CacheHistory
 from loraplex.web.admin.live_state import live_state
 from loraplex.web.admin.traffic import Traffic
 from loraplex.web.admin.words import activity_words, targets_words, tile_words
@@ -18,7 +19,15 @@ from .fake_engine import FakeEngine
 
 
 def finished(at: float, **fields: Any) -> FinishedRequest:
-    plain = {"request_id": "r", "model": "m", "status": "stop", "first_token": 0.1, "duration": 1.0}
+    plain = {
+        "tenant": "default",
+        "request_id": "r",
+        "model": "m",
+        "digests": (),
+        "status": "stop",
+        "first_token": 0.1,
+        "duration": 1.0,
+    }
     counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
     return FinishedRequest(**{"at": at, **plain, **counts, **fields})
 
@@ -61,7 +70,7 @@ async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(
     status.adapters[250].running = 1
     status.block_map = bytes([0, 1, 2, 3])
     monkeypatch.setattr(FakeEngine, "status", status)
-    document = live_state(state, Traffic())
+    document = live_state(state, Traffic(), CacheHistory())
     assert document["blocks"]["sentence"].startswith("2 of ")
     assert document["blocks"]["legend"] == {3: f"{250:064x}"[:12]}
     assert document["residency"]["states"] == {}

@@ -22,12 +22,20 @@ from .fake_engine import FakeEngine
 from .test_access import log_in
 from .test_adapters_api import put
 
-PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground")
-WITH_PARTS = ("/adapters", "/cache")
-ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "alias", "delete", "versions")
+PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system")
+WITH_PARTS = ("/adapters", "/cache", "/playground", "/requests")
+ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "alias", "delete", "check", "versions")
 POSTS = (
     *(f"/adapters/sql/{action}" for action in ACTIONS),
-    *("/adapters/sql@1/disable", "/cache/sql/pin", "/cache/sql@1/load", "/certify", "/logout"),
+    *(
+        "/adapters/sql@1/disable",
+        "/adapters/sql@1/current",
+        "/cache/sql/pin",
+        "/cache/sql@1/load",
+        "/upload/fetch",
+        "/certify",
+        "/logout",
+    ),
 )
 Headers = dict[str, str]
 HTML = {"accept": "text/html,application/xhtml+xml"}

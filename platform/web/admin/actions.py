@@ -1,7 +1,7 @@
 """What the buttons beside an adapter do, on whichever page they stand."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from loraplex.registry.names import parse_reference
@@ -21,6 +21,7 @@ NOTICES: Final = {
     "load": "Loaded into memory.",
     "evict": "Evicted from memory. The next request loads it again.",
     "certify": "Asked for a certificate. It is measured in the background, at low priority.",
+    "current": "Rolled: the name means this version now. Running requests finish on the one they began with.",
     "alias": "The alias points there now.",
     "delete": "Deleted. Running requests finish.",
 }
@@ -39,10 +40,32 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
             await change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
         case "load" | "evict":
             await _move(state, tenant, reference, action)
+        case "current":
+            await _make_current(state, caller, reference)
         case "certify":
             await request_certificate(state, caller, await version_subject(state, caller, reference), anew=True)
         case _:
             raise ApiError(404, f"There is no action '{action}' on an adapter.")
+
+
+async def _make_current(state: State, caller: Caller, reference: str) -> None:
+    """Let the bare name mean this version: the newest enabled one, so newer ones are disabled, the served one last."""
+    with in_words():
+        parsed = parse_reference(reference)
+    adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
+    version = adapter.select(parsed.selector)
+    if version is None or parsed.selector is None:
+        raise ApiError(404, f"There is no version '{reference}'. Name one as {adapter.name}@NUMBER.")
+    newer = [one.number for one in adapter.versions if one.number > version.number and one.enabled]
+    steps = [(version.number, True), *((number, False) for number in newer)]
+    await change(state, lambda: _enable(state, caller, adapter.name, steps))
+
+
+def _enable(state: State, caller: Caller, name: str, steps: Sequence[tuple[int, bool]]) -> None:
+    """Version numbers, and whether each shall be enabled, one after the other."""
+    for number, enabled in steps:
+        reference = f"{name}@{number}"
+        state.registry.adapters.set_enabled(reference, enabled, actor=caller.actor, tenant=caller.tenant)
 
 
 async def change(state: State, write: Callable[[], object]) -> None:

@@ -1,7 +1,8 @@
 """Adapters and versions as the templates show them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.registry.views import Adapter, Version
@@ -11,7 +12,10 @@ from ..certificates.standing import Standing
 from ..state import State
 from ..units import age_words, size_words
 from .certificate_view import agreement_words
-from .words import ON_DISK, TONES, residency_words, targets_words
+from .words import ON_DISK, TONES, activity_words, residency_words, targets_words
+
+NEVER: Final = "not used yet"
+NONE: Final = "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,14 @@ class AdapterRow:
     state: str
     tone: str
     pinned: bool
+    aliases: tuple[str, ...]
     rank: int
     size: str
     targets: str
     target_modules: str
+    used: str
+    requests: str
+    """In the last 24 hours."""
     added: str
     added_iso: str
 
@@ -49,14 +57,7 @@ class VersionRow:
     agreement_tone: str
 
 
-def matching(state: State, tenant: str, search: str) -> list[Adapter]:
-    """Adapters whose name contains `search`, or whose digest begins with it."""
-    wanted = search.strip().lower()
-    adapters = state.registry.snapshots.current.of_tenant(tenant)
-    return [one for one in adapters if wanted in one.name or shown_version(one).digest.startswith(wanted)]
-
-
-def adapter_rows(state: State, adapters: list[Adapter]) -> list[AdapterRow]:
+def adapter_rows(state: State, adapters: Sequence[Adapter]) -> list[AdapterRow]:
     statuses = residency(state)
     return [_row(state, adapter, statuses) for adapter in adapters]
 
@@ -107,8 +108,10 @@ def facts_of(version: Version) -> list[tuple[str, str]]:
 
 def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) -> AdapterRow:
     version = shown_version(adapter)
-    obstacle = _obstacle(state, adapter, version)
-    words, tone = obstacle or _residency_words(statuses.get(version.digest))
+    obstacle = obstacle_of(state, adapter, version)
+    status = statuses.get(version.digest)
+    words, tone = obstacle or _residency_words(status)
+    requests = state.metrics.hours.requests(adapter.tenant, adapter.name)
     return AdapterRow(
         name=adapter.name,
         version=version.number,
@@ -117,16 +120,19 @@ def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) 
         state=words,
         tone=tone,
         pinned=adapter.pinned,
+        aliases=tuple(sorted(adapter.aliases)),
         rank=version.rank,
         size=size_words(version.size),
         targets=targets_words(version.target_modules),
         target_modules=", ".join(version.target_modules),
+        used=NEVER if status is None else activity_words(status),
+        requests=f"{requests:,}" if requests else NONE,
         added=age_words(version.created_at),
         added_iso=version.created_at.isoformat(timespec="seconds"),
     )
 
 
-def _obstacle(state: State, adapter: Adapter, version: Version) -> tuple[str, str] | None:
+def obstacle_of(state: State, adapter: Adapter, version: Version) -> tuple[str, str] | None:
     """Why it is not served, in words with a tone."""
     if not adapter.enabled or not version.enabled:
         return "Disabled", "warn"

@@ -6,9 +6,10 @@ import time
 from typing import Final
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.views import Adapter
+from loraplex.registry.contents import difference, tensors_of
+from loraplex.registry.views import Adapter, Version
 
 from ..api.certification import standings_of
 from ..api.views import ON_DISK, residency
@@ -17,15 +18,19 @@ from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..kv_cache import clipping_words
 from ..state import State
-from ..units import count_words
+from ..units import count_words, size_words
 from .actions import NOTICES, act_on, change, get_adapter
-from .adapter_rows import adapter_row, adapter_rows, facts_of, matching, shown_version, version_rows
+from .adapter_history import move_rows, traffic_points
+from .adapter_rows import adapter_row, adapter_rows, facts_of, shown_version, version_rows
+from .adapter_search import FILTERS, ORDERS, matching
+from .adapter_state import state_rows
 from .certificate_view import version_certificate
-from .page import PageRoute, address_of, go_to, is_fragment, page
+from .page import NOT_KEPT, PageRoute, address_of, go_to, is_fragment, page
 from .snippets import snippets
 
 SECTION: Final = "/adapters"
 PAGE_ROWS: Final = 100
+MOST_TENSORS: Final = 1000
 HOUR: Final = 3600
 START: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
 
@@ -34,9 +39,16 @@ router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRout
 
 @router.get("")
 async def index(
-    request: Request, state: StateOf, caller: CallerOf, search: str = "", start: str = "", done: str = ""
+    request: Request,
+    state: StateOf,
+    caller: CallerOf,
+    search: str = "",
+    show: str = "",
+    order: str = "",
+    start: str = "",
+    done: str = "",
 ) -> Response:
-    found = matching(state, caller.tenant, search)
+    found = matching(state, caller.tenant, search, show, order)
     first = int(start) if START.fullmatch(start) else 0
     after = first + PAGE_ROWS
     return page(
@@ -48,6 +60,10 @@ async def index(
         found=count_words(len(found), "adapter"),
         after=after if len(found) > after else None,
         search=search,
+        show=show,
+        order=order,
+        filters=FILTERS,
+        orders=ORDERS,
         done=NOTICES.get(done),
     )
 
@@ -57,7 +73,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
     version = shown_version(adapter)
     report = await asyncio.to_thread(state.registry.adapters.report, f"{name}@{version.number}", caller.tenant)
-    standings = await standings_of(state, adapter)
+    standings, digests = await standings_of(state, adapter), {one.digest for one in adapter.versions}
     return page(
         request,
         "adapters/detail.html",
@@ -67,6 +83,8 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         facts=facts_of(version),
         findings=report.findings,
         versions=version_rows(adapter, standings),
+        states=state_rows(state, adapter, version),
+        moves=move_rows(state, adapter, request.app.state.live.cache.moves_of(digests)),
         certificate=version_certificate(
             adapter, version, standings[version.number], state.settings.promotion_min_agreement
         ),
@@ -75,6 +93,33 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         use=_use_words(state, adapter),
         done=NOTICES.get(done),
     )
+
+
+@router.get("/{name}/traffic")
+async def traffic(name: str, state: StateOf, caller: CallerOf) -> Response:
+    """The points of the page's charts."""
+    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    return JSONResponse(traffic_points(state, caller.tenant, adapter.name), headers=NOT_KEPT)
+
+
+@router.get("/{name}/diff")
+async def diff(
+    request: Request, name: str, state: StateOf, caller: CallerOf, before: str = "", after: str = ""
+) -> Response:
+    """A fragment: what another version, by its number, has otherwise."""
+    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    old, new = _version(adapter, before), _version(adapter, after)
+    found = await asyncio.to_thread(difference, state.registry.store, old.digest, new.digest)
+    return page(request, "adapters/_diff.html", SECTION, before=old, after=new, found=found)
+
+
+@router.get("/{name}/tensors")
+async def tensors(request: Request, name: str, state: StateOf, caller: CallerOf, version: str = "") -> Response:
+    """A fragment: the tensors of one version's weights file."""
+    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    found = await asyncio.to_thread(tensors_of, state.registry.store, _version(adapter, version).digest)
+    rows = [(one.name, one.dtype, " × ".join(map(str, one.shape)), size_words(one.end - one.start)) for one in found]
+    return page(request, "adapters/_tensors.html", SECTION, rows=rows[:MOST_TENSORS], count=len(rows))
 
 
 @router.post("/{name}/alias")
@@ -102,6 +147,13 @@ async def act(request: Request, reference: str, action: str, state: StateOf, cal
     return go_to(request, f"{SECTION}/{reference.partition('@')[0]}?done={action}")
 
 
+def _version(adapter: Adapter, number: str) -> Version:
+    found = adapter.select(int(number)) if START.fullmatch(number) else None
+    if found is None:
+        raise ApiError(404, f"Adapter '{adapter.name}' has no version {number[:20]!a}.")
+    return found
+
+
 def _list_template(fragment: bool, first: int) -> str:
     """The page, the table alone when a search changes it, or the rows alone when more are asked for."""
     if not fragment:
@@ -112,7 +164,10 @@ def _list_template(fragment: bool, first: int) -> str:
 def _use_words(state: State, adapter: Adapter) -> str:
     """Who would notice if it were gone."""
     since = time.time() - HOUR
-    count = sum(request.model == adapter.name and request.at > since for request in list(state.metrics.recent))
+    count = sum(
+        (request.tenant, request.model) == (adapter.tenant, adapter.name) and request.at > since
+        for request in list(state.metrics.recent)
+    )
     requests = f"{count_words(count, 'request')} in the last hour" if count else "No requests in the last hour"
     aliases = ", ".join(sorted(adapter.aliases))
     return f"{requests}; aliases: {aliases}." if aliases else f"{requests}, no aliases."

@@ -1,14 +1,17 @@
 """The cache page: which adapters are in memory, who leaves next, and the buttons that change it."""
 
+import asyncio
 from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ..dependencies import CallerOf, StateOf
+from ..units import count_words
 from .actions import NOTICES, act_on
 from .cache_rows import cache_view
 from .page import PageRoute, go_to, is_fragment, page
+from .what_if import scenarios, used_digests
 
 SECTION: Final = "/cache"
 MOST_ROWS: Final = 100
@@ -22,6 +25,15 @@ async def index(request: Request, state: StateOf, caller: CallerOf, done: str = 
     template = "cache/_live.html" if is_fragment(request) else "cache/page.html"
     cache = cache_view(state, caller.tenant, MOST_ROWS)
     return page(request, template, SECTION, cache=cache, done=NOTICES.get(done))
+
+
+@router.get("/what-if")
+async def what_if(request: Request, state: StateOf) -> Response:
+    """A fragment: the latest requests replayed with other sizes of the adapter memory."""
+    uses = used_digests(state.metrics.recent)
+    found = await asyncio.to_thread(scenarios, state, uses)
+    words = count_words(len(uses), "use")
+    return page(request, "cache/_what_if.html", SECTION, scenarios=found, uses=words)
 
 
 @router.post("/{reference}/{action}")

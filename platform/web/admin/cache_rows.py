@@ -103,8 +103,9 @@ def _owners(state: State, tenant: str) -> dict[str, Owner]:
     """digest -> the adapter and version that people know it by, the newest one first where there are several."""
     owners: dict[str, Owner] = {}
     for adapter in state.registry.snapshots.current.of_tenant(tenant):
+        latest = adapter.latest()
         for version in adapter.versions:
-            if version is adapter.latest() or version.digest not in owners:
+            if version is latest or version.digest not in owners:
                 owners[version.digest] = adapter, version
     return owners
 

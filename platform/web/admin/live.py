@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from ..api.certification import BASE, request_certificate, standing_of
 from ..dependencies import CallerOf, StateOf
-from ..kv_cache import dtype_words, tokens
 from ..state import State
-from ..units import size_words
+from .attention import Item, attention
+from .cache_history import CacheHistory
 from .certificate_view import certificate_view
 from .live_state import live_state
 from .page import PageRoute, go_to, page
@@ -31,6 +31,7 @@ class Live:
     def __init__(self, state: State) -> None:
         self._state = state
         self._traffic = Traffic()
+        self.cache = CacheHistory()
         self._document = b""
         self._made = float("-inf")
 
@@ -40,12 +41,16 @@ class Live:
             status = self._state.engine.status
             generated = None if status is None else status.generation_tokens
             self._traffic.tick(reversed(self._state.metrics.recent), generated)
+            self.cache.tick(status)
             await asyncio.sleep(LIVE_SECONDS)
+
+    def attention(self) -> list[Item]:
+        return attention(self._state, self._traffic, self.cache)
 
     def document(self) -> bytes:
         now = time.monotonic()
         if now - self._made > LIVE_SECONDS / 2:
-            self._document, self._made = msgspec.json.encode(live_state(self._state, self._traffic)), now
+            self._document, self._made = msgspec.json.encode(live_state(self._state, self._traffic, self.cache)), now
         return self._document
 
 
@@ -64,7 +69,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watc
 @router.get("/")
 async def overview(request: Request, state: StateOf) -> Response:
     view = certificate_view(await standing_of(state, BASE))
-    return page(request, "overview.html", "/", facts=_facts(state), problem=state.start_error, certificate=view)
+    items = request.app.state.live.attention()
+    return page(request, "overview.html", "/", attention=items, certificate=view)
 
 
 @router.post("/certify")
@@ -87,19 +93,3 @@ async def _documents(state: State, live: Live) -> AsyncIterator[bytes]:
     while not state.stopping.is_set():
         yield b"data: " + live.document() + b"\n\n"
         await asyncio.sleep(LIVE_SECONDS)
-
-
-def _facts(state: State) -> list[tuple[str, str]]:
-    info = state.engine.info
-    if info is None:
-        return [("Base", state.settings.base_name)]
-    return [
-        ("Base", state.settings.base_name),
-        ("Architecture", info.architecture),
-        ("Context", f"{info.max_model_len:,} tokens"),
-        ("Weights", f"{info.quantization or info.dtype}, {size_words(info.weight_bytes)}"),
-        ("KV cache", f"{tokens(info):,} tokens in {dtype_words(info)}, {size_words(info.kv_cache_bytes)}"),
-        *([("KV scales", info.kv_cache_scales)] if info.kv_cache_scales else []),
-        ("Adapter memory", size_words(info.adapter_memory)),
-        ("Compute", info.compute),
-    ]

@@ -8,7 +8,10 @@ from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
 
 from ..state import State
 from ..units import count_words, size_words
+from .attention import attention
+from .cache_history import CacheHistory
 from .residency import idle_words, next_out
+from .tiers import tiers, used_blocks
 from .traffic import NONE, Traffic
 from .words import (
     ON_DISK,
@@ -20,24 +23,26 @@ from .words import (
 )
 
 WAITING: Final = "Waiting for the engine."
-CACHED: Final = 1
 FIRST_ADAPTER: Final = 3
 KINDS: Final = 250
 """The block map says `FIRST_ADAPTER + place % KINDS` of the adapter at `place`."""
 
 
-def live_state(state: State, traffic: Traffic) -> dict[str, Any]:
+def live_state(state: State, traffic: Traffic, cache: CacheHistory) -> dict[str, Any]:
     status, info = state.engine.status, state.engine.info
-    names = _names_by_digest(state)
+    names = names_by_digest(state)
     return {
         "engine": _engine(state, status),
+        "attention": attention(state, traffic, cache),
         "traffic": traffic.figures(),
+        "cache": cache.points(),
+        "tiers": tiers(status, info),
         "blocks": _blocks(status, info, names),
         "residency": _residency(status, info, names),
     }
 
 
-def _names_by_digest(state: State) -> dict[str, str]:
+def names_by_digest(state: State) -> dict[str, str]:
     adapters = state.registry.snapshots.current.of_tenant()
     return {version.digest: adapter.name for adapter in adapters for version in adapter.versions}
 
@@ -58,14 +63,15 @@ def _engine(state: State, status: EngineStatus | None) -> dict[str, Any]:
 
 def _blocks(status: EngineStatus | None, info: EngineInfo | None, names: Mapping[str, str]) -> dict[str, Any]:
     if status is None or info is None:
-        return {"map": "", "legend": {}, "sentence": WAITING, "used": NONE, "hits": NONE}
-    used = sum(kind > CACHED for kind in status.block_map)
+        return {"map": "", "legend": {}, "sentence": WAITING, "used": NONE, "hits": NONE, "shared": NONE}
+    used = used_blocks(status)
     return {
         "map": base64.b64encode(status.block_map).decode(),
         "block_size": info.block_size,
         "legend": _legend(status, names),
         "used": f"{used / info.num_blocks:.1%}",
         "hits": f"{status.prefix_hits / status.prefix_queries:.0%}" if status.prefix_queries else NONE,
+        "shared": f"{status.prefix_hits:,} of {status.prefix_queries:,}",
         "sentence": f"{used:,} of {info.num_blocks:,} blocks in use.",
     }
 

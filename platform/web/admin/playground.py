@@ -1,17 +1,23 @@
-"""The playground: one prompt to base and adapters side by side. The page calls the OpenAI endpoints itself."""
+"""The playground: one prompt to base, adapters and versions side by side. The page calls the OpenAI endpoints."""
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from loraplex.registry.views import Adapter
+
 from ..dependencies import CallerOf, StateOf
-from .page import PageRoute, page
+from ..state import State
+from .page import PageRoute, is_fragment, page
 
 DEFAULT_PROMPT: Final = "A driver called Lina paid 80 euros for 15 white kites in Paris."
 PRESELECTED: Final = 2
-FILTER_FROM: Final = 12
+SEARCH_FROM: Final = 12
+MOST_CHOICES: Final = 60
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -25,19 +31,55 @@ class Choice:
 
 @router.get("/playground")
 async def playground(
-    request: Request, state: StateOf, caller: CallerOf, model: str = "", prompt: str = DEFAULT_PROMPT
+    request: Request,
+    state: StateOf,
+    caller: CallerOf,
+    model: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+    prompt: str = DEFAULT_PROMPT,
+    search: str = "",
 ) -> Response:
-    servable = [adapter.name for adapter, _ in state.registry.snapshots.current.servable(caller.tenant)]
-    chosen = {model} if model in servable else set(servable[:PRESELECTED])
-    models = [Choice(state.settings.base_name, True, True)]
-    models += [Choice(name, False, name in chosen) for name in sorted(servable, key=lambda name: name not in chosen)]
+    """The page, or for htmx the models that match a search, after those that are chosen."""
+    references = list(_references(state, caller.tenant))
+    found = _choices(state, references, model, search, preselect=not is_fragment(request))
     return page(
         request,
-        "playground.html",
+        "playground/_models.html" if is_fragment(request) else "playground/page.html",
         "/playground",
-        models=models,
+        models=found[:MOST_CHOICES],
+        hidden=max(0, len(found) - MOST_CHOICES),
         prompt=prompt,
         chat=state.template is not None,
-        many=len(models) > FILTER_FROM,
+        many=len(references) > SEARCH_FROM,
         max_tokens=state.max_model_len,
     )
+
+
+def _choices(
+    state: State, references: Sequence[str], chosen: Collection[str], search: str, preselect: bool
+) -> list[Choice]:
+    """The base first, then what is chosen; unless a page is asked for models that are there, the first few are."""
+    base, asked = state.settings.base_name, set(chosen)
+    picked = [one for one in references if one in asked]
+    if preselect and not picked:
+        picked = list(islice((one for one in references if "@" not in one), PRESELECTED))
+    chosen_first = [Choice(one, False, True) for one in picked]
+    return [Choice(base, True, preselect or base in asked), *chosen_first, *_others(references, picked, search)]
+
+
+def _others(references: Sequence[str], picked: Collection[str], search: str) -> Iterator[Choice]:
+    wanted = search.strip().lower()
+    return (Choice(one, False, False) for one in references if wanted in one and one not in picked)
+
+
+def _references(state: State, tenant: str) -> Iterator[str]:
+    """All that `model` may be beside the base: names, and versions and aliases of those that have several."""
+    for adapter, _ in state.registry.snapshots.current.servable(tenant):
+        yield adapter.name
+        yield from _versions(adapter)
+
+
+def _versions(adapter: Adapter) -> Iterator[str]:
+    enabled = [version.number for version in adapter.versions if version.enabled and not version.broken]
+    if len(enabled) > 1:
+        yield from (f"{adapter.name}@{number}" for number in reversed(enabled))
+    yield from (f"{adapter.name}@{alias}" for alias, number in sorted(adapter.aliases.items()) if number in enabled)

@@ -5,7 +5,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from . import adapters, cache, live, login, playground, upload
+from . import adapters, cache, live, login, playground, requests, system, upload
 
 routers: Final[Sequence[APIRouter]] = (
     login.router,
@@ -14,4 +14,6 @@ routers: Final[Sequence[APIRouter]] = (
     adapters.router,
     cache.router,
     playground.router,
+    requests.router,
+    system.router,
 )

@@ -49,6 +49,11 @@ class Traffic:
             )
         )
 
+    def totals(self) -> tuple[int, int]:
+        """Requests and errors in the last five minutes."""
+        seconds = list(self._seconds)
+        return sum(second.requests for second in seconds), sum(second.errors for second in seconds)
+
     def figures(self) -> dict[str, Any]:
         """The latest figures, and their history as one point for each five seconds, oldest first."""
         seconds = list(self._seconds)

@@ -1,6 +1,9 @@
 """Uploading an adapter: the page, and the report on its files."""
 
 import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -15,8 +18,11 @@ from ..api.refusals import in_words
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
-from ..registration import FIELDS, register_version
+from ..registration import FIELDS, check_version, register_version
+from ..sources.errors import SourceFailed, SourceMissing, SourceRefused
+from ..sources.fetch import fetch_adapter
 from ..state import State
+from ..units import count_words
 from .page import PageRoute, page
 
 SECTION: Final = "/adapters"
@@ -24,6 +30,18 @@ MISSING_FILES: Final = "x-missing-files"
 ACCEPTED: Final = 202
 # Browsers read a pattern with the flag v, where a hyphen in a class must be escaped.
 HTML_PATTERN: Final = NAME_PATTERN.replace("-]", r"\-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an adapter's files; `version` where they were registered."""
+
+    name: str
+    report: Report
+    error: ApiError | None = None
+    version: int | None = None
+    created: bool = False
+
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -40,18 +58,52 @@ async def upload(request: Request, state: StateOf, name: str = "") -> Response:
         name_pattern=HTML_PATTERN,
         name_rule=NAME_RULE,
         tokenizers=state.settings.adapter_tokenizers,
+        hub=state.settings.adapter_hub,
+        folders=[str(folder) for folder in state.settings.adapter_folders],
     )
+
+
+@router.post("/upload/fetch")
+async def fetch(request: Request, state: StateOf) -> Response:
+    """Bring an adapter from the hub or a folder of this machine into the store, and report on it."""
+    fields = await form_fields(request)
+    name, source = fields.get("name", ""), fields.get("source", "").strip()
+    try:
+        with in_words(), _sources_in_words(source), state.uploads.hold():
+            state.registry.adapters.check_name(name)
+            blobs = await asyncio.to_thread(fetch_adapter, source, state.settings, state.registry.store)
+            digests = {file: blob.sha256 for file, blob in blobs.items()}
+            report = await check_version(state, name, digests, chosen=False)
+    except ApiError as error:
+        return _report(request, Outcome(name, _report_of(error), error))
+    return _report(request, Outcome(name, report), digests)
+
+
+@router.post("/adapters/{name}/check")
+async def check(request: Request, name: str, state: StateOf) -> Response:
+    """The report on an adapter's files as a fragment; nothing is registered.
+
+    202 names in the header x-missing-files what has to be sent first: bytes that are already here need not come again.
+    """
+    digests = _digests(await form_fields(request))
+    try:
+        with in_words():
+            missing = await asyncio.to_thread(_missing, state, name, digests)
+            if missing:
+                return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
+            report = await check_version(state, name, digests, chosen=False)
+    except ApiError as error:
+        return _report(request, Outcome(name, _report_of(error), error))
+    return _report(request, Outcome(name, report), digests)
 
 
 @router.post("/adapters/{name}/versions")
 async def register(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """The report on an adapter's files as a fragment; when it has no failure, the version is served from now on.
 
-    202 names in the header x-missing-files what has to be sent first: bytes that are already here need not come again.
+    202 as `check` answers it.
     """
-    fields = await form_fields(request)
-    needed = (CONFIG_FILE, WEIGHTS_FILE)
-    digests = {file: fields.get(field, "") for file, field in FIELDS.items() if file in needed or fields.get(field)}
+    digests = _digests(await form_fields(request))
     try:
         with in_words():
             missing = await asyncio.to_thread(_missing, state, name, digests)
@@ -59,8 +111,14 @@ async def register(request: Request, name: str, state: StateOf, caller: CallerOf
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
             added, report = await register_version(state, caller, name, digests, chosen=False)
     except ApiError as error:
-        return _report(request, name, _report_of(error), error=error)
-    return _report(request, name, report, version=added.version.number, created=added.created)
+        return _report(request, Outcome(name, _report_of(error), error))
+    return _report(request, Outcome(name, report, version=added.version.number, created=added.created))
+
+
+def _digests(fields: Mapping[str, str]) -> dict[str, str]:
+    """File -> SHA-256, of those that every adapter has and those that were named."""
+    needed = (CONFIG_FILE, WEIGHTS_FILE)
+    return {file: fields.get(field, "") for file, field in FIELDS.items() if file in needed or fields.get(field)}
 
 
 def _missing(state: State, name: str, digests: dict[str, str]) -> list[str]:
@@ -68,26 +126,35 @@ def _missing(state: State, name: str, digests: dict[str, str]) -> list[str]:
     return [file for file, digest in digests.items() if state.registry.store.find(digest) is None]
 
 
+@contextmanager
+def _sources_in_words(source: str) -> Iterator[None]:
+    try:
+        yield
+    except SourceMissing as error:
+        raise ApiError(404, str(error) or f"There is no adapter at {source[:200]}.", code="not_found") from None
+    except (SourceRefused, SourceFailed) as error:
+        raise ApiError(400, str(error)) from None
+
+
 def _report_of(error: ApiError) -> Report:
     return msgspec.convert(error.extra.get("report", {"findings": []}), Report)
 
 
-def _report(
-    request: Request,
-    name: str,
-    report: Report,
-    version: int | None = None,
-    created: bool = False,
-    error: ApiError | None = None,
-) -> Response:
+def _report(request: Request, outcome: Outcome, digests: Mapping[str, str] | None = None) -> Response:
+    """`digests`: what may be registered now if nothing failed."""
+    report, error = outcome.report, outcome.error
+    warnings = sum(finding.level == "warn" for finding in report.findings)
     return page(
         request,
         "adapters/_report.html",
         SECTION,
-        name=name,
-        version=version,
-        created=created,
+        name=outcome.name,
+        version=outcome.version,
+        created=outcome.created,
+        ready=digests is not None and report.passed,
+        fields={FIELDS[file]: digest for file, digest in (digests or {}).items()},
         failures=len(report.failures),
+        warnings=count_words(warnings, "warning") if warnings else "",
         reason="" if error is None or report.failures else error.message,
         findings=report.findings,
     )

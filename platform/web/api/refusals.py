@@ -15,6 +15,7 @@ STATUS: Final = {
     "adapter_not_found": 404,
     "invalid_api_key": 404,
     "promotion_refused": 409,
+    "upload_busy": 409,
     "upload_too_large": 413,
     "certificates_waiting": 429,
     "storage_full": 507,

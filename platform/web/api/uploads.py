@@ -1,15 +1,18 @@
 """PUT of an adapter's files: raw bodies of declared size and SHA-256, written to disk as they come."""
 
 import asyncio
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.requests import ClientDisconnect
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, IncomingFile, check_sha256
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, check_sha256
+from loraplex.registry.incoming import IncomingFile, kept_bytes
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
-from ..dependencies import StateOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError, invalid, not_found
 from ..sources.fetch import MAX_CONFIG_BYTES
 from ..state import State
@@ -19,27 +22,61 @@ DIGEST_HEADER = "x-content-sha256"
 WRITE_BYTES = 1 << 20
 """Chunks are gathered to this size, so that the disk is asked seldom."""
 
+LENGTH = re.compile(r"[0-9]{1,15}", re.ASCII)
+RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a PUT says of itself: the first byte it brings, and size and SHA-256 of the whole file."""
+
+    start: int
+    size: int
+    sha256: str
+
+
 router = APIRouter(tags=["Adapters"])
 
 
 @router.put("/api/v1/adapters/{name}/files/{filename}", status_code=201)
-async def put_file(name: str, filename: str, request: Request, state: StateOf) -> dict[str, Any]:
-    """Receive one file. It becomes part of an adapter when a version is made of it."""
-    limit = _limit(filename, state)
-    size, sha256 = _declared(request)
+async def put_file(name: str, filename: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Receive one file, or with `content-range` the rest of it. It becomes part of an adapter with a version."""
+    limit, declared = _limit(filename, state), _declared(request)
     with in_words(), state.uploads.hold():
         state.registry.adapters.check_name(name)
-        check_sha256(sha256)
-        known = await asyncio.to_thread(state.registry.store.find, sha256)
-        if known is not None and known.size == size:
+        check_sha256(declared.sha256)
+        known = await asyncio.to_thread(state.registry.store.find, declared.sha256)
+        if known is not None and known.size == declared.size:
             return _receipt(filename, known, already_here=True)
-        incoming = await asyncio.to_thread(state.registry.store.receive, size, sha256, limit)
-        blob = await _receive(incoming, request, state.settings.upload_timeout)
+        incoming = await asyncio.to_thread(
+            state.registry.store.receive, declared.size, declared.sha256, limit, caller.tenant
+        )
+        blob = await _receive(incoming, declared.start, request, state.settings.upload_timeout)
     return _receipt(filename, blob, already_here=False)
 
 
-async def _receive(incoming: IncomingFile, request: Request, timeout: float) -> Blob:
+@router.get("/api/v1/adapters/{name}/files/{filename}")
+async def get_received(
+    name: str, filename: str, size: int, request: Request, state: StateOf, caller: CallerOf
+) -> dict[str, Any]:
+    """How much of a file of `size` bytes and the SHA-256 in x-content-sha256 is here; a PUT may go on from there."""
+    sha256, store = _sha256(request), state.registry.store
+    _limit(filename, state)
+    with in_words():
+        state.registry.adapters.check_name(name)
+        check_sha256(sha256)
+        known = await asyncio.to_thread(store.find, sha256)
+    already_here = known is not None and known.size == size
+    received = size if already_here else await asyncio.to_thread(kept_bytes, store, caller.tenant, size, sha256)
+    return {"file": filename, "sha256": sha256, "received": received, "already_here": already_here}
+
+
+async def _receive(incoming: IncomingFile, start: int, request: Request, timeout: float) -> Blob:
     with incoming:
+        if start == 0:
+            await asyncio.to_thread(incoming.restart)
+        elif start != incoming.received:
+            raise _not_there(start, incoming.received)
         try:
             await asyncio.wait_for(_copy(request, incoming), timeout)
         except TimeoutError:
@@ -47,18 +84,23 @@ async def _receive(incoming: IncomingFile, request: Request, timeout: float) -> 
                 408, f"The file did not arrive within {timeout:g} seconds.", code="request_timeout"
             ) from None
         except ClientDisconnect:
-            raise invalid("The connection closed before the file was complete. Upload it again.") from None
+            raise invalid(
+                "The connection closed before the file was complete. Send the rest with content-range."
+            ) from None
         return await asyncio.to_thread(incoming.finish)
 
 
 async def _copy(request: Request, incoming: IncomingFile) -> None:
+    """What has come is written also when the connection breaks: a PUT may go on from there."""
     gathered = bytearray()
-    async for chunk in request.stream():
-        gathered += chunk
-        if len(gathered) >= WRITE_BYTES:
-            await asyncio.to_thread(incoming.write, bytes(gathered))
-            gathered.clear()
-    await asyncio.to_thread(incoming.write, bytes(gathered))
+    try:
+        async for chunk in request.stream():
+            gathered += chunk
+            if len(gathered) >= WRITE_BYTES:
+                await asyncio.to_thread(incoming.write, bytes(gathered))
+                gathered.clear()
+    finally:
+        await asyncio.to_thread(incoming.write, bytes(gathered))
 
 
 def _limit(filename: str, state: State) -> int:
@@ -70,13 +112,31 @@ def _limit(filename: str, state: State) -> int:
     return limits[filename]
 
 
-def _declared(request: Request) -> tuple[int, str]:
-    length, sha256 = request.headers.get("content-length"), request.headers.get(DIGEST_HEADER)
-    if length is None or not length.isdigit():
+def _not_there(start: int, received: int) -> ApiError:
+    message = f"This PUT begins at byte {start:,}, but {received:,} bytes are here. Begin there, or at 0."
+    return ApiError(409, message, param="content-range", code="wrong_offset", extra={"received": received})
+
+
+def _declared(request: Request) -> Declared:
+    length = request.headers.get("content-length")
+    if length is None or not LENGTH.fullmatch(length):
         raise ApiError(411, "Declare the file's size in the header content-length.", param="content-length")
+    content_range = request.headers.get("content-range")
+    if content_range is None:
+        return Declared(0, int(length), _sha256(request))
+    found = RANGE.fullmatch(content_range)
+    first, last, size = (int(number) for number in found.groups()) if found else (0, 0, 0)
+    if not found or last != size - 1 or last - first + 1 != int(length):
+        message = "content-range must be 'bytes FIRST-LAST/SIZE', reach to the end of the file and fit content-length."
+        raise invalid(message, "content-range")
+    return Declared(first, size, _sha256(request))
+
+
+def _sha256(request: Request) -> str:
+    sha256 = request.headers.get(DIGEST_HEADER)
     if sha256 is None:
         raise invalid(f"Declare the file's SHA-256 in the header {DIGEST_HEADER}, as 64 hex digits.", DIGEST_HEADER)
-    return int(length), sha256.lower()
+    return sha256.lower()
 
 
 def _receipt(filename: str, blob: Blob, already_here: bool) -> dict[str, Any]:

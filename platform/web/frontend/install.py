@@ -14,6 +14,8 @@ FRONTEND = Path(__file__).resolve().parent
 VENDOR = FRONTEND.parent / "static" / "vendor"
 FILES = {
     "htmx.org/dist/htmx.min.js": "htmx.min.js",
+    "uplot/dist/uPlot.iife.min.js": "uplot.min.js",
+    "uplot/dist/uPlot.min.css": "uplot.min.css",
     **{f"@noble/hashes/{name}.js": f"hashes/{name}.js" for name in ("sha2", "utils", "_md", "_u64")},
 }
 

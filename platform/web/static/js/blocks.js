@@ -39,7 +39,7 @@ export function drawBlocks(blocks) {
   const squares = Math.ceil(map.length / perSquare);
   const canvas = document.getElementById("block-map");
   const width = canvas.clientWidth;
-  const cell = Math.max(6, Math.min(16, Math.floor(Math.sqrt((width * 130) / Math.max(1, squares)))));
+  const cell = Math.max(6, Math.min(16, Math.floor(Math.sqrt((width * 150) / Math.max(1, squares)))));
   const columns = Math.max(1, Math.floor((width + GAP) / cell));
   const height = Math.max(1, Math.ceil(squares / columns)) * cell;
   canvas.width = width * devicePixelRatio;

@@ -3,7 +3,8 @@
 import { url } from "./server.js";
 
 const SILENCE_MILLISECONDS = 4000;
-const RETRY_MILLISECONDS = 2000;
+// Where streams never come through, silence and pause make a poll every five seconds.
+const RETRY_MILLISECONDS = 1000;
 const listeners = [];
 const dot = document.getElementById("live");
 let source = null;

@@ -1,53 +1,68 @@
-// The overview's sparklines and adapter tiles, redrawn from each live state.
+// The overview, redrawn from each live state: sparklines, what needs attention, tiers, block map, adapter tiles.
 
-import { colourOf, drawBlocks } from "./blocks.js";
+import { drawBlocks } from "./blocks.js";
+import { drawChart, drawTable, liveTimes } from "./charts.js";
 import { onLive } from "./live.js";
 import { url } from "./server.js";
+import { drawTiles } from "./tiles.js";
 
+const FIGURES = {
+  requests_per_minute: ["Requests", "/min"],
+  tokens_per_second: ["Generation", "tokens/s"],
+  first_token_ms: ["Time to first token, p95", "ms"],
+  errors_per_minute: ["Errors", "/min"],
+};
 let lastState = null;
 
-function drawSparklines(state) {
-  for (const svg of document.querySelectorAll("[data-spark]")) {
-    const points = state.traffic.history[svg.dataset.spark];
-    const top = Math.max(...points, 1e-9);
-    let held = null;
-    const steps = points.flatMap((value, i) => {
-      held = value ?? held;
-      return held === null ? [] : [`${((100 * i) / (points.length - 1)).toFixed(2)} ${(28 - (26 * held) / top).toFixed(2)}`];
-    });
-    svg.closest("[data-figure]").dataset.tone = svg.dataset.spark === "errors_per_minute" && top >= 1 ? "bad" : "";
-    svg.querySelector("path").setAttribute("d", steps.length ? `M${steps.join("L")}` : "");
+function drawFigures({ history }) {
+  const times = liveTimes(history.requests_per_minute.length);
+  const series = Object.entries(FIGURES).map(([key, [label, unit]]) => ({ key, label, unit, values: history[key] }));
+  for (const one of series) {
+    const figure = document.querySelector(`[data-figure="${one.key}"]`);
+    const failing = one.key === "errors_per_minute" && one.values.some((value) => value >= 1);
+    figure.dataset.tone = failing ? "bad" : "";
+    const isError = one.key === "errors_per_minute";
+    const values = isError && !failing ? one.values.map(() => null) : one.values;
+    drawChart(figure.querySelector("[data-chart]"), times, [{ ...one, values, colour: isError ? "--bad" : "--accent" }]);
   }
+  drawTable("figure-values", times, series);
 }
 
-function tileOf(adapter) {
-  const tile = document.createElement(adapter.name ? "a" : "div");
-  tile.className = "tile";
-  tile.title = adapter.label;
-  tile.dataset.busy = adapter.busy ? "yes" : "no";
-  if (adapter.name) tile.href = url(`/adapters/${encodeURIComponent(adapter.name)}`);
-  tile.style.borderLeftColor = colourOf(adapter.kind);
-  tile.append(
-    Object.assign(document.createElement("strong"), { textContent: adapter.label }),
-    Object.assign(document.createElement("span"), { textContent: adapter.activity }),
-    Object.assign(document.createElement("small"), { textContent: adapter.words }),
-  );
-  return tile;
+function drawAttention(items) {
+  const list = document.getElementById("attention-items");
+  if (list.contains(document.activeElement)) return;
+  list.replaceChildren(...items.map(attentionItem));
+  document.getElementById("attention").hidden = !items.length;
 }
 
-function drawTiles(state) {
-  document.getElementById("adapter-bar").style.width = `${state.residency.share * 100}%`;
-  const tiles = document.getElementById("adapter-tiles");
-  // A tile somebody is about to follow by keyboard stays as it is.
-  if (!tiles.contains(document.activeElement)) tiles.replaceChildren(...state.residency.tiles.map(tileOf));
+function attentionItem({ tone, text, path }) {
+  const link = Object.assign(document.createElement("a"), { textContent: text, href: url(path) });
+  const item = document.createElement("li");
+  item.dataset.tone = tone;
+  item.append(link);
+  return item;
+}
+
+function tierOf({ name, share, words }) {
+  const bar = Object.assign(document.createElement("div"), { className: "bar" });
+  bar.append(document.createElement("div"));
+  bar.firstElementChild.style.width = `${100 * share}%`;
+  const label = Object.assign(document.createElement("strong"), { textContent: name });
+  const percent = Object.assign(document.createElement("span"), { textContent: `${(100 * share).toFixed(1)}\u00a0%` });
+  const note = Object.assign(document.createElement("small"), { className: "muted", textContent: words });
+  const tier = document.createElement("div");
+  tier.append(label, percent, bar, note);
+  return tier;
 }
 
 function draw(state) {
   lastState = state;
   document.getElementById("no-traffic").hidden = state.traffic.seen;
-  drawSparklines(state);
+  drawFigures(state.traffic);
+  drawAttention(state.attention);
+  if (state.tiers.length) document.getElementById("tiers").replaceChildren(...state.tiers.map(tierOf));
   drawBlocks(state.blocks);
-  drawTiles(state);
+  drawTiles(state.residency);
 }
 
 onLive(draw);

@@ -3,7 +3,7 @@
 import "./live.js";
 import { url } from "./server.js";
 
-const DESTINATIONS = { "g o": "/", "g a": "/adapters", "g c": "/cache", "g p": "/playground", "g u": "/upload" };
+const DESTINATIONS = { "g o": "/", "g a": "/adapters", "g c": "/cache", "g p": "/playground", "g u": "/upload", "g r": "/requests", "g s": "/system" };
 const COPIED_MILLISECONDS = 1500;
 
 function isDark() {
@@ -42,6 +42,7 @@ function press(event) {
   const destination = DESTINATIONS[`${before} ${event.key}`];
   before = event.key;
   if (destination) location.href = url(destination);
+  if (event.key === "?") showKeys();
   const field = event.key === "/" && document.querySelector('[data-shortcut="/"]');
   if (field) {
     event.preventDefault();
@@ -49,14 +50,23 @@ function press(event) {
   }
 }
 
+function showKeys() {
+  const keys = document.getElementById("keys");
+  if (!keys.open) keys.showModal();
+}
+
 function showMoments(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
+    const clock = "clock" in time.dataset && moment.toLocaleTimeString();
+    // Only once: the observer that calls this hears of the change too.
+    if (clock && time.textContent !== clock) time.textContent = clock;
     time.title = `${moment.toLocaleString()} (${moment.toISOString().slice(0, 16).replace("T", " ")} UTC)`;
   }
 }
 
 document.getElementById("theme").addEventListener("click", switchTheme);
+document.getElementById("show-keys").addEventListener("click", showKeys);
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
   if (button) copy(button);

@@ -1,6 +1,8 @@
 // One prompt to up to four models at once, streamed side by side, with time to first token and tokens/s under each.
 
+import { curlCode, javascriptCode, pythonCode } from "./code.js";
 import { csrfHeader, reasonOf, url } from "./server.js";
+import { Tokens, fillTokenTable, shadeAll } from "./tokens.js";
 
 const MAX_PANES = 4;
 const form = document.getElementById("playground");
@@ -9,6 +11,7 @@ const stop = document.getElementById("stop");
 const chat = form.dataset.chat === "yes";
 const path = url(chat ? "/v1/chat/completions" : "/v1/completions");
 let controller = null;
+let answers = [];
 
 function chosen() {
   return [...form.querySelectorAll('input[name="model"]:checked')].map((box) => box.value);
@@ -34,12 +37,18 @@ async function* events(body) {
   }
 }
 
+// What the page asks for beside what the code shows.
+function extras() {
+  const compared = form.compare.checked ? (chat ? { logprobs: true } : { logprobs: 1 }) : {};
+  return { ...compared, stream: true, stream_options: { include_usage: true } };
+}
+
 async function* chunks(model, signal) {
   const answer = await fetch(path, {
     method: "POST",
     signal,
     headers: { "content-type": "application/json", ...csrfHeader() },
-    body: JSON.stringify({ ...bodyFor(model), stream: true, stream_options: { include_usage: true } }),
+    body: JSON.stringify({ ...bodyFor(model), ...extras() }),
   });
   if (!answer.ok) throw new Error(reasonOf(await answer.text(), answer.status));
   for await (const data of events(answer.body)) {
@@ -50,16 +59,15 @@ async function* chunks(model, signal) {
   }
 }
 
-async function stream(model, pane, signal) {
-  const output = pane.querySelector("output");
+async function stream(model, pane, tokens, signal) {
   const started = performance.now();
   let first = null;
   for await (const chunk of chunks(model, signal)) {
     const choice = chunk.choices[0];
     const text = chat ? choice?.delta?.content : choice?.text;
+    if (choice) tokens.add(text ?? "", choice.logprobs);
     if (text) {
       first ??= performance.now();
-      output.textContent += text;
       note(pane, `TTFT ${Math.round(first - started)} ms`);
     }
     if (chunk.usage) note(pane, summary(chunk.usage.completion_tokens, started, first ?? performance.now()));
@@ -81,6 +89,7 @@ function note(pane, words, tone = "") {
 function addPane(model) {
   const pane = document.getElementById("pane").content.cloneNode(true).firstElementChild;
   pane.querySelector("h2 span").textContent = model;
+  pane.setAttribute("aria-label", model);
   pane.querySelector("h2 small").textContent = form.querySelector(".chip:has(small) input").value === model ? "base" : "";
   note(pane, "waiting…");
   panes.append(pane);
@@ -89,14 +98,25 @@ function addPane(model) {
 
 async function answer(model, signal) {
   const pane = addPane(model);
+  const tokens = new Tokens(model, pane.querySelector("output"));
+  answers.push(tokens);
   pane.dataset.busy = "yes";
   try {
-    await stream(model, pane, signal);
+    await stream(model, pane, tokens, signal);
   } catch (error) {
     if (error.name === "AbortError") note(pane, "stopped");
     else note(pane, error.message, "bad");
   }
   pane.dataset.busy = "no";
+  showDifferences();
+}
+
+function showDifferences() {
+  const compared = answers.some((tokens) => tokens.list.length);
+  document.getElementById("shades").hidden = !compared || answers.length < 2;
+  document.getElementById("tokens").hidden = !compared;
+  shadeAll(answers);
+  fillTokenTable(document.getElementById("tokens"), answers);
 }
 
 async function run(event) {
@@ -105,9 +125,12 @@ async function run(event) {
   controller = new AbortController();
   const { signal } = controller;
   panes.replaceChildren();
+  answers = [];
   stop.disabled = false;
   await Promise.all(chosen().map((model) => answer(model, signal)));
-  if (!signal.aborted) stop.disabled = true;
+  if (signal.aborted) return;
+  stop.disabled = true;
+  document.getElementById("spoken").textContent = "All answers are complete.";
 }
 
 function limitChoice() {
@@ -117,21 +140,10 @@ function limitChoice() {
 }
 
 function showCode() {
-  const body = JSON.stringify(bodyFor(chosen()[0] ?? ""), null, 2).replaceAll("'", "'\\''");
-  document.getElementById("code-text").textContent = [
-    `curl ${location.origin}${path} \\`,
-    '  -H "Authorization: Bearer $LORAPLEX_API_KEY" \\',
-    '  -H "Content-Type: application/json" \\',
-    `  -d '${body}'`,
-  ].join("\n");
-}
-
-function filterModels(event) {
-  const wanted = event.target.value.trim().toLowerCase();
-  for (const chip of document.querySelectorAll(".chip")) {
-    const box = chip.querySelector("input");
-    chip.hidden = !box.checked && !box.value.includes(wanted);
-  }
+  const [address, body] = [location.origin + url(""), bodyFor(chosen()[0] ?? "")];
+  document.getElementById("code-text").textContent = curlCode(location.origin + path, body);
+  document.getElementById("code-python").textContent = pythonCode(address, chat, body);
+  document.getElementById("code-javascript").textContent = javascriptCode(address, chat, body);
 }
 
 form.addEventListener("submit", run);
@@ -142,7 +154,9 @@ form.addEventListener("input", () => {
   limitChoice();
   showCode();
 });
-document.getElementById("model-filter")?.addEventListener("input", filterModels);
+// A search brings other models.
+new MutationObserver(limitChoice).observe(document.getElementById("models"), { childList: true });
+document.getElementById("tokens").addEventListener("toggle", showDifferences);
 stop.addEventListener("click", () => {
   controller.abort();
   stop.disabled = true;

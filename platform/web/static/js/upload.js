@@ -1,7 +1,9 @@
-// Take the files, name them to the server by their SHA-256, send what it has not got, and show its report.
+// Take the files, name them to the server by their SHA-256, send what it has not got, show its report, then register.
 
+import { filesOfArchive, isArchive } from "./archive.js";
 import { CONFIG, OPTIONAL, WANTED, WEIGHTS, adviceOn, droppedFiles, problemOf, sha256Of, size } from "./files.js";
 import { csrfHeader, reasonOf, url } from "./server.js";
+import { sendFile } from "./transfer.js";
 
 const FILES_WANTED = 202;
 const FIELDS = {
@@ -14,12 +16,19 @@ const FIELDS = {
 const [form, drop, send, cancel, report] = ["upload", "drop", "send", "cancel", "report"].map((id) =>
   document.getElementById(id),
 );
+const limit = Number(form.dataset.limit);
 const files = new Map();
 let controller = null;
 
 async function take(list) {
-  const known = [...list].filter((file) => file.name in FIELDS);
-  const strange = [...list].filter((file) => !(file.name in FIELDS));
+  const notes = [];
+  const unpacked = [];
+  for (const file of list) {
+    if (!isArchive(file.name)) unpacked.push(file);
+    else unpacked.push(...(await unpack(file, notes)));
+  }
+  const known = unpacked.filter((file) => file.name in FIELDS);
+  const strange = unpacked.filter((file) => !(file.name in FIELDS));
   // Another adapter's files come with their own tokenizer, or with none.
   if (known.some((file) => file.name === CONFIG)) for (const name of OPTIONAL) files.delete(name);
   for (const file of known) files.set(file.name, file);
@@ -27,9 +36,23 @@ async function take(list) {
   for (const name of namesToSend()) lines.push(await lineOf(name));
   const ready = lines.every((line) => line.tone === "good");
   if (!ready) for (const file of strange.slice(0, 5)) lines.push(line("warn", `${file.name} is left out: ${adviceOn(file.name)}`));
-  document.getElementById("chosen").replaceChildren(...lines.map(shown));
+  document.getElementById("chosen").replaceChildren(...[...notes, ...lines].map(shown));
   send.disabled = !ready;
   report.hidden = true;
+}
+
+async function unpack(archive, notes) {
+  drop.setAttribute("aria-busy", "true");
+  try {
+    const found = await filesOfArchive(archive, limit);
+    notes.push(line("good", `${archive.name} unpacked here, in your browser`));
+    return found;
+  } catch (error) {
+    notes.push(line("bad", `${archive.name} was not taken: ${error.message}.`));
+    return [];
+  } finally {
+    drop.removeAttribute("aria-busy");
+  }
 }
 
 function namesToSend() {
@@ -39,7 +62,7 @@ function namesToSend() {
 async function lineOf(name) {
   const file = files.get(name);
   if (!file) return line("warn", `${name} is still missing`);
-  const problem = await problemOf(file, Number(form.dataset.limit));
+  const problem = await problemOf(file, limit);
   return problem ? line("bad", `${name}: ${problem}`) : line("good", `${name}, ${size(file.size)}`);
 }
 
@@ -54,70 +77,77 @@ function shown({ tone, words }) {
   return item;
 }
 
-function showProgress(verb, done, total, started) {
+function say(words) {
+  document.getElementById("progress-text").textContent = words;
+}
+
+// `resumed`: bytes that were there before `started`, so that the rate is that of this connection.
+function showProgress(verb, done, total, started, resumed = 0) {
   const seconds = Math.max(0.001, (performance.now() - started) / 1000);
   const percent = Math.round((100 * done) / Math.max(1, total));
   const bar = document.querySelector("#progress .bar");
   bar.setAttribute("aria-valuenow", percent);
   bar.firstElementChild.style.width = `${percent}%`;
-  const left = Math.ceil(((total - done) * seconds) / Math.max(1, done));
-  document.getElementById("progress-text").textContent =
-    `${verb}: ${percent} %, ${size(done)} of ${size(total)}, ${size(done / seconds)}/s, ${left} s left`;
+  const rate = Math.max(1, done - resumed) / seconds;
+  say(`${verb}: ${percent} %, ${size(done)} of ${size(total)}, ${size(rate)}/s, ${Math.ceil((total - done) / rate)} s left`);
 }
 
 // Runs `work` on each file, with one progress over all of them.
 async function each(verb, names, work) {
   const total = names.reduce((sum, name) => sum + files.get(name).size, 0);
   const started = performance.now();
-  let before = 0;
+  let [before, resumed] = [0, null];
   for (const name of names) {
-    await work(name, (done) => showProgress(verb, before + done, total, started));
+    await work(name, (done) => {
+      resumed ??= done;
+      showProgress(verb, before + done, total, started, resumed);
+    });
     before += files.get(name).size;
-    showProgress(verb, before, total, started);
+    showProgress(verb, before, total, started, resumed ?? 0);
   }
 }
 
-function put(adapter, file, digest, onProgress, signal) {
-  return new Promise((resolve, reject) => {
-    const request = new XMLHttpRequest();
-    signal.addEventListener("abort", () => request.abort());
-    request.open("PUT", url(`/api/v1/adapters/${encodeURIComponent(adapter)}/files/${file.name}`));
-    const headers = { "content-type": "application/octet-stream", "x-content-sha256": digest, ...csrfHeader() };
-    for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
-    request.upload.onprogress = (event) => onProgress(event.loaded);
-    request.onload = () => (request.status < 300 ? resolve() : reject(new Error(reasonOf(request.responseText, request.status))));
-    request.onerror = () => reject(new Error("The connection broke. Upload again: files that are here already are not sent twice."));
-    request.onabort = () => reject(signal.reason);
-    request.send(file);
-  });
+async function post(path, fields, signal) {
+  const answer = await fetch(url(path), { method: "POST", headers: csrfHeader(), body: new URLSearchParams(fields), signal });
+  const text = await answer.text();
+  if (!answer.ok) throw new Error(reasonOf(text, answer.status));
+  return { text, missing: answer.status === FILES_WANTED ? answer.headers.get("x-missing-files").split(",") : [] };
 }
 
-function register(adapter, digests, signal) {
-  const body = new URLSearchParams(Object.entries(digests).map(([name, digest]) => [FIELDS[name], digest]));
-  const path = url(`/adapters/${encodeURIComponent(adapter)}/versions`);
-  return fetch(path, { method: "POST", headers: csrfHeader(), body, signal });
-}
-
-async function upload(adapter, signal) {
+async function uploadFiles(adapter, signal) {
   const digests = {};
   await each("Reading", namesToSend(), async (name, onProgress) => {
     digests[name] = await sha256Of(files.get(name), onProgress, signal);
   });
-  let answer = await register(adapter, digests, signal);
-  if (answer.status === FILES_WANTED) {
-    const missing = answer.headers.get("x-missing-files").split(",");
-    await each("Sending", missing, (name, onProgress) => put(adapter, files.get(name), digests[name], onProgress, signal));
-    document.getElementById("progress-text").textContent = "Checking…";
-    answer = await register(adapter, digests, signal);
+  const fields = Object.fromEntries(Object.entries(digests).map(([name, digest]) => [FIELDS[name], digest]));
+  const path = `/adapters/${encodeURIComponent(adapter)}/check`;
+  let answer = await post(path, fields, signal);
+  const here = namesToSend().filter((name) => !answer.missing.includes(name));
+  if (answer.missing.length) {
+    const onBreak = (attempt) => say(`The connection broke. Going on from there (try ${attempt + 1})…`);
+    await each("Sending", answer.missing, (name, onProgress) =>
+      sendFile(adapter, files.get(name), digests[name], { onProgress, onBreak, signal }),
+    );
+    say("Checking…");
+    answer = await post(path, fields, signal);
   }
-  const text = await answer.text();
-  if (!answer.ok) throw new Error(reasonOf(text, answer.status));
-  report.innerHTML = text;
+  show(answer.text);
+  if (here.length) report.prepend(Object.assign(document.createElement("p"), { className: "muted small", textContent: `The server already had these bytes, so they were not sent: ${here.join(", ")}.` }));
+}
+
+async function fetchByServer(adapter, source, signal) {
+  say("The server reads it…");
+  show((await post("/upload/fetch", { name: adapter, source }, signal)).text);
+}
+
+function show(html) {
+  report.innerHTML = html;
 }
 
 function showFailure(words) {
   const notice = Object.assign(document.createElement("p"), { className: "notice", textContent: words });
   notice.dataset.tone = "bad";
+  notice.setAttribute("role", "alert");
   report.replaceChildren(notice);
 }
 
@@ -127,19 +157,43 @@ function setBusy(busy) {
   document.getElementById("progress").hidden = !busy;
 }
 
-form.addEventListener("submit", async (event) => {
-  event.preventDefault();
+// Runs `work` with Cancel at hand; whatever ends it is said in the report.
+async function busy(work) {
   controller = new AbortController();
   report.hidden = true;
   setBusy(true);
   try {
-    await upload(document.getElementById("name").value.trim(), controller.signal);
+    await work(controller.signal);
   } catch (error) {
     showFailure(error.name === "AbortError" ? "Cancelled. Nothing was registered." : `Not uploaded. ${error.message}`);
   }
   setBusy(false);
   report.hidden = false;
+  report.focus();
+}
+
+function kind() {
+  return form.elements.from.value;
+}
+
+function showKind() {
+  for (const part of form.querySelectorAll("[data-from]")) part.hidden = part.dataset.from !== kind();
+  send.disabled = kind() === "files" && !WANTED.every((name) => files.has(name));
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const adapter = document.getElementById("name").value.trim();
+  if (kind() === "files") await busy((signal) => uploadFiles(adapter, signal));
+  else await busy((signal) => fetchByServer(adapter, document.getElementById(`source-${kind()}`).value.trim(), signal));
 });
+report.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const { action } = event.target.dataset;
+  const fields = Object.fromEntries(new FormData(event.target));
+  await busy(async (signal) => show((await post(action, fields, signal)).text));
+});
+form.addEventListener("change", (event) => event.target.name === "from" && showKind());
 drop.addEventListener("dragover", (event) => {
   event.preventDefault();
   drop.dataset.over = "yes";
@@ -150,5 +204,12 @@ drop.addEventListener("drop", async (event) => {
   drop.dataset.over = "no";
   await take(await droppedFiles(event.dataTransfer));
 });
-document.getElementById("files").addEventListener("change", (event) => take(event.target.files));
+for (const id of ["files", "folder"])
+  document.getElementById(id).addEventListener("change", (event) => take(directlyIn([...event.target.files])));
 cancel.addEventListener("click", () => controller.abort());
+showKind();
+
+// Of a chosen folder what lies directly in it.
+function directlyIn(list) {
+  return list.filter((file) => file.webkitRelativePath.split("/").length <= 2);
+}

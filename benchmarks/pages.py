@@ -1,0 +1,181 @@
+"""How long the dashboard's pages take with thousands of adapters: python -m benchmarks.pages [--adapters 5000]
+
+The whole app with a real database, in this process and without a network; the engine is a stand-in that says what a
+real one would of so many adapters. Prints the median and the slowest of some requests for each page, in milliseconds.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Final
+
+import httpx
+from fastapi import FastAPI
+
+from loraplex.engine.protocol import AdapterStatus, EngineStatus
+from loraplex.engine.tokenizer import Tokenizer
+from loraplex.registry import tables
+from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.tenants import tenant_id
+from loraplex.web.app import create_app
+from loraplex.web.metrics import RECENT, FinishedRequest
+from loraplex.web.sessions import COOKIE
+from loraplex.web.settings import DEMO_MODEL, Settings
+from loraplex.web.state import State, open_state
+from tests.web.fake_engine import FakeEngine
+
+PASSWORD: Final = "only for this benchmark"
+LIMIT_MS: Final = 100.0
+REPEATS: Final = 15
+PAGES: Final = (
+    "/",
+    "/adapters",
+    "/adapters?search=adapter-4",
+    "/adapters?show=disk&order=requests",
+    "/adapters/adapter-00042",
+    "/adapters/adapter-00042/traffic",
+    "/upload",
+    "/cache",
+    "/cache/what-if",
+    "/playground",
+    "/requests",
+    "/requests?search=req-99",
+    "/system",
+    "/dashboard/state",
+)
+
+
+class ManyAdapters(FakeEngine):
+    """Says the same of its adapters each time, as the client does between two heartbeats."""
+
+    said: EngineStatus | None = None
+
+    @property
+    def status(self) -> EngineStatus | None:
+        return self.said
+
+
+def fill(state: State, count: int) -> list[str]:
+    """So many adapters in the database, one version each; their digests."""
+    digests = [f"{number:064x}" for number in range(count)]
+    with state.registry.database.write() as session:
+        tenant = tenant_id(session, DEFAULT_TENANT)
+        for number, digest in enumerate(digests):
+            artifact = tables.Artifact(
+                digest=digest,
+                config_sha256=digest,
+                config_size=500,
+                weights_sha256=digest,
+                weights_size=4_000_000 + number,
+                peft_type="LORA",
+                rank=16,
+                alpha=32.0,
+                target_modules=["q_proj", "v_proj"],
+                parameters=2_000_000,
+                base_model="benchmark",
+            )
+            adapter = tables.Adapter(name=f"adapter-{number:05}", tenant_id=tenant, created_by="benchmark")
+            version = tables.AdapterVersion(
+                number=1,
+                artifact=artifact,
+                base_fingerprint=state.base.signature.fingerprint,
+                report={"findings": []},
+                uploaded_by="benchmark",
+            )
+            adapter.versions.append(version)
+            session.add(adapter)
+    state.registry.snapshots._current = state.registry.snapshots._load()
+    return digests
+
+
+def statuses(digests: list[str]) -> list[AdapterStatus]:
+    """Every tenth in memory."""
+    return [
+        AdapterStatus(
+            digest=digest,
+            state="registered" if number % 10 else "resident",
+            tier="disk" if number % 10 else "device",
+            rank=16,
+            pages=14,
+            bytes=4_000_000,
+            last_used_seconds_ago=float(number),
+        )
+        for number, digest in enumerate(digests)
+    ]
+
+
+def remember(state: State, digests: list[str]) -> None:
+    """A full log of requests."""
+    for number in range(RECENT):
+        place = number * 7919 % len(digests)
+        state.metrics.hours.note(DEFAULT_TENANT, f"adapter-{place:05}", False, 50)
+        state.metrics.recent.append(
+            FinishedRequest(
+                at=time.time() - RECENT + number,
+                tenant=DEFAULT_TENANT,
+                request_id=f"req-{number}",
+                model=f"adapter-{place:05}",
+                digests=(digests[place],),
+                status="stop",
+                prompt_tokens=100,
+                completion_tokens=50,
+                cached_tokens=0,
+                first_token=0.1,
+                duration=1.0,
+            )
+        )
+
+
+async def measure(client: httpx.AsyncClient, path: str) -> tuple[float, float]:
+    """Median and slowest of a few requests after the first, in milliseconds."""
+    taken = []
+    for _ in range(REPEATS + 1):
+        started = time.perf_counter()
+        answer = await client.get(path)
+        taken.append(1000 * (time.perf_counter() - started))
+        if answer.status_code != 200:
+            raise RuntimeError(f"{path}: {answer.status_code} {answer.text[:200]}")
+    return statistics.median(taken[1:]), max(taken[1:])
+
+
+async def run(folder: Path, count: int) -> bool:
+    """Whether every page is within the limit."""
+    settings = Settings(data_dir=folder, admin_password=PASSWORD, min_free_bytes=0)
+    engine = ManyAdapters(Tokenizer(DEMO_MODEL))
+    state = open_state(settings, DEMO_MODEL, engine)
+    digests = fill(state, count)
+    remember(state, digests)
+    app = create_app(state)
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[object]] = app.router.lifespan_context
+    async with lifespan(app):
+        await state.started.wait()
+        engine.said = FakeEngine.status.fget(engine)  # type: ignore[attr-defined]
+        assert engine.said is not None
+        engine.said.adapters = statuses(digests)
+        cookie = state.sessions.log_in("admin", PASSWORD)
+        headers = {"accept": "text/html", "cookie": f"{COOKIE}={cookie}"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://pages", headers=headers) as client:
+            figures = [(path, *await measure(client, path)) for path in PAGES]
+    print(f"{count:,} adapters, {RECENT:,} requests kept; milliseconds, {REPEATS} times each\n")
+    print(f"{'page':40}{'median':>10}{'slowest':>10}")
+    for path, median, slowest in figures:
+        print(f"{path:40}{median:10.1f}{slowest:10.1f}{'' if median < LIMIT_MS else '   over the limit'}")
+    return all(median < LIMIT_MS for _, median, _ in figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--adapters", type=int, default=5000)
+    with tempfile.TemporaryDirectory() as folder:
+        fast = asyncio.run(run(Path(folder), parser.parse_args().adapters))
+    raise SystemExit(0 if fast else f"a page takes longer than {LIMIT_MS:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

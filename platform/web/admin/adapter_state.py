@@ -1,0 +1,39 @@
+"""Desired beside observed: what the registry wants of an adapter, and what the engine has."""
+
+from dataclasses import dataclass
+
+from loraplex.registry.views import Adapter, Version
+
+from ..api.views import residency
+from ..state import State
+from .adapter_rows import obstacle_of
+from .words import ON_DISK, residency_words
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """`settled`: the engine has what is wanted."""
+
+    label: str
+    desired: str
+    observed: str
+    settled: bool
+
+
+def state_rows(state: State, adapter: Adapter, version: Version) -> list[StateRow]:
+    """None where nothing is desired: the adapter or all its versions are disabled."""
+    if not adapter.enabled or not version.enabled:
+        return []
+    status = residency(state).get(version.digest)
+    obstacle = obstacle_of(state, adapter, version)
+    resident = status is not None and status.state == "resident"
+    known = "not known to the engine" if status is None else f"{version.digest[:12]} known to the engine"
+    serves, settled = (known, status is not None) if obstacle is None else (obstacle[0], False)
+    pinned = version.pinned or adapter.pinned
+    where = (ON_DISK if status is None else residency_words(status)).removeprefix("Ready · ")
+    generation, reached = state.registry.snapshots.current.generation, state.reconciler.generation
+    return [
+        StateRow("Serves", f"version {version.number}", serves, settled),
+        StateRow("Memory", "in memory (pinned)" if pinned else "loaded as needed", where, not pinned or resident),
+        StateRow("Generation", str(generation), str(reached) if reached >= 0 else "none yet", reached == generation),
+    ]

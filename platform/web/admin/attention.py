@@ -1,0 +1,95 @@
+"""What a person should look at now; nothing while all is well."""
+
+from typing import Any, Final
+
+from loraplex.engine.client import EngineState
+
+from ..state import State
+from ..units import count_words, size_words
+from .cache_history import CacheHistory
+from .system_facts import STALE_SECONDS, free_disk
+from .tiers import used_blocks
+from .traffic import Traffic
+
+ERROR_SHARE: Final = 0.02
+FULL_SHARE: Final = 0.95
+THRASH_SECONDS: Final = 60
+THRASH_EVICTIONS: Final = 20
+MOST_NAMES: Final = 3
+Item = dict[str, Any]
+"""`tone`, `text` and the `path` of the page where more is to be seen."""
+
+
+def attention(state: State, traffic: Traffic, cache: CacheHistory) -> list[Item]:
+    """The worst first."""
+    items = [*_engine(state), *_registry(state), *_adapters(state), *_requests(traffic), *_memory(state, cache)]
+    return sorted(items, key=lambda item: item["tone"] != "bad")
+
+
+def _item(tone: str, text: str, path: str) -> Item:
+    return {"tone": tone, "text": text, "path": path}
+
+
+def _engine(state: State) -> list[Item]:
+    if state.start_error is not None:
+        return [_item("bad", f"The engine could not start: {state.start_error}", "/system")]
+    if state.engine.state is EngineState.READY and not state.engine.ready():
+        return [_item("bad", "The engine does not respond. It is restarted if it stays silent.", "/system")]
+    if state.engine.restarts:
+        times = count_words(state.engine.restarts, "time")
+        return [
+            _item("warn", f"The engine was restarted {times} since the server's start; its log says why.", "/system")
+        ]
+    return []
+
+
+def _registry(state: State) -> list[Item]:
+    items = []
+    if state.registry.snapshots.age > STALE_SECONDS:
+        items.append(_item("bad", "The database does not answer. What was known before is still served.", "/system"))
+    free, floor = free_disk(state), int(state.settings.min_free_bytes)
+    if free < 2 * floor:
+        words = f"The data folder's disk has {size_words(free)} left; uploads stop at {size_words(floor)}."
+        items.append(_item("bad" if free < floor else "warn", words, "/system"))
+    return items
+
+
+def _adapters(state: State) -> list[Item]:
+    statuses = state.engine.status.adapters if state.engine.status else []
+    failed = {status.digest for status in statuses if status.state == "failed"} | set(state.reconciler.failures)
+    names = sorted(
+        adapter.name
+        for adapter in state.registry.snapshots.current.of_tenant()
+        if adapter.enabled
+        and any(version.enabled and (version.broken or version.digest in failed) for version in adapter.versions)
+    )
+    if not names:
+        return []
+    shown = ", ".join(names[:MOST_NAMES]) + (" …" if len(names) > MOST_NAMES else "")
+    path = f"/adapters/{names[0]}" if len(names) == 1 else "/adapters?show=failed"
+    return [_item("bad", f"{count_words(len(names), 'adapter')} cannot be served: {shown}", path)]
+
+
+def _requests(traffic: Traffic) -> list[Item]:
+    requests, errors = traffic.totals()
+    if not errors or errors < ERROR_SHARE * requests:
+        return []
+    words = f"{errors:,} of {count_words(requests, 'request')} failed in the last 5 min."
+    return [_item("bad", words, "/requests?status=error")]
+
+
+def _memory(state: State, cache: CacheHistory) -> list[Item]:
+    status, items = state.engine.status, []
+    if status is None:
+        return []
+    if status.integrity_errors:
+        words = "The engine found its own books of blocks or pages out of order. Restart it."
+        items.append(_item("bad", words, "/system"))
+    if status.waiting and used_blocks(status) > FULL_SHARE * len(status.block_map):
+        words = f"The KV cache is full; requests that wait for blocks: {status.waiting:,}."
+        items.append(_item("warn", words, "/cache"))
+    evictions = cache.evictions(THRASH_SECONDS)
+    if evictions >= THRASH_EVICTIONS:
+        words = f"{evictions:,} adapters left memory in the last minute; more adapter_memory would keep them loaded."
+        items.append(_item("warn", words, "/cache"))
+    return items

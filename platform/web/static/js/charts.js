@@ -1,0 +1,130 @@
+// Charts drawn by uPlot, each with a table of the same numbers for those who do not see it.
+
+const drawn = new Map();
+const AXIS_FONT = "11px system-ui, sans-serif";
+const HEIGHT = 150;
+const SPARK_HEIGHT = 36;
+// Longest edge of time that is shown as a clock with seconds.
+const HOUR = 3600;
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+
+function clock(seconds, span) {
+  const options = span > HOUR ? { hour: "2-digit", minute: "2-digit" } : { hour: "2-digit", minute: "2-digit", second: "2-digit" };
+  return new Date(seconds * 1000).toLocaleTimeString([], options);
+}
+
+function number(value, unit) {
+  if (value === null || value === undefined) return "–";
+  const digits = Math.abs(value) < 10 && !Number.isInteger(value) ? 1 : 0;
+  return `${value.toLocaleString("en", { maximumFractionDigits: digits })}${unit ? `\u00a0${unit}` : ""}`;
+}
+
+// CSS knows the theme; a canvas has to be told.
+function paint(name) {
+  const probe = document.createElement("i");
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value;
+}
+
+function sparkOptions(element, series) {
+  const stroke = paint(series[0].colour ?? "--accent");
+  return {
+    width: element.clientWidth,
+    height: SPARK_HEIGHT,
+    padding: [3, 1, 3, 1],
+    cursor: { show: false },
+    legend: { show: false },
+    scales: { x: { time: false }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high || 1] } },
+    axes: [{ show: false }, { show: false }],
+    series: [{}, { stroke, width: 1.5, spanGaps: true, points: { show: false }, fill: `color-mix(in srgb, ${stroke} 12%, transparent)` }],
+  };
+}
+
+function fullOptions(element, times, series) {
+  const [muted, line] = [paint("--muted"), paint("--line")];
+  const axis = { stroke: muted, font: AXIS_FONT, grid: { stroke: line, width: 1 }, ticks: { show: false } };
+  const span = times.at(-1) - times[0];
+  const bars = window.uPlot.paths.bars({ size: [0.7, 40] });
+  return {
+    width: element.clientWidth,
+    height: HEIGHT,
+    padding: [8, 8, 0, 0],
+    cursor: { drag: { x: false, y: false } },
+    scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(high || 0, Number(element.dataset.most) || 1)] } },
+    axes: [
+      { ...axis, space: 80, incrs: STEPS, values: (_, ticks) => ticks.map((tick) => clock(tick, span)) },
+      { ...axis, size: 56, space: 36, values: (_, ticks) => ticks.map((tick) => number(tick, series[0].unit)) },
+    ],
+    series: [
+      { label: "Time", value: (_, value) => (value ? clock(value, span) : "–") },
+      ...series.map((one) => ({
+        label: one.label,
+        stroke: paint(one.colour ?? "--accent"),
+        fill: one.bars ? paint(one.colour ?? "--accent") : undefined,
+        width: one.bars ? 0 : 1.5,
+        paths: one.bars ? bars : undefined,
+        spanGaps: true,
+        points: { show: one.dots ?? false, size: 4 },
+        value: (_, value) => number(value, one.unit),
+      })),
+    ],
+  };
+}
+
+function fillTable(details, times, series) {
+  if (!details?.open) return;
+  const span = times.at(-1) - times[0];
+  const head = ["Time", ...series.map((one) => one.label)].map((words) => cell("th", words));
+  const rows = times.map((time, i) => rowOf([cell("td", clock(time, span)), ...series.map((one) => cell("td", number(one.values[i], one.unit)))]));
+  const table = details.querySelector("table");
+  table.tHead.replaceChildren(rowOf(head));
+  table.tBodies[0].replaceChildren(...rows.reverse());
+}
+
+function cell(tag, words) {
+  return Object.assign(document.createElement(tag), { textContent: words });
+}
+
+function rowOf(cells) {
+  const row = document.createElement("tr");
+  row.append(...cells);
+  return row;
+}
+
+// series: [{label, unit, values, colour?, bars?, dots?}]; `times` in Unix seconds. Called again with newer numbers it moves.
+export function drawChart(element, times, series) {
+  const known = drawn.get(element);
+  const data = [times, ...series.map((one) => one.values)];
+  if (known) known.setData(data);
+  else {
+    const options = element.dataset.chart === "spark" ? sparkOptions(element, series) : fullOptions(element, times, series);
+    drawn.set(element, new window.uPlot(options, data, element));
+    new ResizeObserver(() => drawn.get(element)?.setSize({ width: element.clientWidth, height: options.height })).observe(element);
+  }
+  element.lastDrawn = [times, series];
+  drawTable(element.dataset.table, times, series);
+}
+
+export function drawTable(id, times, series) {
+  const details = id ? document.getElementById(id) : null;
+  if (!details) return;
+  fillTable(details, times, series);
+  details.ontoggle = () => fillTable(details, times, series);
+}
+
+// The points of the live state: one for each five seconds, the last one now.
+export function liveTimes(count) {
+  const now = Math.round(Date.now() / 1000);
+  return Array.from({ length: count }, (_, i) => now - 5 * (count - 1 - i));
+}
+
+document.addEventListener("themechange", () => {
+  for (const [element, chart] of drawn) {
+    chart.destroy();
+    drawn.delete(element);
+    drawChart(element, ...element.lastDrawn);
+  }
+});

@@ -1,0 +1,112 @@
+"""Everybody can use it: axe-core finds nothing serious on any page, and a keyboard alone is enough."""
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.web.fake_engine import FakeEngine
+from tests.web.test_adapters_api import add
+
+from .conftest import NewContext, Watch
+from .test_overview import generate
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+AXE = Path(__file__).parents[2] / "platform/web/frontend/node_modules/axe-core/axe.min.js"
+PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system", "/adapters/no")
+RUN = "axe.run(document, { resultTypes: ['violations'] })"
+
+
+async def complaints(page: Page) -> list[str]:
+    """What axe-core calls serious or critical, with the place."""
+    assert AXE.is_file(), "axe-core is missing: run platform/web/frontend/install.py"
+    await page.evaluate(AXE.read_text())
+    found = (await page.evaluate(RUN))["violations"]
+    grave = [one for one in found if one["impact"] in ("serious", "critical")]
+    return [f"{one['id']}: {json.dumps(node['target'])} {node['html'][:120]}" for one in grave for node in one["nodes"]]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_nothing_serious(
+    new_context: NewContext,
+    http: httpx.AsyncClient,
+    engine: FakeEngine,
+    adapter_folders: list[Path],
+    watch: Watch,
+    theme: str,
+) -> None:
+    watch.expected = ["404"]
+    for folder in adapter_folders:
+        await add(http, "sql", folder)
+    await http.put("/api/v1/adapters/sql/aliases/prod", json={"version": 1})
+    await http.post("/api/v1/adapters/sql/load")
+    await generate(http, "sql", 5)
+    engine.restarts = 1
+    page = await (await new_context(color_scheme=theme, reduced_motion="reduce")).new_page()
+    for path in PAGES:
+        await page.goto(path)
+        await expect(page.locator("#live")).to_have_text("live")
+        if path == "/playground":
+            await page.get_by_role("button", name="Run").click()
+            await expect(page.locator("#tokens")).to_be_visible()
+        await page.evaluate("document.querySelectorAll('main details').forEach((one) => (one.open = true))")
+        assert await complaints(page) == [], path
+
+
+async def test_a_keyboard_is_enough(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    """Find an adapter, load it, pin it, look at its tensors, and try it; nothing is clicked."""
+    for name, folder in zip(("json", "sql"), adapter_folders, strict=True):
+        await add(http, name, folder)
+    await page.goto("/")
+    await listening(page)
+    await page.keyboard.type("ga")
+    await expect(page).to_have_url(re.compile("/adapters$"))
+    await listening(page)
+    await page.keyboard.type("/sq")
+    await expect(page.get_by_text("1 adapter matching")).to_be_visible()
+    await tab_to(page, "sql")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("sql")
+    await tab_to(page, "Load now")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("Loaded into memory.")).to_be_visible()
+    await tab_to(page, "Pin")
+    await page.keyboard.press("Space")
+    await expect(page.get_by_text("Pinned: it stays in memory.")).to_be_visible()
+    await tab_to(page, "Show the tensors of version 1")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("region", name="All tensors")).to_contain_text("lora_A")
+    await listening(page)
+    await page.keyboard.type("gp")
+    await expect(page.get_by_label("Message")).to_be_visible()
+    await listening(page)
+    await page.keyboard.type("?")
+    await expect(page.get_by_role("dialog")).to_contain_text("g a")
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_be_hidden()
+    await tab_to(page, "Run")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".pane footer").first).to_contain_text("tokens/s")
+
+
+async def listening(page: Page) -> None:
+    """Wait until the page's scripts hear keys."""
+    await expect(page.locator("#live")).to_have_text("live")
+
+
+async def tab_to(page: Page, name: str) -> None:
+    """Press Tab until the control of this name has the focus, which must be visible."""
+    focused = "(document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent).trim()"
+    for _ in range(80):
+        await page.keyboard.press("Tab")
+        if await page.evaluate(focused) == name:
+            outline = "getComputedStyle(document.activeElement).outlineStyle"
+            assert await page.evaluate(outline) != "none", name
+            return
+    raise AssertionError(f"Tab does not lead to {name}")

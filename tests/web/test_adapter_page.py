@@ -1,0 +1,102 @@
+"""One adapter's page as plain HTTP: roll back, what differs between versions, tensors, desired beside observed."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import httpx
+import pytest
+from bs4 import BeautifulSoup
+
+from loraplex.registry.artifacts import CONFIG_FILE
+from loraplex.registry.views import Version
+from loraplex.web.registration import add_from_folder
+from loraplex.web.state import State
+
+from .fake_engine import FakeEngine
+from .test_pages import HTMX, Headers, first_data, login, person, trusted
+
+__all__ = ["first_data", "login", "person", "trusted"]
+
+
+@pytest.fixture
+def three_versions(state: State, adapter_folders: list[Path], tmp_path: Path) -> None:
+    """sql@2 has other values, sql@3 another alpha and a field that means nothing to us."""
+    other = Path(shutil.copytree(adapter_folders[0], tmp_path / "other"))
+    config = json.loads((other / CONFIG_FILE).read_text())
+    (other / CONFIG_FILE).write_text(json.dumps(config | {"lora_alpha": 3, "revision": "main"}))
+    for folder in (adapter_folders[1], other):
+        add_from_folder(state.registry, state.base, "sql", folder, actor="cli")
+
+
+async def latest(state: State) -> Version:
+    found = (await asyncio.to_thread(state.registry.adapters.get, "sql")).latest()
+    assert found is not None
+    return found
+
+
+async def test_rolling_back_and_forth(
+    three_versions: None, person: httpx.AsyncClient, trusted: Headers, state: State, engine: FakeEngine
+) -> None:
+    for number in (1, 3, 2):
+        answer = await person.post(f"/adapters/sql@{number}/current", headers=trusted)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/adapters/sql?done=current")
+        assert (await latest(state)).number == number
+        assert (await latest(state)).digest in engine.registered
+    for wrong in ("sql", "sql@9"):
+        assert (await person.post(f"/adapters/{wrong}/current", headers=trusted)).status_code == 404
+    assert (await latest(state)).number == 2
+
+
+async def test_rolling_back_never_serves_a_version_in_between(
+    three_versions: None, person: httpx.AsyncClient, trusted: Headers, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, adapters = [], state.registry.adapters
+    change = adapters.set_enabled
+
+    def watched(reference: str, enabled: bool, *, actor: str, tenant: str) -> object:
+        changed = change(reference, enabled, actor=actor, tenant=tenant)
+        found = adapters.get("sql").latest()
+        served.append(found and found.number)
+        return changed
+
+    monkeypatch.setattr(type(adapters), "set_enabled", lambda self, *args, **fields: watched(*args, **fields))
+    await person.post("/adapters/sql@1/current", headers=trusted)
+    assert served == [3, 3, 1]
+
+
+async def test_what_differs_between_versions(three_versions: None, person: httpx.AsyncClient) -> None:
+    async def text(before: int, after: int) -> str:
+        answer = await person.get("/adapters/sql/diff", params={"before": before, "after": after}, headers=HTMX)
+        assert answer.status_code == 200
+        return " ".join(BeautifulSoup(answer.text, "html.parser").get_text(" ").split())
+
+    assert "The configuration is the same. Tensors:" in await text(1, 2)
+    assert "of the same shape with other values." in await text(1, 2)
+    changed = await text(1, 3)
+    assert "lora_alpha" in changed
+    assert 'revision null "main"' in changed or 'revision not set "main"' in changed
+    assert "The same bytes" in await text(2, 2)
+    assert (await person.get("/adapters/sql/diff", params={"before": "9", "after": "1"})).status_code == 404
+    assert (await person.get("/adapters/sql/diff", params={"before": "x", "after": ""})).status_code == 404
+
+
+async def test_the_tensors_of_a_version(person: httpx.AsyncClient) -> None:
+    answer = await person.get("/adapters/sql/tensors", params={"version": "1"}, headers=HTMX)
+    rows = [row.get_text(" ", strip=True) for row in BeautifulSoup(answer.text, "html.parser").select("tbody tr")]
+    assert rows
+    assert all("lora_" in row and " × " in row and row.endswith(("B", "kB")) for row in rows)
+
+
+async def test_desired_stands_beside_observed(person: httpx.AsyncClient, trusted: Headers, engine: FakeEngine) -> None:
+    async def states() -> dict[str, str]:
+        soup = BeautifulSoup((await person.get("/adapters/sql")).text, "html.parser")
+        return {row.th.text: row.get_text(" ", strip=True) for row in soup.select(".states tbody tr") if row.th}
+
+    assert "loaded as needed ✓ on disk" in (await states())["Memory"]
+    await person.post("/adapters/sql/pin", headers=trusted)
+    engine.resident.clear()
+    assert "in memory (pinned) … on disk" in (await states())["Memory"]
+    await person.post("/adapters/sql/disable", headers=trusted)
+    assert await states() == {}

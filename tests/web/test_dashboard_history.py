@@ -1,0 +1,108 @@
+"""What the dashboard remembers and concludes: hours of traffic, moves of adapters, what-if, what needs attention."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from loraplex.engine.protocol import AdapterStatus
+from loraplex.web import hourly_use
+from loraplex.web.admin import system_facts
+from loraplex.web.admin.attention import attention
+from loraplex.web.admin.cache_history import CacheHistory
+from loraplex.web.admin.traffic import Traffic
+from loraplex.web.admin.what_if import Replay, replay, used_digests
+from loraplex.web.hourly_use import HOURS, HourlyUse
+from loraplex.web.state import State
+
+from .fake_engine import FakeEngine
+from .test_dashboard_figures import finished
+
+
+def test_hours_count_by_tenant_and_forget_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, use = 1_000_000, HourlyUse()
+    monkeypatch.setattr(hourly_use, "_now", lambda: now)
+    for failed in (False, True):
+        use.note("a", "sql", failed, tokens=5)
+    use.note("b", "sql", False, tokens=1)
+    assert (use.requests("a", "sql"), use.requests("b", "sql"), use.requests("a", "json")) == (2, 1, 0)
+    at, hour = use.of("a", "sql")[-1]
+    assert (at, hour.requests, hour.errors, hour.tokens) == (now * 3600, 2, 1, 10)
+    assert len(use.of("a", "sql")) == HOURS
+    now += HOURS
+    assert use.requests("a", "sql") == 0
+    use.note("a", "sql", False, tokens=1)
+    assert [hour.requests for _, hour in use.of("a", "sql")] == [0] * (HOURS - 1) + [1]
+    use.forget("sql")
+    assert use.requests("b", "sql") == 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "slots", "pinned", "loads"),
+    [
+        (30, 9, set(), 3),  # all three fit
+        (20, 9, set(), 5),  # b, then a, then c have to leave
+        (30, 2, set(), 5),  # as many slots as that
+        (20, 9, {"a"}, 3),  # a is there and stays; b and c take turns
+        (5, 9, set(), 6),  # nothing fits beside anything
+    ],
+)
+def test_a_replay_loads_what_an_lru_would(memory: int, slots: int, pinned: set[str], loads: int) -> None:
+    uses, sizes = ["a", "b", "a", "c", "b", "a"], {"a": 10, "b": 10, "c": 10}
+    assert replay(uses, sizes, pinned, memory, slots) == Replay(uses=6, loads=loads)
+
+
+def test_uses_are_replayed_in_the_order_in_which_requests_began() -> None:
+    slow = finished(10.0, duration=9.0, digests=("a", "b"))
+    quick = finished(5.0, duration=1.0, digests=("c",))
+    assert used_digests([quick, slow, finished(6.0)]) == ["a", "b", "c"]
+
+
+def test_moves_are_told_from_the_engines_counters(
+    client: httpx.AsyncClient, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = CacheHistory()
+
+    def tick(**fields: Any) -> None:
+        status = engine.status
+        assert status is not None
+        status.adapters = [AdapterStatus(**{"digest": "d", "state": "registered", **fields})]
+        history.tick(status)
+
+    tick(loads=1, evictions=1)
+    tick(loads=2, evictions=1, state="resident", load_seconds=0.5)
+    tick(loads=3, evictions=2, state="resident", host_loads=1)
+    tick(loads=3, evictions=3, evicted_for="w")
+    tick(loads=0, evictions=0)
+    history.tick(None)
+    told = [(move.loaded, move.from_host, move.winner) for move in reversed(history.moves_of({"d"}))]
+    assert told == [(True, False, None), (False, False, None), (True, True, None), (False, False, "w")]
+    assert (history.evictions(60), history.moves_of({"e"})) == (2, [])
+    points = history.points()
+    assert (sum(points["loads"]), sum(points["evictions"])) == (2, 2)  # type: ignore[arg-type]
+    assert points["blocks_used"][-1] is None
+    assert points["hit_rate"][-1] is None
+
+
+async def test_attention_is_empty_while_all_is_well(client: httpx.AsyncClient, state: State) -> None:
+    assert attention(state, Traffic(), CacheHistory()) == []
+
+
+async def test_attention_names_what_is_wrong_the_worst_first(
+    client: httpx.AsyncClient, state: State, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic = Traffic()
+    traffic.tick([finished(2.0, status="error"), finished(1.0)], 0)
+    engine.restarts = 1
+    monkeypatch.setattr(system_facts, "free_disk", lambda state: 1)
+    monkeypatch.setattr("loraplex.web.admin.attention.free_disk", lambda state: 10)
+    state.settings = state.settings.model_copy(update={"min_free_bytes": 100})
+    status = engine.status
+    assert status is not None
+    status.integrity_errors, status.waiting, status.block_map = 1, 3, bytes([2]) * 64
+    monkeypatch.setattr(FakeEngine, "status", status)
+    items = attention(state, traffic, CacheHistory())
+    assert [item["tone"] for item in items] == ["bad"] * 3 + ["warn"] * 2
+    words = " ".join(item["text"] for item in items)
+    for part in ("restarted 1 time", "10 B left", "1 of 2 requests failed", "out of order", "wait for blocks: 3"):
+        assert part in words

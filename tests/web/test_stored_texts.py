@@ -1,0 +1,134 @@
+"""Whatever strangers managed to store, every page shows it as text: no new element, no new attribute, no script."""
+
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+
+from loraplex.registry import tables
+from loraplex.registry.artifacts import CONFIG_FILE
+from loraplex.web.certificates.standing import Standing
+from loraplex.web.state import State
+
+from .test_dashboard_figures import finished
+from .test_pages import HTMX, first_data, login, person, trusted
+
+__all__ = ["first_data", "login", "person", "trusted"]
+
+PAYLOADS = (
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><img src=x onerror=alert(1)>',
+    "'><img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)>",
+    "<svg/onload=alert(1)//",
+    '"><svg><script>alert(1)</script></svg>',
+    "<body onload=alert(1)>",
+    "<iframe src=javascript:alert(1)>",
+    '<iframe srcdoc="<script>alert(1)</script>">',
+    "<a href=javascript:alert(1)>x</a>",
+    "javascript:alert(1)",
+    '" onmouseover="alert(1)',
+    "' onmouseover='alert(1)",
+    '" autofocus onfocus=alert(1) x="',
+    "` onmouseover=`alert(1)",
+    "<input autofocus onfocus=alert(1)>",
+    "<details open ontoggle=alert(1)>",
+    "<video><source onerror=alert(1)>",
+    "<audio src=x onerror=alert(1)>",
+    "<math><mtext></p><script>alert(1)</script>",
+    "<table><td background=javascript:alert(1)>",
+    "<object data=javascript:alert(1)>",
+    "<embed src=javascript:alert(1)>",
+    "<form action=javascript:alert(1)><button>",
+    "<button formaction=javascript:alert(1)>x",
+    "<base href=//evil.example/>",
+    "<link rel=stylesheet href=//evil.example/x.css>",
+    "<meta http-equiv=refresh content=0;url=//evil.example>",
+    "<style>*{background:url(//evil.example)}</style>",
+    "<div style=background:url(//evil.example)>",
+    '<div hx-get="//evil.example" hx-trigger="load">',
+    '" hx-on:load="alert(1)',
+    "{{ 7 * 7 }}{% raw %}",
+    "${alert(1)}",
+    "<!--<img src=x onerror=alert(1)>-->",
+    "--><img src=x onerror=alert(1)>",
+    "<noscript><p title='</noscript><img src=x onerror=alert(1)>'>",
+    "\u2028<img src=x onerror=alert(1)>\u0000\ufeff&lt;script&gt;",
+)
+PAGES = ("/", "/adapters", "/adapters?show=failed", "/adapters/sql", "/cache", "/playground", "/requests", "/system")
+PARTS = (
+    "/adapters/sql/tensors?version=1",
+    "/adapters/sql/diff?before=1&after=1",
+    "/cache/what-if",
+    "/cache",
+    "/requests",
+)
+
+
+class Shape(HTMLParser):
+    """How often each element stands there with which attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: Counter[str] = Counter()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements[f"{tag} {' '.join(sorted(name for name, _ in attrs))}"] += 1
+
+
+def store_everywhere(state: State, words: str, config: str) -> None:
+    """`words` in all that people, adapters' files, the engine and the operator may have said."""
+    with state.registry.database.write() as session:
+        version = session.query(tables.AdapterVersion).one()
+        version.uploaded_by, version.artifact.base_model, version.artifact.broken = words, words, words
+        version.artifact.target_modules = [words]
+        version.report = {"findings": [{"check": words, "level": "warn", "message": words, "remedy": words}]}
+        digest = version.digest
+    state.registry.snapshots._current = state.registry.snapshots._load()
+    (state.registry.store.folder(digest) / CONFIG_FILE).unlink()
+    (state.registry.store.folder(digest) / CONFIG_FILE).write_text(config)
+    state.reconciler.failures = {digest: words}
+    state.start_error = words
+    state.settings = state.settings.model_copy(update={"model": words, "served_name": words, "host": words})
+    if state.engine.info is not None:
+        state.engine.info.compute = state.engine.info.architecture = words
+    state.metrics.recent.clear()
+    state.metrics.recent.append(finished(1.0, request_id=words, model=words, status=words, digests=(digest,)))
+
+
+@pytest.fixture
+def certificates(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What hinders a certificate, on both pages that show one."""
+    said = [""]
+
+    async def standing_of(*_: object) -> Standing:
+        return Standing(None, None, None, (), said[0])
+
+    monkeypatch.setattr("loraplex.web.admin.live.standing_of", standing_of)
+    yield said
+
+
+async def test_forty_hostile_texts_stay_texts_on_every_page(
+    person: httpx.AsyncClient, state: State, certificates: list[str]
+) -> None:
+    async def shapes(words: str) -> dict[str, Counter[str]]:
+        store_everywhere(state, words, "{}")
+        certificates[0] = words
+        found = {}
+        for path, headers in [*((path, {}) for path in PAGES), *((path, HTMX) for path in PARTS)]:
+            answer = await person.get(
+                path, params={"prompt": words} if path == "/playground" else None, headers=headers
+            )
+            assert answer.status_code == 200, path
+            found[path + str(headers)] = Shape(answer.text).elements
+        return found
+
+    assert len(PAYLOADS) == 40
+    harmless = await shapes("harmless")
+    for payload in PAYLOADS:
+        assert await shapes(payload) == harmless, payload
