@@ -71,6 +71,24 @@ class CertificatesWaiting(RegistryError):
     code = "certificates_waiting"
 
 
+class UnknownTenant(RegistryError):
+    code = "tenant_not_found"
+
+
+class UnknownUser(RegistryError):
+    code = "user_not_found"
+
+
+class NameTaken(RegistryError):
+    code = "name_taken"
+
+
+class LastAdmin(RegistryError):
+    """A tenant that has users keeps one who may manage them."""
+
+    code = "last_admin"
+
+
 class InvalidKey(RegistryError):
     code = "invalid_api_key"
 

@@ -14,7 +14,9 @@ from .database import Database
 from .keys import Keys
 from .preflight import Preflight
 from .promotion import PromotionRule
+from .sessions import Sessions
 from .snapshot import Snapshots
+from .tenants import Tenants
 from .tokenizers import Tokenizers
 from .users import Users
 
@@ -30,8 +32,10 @@ class Registry:
     tokenizers: Tokenizers
     certificates: Certificates
     certificate_runs: CertificateRuns
+    tenants: Tenants
     keys: Keys
     users: Users
+    sessions: Sessions
     audit: AuditLog
     snapshots: Snapshots
     preflight: Preflight | None
@@ -57,8 +61,10 @@ class Registry:
             tokenizers=Tokenizers(database),
             certificates=Certificates(database),
             certificate_runs=CertificateRuns(database),
+            tenants=Tenants(database),
             keys=keys,
             users=Users(database),
+            sessions=Sessions(database),
             audit=AuditLog(database),
             snapshots=Snapshots(database, keys, store, base),
             preflight=None if base is None else Preflight(store, base),

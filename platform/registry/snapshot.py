@@ -13,11 +13,12 @@ from pathlib import Path
 from .artifacts import ArtifactStore
 from .base import ServedBase
 from .database import Database
-from .errors import AdapterUnavailable, InvalidName, UnknownAdapter
+from .errors import AdapterUnavailable, InvalidKey, InvalidName, UnknownAdapter
 from .generation import read_generation
 from .keys import ApiKey, KeyRing, Keys
 from .names import Reference, nearest_names, parse_reference
 from .tables import DEFAULT_TENANT
+from .tenants import Tenant, load_tenants
 from .views import Adapter, Version, load_adapters
 
 
@@ -54,12 +55,16 @@ class Snapshot:
     """None: nothing is served (command line), so nothing is checked against a base."""
     adapters: Mapping[str, Mapping[str, Adapter]] = field(repr=False)
     """tenant -> name -> adapter."""
+    tenants: Mapping[str, Tenant] = field(repr=False)
     keys: KeyRing
     store: ArtifactStore = field(repr=False)
 
     def authenticate(self, token: str) -> ApiKey:
         """The key that this token is; raises InvalidKey."""
-        return self.keys.authenticate(token)
+        key = self.keys.authenticate(token)
+        if self.tenants[key.tenant].disabled_at is not None:
+            raise InvalidKey(f"The tenant '{key.tenant}' of this API key is disabled. Ask who operates this server.")
+        return key
 
     def of_tenant(self, tenant: str = DEFAULT_TENANT) -> Sequence[Adapter]:
         """The tenant's adapters by name, disabled ones too."""
@@ -84,9 +89,10 @@ class Snapshot:
         return self._resolved(adapter, _select(adapter, reference))
 
     def desired(self) -> Sequence[DesiredAdapter]:
-        """Every adapter that some reference can reach, once per digest."""
+        """Every adapter that some reference can reach, once per digest. Nobody reaches those of a disabled tenant."""
         wanted: dict[str, bool] = {}
-        for adapter in (adapter for names in self.adapters.values() for adapter in names.values()):
+        served = [names for tenant, names in self.adapters.items() if self.tenants[tenant].disabled_at is None]
+        for adapter in (adapter for names in served for adapter in names.values()):
             latest = adapter.latest()
             for version in adapter.versions:
                 if not self._obstacle(adapter, version):
@@ -174,10 +180,11 @@ class Snapshots:
     def _load(self) -> Snapshot:
         with self._database.read() as session:
             generation, ring = read_generation(session), self._keys.load_ring(session)
+            tenants = {tenant.name: tenant for tenant in load_tenants(session)}
             adapters: dict[str, dict[str, Adapter]] = {}
             for adapter in load_adapters(session):
                 adapters.setdefault(adapter.tenant, {})[adapter.name] = adapter
-        return Snapshot(generation, self._base, adapters, ring, self._store)
+        return Snapshot(generation, self._base, adapters, tenants, ring, self._store)
 
 
 def _select(adapter: Adapter, reference: Reference) -> Version:

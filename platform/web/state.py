@@ -13,7 +13,6 @@ from loraplex.registry.base import ServedBase
 from loraplex.registry.credentials import Credentials, ensure_credentials
 from loraplex.registry.migrate import upgrade
 from loraplex.registry.registry import Registry
-from loraplex.registry.shared_secrets import SESSIONS, shared_secret
 
 from .certificates.certifier import Certifier, Certify
 from .certificates.served import ServedPath, promotion_rule
@@ -131,7 +130,7 @@ def open_state(
             wording, model.eos_token_ids, registry.tokenizers, settings.max_prompt_chars, settings.adapter_tokenizers
         ),
         credentials=credentials,
-        sessions=Sessions(registry.users, shared_secret(registry.database, SESSIONS), settings.session_hours),
+        sessions=Sessions(registry.users, registry.sessions, settings.session_hours),
         metrics=Metrics(settings.base_name),
         reconciler=Reconciler(door, registry.snapshots),
         served_path=served_path,

@@ -1,6 +1,6 @@
 """The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`)."""
 
-from .access import DEFAULT_TENANT, ApiKey, AuditRow, Secret, Tenant, User
+from .access import DEFAULT_TENANT, ApiKey, AuditRow, LoginSession, Secret, Tenant, User
 from .adapters import Adapter, AdapterVersion, Alias, Artifact, Generation, Tokenizer
 from .certificates import Certificate, GoldenPrompts
 from .table import Table, UtcDateTime, utc_now
@@ -16,6 +16,7 @@ __all__ = [
     "Certificate",
     "Generation",
     "GoldenPrompts",
+    "LoginSession",
     "Secret",
     "Table",
     "Tenant",

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from .table import Table, utc_now
@@ -17,6 +17,8 @@ class Tenant(Table):
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(63), unique=True)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    disabled_at: Mapped[datetime | None]
+    """Its keys and sessions open nothing and its adapters are not served; all rows stay."""
 
 
 class ApiKey(Table):
@@ -42,13 +44,31 @@ class ApiKey(Table):
 
 class User(Table):
     __tablename__ = "users"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(String(63), unique=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(63))
     role: Mapped[str] = mapped_column(String(31))
     password_hash: Mapped[str] = mapped_column(Text)
     password_changed_at: Mapped[datetime] = mapped_column(default=utc_now)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+    tenant: Mapped[Tenant] = relationship()
+
+
+class LoginSession(Table):
+    """A login that still holds. It goes with a logout, a new password, and its user."""
+
+    __tablename__ = "sessions"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the cookie, in hex: who reads the table cannot log in with it."""
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+    user: Mapped[User] = relationship()
 
 
 class Secret(Table):

@@ -12,6 +12,7 @@ from .residency import idle_words, next_out
 from .traffic import NONE, Traffic
 from .words import (
     ON_DISK,
+    OTHER,
     TONES,
     activity_words,
     engine_words,
@@ -26,9 +27,10 @@ KINDS: Final = 250
 """The block map says `FIRST_ADAPTER + place % KINDS` of the adapter at `place`."""
 
 
-def live_state(state: State, traffic: Traffic) -> dict[str, Any]:
+def live_state(state: State, traffic: Traffic, tenant: str) -> dict[str, Any]:
+    """As `tenant` may see it: adapters of others have no name."""
     status, info = state.engine.status, state.engine.info
-    names = _names_by_digest(state)
+    names = _names_by_digest(state, tenant)
     return {
         "engine": _engine(state, status),
         "traffic": traffic.figures(),
@@ -37,8 +39,8 @@ def live_state(state: State, traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def _names_by_digest(state: State) -> dict[str, str]:
-    adapters = state.registry.snapshots.current.of_tenant()
+def _names_by_digest(state: State, tenant: str) -> dict[str, str]:
+    adapters = state.registry.snapshots.current.of_tenant(tenant)
     return {version.digest: adapter.name for adapter in adapters for version in adapter.versions}
 
 
@@ -97,7 +99,7 @@ def _residency(status: EngineStatus | None, info: EngineInfo | None, names: Mapp
         "states": {
             adapter.digest: {"words": residency_words(adapter), "tone": TONES[adapter.state]}
             for adapter in status.adapters
-            if adapter.state != "registered" or adapter.tier != "disk"
+            if adapter.digest in names and (adapter.state != "registered" or adapter.tier != "disk")
         },
         "on_disk": on_disk,
         "tiles": [_tile(place, adapter, names) for place, adapter in resident],
@@ -136,4 +138,4 @@ def _next_out(resident: list[AdapterStatus], names: Mapping[str, str]) -> str:
 
 
 def _label(adapter: AdapterStatus, names: Mapping[str, str]) -> str:
-    return names.get(adapter.digest, adapter.digest[:12])
+    return names.get(adapter.digest, OTHER)

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.keys import INFERENCE, ApiKey
 
-from ..dependencies import CallerOf, StateOf
+from ..dependencies import CallerOf, StateOf, TenantOf
 from ..json_body import convert, read_json
 from .refusals import in_words
 
@@ -22,27 +22,27 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @router.get("/api/v1/keys")
-async def list_keys(state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    keys = await asyncio.to_thread(state.registry.keys.list, caller.tenant)
+async def list_keys(state: StateOf, tenant: TenantOf) -> dict[str, Any]:
+    keys = await asyncio.to_thread(state.registry.keys.list, tenant)
     return {"data": [_key_json(key) for key in keys]}
 
 
 @router.post("/api/v1/keys")
-async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Response:
+async def create_key(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
     """A new key; `token` is in this answer and nowhere else."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewKey)
     with in_words():
         created = await asyncio.to_thread(
-            state.registry.keys.create, fields.name, fields.scopes, actor=caller.actor, tenant=caller.tenant
+            state.registry.keys.create, fields.name, fields.scopes, actor=caller.actor_in(tenant), tenant=tenant
         )
     await state.reconciler.reconcile()
     return JSONResponse({"token": created.token, **_key_json(created.key)}, 201)
 
 
 @router.delete("/api/v1/keys/{prefix}", status_code=204)
-async def revoke_key(prefix: str, state: StateOf, caller: CallerOf) -> Response:
+async def revoke_key(prefix: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
     with in_words():
-        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
+        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor_in(tenant), tenant=tenant)
     await state.reconciler.reconcile()
     return Response(status_code=204)
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from . import adapters, certificates, engine, keys, lora_routes, uploads
+from . import adapters, certificates, engine, keys, lora_routes, tenants, uploads, users
 
 routers: tuple[APIRouter, ...] = (
     adapters.router,
@@ -11,4 +11,6 @@ routers: tuple[APIRouter, ...] = (
     lora_routes.router,
     engine.router,
     keys.router,
+    users.router,
+    tenants.router,
 )
