@@ -55,6 +55,16 @@ class StorageFull(RegistryError):
     code = "storage_full"
 
 
+class InvalidQuery(RegistryError):
+    """`field` is what of the query means nothing."""
+
+    code = "invalid_query"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class InvalidPrompts(RegistryError):
     code = "invalid_prompts"
 

@@ -18,6 +18,7 @@ from .sessions import Sessions
 from .snapshot import Snapshots
 from .tenants import Tenants
 from .tokenizers import Tokenizers
+from .usage import Usage
 from .users import Users
 
 
@@ -36,6 +37,7 @@ class Registry:
     keys: Keys
     users: Users
     sessions: Sessions
+    usage: Usage
     audit: AuditLog
     snapshots: Snapshots
     preflight: Preflight | None
@@ -65,6 +67,7 @@ class Registry:
             keys=keys,
             users=Users(database),
             sessions=Sessions(database),
+            usage=Usage(database),
             audit=AuditLog(database),
             snapshots=Snapshots(database, keys, store, base),
             preflight=None if base is None else Preflight(store, base),

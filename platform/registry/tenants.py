@@ -16,6 +16,7 @@ from .database import Database
 from .errors import NameTaken, RegistryError, UnknownTenant
 from .generation import bump_generation
 from .names import check_tenant_name, is_label
+from .quotas import OPEN, Quota, quota_of, set_quota
 from .tables import DEFAULT_TENANT, utc_now
 
 
@@ -27,6 +28,7 @@ class Tenant:
     name: str
     created_at: datetime
     disabled_at: datetime | None
+    quota: Quota
 
 
 class Tenants:
@@ -43,17 +45,27 @@ class Tenants:
         with self._database.read() as session:
             return _view(tenant_row(session, name))
 
-    def create(self, name: str, *, actor: str) -> Tenant:
-        """Raises InvalidName, NameTaken."""
+    def create(self, name: str, *, actor: str, quota: Quota = OPEN) -> Tenant:
+        """Raises InvalidName, NameTaken, RegistryError for a limit that is none."""
         check_tenant_name(name)
         with self._database.write() as session:
             bump_generation(session)
             if _find(session, name) is not None:
                 raise NameTaken(f"The tenant '{name}' exists already. Choose another name.")
             row = tables.Tenant(name=name)
+            limits = set_quota(row, quota)
             session.add(row)
             session.flush()
-            record(session, actor, "tenant.create", f"tenant:{name}", tenant_id=row.id)
+            record(session, actor, "tenant.create", f"tenant:{name}", tenant_id=row.id, **limits)
+            return _view(row)
+
+    def set_quota(self, name: str, quota: Quota, *, actor: str) -> Tenant:
+        """For all its keys and users together, instead of the old one. Raises UnknownTenant, RegistryError."""
+        with self._database.write() as session:
+            bump_generation(session)
+            row = tenant_row(session, name)
+            limits = set_quota(row, quota)
+            record(session, actor, "tenant.limit", f"tenant:{name}", tenant_id=row.id, **limits)
             return _view(row)
 
     def set_disabled(self, name: str, disabled: bool, *, actor: str) -> Tenant:
@@ -95,4 +107,4 @@ def _find(session: Session, name: str) -> tables.Tenant | None:
 
 
 def _view(row: tables.Tenant) -> Tenant:
-    return Tenant(row.id, row.name, row.created_at, row.disabled_at)
+    return Tenant(row.id, row.name, row.created_at, row.disabled_at, quota_of(row))

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs
@@ -10,8 +11,9 @@ from fastapi import FastAPI, Request
 from fastapi.routing import iter_route_contexts
 
 from loraplex.registry.errors import InvalidKey
+from loraplex.registry.quotas import OPEN, Quota
 
-from .errors import ApiError, forbidden, overloaded, unauthorized
+from .errors import ApiError, forbidden, not_found, overloaded, unauthorized
 from .permissions import (
     MONITORING,
     PUBLIC,
@@ -37,6 +39,10 @@ class Caller:
     actor: str
     permissions: frozenset[Permission]
     session: Session | None = None
+    only: frozenset[str] | None = None
+    """Names of the models that the key is for; None: all of the tenant."""
+    quota: Quota = OPEN
+    """Of the key; that of the tenant holds beside it."""
 
     def actor_in(self, tenant: str) -> str:
         """How audit rows of `tenant` name who asks, who may be the operator."""
@@ -65,6 +71,8 @@ async def guard(request: Request) -> None:
     caller = await _identify(request, state)
     if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
         raise _lacking(caller, needed)
+    if caller.only is not None and needed != Permission.INFERENCE:
+        _check_adapter(request, caller.only)
     request.state.caller = caller
 
 
@@ -110,7 +118,8 @@ def _by_key(header: str, state: State) -> Caller:
     except InvalidKey as error:
         raise unauthorized(str(error)) from None
     state.used_keys.note(key.prefix)
-    return Caller(key.tenant, f"key:{key.prefix}", permissions_of_key(key.scopes, key.tenant))
+    permissions = permissions_of_key(key.scopes, key.tenant)
+    return Caller(key.tenant, f"key:{key.prefix}", permissions, only=key.adapters, quota=key.quota)
 
 
 async def _by_session(request: Request, state: State) -> Caller:
@@ -122,6 +131,16 @@ async def _by_session(request: Request, state: State) -> Caller:
         await _check_csrf(request, session)
     permissions = permissions_of_user(session.role, session.tenant)
     return Caller(session.tenant, f"user:{session.user}", permissions, session)
+
+
+def _check_adapter(request: Request, only: Collection[str]) -> None:
+    """For a key of some adapters, the others do not exist, and there are no pages. Inference finds out by itself."""
+    if not request.scope["route"].path.startswith("/api/"):
+        raise forbidden("This key is for some adapters only and opens no pages.")
+    reference: str = request.path_params.get("name") or request.path_params.get("reference") or ""
+    name = reference.partition("@")[0]
+    if name and name not in only:
+        raise not_found(f"There is no adapter '{name}'.", "name", "adapter_not_found")
 
 
 def _lacking(caller: Caller, needed: str) -> ApiError:

@@ -42,10 +42,7 @@ OF_SCOPE: Final = {
 
 PUBLIC_ROUTES: Final = frozenset({"/health", "/ready", "/version", "/openapi.json", "/login"})
 INFERENCE_ROUTES: Final = frozenset(
-    {
-        *("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{name:path}"),
-        *("/tokenize", "/detokenize", "/playground"),
-    }
+    {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{name:path}", "/tokenize", "/detokenize"}
 )
 OPERATOR_ROUTES: Final = frozenset(
     {
@@ -59,8 +56,10 @@ READ_ROUTES: Final = frozenset(
         *("/api/v1/me", "/api/v1/me/password", "/api/v1/engine/certificate"),
     }
 )
-ADAPTER_ROUTES: Final = ("/api/v1/adapters", "/adapters", "/upload", "/cache")
+ADAPTER_ROUTES: Final = ("/api/v1/adapters", "/adapters", "/cache")
 """Prefixes: to look needs READ, to change ADAPTERS."""
+EDITOR_PAGES: Final = frozenset({"/upload", "/playground"})
+"""No key for inference alone opens a page."""
 
 
 def permissions_of_user(role: str, tenant: str) -> frozenset[Permission]:
@@ -87,8 +86,10 @@ def access_of(path: str, safe: bool) -> str:
         return Permission.OPERATE
     if path in READ_ROUTES:
         return Permission.READ
+    if path in EDITOR_PAGES:
+        return Permission.ADAPTERS
     if any(path == prefix or path.startswith(f"{prefix}/") for prefix in ADAPTER_ROUTES):
-        return Permission.READ if safe and path != "/upload" else Permission.ADAPTERS
+        return Permission.READ if safe else Permission.ADAPTERS
     return Permission.ADMIN
 
 

@@ -11,9 +11,11 @@ from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.base import ServedBase
 from loraplex.registry.credentials import Credentials, ensure_credentials
+from loraplex.registry.ledger import Ledger
 from loraplex.registry.migrate import upgrade
 from loraplex.registry.registry import Registry
 
+from .bookkeeping import Bookkeeper
 from .certificates.certifier import Certifier, Certify
 from .certificates.served import ServedPath, promotion_rule
 from .data_folder import prepare_data_folder
@@ -21,6 +23,7 @@ from .engine_door import EngineDoor
 from .limits import Slots
 from .metrics import Metrics
 from .name_locks import NameLocks
+from .quotas import Quotas
 from .reconcile import Reconciler
 from .sessions import Sessions
 from .settings import Settings
@@ -58,6 +61,8 @@ class State:
     reconciler: Reconciler
     served_path: ServedPath
     certifier: Certifier
+    quotas: Quotas
+    bookkeeper: Bookkeeper
     requests: Slots
     uploads: Slots
     used_keys: UsedKeys = field(default_factory=UsedKeys)
@@ -119,6 +124,10 @@ def open_state(
     credentials = ensure_credentials(
         registry, settings.data_dir / "credentials.json", settings.admin_password_text, settings.api_key_text
     )
+    ledger = Ledger(registry.database, settings.data_dir / "usage")
+    quotas = Quotas(ledger, registry.snapshots)
+    bookkeeper = Bookkeeper(ledger, registry.usage, quotas)
+    bookkeeper.begin()
     return State(
         settings=settings,
         registry=registry,
@@ -135,6 +144,8 @@ def open_state(
         reconciler=Reconciler(door, registry.snapshots),
         served_path=served_path,
         certifier=Certifier(registry, served_path, certify, settings.certificate_timeout),
+        quotas=quotas,
+        bookkeeper=bookkeeper,
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
     )

@@ -55,6 +55,8 @@ API = {
     "GET /api/v1/engine": OPERATE,
     "GET /api/v1/keys": ADMIN,
     "POST /api/v1/keys": ADMIN,
+    "GET /api/v1/keys/{prefix}": ADMIN,
+    "PATCH /api/v1/keys/{prefix}": ADMIN,
     "DELETE /api/v1/keys/{prefix}": ADMIN,
     "GET /api/v1/me": READ,
     "PUT /api/v1/me/password": READ,
@@ -84,7 +86,7 @@ PAGES = {
     "POST /adapters/{reference}/{action}": ADAPTERS,
     "GET /cache": READ,
     "POST /cache/{reference}/{action}": ADAPTERS,
-    "GET /playground": INFERENCE,
+    "GET /playground": ADAPTERS,
 }
 MATRIX = API | PAGES
 OTHERWISE_TESTED = {"GET /dashboard/live", "POST /login"}

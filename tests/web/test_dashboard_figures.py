@@ -18,7 +18,14 @@ from .fake_engine import FakeEngine
 
 
 def finished(at: float, **fields: Any) -> FinishedRequest:
-    plain = {"request_id": "r", "model": "m", "status": "stop", "first_token": 0.1, "duration": 1.0}
+    plain = {
+        "tenant": "default",
+        "request_id": "r",
+        "model": "m",
+        "status": "stop",
+        "first_token": 0.1,
+        "duration": 1.0,
+    }
     counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
     return FinishedRequest(**{"at": at, **plain, **counts, **fields})
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Integer, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from .table import Table, utc_now
@@ -11,7 +11,16 @@ from .table import Table, utc_now
 DEFAULT_TENANT = "default"
 
 
-class Tenant(Table):
+class Limited:
+    """Columns of who has a quota (`quotas.py`); null: no limit."""
+
+    requests_per_minute: Mapped[int | None] = mapped_column(BigInteger)
+    tokens_per_minute: Mapped[int | None] = mapped_column(BigInteger)
+    max_concurrent: Mapped[int | None] = mapped_column(BigInteger)
+    tokens_per_day: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class Tenant(Limited, Table):
     __tablename__ = "tenants"
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -21,7 +30,7 @@ class Tenant(Table):
     """Its keys and sessions open nothing and its adapters are not served; all rows stay."""
 
 
-class ApiKey(Table):
+class ApiKey(Limited, Table):
     __tablename__ = "api_keys"
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -32,6 +41,8 @@ class ApiKey(Table):
     """HMAC-SHA256 of the whole token under the key secret, in hex."""
     name: Mapped[str] = mapped_column(String(127))
     scopes: Mapped[list[str]]
+    adapters: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    """Names of the models it is for, the base's among them where it may use that; null: all of the tenant."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     created_by: Mapped[str] = mapped_column(String(127))
     last_used_at: Mapped[datetime | None]

@@ -83,7 +83,7 @@ async def unload_adapter(state: State, caller: Caller, order: UnloadOrder) -> No
         except (UnknownAdapter, InvalidName):
             raise _refusal(NOT_FOUND, f"The lora adapter '{name}' cannot be found.") from None
         await state.reconciler.reconcile()
-        state.metrics.forget(name)
+        state.metrics.forget(caller.tenant, name)
     if any(version.digest in state.reconciler.failures for version in adapter.versions):
         raise _refusal(FAILED, f"Failed to remove lora adapter '{name}' from the engine.")
 

@@ -7,6 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from loraplex.registry.quotas import OPEN, Quota
 from loraplex.registry.tenants import Tenant
 
 from ..dependencies import CallerOf, StateOf
@@ -18,10 +19,13 @@ router = APIRouter(tags=["Tenants"])
 
 class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
     name: str
+    limits: Quota = OPEN
 
 
 class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     disabled: bool | None = None
+    limits: Quota | None = None
+    """Of all its keys and users together; takes the place of the old ones as a whole."""
 
 
 @router.get("/api/v1/tenants")
@@ -36,7 +40,8 @@ async def create_tenant(request: Request, state: StateOf, caller: CallerOf) -> R
     """A new tenant, without users and keys: make them with ?tenant=NAME."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewTenant)
     with in_words():
-        tenant = await asyncio.to_thread(state.registry.tenants.create, fields.name, actor=caller.actor)
+        create = state.registry.tenants.create
+        tenant = await asyncio.to_thread(create, fields.name, actor=caller.actor, quota=fields.limits)
     await state.reconciler.reconcile()
     return JSONResponse(_tenant_json(tenant), 201)
 
@@ -49,12 +54,15 @@ async def get_tenant(tenant: str, state: StateOf) -> dict[str, Any]:
 
 @router.patch("/api/v1/tenants/{tenant}")
 async def change_tenant(tenant: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """Disable it, so that its keys and sessions open nothing and its adapters leave the engine, or enable it again."""
+    """Disable it, so that its keys and sessions open nothing and its adapters leave the engine, or enable it again;
+    other limits."""
     change = convert(await read_json(request, state.settings.body_timeout), TenantChange)
     tenants = state.registry.tenants
     with in_words():
         if change.disabled is not None:
             await asyncio.to_thread(tenants.set_disabled, tenant, change.disabled, actor=caller.actor)
+        if change.limits is not None:
+            await asyncio.to_thread(tenants.set_quota, tenant, change.limits, actor=caller.actor)
         found = await asyncio.to_thread(tenants.get, tenant)
     await state.reconciler.reconcile()
     return _tenant_json(found)
@@ -64,5 +72,6 @@ def _tenant_json(tenant: Tenant) -> dict[str, Any]:
     return {
         "name": tenant.name,
         "created_at": tenant.created_at.isoformat(),
+        "limits": msgspec.to_builtins(tenant.quota),
         "disabled_at": tenant.disabled_at and tenant.disabled_at.isoformat(),
     }
