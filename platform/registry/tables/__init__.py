@@ -1,7 +1,7 @@
 """The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`), what
 was used (`usage`)."""
 
-from .access import DEFAULT_TENANT, ApiKey, AuditRow, LoginSession, Secret, Tenant, User
+from .access import DEFAULT_TENANT, ApiKey, AuditHead, AuditRow, LoginSession, Secret, Tenant, User
 from .adapters import Adapter, AdapterVersion, Alias, Artifact, Generation, Tokenizer
 from .certificates import Certificate, GoldenPrompts
 from .table import Table, UtcDateTime, utc_now
@@ -14,6 +14,7 @@ __all__ = [
     "Alias",
     "ApiKey",
     "Artifact",
+    "AuditHead",
     "AuditRow",
     "Certificate",
     "Generation",

@@ -3,7 +3,17 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from .table import Table, utc_now
@@ -92,15 +102,31 @@ class Secret(Table):
 
 
 class AuditRow(Table):
-    """Who did what to what, written in the transaction that did it. Rows are only ever added."""
+    """Who did what to what, written in the transaction that did it. Rows are only ever added (`audit.py`)."""
 
     __tablename__ = "audit"
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer(), "sqlite"), primary_key=True)
+    """One more than that of the row before."""
     at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
     tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id"))
     actor: Mapped[str] = mapped_column(String(127))
-    """`user:<name>`, `key:<prefix>`, `cli` or `system`."""
+    """`user:<name>`, `key:<prefix>`, `cli` or `system`; who is of another tenant has its name in front."""
     action: Mapped[str] = mapped_column(String(63))
     subject: Mapped[str] = mapped_column(String(255))
     detail: Mapped[dict[str, Any]]
+    hash: Mapped[str] = mapped_column(String(64))
+    """SHA-256 over the hash of the row before and this row's content, in hex."""
+
+    tenant: Mapped[Tenant | None] = relationship()
+
+
+class AuditHead(Table):
+    """One row: the last of the audit log. Who adds one takes this first."""
+
+    __tablename__ = "audit_head"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    last_id: Mapped[int] = mapped_column(BigInteger)
+    hash: Mapped[str] = mapped_column(String(64))
