@@ -18,6 +18,7 @@ from .sessions import Sessions
 from .snapshot import Snapshots
 from .tenants import Tenants
 from .tokenizers import Tokenizers
+from .uploads import Uploads
 from .usage import Usage
 from .users import Users
 
@@ -31,6 +32,7 @@ class Registry:
     store: ArtifactStore
     adapters: Adapters
     tokenizers: Tokenizers
+    uploads: Uploads
     certificates: Certificates
     certificate_runs: CertificateRuns
     tenants: Tenants
@@ -61,6 +63,7 @@ class Registry:
             store=store,
             adapters=Adapters(database, store, None if base is None else base.name, rule),
             tokenizers=Tokenizers(database),
+            uploads=Uploads(database, store),
             certificates=Certificates(database),
             certificate_runs=CertificateRuns(database),
             tenants=Tenants(database),

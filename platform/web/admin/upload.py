@@ -12,7 +12,7 @@ from loraplex.registry.names import NAME_PATTERN, NAME_RULE
 from loraplex.registry.report import Report
 
 from ..api.refusals import in_words
-from ..auth import form_fields
+from ..auth import Caller, form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..registration import FIELDS, register_version
@@ -54,7 +54,7 @@ async def register(request: Request, name: str, state: StateOf, caller: CallerOf
     digests = {file: fields.get(field, "") for file, field in FIELDS.items() if file in needed or fields.get(field)}
     try:
         with in_words():
-            missing = await asyncio.to_thread(_missing, state, name, digests)
+            missing = await asyncio.to_thread(_missing, state, caller, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
             added, report = await register_version(state, caller, name, digests, chosen=False)
@@ -63,9 +63,10 @@ async def register(request: Request, name: str, state: StateOf, caller: CallerOf
     return _report(request, name, report, version=added.version.number, created=added.created)
 
 
-def _missing(state: State, name: str, digests: dict[str, str]) -> list[str]:
+def _missing(state: State, caller: Caller, name: str, digests: dict[str, str]) -> list[str]:
     state.registry.adapters.check_name(name)
-    return [file for file, digest in digests.items() if state.registry.store.find(digest) is None]
+    find = state.registry.uploads.find
+    return [file for file, digest in digests.items() if find(digest, caller.tenant) is None]
 
 
 def _report_of(error: ApiError) -> Report:

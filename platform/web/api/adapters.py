@@ -73,7 +73,7 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
     digests = {file: getattr(fields, field) for file, field in FIELDS.items() if getattr(fields, field) is not None}
     for file, digest in digests.items():
         with in_words(FIELDS[file]):
-            await asyncio.to_thread(uploaded_file, state, digest)
+            await asyncio.to_thread(uploaded_file, state, caller, digest)
     with in_words():
         added, report = await register_version(state, caller, name, digests, chosen=True)
     version = version_json(added.version, residency(state), state.reconciler.failures)

@@ -64,6 +64,8 @@ async def load_adapter(state: State, caller: Caller, order: LoadOrder) -> None:
             _check_name(state, caller, order)
             files = await asyncio.to_thread(fetch_adapter, order.lora_path, state.settings, state.registry.store)
             digests = {file: blob.sha256 for file, blob in files.items()}
+            for digest in digests.values():
+                await asyncio.to_thread(state.registry.uploads.note, digest, caller.tenant)
             added, _ = await register_version(state, caller, order.lora_name, digests, chosen=False)
             await _bring_into_memory(state, caller, added)
             if order.pinned:

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, IncomingFile, check_sha256
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
-from ..dependencies import StateOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError, invalid, not_found
 from ..sources.fetch import MAX_CONFIG_BYTES
 from ..state import State
@@ -23,18 +23,20 @@ router = APIRouter(tags=["Adapters"])
 
 
 @router.put("/api/v1/adapters/{name}/files/{filename}", status_code=201)
-async def put_file(name: str, filename: str, request: Request, state: StateOf) -> dict[str, Any]:
-    """Receive one file. It becomes part of an adapter when a version is made of it."""
+async def put_file(name: str, filename: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Receive one file. It becomes part of an adapter when a version is made of it. Bytes that this tenant has sent
+    before need not come again."""
     limit = _limit(filename, state)
     size, sha256 = _declared(request)
     with in_words(), state.uploads.hold():
         state.registry.adapters.check_name(name)
         check_sha256(sha256)
-        known = await asyncio.to_thread(state.registry.store.find, sha256)
+        known = await asyncio.to_thread(state.registry.uploads.find, sha256, caller.tenant)
         if known is not None and known.size == size:
             return _receipt(filename, known, already_here=True)
         incoming = await asyncio.to_thread(state.registry.store.receive, size, sha256, limit)
         blob = await _receive(incoming, request, state.settings.upload_timeout)
+        await asyncio.to_thread(state.registry.uploads.note, sha256, caller.tenant)
     return _receipt(filename, blob, already_here=False)
 
 
