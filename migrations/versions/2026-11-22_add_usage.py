@@ -26,6 +26,7 @@ def upgrade() -> None:
         ),
         sa.UniqueConstraint("tenant_id", "day", "hour", "actor", "adapter_digest", "adapter_name"),
     )
+    op.create_index("ix_usage_day", "usage", ["day"])
     op.create_table(
         "usage_writers",
         sa.Column("id", sa.String(32), primary_key=True),

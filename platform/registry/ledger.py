@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from .database import Database
 from .tables import OpenRequest, Tenant, UsageRow, UsageWriter, utc_now
-from .writers import WriterLock, is_gone
+from .writers import WriterLock, is_gone, sweep_locks
 
 COUNTS: Final = (
     *("requests", "errors", "unknown", "prompt_tokens", "cached_tokens", "completion_tokens"),
@@ -132,6 +132,7 @@ class Ledger:
         """Book the open requests of processes that are gone as unknown; how many there were."""
         with self._database.read() as session:
             writers = session.scalars(select(UsageWriter)).all()
+        sweep_locks(self._folder, [self.writer, *(one.id for one in writers)])
         gone = [one.id for one in writers if one.id != self.writer and is_gone(self._folder, one, self._clock())]
         return sum(self._settle_writer(writer) for writer in gone)
 

@@ -2,6 +2,9 @@
 
 import fcntl
 import os
+import time
+from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -29,19 +32,36 @@ class WriterLock:
 
 
 def is_gone(folder: Path, writer: UsageWriter, now: datetime) -> bool:
+    """Whether nobody writes under this name any more; its lock goes with it."""
     path = _path(folder, writer.id)
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        if _held(path):
+            return False
     except FileNotFoundError:
         return now - writer.beat_at > SILENCE
+    path.unlink(missing_ok=True)
+    return True
+
+
+def sweep_locks(folder: Path, known: Collection[str]) -> None:
+    """Remove what processes left that died before they had written anything."""
+    oldest = time.time() - SILENCE.total_seconds()
+    for path in folder.glob("*.lock"):
+        with suppress(FileNotFoundError):
+            if path.stem not in known and path.stat().st_mtime < oldest and not _held(path):
+                path.unlink()
+
+
+def _held(path: Path) -> bool:
+    """Raises FileNotFoundError."""
+    descriptor = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        return True
     finally:
         os.close(descriptor)
-    path.unlink(missing_ok=True)
-    return True
+    return False
 
 
 def _path(folder: Path, writer: str) -> Path:

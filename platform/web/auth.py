@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, Request
 from fastapi.routing import iter_route_contexts
 
+from loraplex.registry.database import AWAY
 from loraplex.registry.errors import InvalidKey
 from loraplex.registry.quotas import OPEN, Quota
 
@@ -123,7 +124,10 @@ def _by_key(header: str, state: State) -> Caller:
 
 
 async def _by_session(request: Request, state: State) -> Caller:
-    session = await asyncio.to_thread(state.sessions.read, request.cookies[COOKIE])
+    try:
+        session = await asyncio.to_thread(state.sessions.read, request.cookies[COOKIE])
+    except AWAY:
+        raise overloaded("Logins cannot be checked: the database is away. Try again in a moment.", 5) from None
     if session is None:
         raise unauthorized("The session has ended. Log in again.")
     if request.method not in SAFE_METHODS:

@@ -53,7 +53,7 @@ OPERATOR_ROUTES: Final = frozenset(
 READ_ROUTES: Final = frozenset(
     {
         *("/", "/logout", "/dashboard/live", "/dashboard/state"),
-        *("/api/v1/me", "/api/v1/me/password", "/api/v1/engine/certificate"),
+        *("/api/v1/me", "/api/v1/me/password", "/api/v1/engine/certificate", "/api/v1/usage"),
     }
 )
 ADAPTER_ROUTES: Final = ("/api/v1/adapters", "/adapters", "/cache")

@@ -20,7 +20,7 @@ class UsageRow(Table):
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer(), "sqlite"), primary_key=True)
     tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id"))
-    day: Mapped[str] = mapped_column(String(10))
+    day: Mapped[str] = mapped_column(String(10), index=True)
     """In UTC, as 2026-11-22, so that a range of days is a range of strings."""
     hour: Mapped[int]
     actor: Mapped[str] = mapped_column(String(ACTOR_LENGTH))

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from . import adapters, certificates, engine, keys, lora_routes, tenants, uploads, users
+from . import adapters, audit, certificates, engine, keys, lora_routes, tenants, uploads, usage, users
 
 routers: tuple[APIRouter, ...] = (
     adapters.router,
@@ -13,4 +13,6 @@ routers: tuple[APIRouter, ...] = (
     keys.router,
     users.router,
     tenants.router,
+    usage.router,
+    audit.router,
 )

@@ -32,7 +32,7 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
 async def list_tenants(state: StateOf) -> dict[str, Any]:
     """All tenants, disabled ones too."""
     tenants = await asyncio.to_thread(state.registry.tenants.list)
-    return {"data": [_tenant_json(tenant) for tenant in tenants]}
+    return {"data": [tenant_json(tenant) for tenant in tenants]}
 
 
 @router.post("/api/v1/tenants")
@@ -43,13 +43,13 @@ async def create_tenant(request: Request, state: StateOf, caller: CallerOf) -> R
         create = state.registry.tenants.create
         tenant = await asyncio.to_thread(create, fields.name, actor=caller.actor, quota=fields.limits)
     await state.reconciler.reconcile()
-    return JSONResponse(_tenant_json(tenant), 201)
+    return JSONResponse(tenant_json(tenant), 201)
 
 
 @router.get("/api/v1/tenants/{tenant}")
 async def get_tenant(tenant: str, state: StateOf) -> dict[str, Any]:
     with in_words():
-        return _tenant_json(await asyncio.to_thread(state.registry.tenants.get, tenant))
+        return tenant_json(await asyncio.to_thread(state.registry.tenants.get, tenant))
 
 
 @router.patch("/api/v1/tenants/{tenant}")
@@ -65,10 +65,10 @@ async def change_tenant(tenant: str, request: Request, state: StateOf, caller: C
             await asyncio.to_thread(tenants.set_quota, tenant, change.limits, actor=caller.actor)
         found = await asyncio.to_thread(tenants.get, tenant)
     await state.reconciler.reconcile()
-    return _tenant_json(found)
+    return tenant_json(found)
 
 
-def _tenant_json(tenant: Tenant) -> dict[str, Any]:
+def tenant_json(tenant: Tenant) -> dict[str, Any]:
     return {
         "name": tenant.name,
         "created_at": tenant.created_at.isoformat(),

@@ -58,7 +58,7 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
 @router.get("/api/v1/users")
 async def list_users(state: StateOf, tenant: TenantOf) -> dict[str, Any]:
     users = await asyncio.to_thread(state.registry.users.list, tenant)
-    return {"data": [_user_json(user) for user in users]}
+    return {"data": [user_json(user) for user in users]}
 
 
 @router.post("/api/v1/users")
@@ -67,7 +67,7 @@ async def create_user(request: Request, state: StateOf, caller: CallerOf, tenant
     new, by = (fields.name, fields.password, fields.role), {"actor": caller.actor_in(tenant), "tenant": tenant}
     with in_words():
         user = await asyncio.to_thread(state.registry.users.create, *new, **by)
-    return JSONResponse(_user_json(user), 201)
+    return JSONResponse(user_json(user), 201)
 
 
 @router.patch("/api/v1/users/{user}")
@@ -83,7 +83,7 @@ async def change_user(
             found = await asyncio.to_thread(users.set_role, user, change.role, **by)
         if change.password is not None:
             found = await asyncio.to_thread(users.set_password, user, change.password, **by)
-    return _user_json(found)
+    return user_json(found)
 
 
 @router.delete("/api/v1/users/{user}", status_code=204)
@@ -94,7 +94,7 @@ async def remove_user(user: str, state: StateOf, caller: CallerOf, tenant: Tenan
     return Response(status_code=204)
 
 
-def _user_json(user: User) -> dict[str, Any]:
+def user_json(user: User) -> dict[str, Any]:
     return {
         "name": user.name,
         "role": user.role,
