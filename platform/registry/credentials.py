@@ -13,8 +13,9 @@ import msgspec
 from .artifacts import sync_folder
 from .audit import SYSTEM
 from .errors import InvalidKey
-from .keys import INFERENCE, check_token, new_token
+from .keys import INFERENCE
 from .registry import Registry
+from .tokens import check_token, new_token
 from .users import check_password
 
 ADMIN_USER = "admin"

@@ -61,6 +61,16 @@ class StorageFull(RegistryError):
     code = "storage_full"
 
 
+class InvalidQuery(RegistryError):
+    """`field` is what of the query means nothing."""
+
+    code = "invalid_query"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class InvalidPrompts(RegistryError):
     code = "invalid_prompts"
 
@@ -75,6 +85,24 @@ class CertificatesWaiting(RegistryError):
     """The tenant has as many certificates waiting as it may."""
 
     code = "certificates_waiting"
+
+
+class UnknownTenant(RegistryError):
+    code = "tenant_not_found"
+
+
+class UnknownUser(RegistryError):
+    code = "user_not_found"
+
+
+class NameTaken(RegistryError):
+    code = "name_taken"
+
+
+class LastAdmin(RegistryError):
+    """A tenant that has users keeps one who may manage them."""
+
+    code = "last_admin"
 
 
 class InvalidKey(RegistryError):

@@ -1,12 +1,11 @@
 """API keys: `lp-<prefix>_<secret>`, shown once, stored as an HMAC and found by the prefix."""
 
-import hashlib
 import hmac
 import re
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, selectinload
@@ -14,20 +13,21 @@ from sqlalchemy.orm import Session, selectinload
 from . import tables
 from .audit import record
 from .database import Database
-from .errors import InvalidKey, RegistryError, WeakSecret
+from .errors import InvalidKey, RegistryError
 from .generation import bump_generation
 from .names import check_label
+from .quotas import OPEN, Quota, quota_of, set_quota
 from .shared_secrets import API_KEYS, shared_secret
 from .tables import DEFAULT_TENANT, utc_now
 from .tenants import tenant_id
+from .tokens import check_token, new_token, token_hash, token_prefix
 
 INFERENCE, ADAPTERS, ADMIN = "inference", "adapters", "admin"
 SCOPES = (INFERENCE, ADAPTERS, ADMIN)
 """inference: use models; adapters: upload and manage them; admin: everything, keys included."""
 
-MIN_TOKEN_LENGTH = 12
 _PREFIX = re.compile(r"[0-9a-fx]{12}")
-_TOKEN = re.compile(r"lp-([0-9a-f]{12})_[\w-]+", re.ASCII)
+MAX_ADAPTERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,9 @@ class ApiKey:
     last_used_at: datetime | None
     expires_at: datetime | None
     revoked_at: datetime | None
+    adapters: frozenset[str] | None
+    """Names of the models it is for; None: all of its tenant."""
+    quota: Quota
 
     def allows(self, scope: str) -> bool:
         return scope in self.scopes or ADMIN in self.scopes
@@ -87,10 +90,13 @@ class Keys:
         tenant: str = DEFAULT_TENANT,
         expires_at: datetime | None = None,
         token: str | None = None,
+        adapters: Iterable[str] | None = None,
+        quota: Quota = OPEN,
     ) -> CreatedKey:
-        """A new key; `token` is for keys chosen by the operator. Raises RegistryError for unknown scopes,
-        InvalidKey for a token that was used before."""
+        """A new key; `token` is for keys chosen by the operator, `adapters` as ApiKey has it. Raises RegistryError for
+        unknown scopes, wrong limits and adapters, InvalidKey for a token that was used before."""
         granted = _check_scopes(scopes)
+        names = None if adapters is None else _check_adapters(adapters, granted)
         token = new_token() if token is None else check_token(token)
         with self._database.write() as session:
             bump_generation(session)
@@ -101,14 +107,14 @@ class Keys:
                 hash=token_hash(self._secret, token),
                 name=check_label(name),
                 scopes=granted,
+                adapters=names,
                 created_by=actor,
                 expires_at=expires_at,
             )
+            limits = set_quota(row, quota)
             session.add(row)
-            record(
-                session, actor, "key.create", f"key:{row.prefix}", tenant_id=row.tenant_id, name=name, scopes=granted
-            )
             session.flush()
+            _record(session, actor, "key.create", row, scopes=granted, adapters=names, **limits)
             return CreatedKey(token, _view(row))
 
     def revoke(self, prefix: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> ApiKey:
@@ -118,8 +124,33 @@ class Keys:
             row = _find(session, prefix, tenant)
             if row.revoked_at is None:
                 row.revoked_at, row.revoked_by = utc_now(), actor
-                record(session, actor, "key.revoke", f"key:{prefix}", tenant_id=row.tenant_id, name=row.name)
+                _record(session, actor, "key.revoke", row)
             return _view(row)
+
+    def change(
+        self,
+        prefix: str,
+        *,
+        actor: str,
+        tenant: str = DEFAULT_TENANT,
+        quota: Quota | None = None,
+        adapters: Iterable[str] | None = None,
+    ) -> ApiKey:
+        """Other limits or adapters instead of the old ones; None: as they are. Raises InvalidKey, RegistryError."""
+        with self._database.write() as session:
+            bump_generation(session)
+            row = _find(session, prefix, tenant)
+            if adapters is not None:
+                row.adapters = _check_adapters(adapters, row.scopes)
+                _record(session, actor, "key.adapters", row, adapters=row.adapters)
+            if quota is not None:
+                _record(session, actor, "key.limit", row, **set_quota(row, quota))
+            return _view(row)
+
+    def get(self, prefix: str, tenant: str = DEFAULT_TENANT) -> ApiKey:
+        """Raises InvalidKey if the tenant has no such key."""
+        with self._database.read() as session:
+            return _view(_find(session, prefix, tenant))
 
     def list(self, tenant: str = DEFAULT_TENANT) -> Sequence[ApiKey]:
         """All keys of a tenant, revoked ones too, newest first."""
@@ -141,30 +172,6 @@ class Keys:
         return KeyRing(self._secret, {row.prefix: (_view(row), row.hash) for row in session.scalars(query)})
 
 
-def new_token() -> str:
-    return f"lp-{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
-
-
-def check_token(token: str) -> str:
-    """A token chosen by the operator; raises WeakSecret unless it is long enough and fits into a header."""
-    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
-        raise WeakSecret(
-            f"The API key must have at least {MIN_TOKEN_LENGTH} ASCII characters and no space. "
-            "Choose a longer one, for example with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
-        )
-    return token
-
-
-def token_prefix(token: str) -> str:
-    """The public part. A token chosen by the operator has none: a short hash stands in."""
-    match = _TOKEN.fullmatch(token)
-    return match[1] if match else "x" + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:11]
-
-
-def token_hash(secret: bytes, token: str) -> str:
-    return hmac.digest(secret, token.encode("utf-8", "surrogatepass"), "sha256").hex()
-
-
 def _usable(key: ApiKey) -> ApiKey:
     if key.expires_at is not None and key.expires_at <= utc_now():
         raise InvalidKey(
@@ -178,6 +185,16 @@ def _check_scopes(scopes: Iterable[str]) -> list[str]:
     if not granted or not set(granted) <= set(SCOPES):
         raise RegistryError(f"A key needs one or more of the scopes {', '.join(SCOPES)}; got {granted}.")
     return granted
+
+
+def _check_adapters(names: Iterable[str], scopes: Iterable[str]) -> list[str]:
+    """Adapters need not exist yet."""
+    checked = sorted({check_label(name) for name in names})
+    if not 1 <= len(checked) <= MAX_ADAPTERS:
+        raise RegistryError(f"A key is for 1 to {MAX_ADAPTERS} adapters, or for all: then name none.")
+    if ADMIN in scopes:
+        raise RegistryError(f"A key with the scope {ADMIN} may do everything; name no adapters, or give other scopes.")
+    return checked
 
 
 def _check_unused(session: Session, token: str) -> None:
@@ -209,4 +226,10 @@ def _view(row: tables.ApiKey) -> ApiKey:
         last_used_at=row.last_used_at,
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
+        adapters=None if row.adapters is None else frozenset(row.adapters),
+        quota=quota_of(row),
     )
+
+
+def _record(session: Session, actor: str, action: str, row: tables.ApiKey, **detail: object) -> None:
+    record(session, actor, action, f"key:{row.prefix}", tenant_id=row.tenant_id, name=row.name, **detail)

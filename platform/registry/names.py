@@ -19,7 +19,9 @@ MAX_LABEL = 100
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,62}"
 NAME_RULE = "use 1 to 63 characters from a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
+USER_RULE = "use 1 to 63 characters from a-z, 0-9, '.', '_', '+', '@' and '-', beginning with a letter or digit"
 _NAME = re.compile(NAME_PATTERN)
+_USER = re.compile(r"[a-z0-9][a-z0-9._+@-]{0,62}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,62}")
 
 
@@ -38,6 +40,18 @@ def check_adapter_name(name: str) -> None:
     """Raise InvalidName unless `name` may name an adapter."""
     if not _NAME.fullmatch(name):
         raise InvalidName(f"{_shown(name)} cannot name an adapter: {NAME_RULE}{_lower_case_hint(name)}.")
+
+
+def check_tenant_name(name: str) -> None:
+    """Raise InvalidName unless `name` may name a tenant."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(f"{_shown(name)} cannot name a tenant: {NAME_RULE}{_lower_case_hint(name)}.")
+
+
+def check_user_name(name: str) -> None:
+    """Raise InvalidName unless `name` may name a user."""
+    if not _USER.fullmatch(name):
+        raise InvalidName(f"{_shown(name)} cannot name a user: {USER_RULE}{_lower_case_hint(name)}.")
 
 
 def check_alias(alias: str) -> None:

@@ -14,8 +14,12 @@ from .database import Database
 from .keys import Keys
 from .preflight import Preflight
 from .promotion import PromotionRule
+from .sessions import Sessions
 from .snapshot import Snapshots
+from .tenants import Tenants
 from .tokenizers import Tokenizers
+from .uploads import Uploads
+from .usage import Usage
 from .users import Users
 
 
@@ -28,10 +32,14 @@ class Registry:
     store: ArtifactStore
     adapters: Adapters
     tokenizers: Tokenizers
+    uploads: Uploads
     certificates: Certificates
     certificate_runs: CertificateRuns
+    tenants: Tenants
     keys: Keys
     users: Users
+    sessions: Sessions
+    usage: Usage
     audit: AuditLog
     snapshots: Snapshots
     preflight: Preflight | None
@@ -55,10 +63,14 @@ class Registry:
             store=store,
             adapters=Adapters(database, store, None if base is None else base.name, rule),
             tokenizers=Tokenizers(database),
+            uploads=Uploads(database, store),
             certificates=Certificates(database),
             certificate_runs=CertificateRuns(database),
+            tenants=Tenants(database),
             keys=keys,
             users=Users(database),
+            sessions=Sessions(database),
+            usage=Usage(database),
             audit=AuditLog(database),
             snapshots=Snapshots(database, keys, store, base),
             preflight=None if base is None else Preflight(store, base),

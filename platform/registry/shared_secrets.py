@@ -8,8 +8,6 @@ from .tables import Secret
 
 API_KEYS = "api_keys"
 """Key of the HMAC under which API keys are stored."""
-SESSIONS = "sessions"
-"""Signs the dashboard's cookies."""
 
 
 def shared_secret(database: Database, name: str) -> bytes:

@@ -5,7 +5,7 @@ A snapshot never changes; a newer generation is a new one. Requests read `Snapsh
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +13,16 @@ from pathlib import Path
 from .artifacts import ArtifactStore
 from .base import ServedBase
 from .database import Database
-from .errors import AdapterUnavailable, InvalidName, UnknownAdapter
+from .errors import AdapterUnavailable, InvalidKey, InvalidName, UnknownAdapter
 from .generation import read_generation
 from .keys import ApiKey, KeyRing, Keys
 from .names import Reference, nearest_names, parse_reference
 from .tables import DEFAULT_TENANT
+from .tenants import Tenant, load_tenants
 from .views import Adapter, Version, load_adapters
+
+Only = Collection[str] | None
+"""Names of models that a key is for; None: all of its tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,39 +58,45 @@ class Snapshot:
     """None: nothing is served (command line), so nothing is checked against a base."""
     adapters: Mapping[str, Mapping[str, Adapter]] = field(repr=False)
     """tenant -> name -> adapter."""
+    tenants: Mapping[str, Tenant] = field(repr=False)
     keys: KeyRing
     store: ArtifactStore = field(repr=False)
 
     def authenticate(self, token: str) -> ApiKey:
         """The key that this token is; raises InvalidKey."""
-        return self.keys.authenticate(token)
+        key = self.keys.authenticate(token)
+        if self.tenants[key.tenant].disabled_at is not None:
+            raise InvalidKey(f"The tenant '{key.tenant}' of this API key is disabled. Ask who operates this server.")
+        return key
 
-    def of_tenant(self, tenant: str = DEFAULT_TENANT) -> Sequence[Adapter]:
+    def of_tenant(self, tenant: str = DEFAULT_TENANT, only: Only = None) -> Sequence[Adapter]:
         """The tenant's adapters by name, disabled ones too."""
-        return list(self.adapters.get(tenant, {}).values())
+        found = self.adapters.get(tenant, {}).values()
+        return [adapter for adapter in found if only is None or adapter.name in only]
 
-    def servable(self, tenant: str = DEFAULT_TENANT) -> Sequence[tuple[Adapter, Version]]:
+    def servable(self, tenant: str = DEFAULT_TENANT, only: Only = None) -> Sequence[tuple[Adapter, Version]]:
         """Each adapter that its bare name can be used for now, with the version that the name means."""
-        pairs = ((adapter, adapter.latest()) for adapter in self.of_tenant(tenant))
+        pairs = ((adapter, adapter.latest()) for adapter in self.of_tenant(tenant, only))
         return [(adapter, version) for adapter, version in pairs if version and not self._obstacle(adapter, version)]
 
-    def resolve(self, model: str, tenant: str = DEFAULT_TENANT) -> ResolvedAdapter | None:
+    def resolve(self, model: str, tenant: str = DEFAULT_TENANT, only: Only = None) -> ResolvedAdapter | None:
         """`name`, `name@3`, `name@alias`, each also as `base:name`; None means the base model itself.
 
-        Raises UnknownAdapter with the nearest names, or AdapterUnavailable.
+        Raises UnknownAdapter with the nearest names, or AdapterUnavailable. What is not among `only` is unknown.
         """
-        if self.base is not None and model == self.base.name:
+        if self.base is not None and model == self.base.name and (only is None or model in only):
             return None
-        reference = self._parse(model, tenant)
+        reference = self._parse(model, tenant, only)
         adapter = self.adapters.get(tenant, {}).get(reference.name)
-        if adapter is None:
-            raise self._unknown(model, reference.name, tenant)
+        if adapter is None or (only is not None and adapter.name not in only):
+            raise self._unknown(model, reference.name, tenant, only)
         return self._resolved(adapter, _select(adapter, reference))
 
     def desired(self) -> Sequence[DesiredAdapter]:
-        """Every adapter that some reference can reach, once per digest."""
+        """Every adapter that some reference can reach, once per digest. Nobody reaches those of a disabled tenant."""
         wanted: dict[str, bool] = {}
-        for adapter in (adapter for names in self.adapters.values() for adapter in names.values()):
+        served = [names for tenant, names in self.adapters.items() if self.tenants[tenant].disabled_at is None]
+        for adapter in (adapter for names in served for adapter in names.values()):
             latest = adapter.latest()
             for version in adapter.versions:
                 if not self._obstacle(adapter, version):
@@ -94,14 +104,14 @@ class Snapshot:
                     wanted[version.digest] = wanted.get(version.digest, False) or pinned
         return [DesiredAdapter(digest, self.store.folder(digest), pinned) for digest, pinned in wanted.items()]
 
-    def _parse(self, model: str, tenant: str) -> Reference:
+    def _parse(self, model: str, tenant: str, only: Only) -> Reference:
         base, _, reference = model.rpartition(":")
         if base and (self.base is None or base != self.base.name):
-            raise self._unknown(model, reference, tenant)
+            raise self._unknown(model, reference, tenant, only)
         try:
             return parse_reference(reference)
         except InvalidName:
-            raise self._unknown(model, reference, tenant) from None
+            raise self._unknown(model, reference, tenant, only) from None
 
     def _resolved(self, adapter: Adapter, version: Version) -> ResolvedAdapter:
         obstacle = self._obstacle(adapter, version)
@@ -132,9 +142,9 @@ class Snapshot:
             )
         return None
 
-    def _unknown(self, model: str, name: str, tenant: str) -> UnknownAdapter:
-        names = list(self.adapters.get(tenant, {}))
-        nearest = nearest_names(name, [self.base.name, *names] if self.base else names)
+    def _unknown(self, model: str, name: str, tenant: str, only: Only) -> UnknownAdapter:
+        names = [*([self.base.name] if self.base else ()), *self.adapters.get(tenant, {})]
+        nearest = nearest_names(name, [known for known in names if only is None or known in only])
         hint = f" Did you mean {' or '.join(f'`{near}`' for near in nearest)}?" if nearest else ""
         return UnknownAdapter(f"The model `{_printable(model)}` does not exist.{hint}", nearest)
 
@@ -174,10 +184,11 @@ class Snapshots:
     def _load(self) -> Snapshot:
         with self._database.read() as session:
             generation, ring = read_generation(session), self._keys.load_ring(session)
+            tenants = {tenant.name: tenant for tenant in load_tenants(session)}
             adapters: dict[str, dict[str, Adapter]] = {}
             for adapter in load_adapters(session):
                 adapters.setdefault(adapter.tenant, {})[adapter.name] = adapter
-        return Snapshot(generation, self._base, adapters, ring, self._store)
+        return Snapshot(generation, self._base, adapters, tenants, ring, self._store)
 
 
 def _select(adapter: Adapter, reference: Reference) -> Version:

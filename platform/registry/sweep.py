@@ -20,6 +20,7 @@ from .audit import SYSTEM, record
 from .database import Database
 from .generation import bump_generation, hold_changes
 from .tables import utc_now
+from .uploads import forget_uploads
 
 GRACE = timedelta(hours=1)
 
@@ -45,6 +46,7 @@ def sweep(database: Database, store: ArtifactStore, grace: timedelta = GRACE) ->
         wanted = _wanted(session, grace)
         broken, healed = _mark(session, store, wanted)
         orphans = _delete_orphans(store, wanted, oldest)
+        forget_uploads(session, store, grace)
     return SweepReport(len(leftovers), orphans, tuple(broken), tuple(healed))
 
 

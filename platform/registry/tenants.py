@@ -1,15 +1,110 @@
-"""Whose rows are whose. One tenant, `default`, exists from the start."""
+"""Whose rows are whose. One tenant, `default`, exists from the start: its admins operate the server.
+
+A tenant is never deleted and its name never used again, so that neither caches nor the books confuse two of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from .errors import RegistryError
-from .tables import Tenant
+from . import tables
+from .audit import record
+from .database import Database
+from .errors import NameTaken, RegistryError, UnknownTenant
+from .generation import bump_generation
+from .names import check_tenant_name, is_label
+from .quotas import OPEN, Quota, quota_of, set_quota
+from .tables import DEFAULT_TENANT, utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """`disabled_at`: since when its keys, sessions and adapters are refused; None while they are not."""
+
+    id: int
+    name: str
+    created_at: datetime
+    disabled_at: datetime | None
+    quota: Quota
+
+
+class Tenants:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def list(self) -> Sequence[Tenant]:
+        """All of them by name, disabled ones too."""
+        with self._database.read() as session:
+            return load_tenants(session)
+
+    def get(self, name: str) -> Tenant:
+        """Raises UnknownTenant."""
+        with self._database.read() as session:
+            return _view(tenant_row(session, name))
+
+    def create(self, name: str, *, actor: str, quota: Quota = OPEN) -> Tenant:
+        """Raises InvalidName, NameTaken, RegistryError for a limit that is none."""
+        check_tenant_name(name)
+        with self._database.write() as session:
+            bump_generation(session)
+            if _find(session, name) is not None:
+                raise NameTaken(f"The tenant '{name}' exists already. Choose another name.")
+            row = tables.Tenant(name=name)
+            limits = set_quota(row, quota)
+            session.add(row)
+            session.flush()
+            record(session, actor, "tenant.create", f"tenant:{name}", tenant_id=row.id, **limits)
+            return _view(row)
+
+    def set_quota(self, name: str, quota: Quota, *, actor: str) -> Tenant:
+        """For all its keys and users together, instead of the old one. Raises UnknownTenant, RegistryError."""
+        with self._database.write() as session:
+            bump_generation(session)
+            row = tenant_row(session, name)
+            limits = set_quota(row, quota)
+            record(session, actor, "tenant.limit", f"tenant:{name}", tenant_id=row.id, **limits)
+            return _view(row)
+
+    def set_disabled(self, name: str, disabled: bool, *, actor: str) -> Tenant:
+        """From the next refresh on nothing of it is let in or served; running requests end well. Raises UnknownTenant,
+        RegistryError for the operator's own."""
+        if disabled and name == DEFAULT_TENANT:
+            raise RegistryError(f"The tenant '{DEFAULT_TENANT}' operates this server and cannot be disabled.")
+        with self._database.write() as session:
+            bump_generation(session)
+            row = tenant_row(session, name)
+            if bool(row.disabled_at) != disabled:
+                row.disabled_at = utc_now() if disabled else None
+                action = "tenant.disable" if disabled else "tenant.enable"
+                record(session, actor, action, f"tenant:{name}", tenant_id=row.id)
+            return _view(row)
+
+
+def load_tenants(session: Session) -> Sequence[Tenant]:
+    """All of them by name."""
+    return [_view(row) for row in session.scalars(select(tables.Tenant).order_by(tables.Tenant.name))]
+
+
+def tenant_row(session: Session, name: str) -> tables.Tenant:
+    """Raises UnknownTenant."""
+    row = _find(session, name)
+    if row is None:
+        raise UnknownTenant(f"There is no tenant {name[:80]!a}.")
+    return row
 
 
 def tenant_id(session: Session, name: str) -> int:
-    """Raises RegistryError if there is no such tenant."""
-    found = session.scalars(select(Tenant.id).where(Tenant.name == name)).one_or_none()
-    if found is None:
-        raise RegistryError(f"There is no tenant {name[:80]!a}.")
-    return found
+    """Raises UnknownTenant."""
+    return tenant_row(session, name).id
+
+
+def _find(session: Session, name: str) -> tables.Tenant | None:
+    query = select(tables.Tenant).where(tables.Tenant.name == name)
+    return session.scalars(query).one_or_none() if is_label(name) else None
+
+
+def _view(row: tables.Tenant) -> Tenant:
+    return Tenant(row.id, row.name, row.created_at, row.disabled_at, quota_of(row))

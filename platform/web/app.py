@@ -86,7 +86,14 @@ def _limit_of(state: State) -> Callable[[Scope], int]:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: State = app.state.loraplex
-    work = (_start_engine(state), state.reconciler.poll(), _note_key_use(state), _drain(state), _certify(state))
+    work = (
+        _start_engine(state),
+        state.reconciler.poll(),
+        _note_key_use(state),
+        state.bookkeeper.run(),
+        _drain(state),
+        _certify(state),
+    )
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         yield
@@ -97,6 +104,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
         await state.engine.stop()
         await asyncio.to_thread(state.wordings.workers.close)
+        await asyncio.to_thread(state.bookkeeper.end)
         state.registry.close()
 
 

@@ -1,7 +1,8 @@
-"""Who asks, and whether they may. Fails closed: a route that is named nowhere here is for administrators only."""
+"""Who asks, and whether they may do what the route demands (`permissions.py`)."""
 
 import asyncio
 import hmac
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs
@@ -9,71 +10,70 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, Request
 from fastapi.routing import iter_route_contexts
 
+from loraplex.registry.database import AWAY
 from loraplex.registry.errors import InvalidKey
-from loraplex.registry.keys import ADAPTERS, ADMIN, INFERENCE
+from loraplex.registry.quotas import OPEN, Quota
 
-from .errors import ApiError, forbidden, overloaded, unauthorized
+from .errors import ApiError, forbidden, not_found, overloaded, unauthorized
+from .permissions import (
+    MONITORING,
+    PUBLIC,
+    SAFE_METHODS,
+    Permission,
+    access_of,
+    permissions_of_key,
+    permissions_of_user,
+)
 from .sessions import COOKIE, Session
 from .state import State
 
-PUBLIC: Final = "public"
-MONITORING: Final = "monitoring"
-"""Administrators, and programs on this machine when `public_metrics` is set."""
-SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
 """Seconds for which keys are still believed while the database is away."""
 
-PUBLIC_ROUTES: Final = frozenset({"/health", "/ready", "/version", "/openapi.json", "/login"})
-INFERENCE_ROUTES: Final = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{name:path}", "/tokenize", "/detokenize"}
-)
-ADAPTER_PREFIX: Final = "/api/v1/adapters"
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`actor` is `key:<prefix>` or `user:<name>`, as audit rows name it."""
+    """`actor` is `key:<prefix>` or `user:<name>`, as audit rows name it. `permissions` hold within `tenant`."""
 
     tenant: str
     actor: str
-    scopes: frozenset[str]
+    permissions: frozenset[Permission]
     session: Session | None = None
+    only: frozenset[str] | None = None
+    """Names of the models that the key is for; None: all of the tenant."""
+    quota: Quota = OPEN
+    """Of the key; that of the tenant holds beside it."""
 
-    def allows(self, scope: str) -> bool:
-        return scope in self.scopes or ADMIN in self.scopes
+    def actor_in(self, tenant: str) -> str:
+        """How audit rows of `tenant` name who asks, who may be the operator."""
+        return self.actor if tenant == self.tenant else f"{self.tenant}/{self.actor}"
 
-
-def access_of(path: str) -> str:
-    """What a route demands, by its whole path template: `public`, `monitoring` or a scope."""
-    if path in PUBLIC_ROUTES:
-        return PUBLIC
-    if path == "/metrics":
-        return MONITORING
-    if path in INFERENCE_ROUTES:
-        return INFERENCE
-    return ADAPTERS if path == ADAPTER_PREFIX or path.startswith(ADAPTER_PREFIX + "/") else ADMIN
+    def allows(self, permission: str) -> bool:
+        return permission in self.permissions
 
 
 def access_table(app: FastAPI) -> dict[int, str]:
     """id of a route -> what it demands. A route that is reached by two paths with different demands is for admins."""
     table: dict[int, str] = {}
     for context in iter_route_contexts(app.routes):
-        route, needed = id(context.original_route), access_of(context.path or "")
-        table[route] = needed if table.get(route, needed) == needed else ADMIN
+        safe = SAFE_METHODS.issuperset(getattr(context, "methods", None) or {"POST"})
+        route, needed = id(context.original_route), access_of(context.path or "", safe)
+        table[route] = needed if table.get(route, needed) == needed else Permission.ADMIN
     return table
 
 
 async def guard(request: Request) -> None:
     """Dependency of the whole app: lets the request through with `request.state.caller` set, or raises ApiError."""
     state: State = request.app.state.loraplex
-    needed = request.app.state.access.get(id(request.scope["route"]), ADMIN)
+    needed = request.app.state.access.get(id(request.scope["route"]), Permission.ADMIN)
     if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
         return
     caller = await _identify(request, state)
-    scope = ADMIN if needed == MONITORING else needed
-    if not caller.allows(scope):
-        raise forbidden(f"This key may not do that: it lacks the scope '{scope}'. Use a key that has it.")
+    if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
+        raise _lacking(caller, needed)
+    if caller.only is not None and needed != Permission.INFERENCE:
+        _check_adapter(request, caller.only)
     request.state.caller = caller
 
 
@@ -119,17 +119,41 @@ def _by_key(header: str, state: State) -> Caller:
     except InvalidKey as error:
         raise unauthorized(str(error)) from None
     state.used_keys.note(key.prefix)
-    return Caller(key.tenant, f"key:{key.prefix}", key.scopes)
+    permissions = permissions_of_key(key.scopes, key.tenant)
+    return Caller(key.tenant, f"key:{key.prefix}", permissions, only=key.adapters, quota=key.quota)
 
 
 async def _by_session(request: Request, state: State) -> Caller:
-    session = await asyncio.to_thread(state.sessions.read, request.cookies[COOKIE])
+    try:
+        session = await asyncio.to_thread(state.sessions.read, request.cookies[COOKIE])
+    except AWAY:
+        raise overloaded("Logins cannot be checked: the database is away. Try again in a moment.", 5) from None
     if session is None:
         raise unauthorized("The session has ended. Log in again.")
     if request.method not in SAFE_METHODS:
         check_origin(request)
         await _check_csrf(request, session)
-    return Caller(session.tenant, f"user:{session.user}", frozenset({ADMIN}), session)
+    permissions = permissions_of_user(session.role, session.tenant)
+    return Caller(session.tenant, f"user:{session.user}", permissions, session)
+
+
+def _check_adapter(request: Request, only: Collection[str]) -> None:
+    """For a key of some adapters, the others do not exist, and there are no pages. Inference finds out by itself."""
+    if not request.scope["route"].path.startswith("/api/"):
+        raise forbidden("This key is for some adapters only and opens no pages.")
+    reference: str = request.path_params.get("name") or request.path_params.get("reference") or ""
+    name = reference.partition("@")[0]
+    if name and name not in only:
+        raise not_found(f"There is no adapter '{name}'.", "name", "adapter_not_found")
+
+
+def _lacking(caller: Caller, needed: str) -> ApiError:
+    if needed in (Permission.OPERATE, MONITORING):
+        return forbidden("Only the operator of this server may do that: an admin of its tenant 'default'.")
+    if caller.session is not None:
+        return forbidden(f"Your role '{caller.session.role}' may not do that. Ask an admin of your tenant.")
+    scope = "adapters" if needed == Permission.READ else needed
+    return forbidden(f"This key may not do that: it lacks the scope '{scope}'. Use a key that has it.")
 
 
 async def _check_csrf(request: Request, session: Session) -> None:

@@ -5,6 +5,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from .auth import Caller, caller_of
+from .errors import not_found
+from .permissions import Permission
 from .state import State
 
 
@@ -18,6 +20,17 @@ def request_id_of(request: Request) -> str:
     return request_id
 
 
+async def tenant_of(request: Request, tenant: str = "") -> str:
+    """The caller's own, or for the operator the one that the query names. ApiError 404 for all others alike."""
+    caller = caller_of(request)
+    if tenant in ("", caller.tenant):
+        return caller.tenant
+    if caller.allows(Permission.OPERATE) and tenant in state_of(request).registry.snapshots.current.tenants:
+        return tenant
+    raise not_found(f"There is no tenant {tenant[:80]!a}.", "tenant", "tenant_not_found")
+
+
 StateOf = Annotated[State, Depends(state_of)]
+TenantOf = Annotated[str, Depends(tenant_of)]
 CallerOf = Annotated[Caller, Depends(caller_of)]
 RequestId = Annotated[str, Depends(request_id_of)]

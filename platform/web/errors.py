@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -104,10 +105,22 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     return ApiError(error.status_code, message, code="unknown_url", headers=error.headers).response()
 
 
+async def answer_validation_error(request: Request, error: Exception) -> Response:
+    """A parameter of the path or the query that the framework has checked."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"][1:])
+    return invalid(f"{param}: {first['msg']}.", param or None).response()
+
+
 def crashed(request_id: str) -> ApiError:
     """A fault of ours: the client gets the request id to report, the log has the trace."""
     message = f"The server failed on this request. Report it with the request id {request_id}."
     return ApiError(500, message, type="server_error", code="internal_error")
 
 
-HANDLERS: dict[Any, Any] = {ApiError: answer_api_error, HTTPException: answer_http_exception}
+HANDLERS: dict[Any, Any] = {
+    ApiError: answer_api_error,
+    HTTPException: answer_http_exception,
+    RequestValidationError: answer_validation_error,
+}

@@ -27,14 +27,22 @@ logger = logging.getLogger(__name__)
 
 
 class EventStream(Response):
-    """`events` are encoded events; an ApiError before the first becomes the HTTP status, a later one an error event."""
+    """`events` are encoded events; an ApiError before the first becomes the HTTP status, a later one an error event.
+
+    `late_headers` are read when the answer begins, so that the events' maker may still fill them in.
+    """
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], ping_seconds: float, headers: Mapping[str, str] | None = None
+        self,
+        events: AsyncGenerator[bytes, None],
+        ping_seconds: float,
+        headers: Mapping[str, str] | None = None,
+        late_headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._events = events
+        self._late_headers = {} if late_headers is None else late_headers
         self._ping_seconds = ping_seconds
         self._opened = False
         self._last_sent = time.monotonic()
@@ -85,6 +93,7 @@ class EventStream(Response):
         self._last_sent = time.monotonic()
         if not self._opened:
             self._opened = True
+            self.headers.update(self._late_headers)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": data, "more_body": True})
 

@@ -79,12 +79,21 @@ class Generation:
         self.prompt_token_ids = request.prompt_token_ids
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
         self.n = request.params.n
+        self.failed = False
+        """It ended with an error, of whomever."""
+        self._begun = False
         self._choices = {
             index: Detokenizer(wording.tokenizer, request.params, request.prompt_token_ids) for index in range(self.n)
         }
 
+    @property
+    def worked(self) -> bool:
+        """Whether its tokens count: it ran, and did not fail before its first token."""
+        return self._begun and (not self.failed or self.usage.completion_tokens > 0)
+
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """New text as it comes; ends when every choice has ended. Raises ApiError, possibly after some deltas."""
+        self._begun = True
         try:
             async with aclosing(self._engine.generate(self._request)) as stream:
                 async for tokens in stream:
@@ -95,13 +104,17 @@ class Generation:
                     if not self._choices:
                         break
         except (EngineUnavailable, RequestRejected) as error:
-            self._timer.fail()
+            self._fail()
             raise self._explain(error) from error
         except ApiError:
-            self._timer.fail()
+            self._fail()
             raise
         finally:
             self._timer.close(aborted=bool(self._choices))
+
+    def _fail(self) -> None:
+        self.failed = True
+        self._timer.fail()
 
     def _advance(self, tokens: Tokens) -> Delta:
         detokenizer = self._choices[tokens.index]

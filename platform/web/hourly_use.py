@@ -44,10 +44,9 @@ class HourlyUse:
         hours, now = self._hours.get((tenant, model), {}), _now()
         return [(number * SECONDS, hours.get(number, Hour())) for number in range(now - HOURS + 1, now + 1)]
 
-    def forget(self, model: str) -> None:
+    def forget(self, tenant: str, model: str) -> None:
         """An adapter was removed."""
-        for key in [key for key in self._hours if key[1] == model]:
-            del self._hours[key]
+        self._hours.pop((tenant, model), None)
 
 
 def _now() -> int:

@@ -8,6 +8,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Histogram
 
 from loraplex.engine.protocol import GenerateRequest, Tokens
+from loraplex.registry.tables import DEFAULT_TENANT
 
 from .hourly_use import HourlyUse
 
@@ -101,14 +102,19 @@ class Metrics:
             registry=self.registry,
         )
 
-    def forget(self, adapter: str) -> None:
+    def forget(self, tenant: str, adapter: str) -> None:
         """Drop the series of an adapter that was removed."""
-        self.adapter_requests.remove_by_labels({"adapter": adapter})
-        self.hours.forget(adapter)
+        self.adapter_requests.remove_by_labels({"adapter": adapter_label(tenant, adapter)})
+        self.hours.forget(tenant, adapter)
 
     def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
         family = Histogram(f"vllm:{name}", help, ("model_name", "engine"), buckets=buckets, registry=self.registry)
         return family.labels(*self.labels)
+
+
+def adapter_label(tenant: str, name: str) -> str:
+    """Equal names of two tenants are two series."""
+    return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
 
 class RequestTimer:
@@ -161,7 +167,7 @@ class RequestTimer:
         now, metrics, completion_tokens = time.perf_counter(), self._metrics, self._generated.total()
         if aborted and self._status != "error":
             self._status = "abort"
-        metrics.adapter_requests.labels(self._model, self._status).inc()
+        metrics.adapter_requests.labels(adapter_label(self._request.tenant, self._model), self._status).inc()
         metrics.latency.observe(now - self._start)
         metrics.generated.observe(completion_tokens)
         metrics.longest.observe(max(self._generated.values(), default=0))

@@ -43,14 +43,17 @@ async def register_version(
     return added
 
 
-async def check_version(state: State, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
+async def check_version(
+    state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
+) -> Report:
     """What register_version would find in the received files; nothing is changed. Raises RegistryError."""
-    return await asyncio.to_thread(_check, state, name, digests, chosen)
+    return await asyncio.to_thread(_check, state, caller, name, digests, chosen)
 
 
-def uploaded_file(state: State, sha256: str) -> Blob:
-    """The received file with this SHA-256. Raises UploadMismatch (the SHA-256 is none), UploadMissing."""
-    blob = state.registry.store.find(sha256)
+def uploaded_file(state: State, caller: Caller, sha256: str) -> Blob:
+    """The file with this SHA-256 that the caller's tenant has sent. Raises UploadMismatch (the SHA-256 is none),
+    UploadMissing."""
+    blob = state.registry.uploads.find(sha256, caller.tenant)
     if blob is None:
         raise UploadMissing(f"No file with SHA-256 {sha256} is here. Upload it with PUT first.")
     return blob
@@ -75,9 +78,9 @@ def add_from_folder(
     return _checked(registry, base, name, files, Terms(tokenizers, chosen=False), certify, actor)
 
 
-def _check(state: State, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
+def _check(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
     state.registry.adapters.check_name(name)
-    files = {file: uploaded_file(state, digest) for file, digest in digests.items()}
+    files = {file: uploaded_file(state, caller, digest) for file, digest in digests.items()}
     terms = Terms(state.settings.adapter_tokenizers, chosen)
     return _prepared(state.registry, state.base, files, terms)[2]
 
@@ -86,7 +89,7 @@ def _add(
     state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
 ) -> tuple[AddedVersion, Report]:
     state.registry.adapters.check_name(name)
-    files = {file: uploaded_file(state, digest) for file, digest in digests.items()}
+    files = {file: uploaded_file(state, caller, digest) for file, digest in digests.items()}
     terms = Terms(state.settings.adapter_tokenizers, chosen)
     certify = state.served_path.digest if state.settings.certify_uploads else None
     return _checked(state.registry, state.base, name, files, terms, certify, caller.actor, caller.tenant)

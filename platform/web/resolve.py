@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
-from loraplex.registry.snapshot import ResolvedAdapter
+from loraplex.registry.snapshot import Only, ResolvedAdapter
 
 from .errors import ApiError, from_engine, invalid, not_found, overloaded
 from .state import State
@@ -23,12 +23,14 @@ class Served:
     """Token ids below it have rows."""
 
 
-async def find_served(state: State, model: str, adapters: Mapping[str, float] | None, tenant: str) -> Served:
+async def find_served(
+    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str, only: Only
+) -> Served:
     """Nothing beside the base; the adapter that `model` names; or `adapters` where `model` names the base.
 
-    Raises ApiError.
+    `only`: names that the caller may use. Raises ApiError.
     """
-    found = _find_adapters(state, model, adapters, tenant)
+    found = _find_adapters(state, model, adapters, tenant, only)
     digests = {adapter.tokenizer_digest for adapter, _ in found.values()} or {None}
     if len(digests) > 1:
         message = "adapters have different tokenizers or chat templates, so no prompt suits all; use them one by one."
@@ -44,15 +46,15 @@ async def ensure_known(state: State, served: Served) -> None:
 
 
 def _find_adapters(
-    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str
+    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str, only: Only
 ) -> dict[str, tuple[ResolvedAdapter, float]]:
     if adapters is None:
-        found = find_model(state, model, tenant)
+        found = find_model(state, model, tenant, only)
         return {} if found is None else {model: (found, 1.0)}
-    if find_model(state, model, tenant) is not None:
+    if find_model(state, model, tenant, only) is not None:
         message = f"adapters are added to the base: set model to '{state.settings.base_name}', or leave adapters out."
         raise invalid(message, "adapters")
-    resolved = {name: (_find_adapter(state, name, tenant), scale) for name, scale in adapters.items()}
+    resolved = {name: (_find_adapter(state, name, tenant, only), scale) for name, scale in adapters.items()}
     if len({adapter.digest for adapter, _ in resolved.values()}) < len(resolved):
         raise invalid("Two names in adapters mean the same adapter; add their scales up.", "adapters")
     return resolved
@@ -61,6 +63,7 @@ def _find_adapters(
 def explain(
     state: State,
     tenant: str,
+    only: Only,
     adapters: Mapping[str, ResolvedAdapter],
     error: EngineUnavailable | RequestRejected,
 ) -> ApiError:
@@ -74,7 +77,7 @@ def explain(
         return from_engine(_with_names(error, adapters))
     for name, served in adapters.items():
         try:
-            adapter = find_model(state, name, tenant)
+            adapter = find_model(state, name, tenant, only)
         except ApiError as gone:
             gone.message = f"The adapter was removed before this request could run. {gone.message}"
             return gone
@@ -100,9 +103,9 @@ async def _ensure(state: State, adapter: ResolvedAdapter) -> None:
         raise from_engine(error) from None
 
 
-def _find_adapter(state: State, name: str, tenant: str) -> ResolvedAdapter:
+def _find_adapter(state: State, name: str, tenant: str, only: Only) -> ResolvedAdapter:
     try:
-        adapter = find_model(state, name, tenant)
+        adapter = find_model(state, name, tenant, only)
     except ApiError as error:
         error.param = "adapters"
         raise
@@ -111,10 +114,10 @@ def _find_adapter(state: State, name: str, tenant: str) -> ResolvedAdapter:
     return adapter
 
 
-def find_model(state: State, model: str, tenant: str) -> ResolvedAdapter | None:
+def find_model(state: State, model: str, tenant: str, only: Only) -> ResolvedAdapter | None:
     """What `model` names now, None for the base model. ApiError when there is no such model or it is not served."""
     try:
-        return state.registry.snapshots.current.resolve(model, tenant)
+        return state.registry.snapshots.current.resolve(model, tenant, only)
     except UnknownAdapter as error:
         raise not_found(f"{error} GET /v1/models lists what there is.", "model", "model_not_found") from None
     except AdapterUnavailable as error:

@@ -15,6 +15,7 @@ from loraplex.engine.sampling import SamplingParams
 from .auth import Caller
 from .errors import ApiError, invalid, overloaded
 from .generation import Generation
+from .quotas import Admission, account_of, tokens_to_reserve
 from .resolve import Served, ensure_known, explain
 from .state import State
 
@@ -32,7 +33,9 @@ class Order:
     cache_salt: str = ""
 
 
-async def start_generations(state: State, caller: Caller, order: Order, request_id: str) -> list[Generation]:
+async def start_generations(
+    state: State, caller: Caller, order: Order, request_id: str, admission: Admission
+) -> list[Generation]:
     """One generation for each prompt, not yet running. Raises ApiError for whatever cannot be served."""
     if state.stopping.is_set():
         raise overloaded("The server is stopping. Try again in a moment.")
@@ -43,6 +46,7 @@ async def start_generations(state: State, caller: Caller, order: Order, request_
     adapters = order.served.adapters
     for name, (adapter, _) in adapters.items():
         _check_invocation(name, adapter.invocation_tokens, order)
+    _reserve(state, caller, order, admission)
     params, end_token_id = _ending(order)
     refs = [AdapterRef(digest=adapter.digest, scale=scale) for adapter, scale in adapters.values()]
     call_id, n = uuid.uuid4().hex, order.params.n
@@ -60,8 +64,9 @@ async def start_generations(state: State, caller: Caller, order: Order, request_
     ]
     # Sums have no label of their own: their number has no bound.
     label = next(iter(adapters.values()))[0].name if len(adapters) == 1 else state.settings.base_name
-    words = partial(explain, state, caller.tenant, {name: adapter for name, (adapter, _) in adapters.items()})
-    return [
+    named = {name: adapter for name, (adapter, _) in adapters.items()}
+    words = partial(explain, state, caller.tenant, caller.only, named)
+    generations = [
         Generation(
             engine=state.engine,
             wording=order.served.wording,
@@ -75,6 +80,17 @@ async def start_generations(state: State, caller: Caller, order: Order, request_
         )
         for number, request in enumerate(requests)
     ]
+    admission.run(generations)
+    return generations
+
+
+def _reserve(state: State, caller: Caller, order: Order, admission: Admission) -> None:
+    """Raises ApiError 429. From here to the first generation nothing waits, so that what is reserved is used."""
+    lengths = [len(prompt) for prompt in order.prompts]
+    n, output, room = order.params.n, order.params.max_tokens, state.max_model_len
+    tokens = sum(tokens_to_reserve(length, output, n, room - length) for length in lengths)
+    digests = {adapter.name: adapter.digest for adapter, _ in order.served.adapters.values()}
+    admission.reserve(account_of(caller.tenant, caller.actor, digests, state.settings.base_name), tokens)
 
 
 def check_chars(chars: int, state: State, field: str) -> None:

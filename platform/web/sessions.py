@@ -1,18 +1,15 @@
-"""Sessions: the dashboard's login as a signed cookie. A changed password ends every session made before.
+"""Sessions: the dashboard's login as a cookie that names a row. A logout or a changed password ends them everywhere."""
 
-A logout is remembered by this process alone, until the cookie would have expired: after a restart of the server,
-a copy of the cookie that was made before the logout is good again for the rest of its hours.
-"""
-
-import secrets
+import hashlib
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
-from itsdangerous import BadData, URLSafeTimedSerializer
 from starlette.responses import Response
 
+from loraplex.registry import sessions
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.users import User, Users
 
@@ -26,53 +23,57 @@ FAILURE_SECONDS: Final = 60.0
 @dataclass(frozen=True, slots=True)
 class Session:
     user: str
-    csrf_token: str
-    tenant: str = DEFAULT_TENANT
+    tenant: str
+    role: str
+    csrf_token: str = field(repr=False)
+    cookie: str = field(repr=False)
 
 
 class Sessions:
-    """`secret` signs the cookies; `hours` is how long one is good for. `log_in` and `read` block, `end` does not."""
+    """`hours` is how long a login is good for. `log_in`, `read` and `end` block."""
 
-    def __init__(self, users: Users, secret: bytes, hours: float) -> None:
+    def __init__(self, users: Users, rows: sessions.Sessions, hours: float) -> None:
         self._users = users
-        self._serializer = URLSafeTimedSerializer(secret, salt="loraplex.session")
-        self._seconds = round(hours * 3600)
+        self._rows = rows
+        self._lifetime = timedelta(hours=hours)
         self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
-        self._ended: dict[str, float] = {}
-        """CSRF token of a session that was logged out -> the moment from which its cookie is too old anyway."""
 
-    def log_in(self, name: str, password: str) -> str | None:
-        """The cookie's value, or None when name or password is wrong. ApiError 429 after too many failures."""
-        self._refuse_guessing()
-        user = self._users.verify(name, password)
-        if user is None:
-            self._failures.append(time.monotonic())
-            return None
-        return self._serializer.dumps([user.name, _password_mark(user), secrets.token_urlsafe(24)])
+    def log_in(self, login: str, password: str) -> str | None:
+        """The cookie's value, or None when login or password is wrong. ApiError 429 after too many failures.
+
+        `login` is a user's name, in another tenant than `default` with the tenant in front: acme/bob.
+        """
+        tenant, _, name = login.rpartition("/")
+        user = self._verified(name, password, tenant or DEFAULT_TENANT)
+        return None if user is None else self._rows.begin(user, self._lifetime)
+
+    def confirm(self, session: Session, password: str) -> bool:
+        """Whether it is the password of who is logged in. ApiError 429 after too many failures."""
+        return self._verified(session.user, password, session.tenant) is not None
 
     def read(self, cookie: str) -> Session | None:
-        """The session of a cookie that is ours, fresh, not logged out, of a user whose password is still the same."""
-        try:
-            name, mark, csrf_token = self._serializer.loads(cookie, max_age=self._seconds)
-        except (BadData, ValueError, TypeError):
-            return None
-        if csrf_token in self._ended:
-            return None
-        user = self._users.get(name)
-        return Session(name, csrf_token) if user is not None and _password_mark(user) == mark else None
+        """The session of a cookie that is ours, fresh and not ended."""
+        user = self._rows.find(cookie)
+        return None if user is None else Session(user.name, user.tenant, user.role, _csrf_token(cookie), cookie)
 
     def end(self, session: Session) -> None:
         """Log out: the session's cookie is refused from now on, whoever holds a copy of it."""
-        now = time.monotonic()
-        self._ended = {token: until for token, until in self._ended.items() if until > now}
-        self._ended[session.csrf_token] = now + self._seconds + 1
+        self._rows.end(session.cookie)
 
     def keep(self, response: Response, cookie: str, secure: bool) -> None:
         """Give the cookie to the browser. `secure`: the page came over HTTPS."""
-        response.set_cookie(COOKIE, cookie, max_age=self._seconds, httponly=True, samesite="strict", secure=secure)
+        seconds = round(self._lifetime.total_seconds())
+        response.set_cookie(COOKIE, cookie, max_age=seconds, httponly=True, samesite="strict", secure=secure)
 
     def forget(self, response: Response) -> None:
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+
+    def _verified(self, name: str, password: str, tenant: str) -> User | None:
+        self._refuse_guessing()
+        user = self._users.verify(name, password, tenant)
+        if user is None:
+            self._failures.append(time.monotonic())
+        return user
 
     def _refuse_guessing(self) -> None:
         if len(self._failures) == MAX_FAILURES and time.monotonic() - self._failures[0] < FAILURE_SECONDS:
@@ -80,5 +81,6 @@ class Sessions:
             raise ApiError(429, "Too many wrong passwords. Wait a minute, then try again.", headers=headers)
 
 
-def _password_mark(user: User) -> str:
-    return user.password_changed_at.isoformat()
+def _csrf_token(cookie: str) -> str:
+    """Pages show it, and the cookie cannot be found from it."""
+    return hashlib.sha256(f"loraplex csrf {cookie}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -7,7 +7,7 @@ from pydantic import ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from loraplex.engine.config import ADAPTER_SHARE, EngineConfig
-from loraplex.registry.keys import check_token
+from loraplex.registry.tokens import check_token
 from loraplex.registry.users import check_password
 
 from .setting_database import check_database, with_password

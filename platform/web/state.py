@@ -11,10 +11,11 @@ from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.base import ServedBase
 from loraplex.registry.credentials import Credentials, ensure_credentials
+from loraplex.registry.ledger import Ledger
 from loraplex.registry.migrate import upgrade
 from loraplex.registry.registry import Registry
-from loraplex.registry.shared_secrets import SESSIONS, shared_secret
 
+from .bookkeeping import Bookkeeper
 from .certificates.certifier import Certifier, Certify
 from .certificates.served import ServedPath, promotion_rule
 from .data_folder import prepare_data_folder
@@ -22,6 +23,7 @@ from .engine_door import EngineDoor
 from .limits import Slots
 from .metrics import Metrics
 from .name_locks import NameLocks
+from .quotas import Quotas
 from .reconcile import Reconciler
 from .sessions import Sessions
 from .settings import Settings
@@ -59,6 +61,8 @@ class State:
     reconciler: Reconciler
     served_path: ServedPath
     certifier: Certifier
+    quotas: Quotas
+    bookkeeper: Bookkeeper
     requests: Slots
     uploads: Slots
     used_keys: UsedKeys = field(default_factory=UsedKeys)
@@ -120,6 +124,10 @@ def open_state(
     credentials = ensure_credentials(
         registry, settings.data_dir / "credentials.json", settings.admin_password_text, settings.api_key_text
     )
+    ledger = Ledger(registry.database, settings.data_dir / "usage")
+    quotas = Quotas(ledger, registry.snapshots)
+    bookkeeper = Bookkeeper(ledger, registry.usage, quotas)
+    bookkeeper.begin()
     return State(
         settings=settings,
         registry=registry,
@@ -131,11 +139,13 @@ def open_state(
             wording, model.eos_token_ids, registry.tokenizers, settings.max_prompt_chars, settings.adapter_tokenizers
         ),
         credentials=credentials,
-        sessions=Sessions(registry.users, shared_secret(registry.database, SESSIONS), settings.session_hours),
+        sessions=Sessions(registry.users, registry.sessions, settings.session_hours),
         metrics=Metrics(settings.base_name),
         reconciler=Reconciler(door, registry.snapshots),
         served_path=served_path,
         certifier=Certifier(registry, served_path, certify, settings.certificate_timeout),
+        quotas=quotas,
+        bookkeeper=bookkeeper,
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
     )

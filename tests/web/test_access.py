@@ -17,22 +17,22 @@ from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD, KEY
 
-PUBLIC, INFERENCE, ADAPTERS, ADMIN = "public", "inference", "adapters", "admin"
+PUBLIC, INFERENCE, READ, ADAPTERS, ADMIN, OPERATE = "public", "inference", "read", "adapters", "admin", "operate"
 API = {
     "GET /health": PUBLIC,
     "GET /ready": PUBLIC,
     "GET /version": PUBLIC,
     "GET /openapi.json": PUBLIC,
-    "GET /metrics": ADMIN,
+    "GET /metrics": OPERATE,
     "POST /v1/chat/completions": INFERENCE,
     "POST /v1/completions": INFERENCE,
     "GET /v1/models": INFERENCE,
     "GET /v1/models/{name:path}": INFERENCE,
     "POST /tokenize": INFERENCE,
     "POST /detokenize": INFERENCE,
-    "GET /api/v1/adapters": ADAPTERS,
-    "GET /api/v1/adapters/{name}": ADAPTERS,
-    "GET /api/v1/adapters/{reference}/report": ADAPTERS,
+    "GET /api/v1/adapters": READ,
+    "GET /api/v1/adapters/{name}": READ,
+    "GET /api/v1/adapters/{reference}/report": READ,
     "POST /api/v1/adapters/{name}/versions": ADAPTERS,
     "PATCH /api/v1/adapters/{reference}": ADAPTERS,
     "DELETE /api/v1/adapters/{reference}": ADAPTERS,
@@ -41,49 +41,63 @@ API = {
     "POST /api/v1/adapters/{reference}/load": ADAPTERS,
     "POST /api/v1/adapters/{reference}/evict": ADAPTERS,
     "PUT /api/v1/adapters/{name}/files/{filename}": ADAPTERS,
-    "GET /api/v1/adapters/{name}/files/{filename}": ADAPTERS,
-    "GET /api/v1/adapters/{reference}/certificate": ADAPTERS,
+    "GET /api/v1/adapters/{name}/files/{filename}": READ,
+    "GET /api/v1/adapters/{reference}/certificate": READ,
     "POST /api/v1/adapters/{reference}/certify": ADAPTERS,
-    "GET /api/v1/adapters/{name}/prompts": ADAPTERS,
+    "GET /api/v1/adapters/{name}/prompts": READ,
     "PUT /api/v1/adapters/{name}/prompts": ADAPTERS,
     "DELETE /api/v1/adapters/{name}/prompts": ADAPTERS,
-    "GET /api/v1/engine/certificate": ADMIN,
-    "POST /api/v1/engine/certify": ADMIN,
-    "POST /v1/load_lora_adapter": ADMIN,
-    "POST /v1/unload_lora_adapter": ADMIN,
-    "POST /load_lora_adapter": ADMIN,
-    "POST /unload_lora_adapter": ADMIN,
-    "GET /api/v1/engine": ADMIN,
+    "GET /api/v1/engine/certificate": READ,
+    "POST /api/v1/engine/certify": OPERATE,
+    "POST /v1/load_lora_adapter": OPERATE,
+    "POST /v1/unload_lora_adapter": OPERATE,
+    "POST /load_lora_adapter": OPERATE,
+    "POST /unload_lora_adapter": OPERATE,
+    "GET /api/v1/engine": OPERATE,
     "GET /api/v1/keys": ADMIN,
     "POST /api/v1/keys": ADMIN,
+    "GET /api/v1/keys/{prefix}": ADMIN,
+    "PATCH /api/v1/keys/{prefix}": ADMIN,
     "DELETE /api/v1/keys/{prefix}": ADMIN,
+    "GET /api/v1/usage": READ,
+    "GET /api/v1/audit": ADMIN,
+    "GET /api/v1/me": READ,
+    "PUT /api/v1/me/password": READ,
+    "GET /api/v1/users": ADMIN,
+    "POST /api/v1/users": ADMIN,
+    "PATCH /api/v1/users/{user}": ADMIN,
+    "DELETE /api/v1/users/{user}": ADMIN,
+    "GET /api/v1/tenants": OPERATE,
+    "POST /api/v1/tenants": OPERATE,
+    "GET /api/v1/tenants/{tenant}": OPERATE,
+    "PATCH /api/v1/tenants/{tenant}": OPERATE,
 }
 PAGES = {
     "GET /login": PUBLIC,
     "POST /login": PUBLIC,
-    "POST /logout": ADMIN,
-    "GET /": ADMIN,
-    "GET /dashboard/live": ADMIN,
-    "GET /dashboard/state": ADMIN,
-    "GET /adapters": ADMIN,
-    "GET /upload": ADMIN,
-    "GET /adapters/{name}": ADMIN,
-    "GET /adapters/{name}/traffic": ADMIN,
-    "GET /adapters/{name}/diff": ADMIN,
-    "GET /adapters/{name}/tensors": ADMIN,
-    "POST /certify": ADMIN,
-    "POST /upload/fetch": ADMIN,
-    "POST /adapters/{name}/check": ADMIN,
-    "POST /adapters/{name}/versions": ADMIN,
-    "POST /adapters/{name}/delete": ADMIN,
-    "POST /adapters/{name}/alias": ADMIN,
-    "POST /adapters/{reference}/{action}": ADMIN,
-    "GET /cache": ADMIN,
-    "POST /cache/{reference}/{action}": ADMIN,
-    "GET /cache/what-if": ADMIN,
-    "GET /playground": ADMIN,
-    "GET /requests": ADMIN,
-    "GET /system": ADMIN,
+    "POST /logout": READ,
+    "GET /": READ,
+    "GET /dashboard/live": READ,
+    "GET /dashboard/state": READ,
+    "GET /adapters": READ,
+    "GET /upload": ADAPTERS,
+    "GET /adapters/{name}": READ,
+    "GET /adapters/{name}/traffic": READ,
+    "GET /adapters/{name}/diff": READ,
+    "GET /adapters/{name}/tensors": READ,
+    "POST /certify": OPERATE,
+    "POST /upload/fetch": OPERATE,
+    "POST /adapters/{name}/check": ADAPTERS,
+    "POST /adapters/{name}/versions": ADAPTERS,
+    "POST /adapters/{name}/delete": ADAPTERS,
+    "POST /adapters/{name}/alias": ADAPTERS,
+    "POST /adapters/{reference}/{action}": ADAPTERS,
+    "GET /cache": READ,
+    "POST /cache/{reference}/{action}": ADAPTERS,
+    "GET /cache/what-if": READ,
+    "GET /playground": ADAPTERS,
+    "GET /requests": READ,
+    "GET /system": OPERATE,
 }
 MATRIX = API | PAGES
 OTHERWISE_TESTED = {"GET /dashboard/live", "POST /login"}
@@ -125,15 +139,15 @@ def routes_of(app: FastAPI) -> set[str]:
     return {f"{method} {context.path}" for context in contexts for method in context.methods or ()}
 
 
-def key(state: State, *scopes: str) -> dict[str, str]:
-    token = state.registry.keys.create("test", scopes, actor="system").token
+def key(state: State, *scopes: str, tenant: str = "default") -> dict[str, str]:
+    token = state.registry.keys.create("test", scopes, actor="system", tenant=tenant).token
     state.registry.snapshots.refresh()
     return {"authorization": f"Bearer {token}"}
 
 
-async def log_in(state: State) -> tuple[dict[str, str], str]:
+async def log_in(state: State, login: str = "admin") -> tuple[dict[str, str], str]:
     """Headers with a session cookie, and its CSRF token."""
-    cookie = await asyncio.to_thread(state.sessions.log_in, "admin", ADMIN_PASSWORD)
+    cookie = await asyncio.to_thread(state.sessions.log_in, login, ADMIN_PASSWORD)
     assert cookie is not None
     session = await asyncio.to_thread(state.sessions.read, cookie)
     assert session is not None
@@ -142,7 +156,7 @@ async def log_in(state: State) -> tuple[dict[str, str], str]:
 
 async def status_of(client: httpx.AsyncClient, route: str, headers: dict[str, str]) -> int:
     method, path = route.split(" ")
-    for name in ("name", "reference", "alias", "filename", "prefix", "action"):
+    for name in ("name", "reference", "alias", "filename", "prefix", "action", "user", "tenant"):
         path = path.replace(f"{{{name}}}", "x").replace(f"{{{name}:path}}", "x")
     return (await client.request(method, path, headers=ORIGIN | headers)).status_code
 
@@ -152,22 +166,48 @@ def test_every_route_has_a_row(app: FastAPI) -> None:
     assert set(API) - routes_of(app) == set()
 
 
+LOGINS = {
+    "viewer": {READ},
+    "editor": {READ, INFERENCE, ADAPTERS},
+    "admin": {READ, INFERENCE, ADAPTERS, ADMIN, OPERATE},
+    "acme/admin": {READ, INFERENCE, ADAPTERS, ADMIN},
+}
+KEYS = {
+    "inference": {INFERENCE},
+    "adapters": {READ, ADAPTERS},
+    "admin": {READ, INFERENCE, ADAPTERS, ADMIN, OPERATE},
+    "acme/admin": {READ, INFERENCE, ADAPTERS, ADMIN},
+}
+
+
+def add_people(state: State) -> None:
+    users, by = state.registry.users, "system"
+    state.registry.tenants.create("acme", actor=by)
+    users.create("viewer", ADMIN_PASSWORD, "viewer", actor=by)
+    users.create("editor", ADMIN_PASSWORD, "editor", actor=by)
+    users.create("admin", ADMIN_PASSWORD, "admin", actor=by, tenant="acme")
+
+
+async def credentials_of(state: State) -> AsyncIterator[tuple[str, dict[str, str], set[str]]]:
+    """Name, headers and permissions of each kind."""
+    yield "none", {}, set()
+    yield "wrong key", {"authorization": "Bearer lp-000000000000_wrong"}, set()
+    yield "not bearer", {"authorization": f"Basic {KEY}"}, set()
+    yield "key in a cookie", {"cookie": f"{COOKIE}={KEY}"}, set()
+    yield "forged session", {"cookie": f"{COOKIE}=forged.session"}, set()
+    for name, allowed in KEYS.items():
+        tenant, _, scope = name.rpartition("/")
+        yield f"{name} key", key(state, scope, tenant=tenant or "default"), allowed
+    for login, allowed in LOGINS.items():
+        session, csrf_token = await log_in(state, login)
+        yield f"{login} session", {**session, **ORIGIN, "x-csrf-token": csrf_token}, allowed
+
+
 async def test_matrix(app: FastAPI, anonymous: httpx.AsyncClient, state: State) -> None:
-    session, csrf_token = await log_in(state)
-    expired = {"cookie": f"{COOKIE}=forged.{csrf_token}"}
-    credentials: dict[str, tuple[dict[str, str], set[str]]] = {
-        "none": ({}, set()),
-        "wrong key": ({"authorization": "Bearer lp-000000000000_wrong"}, set()),
-        "not bearer": ({"authorization": f"Basic {KEY}"}, set()),
-        "key in a cookie": ({"cookie": f"{COOKIE}={KEY}"}, set()),
-        "forged session": (expired, set()),
-        "inference key": (key(state, "inference"), {INFERENCE}),
-        "adapters key": (key(state, "adapters"), {ADAPTERS}),
-        "admin key": (key(state, "admin"), {INFERENCE, ADAPTERS, ADMIN}),
-        "session": ({**session, **ORIGIN, "x-csrf-token": csrf_token}, {INFERENCE, ADAPTERS, ADMIN}),
-    }
+    add_people(state)
+    credentials = [one async for one in credentials_of(state)]
     for route in sorted(routes_of(app) - OTHERWISE_TESTED, key=lambda route: (route == LAST, route)):
-        for name, (headers, allowed) in credentials.items():
+        for name, headers, allowed in credentials:
             status = await status_of(anonymous, route, headers)
             if MATRIX[route] == PUBLIC or MATRIX[route] in allowed:
                 assert status not in (401, 403), (route, name, status)

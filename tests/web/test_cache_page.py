@@ -128,7 +128,7 @@ async def test_rows_stand_in_the_order_in_which_they_would_stay(
         "",
         "",
         "last asked to leave",
-        "last for ffffffffffff",
+        "last for another adapter",
         "last asked to leave",
         "last for sql",
     ]

@@ -70,9 +70,11 @@ async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(
     status.adapters[250].running = 1
     status.block_map = bytes([0, 1, 2, 3])
     monkeypatch.setattr(FakeEngine, "status", status)
-    document = live_state(state, Traffic(), CacheHistory())
+    names = {f"{place:064x}": f"adapter-{place}" for place in range(600)}
+    monkeypatch.setattr("loraplex.web.admin.live_state.names_by_digest", lambda *_: names)
+    document = live_state(state, Traffic(), CacheHistory(), "default")
     assert document["blocks"]["sentence"].startswith("2 of ")
-    assert document["blocks"]["legend"] == {3: f"{250:064x}"[:12]}
+    assert document["blocks"]["legend"] == {3: "adapter-250"}
     assert document["residency"]["states"] == {}
     assert len(json.dumps(document)) < 5000
 

@@ -1,9 +1,11 @@
-"""The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`)."""
+"""The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`), what
+was used (`usage`)."""
 
-from .access import DEFAULT_TENANT, ApiKey, AuditRow, Secret, Tenant, User
-from .adapters import Adapter, AdapterVersion, Alias, Artifact, Generation, Tokenizer
+from .access import DEFAULT_TENANT, ApiKey, AuditHead, AuditRow, LoginSession, Secret, Tenant, User
+from .adapters import Adapter, AdapterVersion, Alias, Artifact, Generation, Tokenizer, Upload
 from .certificates import Certificate, GoldenPrompts
 from .table import Table, UtcDateTime, utc_now
+from .usage import OpenRequest, UsageRow, UsageWriter
 
 __all__ = [
     "DEFAULT_TENANT",
@@ -12,14 +14,20 @@ __all__ = [
     "Alias",
     "ApiKey",
     "Artifact",
+    "AuditHead",
     "AuditRow",
     "Certificate",
     "Generation",
     "GoldenPrompts",
+    "LoginSession",
+    "OpenRequest",
     "Secret",
     "Table",
     "Tenant",
     "Tokenizer",
+    "Upload",
+    "UsageRow",
+    "UsageWriter",
     "User",
     "UtcDateTime",
     "utc_now",

@@ -50,6 +50,16 @@ class Artifact(Table):
     """Why the bytes cannot be served; None while they can."""
 
 
+class Upload(Table):
+    """A file that a tenant has sent. Only who has sent it may make an adapter of it, or hear that it is here."""
+
+    __tablename__ = "uploads"
+
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id"), primary_key=True, autoincrement=False)
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
 class Tokenizer(Table):
     """Added tokens and chat template that an adapter brings; shared by every version with this digest."""
 

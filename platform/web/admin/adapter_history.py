@@ -47,7 +47,7 @@ def traffic_points(state: State, tenant: str, name: str) -> dict[str, Any]:
 def move_rows(state: State, adapter: Adapter, moves: Sequence[Move]) -> list[MoveRow]:
     """Newest first. Of several versions with the same bytes the newest is named."""
     numbers = {version.digest: version.number for version in adapter.versions}
-    names = names_by_digest(state) if moves else {}
+    names = names_by_digest(state, adapter.tenant) if moves else {}
     return [
         MoveRow(
             at_iso=datetime.fromtimestamp(move.at, UTC).isoformat(timespec="seconds"),

@@ -136,7 +136,7 @@ async def delete(request: Request, name: str, state: StateOf, caller: CallerOf) 
     if fields.get("confirm", "").strip() != name:
         raise ApiError(400, f"Nothing was deleted. To delete the adapter, type its name, {name}, beside the button.")
     await change(state, lambda: state.registry.adapters.remove(name, actor=caller.actor, tenant=caller.tenant))
-    state.metrics.forget(name)
+    state.metrics.forget(caller.tenant, name)
     return go_to(request, f"{SECTION}?done=delete")
 
 
@@ -164,10 +164,8 @@ def _list_template(fragment: bool, first: int) -> str:
 def _use_words(state: State, adapter: Adapter) -> str:
     """Who would notice if it were gone."""
     since = time.time() - HOUR
-    count = sum(
-        (request.tenant, request.model) == (adapter.tenant, adapter.name) and request.at > since
-        for request in list(state.metrics.recent)
-    )
+    ours = [request for request in list(state.metrics.recent) if request.tenant == adapter.tenant]
+    count = sum(request.model == adapter.name and request.at > since for request in ours)
     requests = f"{count_words(count, 'request')} in the last hour" if count else "No requests in the last hour"
     aliases = ", ".join(sorted(adapter.aliases))
     return f"{requests}; aliases: {aliases}." if aliases else f"{requests}, no aliases."

@@ -20,9 +20,9 @@ Item = dict[str, Any]
 """`tone`, `text` and the `path` of the page where more is to be seen."""
 
 
-def attention(state: State, traffic: Traffic, cache: CacheHistory) -> list[Item]:
-    """The worst first."""
-    items = [*_engine(state), *_registry(state), *_adapters(state), *_requests(traffic), *_memory(state, cache)]
+def attention(state: State, traffic: Traffic, cache: CacheHistory, tenant: str) -> list[Item]:
+    """The worst first; of adapters those of the tenant."""
+    items = [*_engine(state), *_registry(state), *_adapters(state, tenant), *_requests(traffic), *_memory(state, cache)]
     return sorted(items, key=lambda item: item["tone"] != "bad")
 
 
@@ -54,12 +54,12 @@ def _registry(state: State) -> list[Item]:
     return items
 
 
-def _adapters(state: State) -> list[Item]:
+def _adapters(state: State, tenant: str) -> list[Item]:
     statuses = state.engine.status.adapters if state.engine.status else []
     failed = {status.digest for status in statuses if status.state == "failed"} | set(state.reconciler.failures)
     names = sorted(
         adapter.name
-        for adapter in state.registry.snapshots.current.of_tenant()
+        for adapter in state.registry.snapshots.current.of_tenant(tenant)
         if adapter.enabled
         and any(version.enabled and (version.broken or version.digest in failed) for version in adapter.versions)
     )

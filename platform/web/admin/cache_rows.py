@@ -11,7 +11,7 @@ from ..kv_cache import dtype_words, tokens
 from ..state import State
 from ..units import count_words, size_words
 from .residency import idle_seconds, idle_words, next_out
-from .words import TONES, residency_words
+from .words import OTHER, TONES, residency_words
 
 NOTHING: Final = "–"
 ORDER: Final = tuple(TONES)
@@ -170,4 +170,4 @@ def _cause(status: AdapterStatus, owners: dict[str, Owner]) -> str:
     if status.evicted_for is None:
         return "last asked to leave"
     winner = owners.get(status.evicted_for)
-    return f"last for {_name(*winner) if winner else status.evicted_for[:12]}"
+    return f"last for {_name(*winner) if winner else OTHER}"

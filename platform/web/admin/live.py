@@ -26,14 +26,14 @@ HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class Live:
-    """The live document, made at most once a second however many pages watch."""
+    """The live document of each tenant, made at most twice a second however many pages watch."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._traffic = Traffic()
         self.cache = CacheHistory()
-        self._document = b""
-        self._made = float("-inf")
+        self._documents: dict[str, tuple[float, bytes]] = {}
+        """tenant -> when it was made, and the document."""
 
     async def watch(self) -> None:
         """Note the traffic once a second, for ever."""
@@ -44,14 +44,16 @@ class Live:
             self.cache.tick(status)
             await asyncio.sleep(LIVE_SECONDS)
 
-    def attention(self) -> list[Item]:
-        return attention(self._state, self._traffic, self.cache)
+    def attention(self, tenant: str) -> list[Item]:
+        return attention(self._state, self._traffic, self.cache, tenant)
 
-    def document(self) -> bytes:
+    def document(self, tenant: str) -> bytes:
         now = time.monotonic()
-        if now - self._made > LIVE_SECONDS / 2:
-            self._document, self._made = msgspec.json.encode(live_state(self._state, self._traffic, self.cache)), now
-        return self._document
+        made, document = self._documents.get(tenant, (float("-inf"), b""))
+        if now - made > LIVE_SECONDS / 2:
+            document = msgspec.json.encode(live_state(self._state, self._traffic, self.cache, tenant))
+            self._documents[tenant] = now, document
+        return document
 
 
 @contextlib.asynccontextmanager
@@ -67,9 +69,9 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watc
 
 
 @router.get("/")
-async def overview(request: Request, state: StateOf) -> Response:
+async def overview(request: Request, state: StateOf, caller: CallerOf) -> Response:
     view = certificate_view(await standing_of(state, BASE))
-    items = request.app.state.live.attention()
+    items = request.app.state.live.attention(caller.tenant)
     return page(request, "overview.html", "/", attention=items, certificate=view)
 
 
@@ -80,16 +82,17 @@ async def certify_base(request: Request, state: StateOf, caller: CallerOf) -> Re
 
 
 @router.get("/dashboard/state")
-async def current(request: Request) -> Response:
-    return Response(request.app.state.live.document(), media_type="application/json")
+async def current(request: Request, caller: CallerOf) -> Response:
+    return Response(request.app.state.live.document(caller.tenant), media_type="application/json")
 
 
 @router.get("/dashboard/live")
-async def live(request: Request, state: StateOf) -> StreamingResponse:
-    return StreamingResponse(_documents(state, request.app.state.live), media_type="text/event-stream", headers=HEADERS)
+async def live(request: Request, state: StateOf, caller: CallerOf) -> StreamingResponse:
+    documents = _documents(state, request.app.state.live, caller.tenant)
+    return StreamingResponse(documents, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _documents(state: State, live: Live) -> AsyncIterator[bytes]:
+async def _documents(state: State, live: Live, tenant: str) -> AsyncIterator[bytes]:
     while not state.stopping.is_set():
-        yield b"data: " + live.document() + b"\n\n"
+        yield b"data: " + live.document(tenant) + b"\n\n"
         await asyncio.sleep(LIVE_SECONDS)

@@ -15,6 +15,7 @@ from .tiers import tiers, used_blocks
 from .traffic import NONE, Traffic
 from .words import (
     ON_DISK,
+    OTHER,
     TONES,
     activity_words,
     engine_words,
@@ -28,12 +29,13 @@ KINDS: Final = 250
 """The block map says `FIRST_ADAPTER + place % KINDS` of the adapter at `place`."""
 
 
-def live_state(state: State, traffic: Traffic, cache: CacheHistory) -> dict[str, Any]:
+def live_state(state: State, traffic: Traffic, cache: CacheHistory, tenant: str) -> dict[str, Any]:
+    """As `tenant` may see it: adapters of others have no name."""
     status, info = state.engine.status, state.engine.info
-    names = names_by_digest(state)
+    names = names_by_digest(state, tenant)
     return {
         "engine": _engine(state, status),
-        "attention": attention(state, traffic, cache),
+        "attention": attention(state, traffic, cache, tenant),
         "traffic": traffic.figures(),
         "cache": cache.points(),
         "tiers": tiers(status, info),
@@ -42,8 +44,8 @@ def live_state(state: State, traffic: Traffic, cache: CacheHistory) -> dict[str,
     }
 
 
-def names_by_digest(state: State) -> dict[str, str]:
-    adapters = state.registry.snapshots.current.of_tenant()
+def names_by_digest(state: State, tenant: str) -> dict[str, str]:
+    adapters = state.registry.snapshots.current.of_tenant(tenant)
     return {version.digest: adapter.name for adapter in adapters for version in adapter.versions}
 
 
@@ -103,7 +105,7 @@ def _residency(status: EngineStatus | None, info: EngineInfo | None, names: Mapp
         "states": {
             adapter.digest: {"words": residency_words(adapter), "tone": TONES[adapter.state]}
             for adapter in status.adapters
-            if adapter.state != "registered" or adapter.tier != "disk"
+            if adapter.digest in names and (adapter.state != "registered" or adapter.tier != "disk")
         },
         "on_disk": on_disk,
         "tiles": [_tile(place, adapter, names) for place, adapter in resident],
@@ -142,4 +144,4 @@ def _next_out(resident: list[AdapterStatus], names: Mapping[str, str]) -> str:
 
 
 def _label(adapter: AdapterStatus, names: Mapping[str, str]) -> str:
-    return names.get(adapter.digest, adapter.digest[:12])
+    return names.get(adapter.digest, OTHER)

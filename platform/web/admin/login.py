@@ -43,7 +43,7 @@ async def log_in(request: Request, state: StateOf) -> Response:
 @router.post("/logout")
 async def log_out(request: Request, state: StateOf, caller: CallerOf) -> Response:
     if caller.session is not None:
-        state.sessions.end(caller.session)
+        await asyncio.to_thread(state.sessions.end, caller.session)
     response = go_to(request, LOGIN_PATH)
     state.sessions.forget(response)
     return response

@@ -15,7 +15,7 @@ from loraplex.registry.names import NAME_PATTERN, NAME_RULE
 from loraplex.registry.report import Report
 
 from ..api.refusals import in_words
-from ..auth import form_fields
+from ..auth import Caller, form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..registration import FIELDS, check_version, register_version
@@ -64,7 +64,7 @@ async def upload(request: Request, state: StateOf, name: str = "") -> Response:
 
 
 @router.post("/upload/fetch")
-async def fetch(request: Request, state: StateOf) -> Response:
+async def fetch(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """Bring an adapter from the hub or a folder of this machine into the store, and report on it."""
     fields = await form_fields(request)
     name, source = fields.get("name", ""), fields.get("source", "").strip()
@@ -73,14 +73,16 @@ async def fetch(request: Request, state: StateOf) -> Response:
             state.registry.adapters.check_name(name)
             blobs = await asyncio.to_thread(fetch_adapter, source, state.settings, state.registry.store)
             digests = {file: blob.sha256 for file, blob in blobs.items()}
-            report = await check_version(state, name, digests, chosen=False)
+            for sha256 in digests.values():
+                await asyncio.to_thread(state.registry.uploads.note, sha256, caller.tenant)
+            report = await check_version(state, caller, name, digests, chosen=False)
     except ApiError as error:
         return _report(request, Outcome(name, _report_of(error), error))
     return _report(request, Outcome(name, report), digests)
 
 
 @router.post("/adapters/{name}/check")
-async def check(request: Request, name: str, state: StateOf) -> Response:
+async def check(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """The report on an adapter's files as a fragment; nothing is registered.
 
     202 names in the header x-missing-files what has to be sent first: bytes that are already here need not come again.
@@ -88,10 +90,10 @@ async def check(request: Request, name: str, state: StateOf) -> Response:
     digests = _digests(await form_fields(request))
     try:
         with in_words():
-            missing = await asyncio.to_thread(_missing, state, name, digests)
+            missing = await asyncio.to_thread(_missing, state, caller, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
-            report = await check_version(state, name, digests, chosen=False)
+            report = await check_version(state, caller, name, digests, chosen=False)
     except ApiError as error:
         return _report(request, Outcome(name, _report_of(error), error))
     return _report(request, Outcome(name, report), digests)
@@ -106,7 +108,7 @@ async def register(request: Request, name: str, state: StateOf, caller: CallerOf
     digests = _digests(await form_fields(request))
     try:
         with in_words():
-            missing = await asyncio.to_thread(_missing, state, name, digests)
+            missing = await asyncio.to_thread(_missing, state, caller, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
             added, report = await register_version(state, caller, name, digests, chosen=False)
@@ -121,9 +123,10 @@ def _digests(fields: Mapping[str, str]) -> dict[str, str]:
     return {file: fields.get(field, "") for file, field in FIELDS.items() if file in needed or fields.get(field)}
 
 
-def _missing(state: State, name: str, digests: dict[str, str]) -> list[str]:
+def _missing(state: State, caller: Caller, name: str, digests: dict[str, str]) -> list[str]:
     state.registry.adapters.check_name(name)
-    return [file for file, digest in digests.items() if state.registry.store.find(digest) is None]
+    find = state.registry.uploads.find
+    return [file for file, digest in digests.items() if find(digest, caller.tenant) is None]
 
 
 @contextmanager

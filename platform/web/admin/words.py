@@ -13,6 +13,8 @@ TONES: Final = {"resident": "good", "loading": "warn", "failed": "bad", "registe
 """Of each state of an adapter, those first that lists show first."""
 ON_DISK: Final = "Ready · on disk"
 IN_HOST_CACHE: Final = "Ready · in host cache"
+OTHER: Final = "another adapter"
+"""One that has no name any more, or none in this tenant."""
 LINEARS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 

@@ -45,7 +45,7 @@ class NewAlias(msgspec.Struct, forbid_unknown_fields=True):
 @router.get("/api/v1/adapters")
 async def list_adapters(state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """All adapters, disabled ones too."""
-    adapters = state.registry.snapshots.current.of_tenant(caller.tenant)
+    adapters = state.registry.snapshots.current.of_tenant(caller.tenant, caller.only)
     return {
         "generation": state.registry.snapshots.current.generation,
         "data": [adapter_json(a, state) for a in adapters],
@@ -73,7 +73,7 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
     digests = {file: getattr(fields, field) for file, field in FIELDS.items() if getattr(fields, field) is not None}
     for file, digest in digests.items():
         with in_words(FIELDS[file]):
-            await asyncio.to_thread(uploaded_file, state, digest)
+            await asyncio.to_thread(uploaded_file, state, caller, digest)
     with in_words():
         added, report = await register_version(state, caller, name, digests, chosen=True)
     version = version_json(added.version, residency(state), state.reconciler.failures)
@@ -97,7 +97,7 @@ async def remove_adapter(reference: str, state: StateOf, caller: CallerOf) -> Re
         await state.reconciler.reconcile()
     name = reference.partition("@")[0]
     if name not in state.registry.snapshots.current.adapters.get(tenant, {}):
-        state.metrics.forget(name)
+        state.metrics.forget(tenant, name)
     return Response(status_code=204)
 
 

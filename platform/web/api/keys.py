@@ -1,53 +1,108 @@
 """/api/v1/keys: API keys, for administrators."""
 
 import asyncio
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.keys import INFERENCE, ApiKey
+from loraplex.registry.quotas import OPEN, Quota
 
-from ..dependencies import CallerOf, StateOf
+from ..dependencies import CallerOf, StateOf, TenantOf
 from ..json_body import convert, read_json
 from .refusals import in_words
 
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 router = APIRouter(tags=["Keys"])
 
 
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
+    """`adapters`: the models it is for, by name, the base's included; absent: all of the tenant. `expires_at` in ISO
+    8601 with a zone. `limits`: those that are absent are none."""
+
     name: str
     scopes: tuple[str, ...] = (INFERENCE,)
+    adapters: tuple[str, ...] | None = None
+    expires_at: Moment | None = None
+    limits: Quota = OPEN
+
+
+class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Each takes the place of the old one as a whole."""
+
+    adapters: tuple[str, ...] | None = None
+    limits: Quota | None = None
 
 
 @router.get("/api/v1/keys")
-async def list_keys(state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    keys = await asyncio.to_thread(state.registry.keys.list, caller.tenant)
-    return {"data": [_key_json(key) for key in keys]}
+async def list_keys(state: StateOf, tenant: TenantOf) -> dict[str, Any]:
+    keys = await asyncio.to_thread(state.registry.keys.list, tenant)
+    return {"data": [key_json(key) for key in keys]}
 
 
 @router.post("/api/v1/keys")
-async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Response:
+async def create_key(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
     """A new key; `token` is in this answer and nowhere else."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewKey)
     with in_words():
         created = await asyncio.to_thread(
-            state.registry.keys.create, fields.name, fields.scopes, actor=caller.actor, tenant=caller.tenant
+            state.registry.keys.create,
+            fields.name,
+            fields.scopes,
+            actor=caller.actor_in(tenant),
+            tenant=tenant,
+            expires_at=fields.expires_at,
+            adapters=fields.adapters,
+            quota=fields.limits,
         )
     await state.reconciler.reconcile()
-    return JSONResponse({"token": created.token, **_key_json(created.key)}, 201)
+    return JSONResponse({"token": created.token, **key_json(created.key)}, 201)
+
+
+@router.get("/api/v1/keys/{prefix}")
+async def get_key(prefix: str, state: StateOf, tenant: TenantOf) -> dict[str, Any]:
+    with in_words():
+        return key_json(await asyncio.to_thread(state.registry.keys.get, prefix, tenant))
+
+
+@router.patch("/api/v1/keys/{prefix}")
+async def change_key(
+    prefix: str, request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf
+) -> dict[str, Any]:
+    """Other limits, or other adapters."""
+    change = convert(await read_json(request, state.settings.body_timeout), KeyChange)
+    with in_words():
+        key = await asyncio.to_thread(
+            state.registry.keys.change,
+            prefix,
+            actor=caller.actor_in(tenant),
+            tenant=tenant,
+            quota=change.limits,
+            adapters=change.adapters,
+        )
+    await state.reconciler.reconcile()
+    return key_json(key)
 
 
 @router.delete("/api/v1/keys/{prefix}", status_code=204)
-async def revoke_key(prefix: str, state: StateOf, caller: CallerOf) -> Response:
+async def revoke_key(prefix: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
     with in_words():
-        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
+        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor_in(tenant), tenant=tenant)
     await state.reconciler.reconcile()
     return Response(status_code=204)
 
 
-def _key_json(key: ApiKey) -> dict[str, Any]:
+def key_json(key: ApiKey) -> dict[str, Any]:
     moments = {name: getattr(key, name) for name in ("created_at", "last_used_at", "expires_at", "revoked_at")}
-    shown = {name: moment.isoformat() if moment else None for name, moment in moments.items()}
-    return {"prefix": key.prefix, "name": key.name, "scopes": sorted(key.scopes), "created_by": key.created_by, **shown}
+    return {
+        "prefix": key.prefix,
+        "name": key.name,
+        "scopes": sorted(key.scopes),
+        "adapters": None if key.adapters is None else sorted(key.adapters),
+        "limits": msgspec.to_builtins(key.quota),
+        "created_by": key.created_by,
+        **{name: moment.isoformat() if moment else None for name, moment in moments.items()},
+    }

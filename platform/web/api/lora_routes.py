@@ -1,4 +1,4 @@
-"""The routes that load and unload adapters: vLLM's under /v1, SGLang's without it. For administrators only."""
+"""The routes that load and unload adapters: vLLM's under /v1, SGLang's without it. For operators only."""
 
 from collections.abc import Awaitable
 

@@ -14,6 +14,10 @@ from ..errors import ApiError, from_engine
 STATUS: Final = {
     "adapter_not_found": 404,
     "invalid_api_key": 404,
+    "tenant_not_found": 404,
+    "user_not_found": 404,
+    "last_admin": 409,
+    "name_taken": 409,
     "promotion_refused": 409,
     "upload_busy": 409,
     "upload_too_large": 413,
@@ -23,6 +27,8 @@ STATUS: Final = {
 PARAM: Final = {
     "invalid_name": "name",
     "adapter_not_found": "name",
+    "name_taken": "name",
+    "weak_secret": "password",
     "invalid_prompts": "prompts",
     "promotion_refused": "version",
     "upload_mismatch": "x-content-sha256",

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from . import adapters, certificates, engine, keys, lora_routes, uploads
+from . import adapters, audit, certificates, engine, keys, lora_routes, tenants, uploads, usage, users
 
 routers: tuple[APIRouter, ...] = (
     adapters.router,
@@ -11,4 +11,8 @@ routers: tuple[APIRouter, ...] = (
     lora_routes.router,
     engine.router,
     keys.router,
+    users.router,
+    tenants.router,
+    usage.router,
+    audit.router,
 )

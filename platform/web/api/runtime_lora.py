@@ -64,6 +64,8 @@ async def load_adapter(state: State, caller: Caller, order: LoadOrder) -> None:
             _check_name(state, caller, order)
             files = await asyncio.to_thread(fetch_adapter, order.lora_path, state.settings, state.registry.store)
             digests = {file: blob.sha256 for file, blob in files.items()}
+            for digest in digests.values():
+                await asyncio.to_thread(state.registry.uploads.note, digest, caller.tenant)
             added, _ = await register_version(state, caller, order.lora_name, digests, chosen=False)
             await _bring_into_memory(state, caller, added)
             if order.pinned:
@@ -83,7 +85,7 @@ async def unload_adapter(state: State, caller: Caller, order: UnloadOrder) -> No
         except (UnknownAdapter, InvalidName):
             raise _refusal(NOT_FOUND, f"The lora adapter '{name}' cannot be found.") from None
         await state.reconciler.reconcile()
-        state.metrics.forget(name)
+        state.metrics.forget(caller.tenant, name)
     if any(version.digest in state.reconciler.failures for version in adapter.versions):
         raise _refusal(FAILED, f"Failed to remove lora adapter '{name}' from the engine.")
 

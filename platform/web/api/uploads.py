@@ -40,18 +40,20 @@ router = APIRouter(tags=["Adapters"])
 
 @router.put("/api/v1/adapters/{name}/files/{filename}", status_code=201)
 async def put_file(name: str, filename: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """Receive one file, or with `content-range` the rest of it. It becomes part of an adapter with a version."""
+    """Receive one file, or with `content-range` the rest of it. It becomes part of an adapter when a version is made of
+    it. Bytes that this tenant has sent before need not come again."""
     limit, declared = _limit(filename, state), _declared(request)
     with in_words(), state.uploads.hold():
         state.registry.adapters.check_name(name)
         check_sha256(declared.sha256)
-        known = await asyncio.to_thread(state.registry.store.find, declared.sha256)
+        known = await asyncio.to_thread(state.registry.uploads.find, declared.sha256, caller.tenant)
         if known is not None and known.size == declared.size:
             return _receipt(filename, known, already_here=True)
         incoming = await asyncio.to_thread(
             state.registry.store.receive, declared.size, declared.sha256, limit, caller.tenant
         )
         blob = await _receive(incoming, declared.start, request, state.settings.upload_timeout)
+        await asyncio.to_thread(state.registry.uploads.note, declared.sha256, caller.tenant)
     return _receipt(filename, blob, already_here=False)
 
 
@@ -65,7 +67,7 @@ async def get_received(
     with in_words():
         state.registry.adapters.check_name(name)
         check_sha256(sha256)
-        known = await asyncio.to_thread(store.find, sha256)
+        known = await asyncio.to_thread(state.registry.uploads.find, sha256, caller.tenant)
     already_here = known is not None and known.size == size
     received = size if already_here else await asyncio.to_thread(kept_bytes, store, caller.tenant, size, sha256)
     return {"file": filename, "sha256": sha256, "received": received, "already_here": already_here}

@@ -10,7 +10,22 @@ from sqlalchemy.exc import DBAPIError
 
 import loraplex
 
-from . import adapters, backup, bench, calibrate_kv, certify, config, database, doctor, quantize, serve
+from . import (
+    adapters,
+    audit,
+    backup,
+    bench,
+    calibrate_kv,
+    certify,
+    config,
+    database,
+    doctor,
+    keys,
+    quantize,
+    serve,
+    tenants,
+    usage,
+)
 
 app = typer.Typer(
     help="Serve one base model and many LoRA adapters, with an OpenAI API and a dashboard.",
@@ -20,6 +35,11 @@ app = typer.Typer(
 )
 app.command(epilog="Example: loraplex serve --model ./my-model --port 9000")(serve.serve)
 app.add_typer(adapters.app, name="adapters")
+app.add_typer(keys.app, name="keys")
+app.add_typer(tenants.users, name="users")
+app.add_typer(tenants.tenants, name="tenants")
+app.command(epilog="Example: loraplex usage --from 2026-11-01 --by adapter")(usage.usage)
+app.add_typer(audit.app, name="audit")
 app.add_typer(database.app, name="db")
 app.command(epilog="Example: loraplex backup ./loraplex-monday.tar")(backup.backup)
 app.command()(backup.restore)

@@ -31,6 +31,18 @@ def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]
         registry.close()
 
 
+@contextmanager
+def opened_database(settings: Settings) -> Iterator[Registry]:
+    """The same without a base model, for words that touch no adapter."""
+    prepare_data_folder(settings.data_dir)
+    upgrade(settings.database)
+    registry = Registry.open(settings.database, settings.data_dir / "artifacts")
+    try:
+        yield registry
+    finally:
+        registry.close()
+
+
 def served_path(settings: Settings, base: ServedBase) -> ServedPath:
     """How this machine serves the base."""
     assert base.folder is not None

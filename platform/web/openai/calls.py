@@ -2,18 +2,20 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
+from ..auth import Caller
 from ..errors import invalid
 from ..event_stream import EventStream, while_connected
 from ..generation import Answers, Delta, Generation, collect, deltas_of, usage_of
 from ..json_body import convert, read_json
+from ..quotas import Admission
 from ..state import State
 from .chunks import Chunks
 from .fields import check_fields, ignored_header
@@ -38,8 +40,8 @@ class Call(Protocol):
     @property
     def id_prefix(self) -> str: ...
 
-    async def start(self) -> list[Generation]:
-        """Build the prompts and the generations. Raises ApiError."""
+    async def start(self, admission: Admission) -> list[Generation]:
+        """Build the prompts and the generations, reserve what they may use. Raises ApiError."""
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         """The members of a whole answer beside the head and the usage."""
@@ -58,24 +60,36 @@ async def read_fields(request: Request, state: State, schema: type[Fields]) -> t
     return fields, ignored_header(ignored)
 
 
-async def answer(request: Request, state: State, call: Call, headers: dict[str, str]) -> Response:
+async def answer(request: Request, state: State, caller: Caller, call: Call, headers: dict[str, str]) -> Response:
+    limits: dict[str, str] = {}
     if call.fields.stream:
-        return EventStream(_stream(state, call), state.settings.ping_seconds, headers)
-    document = await while_connected(request, _complete(state, call))
-    return Response(document, media_type="application/json", headers=headers)
+        return EventStream(_stream(state, caller, call, limits), state.settings.ping_seconds, headers, limits)
+    document = await while_connected(request, _complete(state, caller, call, limits))
+    return Response(document, media_type="application/json", headers=headers | limits)
 
 
-async def _complete(state: State, call: Call) -> bytes:
-    with state.requests.hold():
-        generations = await call.start()
+@contextmanager
+def _admitted(state: State, caller: Caller) -> Iterator[Admission]:
+    """A place among the requests in flight, and what the quotas grant, both until the block ends."""
+    with state.requests.hold(), state.quotas.admit(caller.tenant, caller.actor, caller.quota) as admission:
+        yield admission
+
+
+async def _complete(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> bytes:
+    """`limits` becomes the headers that say what is left."""
+    with _admitted(state, caller) as admission:
+        generations = await call.start(admission)
+        limits |= admission.headers()
         answers = await collect(generations)
     members = {**_head(call, call.object), **call.document(generations, answers), "usage": answers.usage.as_json()}
     return msgspec.json.encode(members)
 
 
-async def _stream(state: State, call: Call) -> AsyncGenerator[bytes, None]:
-    with state.requests.hold():
-        generations = await call.start()
+async def _stream(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> AsyncGenerator[bytes, None]:
+    """`limits` as in _complete, before the first event."""
+    with _admitted(state, caller) as admission:
+        generations = await call.start(admission)
+        limits |= admission.headers()
         chunks = Chunks(_head(call, call.chunk_object), call.fields.wants_usage(), call.fields.wants_running_usage())
         n = call.fields.n
         async with aclosing(deltas_of(generations)) as deltas:

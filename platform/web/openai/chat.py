@@ -10,6 +10,7 @@ from ..auth import Caller
 from ..dependencies import CallerOf, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
+from ..quotas import Admission
 from ..resolve import find_served
 from ..serving import Order, start_generations
 from ..state import State
@@ -28,7 +29,7 @@ encode = msgspec.json.encode
 async def create_chat_completion(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
     """An answer to a conversation, whole or as a stream. `model` names an adapter or the base."""
     fields, headers = await read_fields(request, state, ChatRequest)
-    return await answer(request, state, ChatCall(state, caller, fields, request_id), headers)
+    return await answer(request, state, caller, ChatCall(state, caller, fields, request_id), headers)
 
 
 class ChatCall:
@@ -44,11 +45,11 @@ class ChatCall:
         self._greeted: set[int] = set()
         _check(fields)
 
-    async def start(self) -> list[Generation]:
-        fields = self.fields
+    async def start(self, admission: Admission) -> list[Generation]:
+        fields, caller = self.fields, self._caller
         completion = fields.max_completion_tokens
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-        served = await find_served(self._state, fields.model, fields.adapter_scales(), self._caller.tenant)
+        served = await find_served(self._state, fields.model, fields.adapter_scales(), caller.tenant, caller.only)
         order = Order(
             served=served,
             prompts=[await chat_prompt(self._state, served.wording, fields)],
@@ -60,7 +61,7 @@ class ChatCall:
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",
         )
-        return await start_generations(self._state, self._caller, order, self._request_id)
+        return await start_generations(self._state, caller, order, self._request_id, admission)
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         text = generations[0].wording.token_text

@@ -12,6 +12,7 @@ from ..auth import Caller
 from ..dependencies import CallerOf, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
+from ..quotas import Admission
 from ..resolve import find_served
 from ..serving import Order, start_generations
 from ..state import State
@@ -30,7 +31,7 @@ encode = msgspec.json.encode
 async def create_completion(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
     """The continuation of one or more prompts, given as text or as token ids."""
     fields, headers = await read_fields(request, state, CompletionRequest)
-    return await answer(request, state, CompletionCall(state, caller, fields, request_id), headers)
+    return await answer(request, state, caller, CompletionCall(state, caller, fields, request_id), headers)
 
 
 class CompletionCall:
@@ -46,9 +47,9 @@ class CompletionCall:
         self._begun: dict[int, CompletionLogprobs] = {}
         _check(fields)
 
-    async def start(self) -> list[Generation]:
-        fields = self.fields
-        served = await find_served(self._state, fields.model, fields.adapter_scales(), self._caller.tenant)
+    async def start(self, admission: Admission) -> list[Generation]:
+        fields, caller = self.fields, self._caller
+        served = await find_served(self._state, fields.model, fields.adapter_scales(), caller.tenant, caller.only)
         prompts = await completion_prompts(self._state, served.wording, fields)
         max_tokens = self._default_max_tokens(prompts) if fields.max_tokens is None else fields.max_tokens
         order = Order(
@@ -59,7 +60,7 @@ class CompletionCall:
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",
         )
-        return await start_generations(self._state, self._caller, order, self._request_id)
+        return await start_generations(self._state, caller, order, self._request_id, admission)
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         n = self.fields.n

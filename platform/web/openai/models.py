@@ -15,13 +15,14 @@ router = APIRouter(tags=["OpenAI"])
 
 @router.get("/v1/models")
 async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """All that `model` may be, the base first."""
-    servable = state.registry.snapshots.current.servable(caller.tenant)
+    """All that `model` may be for this key, the base first."""
+    servable = state.registry.snapshots.current.servable(caller.tenant, caller.only)
     cards = [
         _adapter_card(state, adapter.name, version.digest, int(version.created_at.timestamp()))
         for adapter, version in servable
     ]
-    return {"object": "list", "data": [_base_card(state), *cards]}
+    base = [_base_card(state)] if caller.only is None or state.base.name in caller.only else []
+    return {"object": "list", "data": [*base, *cards]}
 
 
 @router.get("/v1/models/{name:path}")
@@ -29,7 +30,7 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
     """One model by any name that `model` takes, for example adapter@alias. All models when the name is empty."""
     if not name:
         return await list_models(state, caller)
-    found = find_model(state, name, caller.tenant)
+    found = find_model(state, name, caller.tenant, caller.only)
     if found is None:
         return _base_card(state)
     return _adapter_card(state, name, found.digest, int(found.created_at.timestamp()))

@@ -44,8 +44,9 @@ async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict
 
 async def _find(body: dict[str, Any], state: State, caller: Caller) -> Served:
     """Most models share the base's tokenizer, so the name may be left out; a wrong one is refused as everywhere."""
-    name = body.get("model")
-    return await find_served(state, name if isinstance(name, str) else state.base.name, None, caller.tenant)
+    given = body.get("model")
+    name = given if isinstance(given, str) else state.base.name
+    return await find_served(state, name, None, caller.tenant, caller.only)
 
 
 def _check_ids(tokens: list[int], vocabulary: int) -> None:

@@ -1,0 +1,103 @@
+"""/api/v1/users: people of a tenant, for its admins; /api/v1/me: who asks."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from loraplex.registry.users import User
+
+from ..dependencies import CallerOf, StateOf, TenantOf
+from ..errors import ApiError, forbidden
+from ..json_body import convert, read_json
+from .refusals import in_words
+
+router = APIRouter(tags=["Users"])
+
+
+class NewUser(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    password: str
+    role: str
+
+
+class UserChange(msgspec.Struct, forbid_unknown_fields=True):
+    """A new password ends all sessions of the user."""
+
+    role: str | None = None
+    password: str | None = None
+
+
+class PasswordChange(msgspec.Struct, forbid_unknown_fields=True):
+    current: str
+    new: str
+
+
+@router.get("/api/v1/me")
+async def get_me(caller: CallerOf) -> dict[str, Any]:
+    """Whose credential this is, and what it may do."""
+    return {"tenant": caller.tenant, "actor": caller.actor, "permissions": sorted(caller.permissions)}
+
+
+@router.put("/api/v1/me/password", status_code=204)
+async def change_own_password(request: Request, state: StateOf, caller: CallerOf) -> Response:
+    """Ends all sessions, this one too."""
+    fields = convert(await read_json(request, state.settings.body_timeout), PasswordChange)
+    if caller.session is None:
+        raise forbidden("A key has no password. Log in, then change it.")
+    if not await asyncio.to_thread(state.sessions.confirm, caller.session, fields.current):
+        raise ApiError(400, "The current password is wrong.", param="current", code="wrong_password")
+    user, by = caller.session.user, {"actor": caller.actor, "tenant": caller.tenant}
+    with in_words("new"):
+        await asyncio.to_thread(state.registry.users.set_password, user, fields.new, **by)
+    return Response(status_code=204)
+
+
+@router.get("/api/v1/users")
+async def list_users(state: StateOf, tenant: TenantOf) -> dict[str, Any]:
+    users = await asyncio.to_thread(state.registry.users.list, tenant)
+    return {"data": [user_json(user) for user in users]}
+
+
+@router.post("/api/v1/users")
+async def create_user(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+    fields = convert(await read_json(request, state.settings.body_timeout), NewUser)
+    new, by = (fields.name, fields.password, fields.role), {"actor": caller.actor_in(tenant), "tenant": tenant}
+    with in_words():
+        user = await asyncio.to_thread(state.registry.users.create, *new, **by)
+    return JSONResponse(user_json(user), 201)
+
+
+@router.patch("/api/v1/users/{user}")
+async def change_user(
+    user: str, request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf
+) -> dict[str, Any]:
+    """Another role, another password, or both."""
+    change = convert(await read_json(request, state.settings.body_timeout), UserChange)
+    users, by = state.registry.users, {"actor": caller.actor_in(tenant), "tenant": tenant}
+    with in_words():
+        found = await asyncio.to_thread(users.require, user, tenant)
+        if change.role is not None:
+            found = await asyncio.to_thread(users.set_role, user, change.role, **by)
+        if change.password is not None:
+            found = await asyncio.to_thread(users.set_password, user, change.password, **by)
+    return user_json(found)
+
+
+@router.delete("/api/v1/users/{user}", status_code=204)
+async def remove_user(user: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+    """With all sessions."""
+    with in_words():
+        await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor_in(tenant), tenant=tenant)
+    return Response(status_code=204)
+
+
+def user_json(user: User) -> dict[str, Any]:
+    return {
+        "name": user.name,
+        "role": user.role,
+        "created_at": user.created_at.isoformat(),
+        "password_changed_at": user.password_changed_at.isoformat(),
+    }

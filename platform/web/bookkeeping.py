@@ -1,0 +1,57 @@
+"""The books in the background: usage is flushed to the ledger, crashed processes are settled, days are read anew."""
+
+import asyncio
+import logging
+from typing import Final
+
+from loraplex.registry.ledger import Ledger
+from loraplex.registry.usage import Usage
+
+from .quotas import Quotas
+
+FLUSH_SECONDS: Final = 0.5
+ROUNDS: Final = 10
+"""Flushes between two looks at what other processes have booked."""
+
+logger = logging.getLogger(__name__)
+
+
+class Bookkeeper:
+    def __init__(self, ledger: Ledger, usage: Usage, quotas: Quotas) -> None:
+        self._ledger, self._usage, self._quotas = ledger, usage, quotas
+
+    def begin(self) -> None:
+        """Before the first request: settle what crashed, learn what was used today. Blocks."""
+        settled = self._ledger.settle_gone()
+        if settled:
+            logger.warning("%d requests of a server that crashed were booked as unknown", settled)
+        today = self._quotas.now().date().isoformat()
+        self._quotas.note_day(today, self._usage.tokens_of_day(today))
+
+    async def run(self) -> None:
+        """For ever. While the database is away everything is kept in memory and written later."""
+        away = False
+        while True:
+            try:
+                for _ in range(ROUNDS):
+                    await asyncio.sleep(FLUSH_SECONDS)
+                    await asyncio.to_thread(self._ledger.flush)
+                await self._look_around()
+                away = False
+            except Exception:
+                if not away:
+                    logger.exception("usage cannot be booked now; it is kept in memory")
+                away = True
+
+    def end(self) -> None:
+        """Book the rest. Blocks."""
+        try:
+            self._ledger.close()
+        except Exception:
+            logger.exception("the last usage could not be booked")
+
+    async def _look_around(self) -> None:
+        await asyncio.to_thread(self._ledger.settle_gone)
+        today = self._quotas.now().date().isoformat()
+        booked = await asyncio.to_thread(self._usage.tokens_of_day, today)
+        self._quotas.note_day(today, booked)

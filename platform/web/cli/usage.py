@@ -1,0 +1,58 @@
+"""`loraplex usage`: what was used, from the ledger."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from loraplex.registry.ledger import COUNTS
+from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.usage import usage_query
+
+from ..api.usage import as_csv, total_of
+from ..settings import Settings
+from .opened import opened_database
+from .output import Json, Tenant, print_json
+
+
+def usage(
+    first: Annotated[str, typer.Option("--from", metavar="DAY", help="First day in UTC, as 2026-11-22.")] = "",
+    to: Annotated[str, typer.Option("--to", metavar="DAY", help="Last day.")] = "",
+    key: Annotated[str, typer.Option(metavar="PREFIX", help="Of one key.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Of one user.")] = "",
+    adapter: Annotated[str, typer.Option(metavar="NAME", help="Of one adapter.")] = "",
+    by: Annotated[str, typer.Option(help="What to tell apart: day, hour, key, adapter.")] = "day,key,adapter",
+    as_csv_file: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> None:
+    """Print requests and tokens by day, key and adapter version."""
+    query = usage_query(tenant, first, to, key, user, adapter, by)
+    with opened_database(Settings()) as registry:
+        registry.tenants.get(tenant)
+        rows = registry.usage.sums(query)
+    if as_json:
+        print_json({"data": [dict(row) for row in rows], "total": total_of(rows)})
+    elif as_csv_file:
+        print(as_csv(rows, query.by), end="")
+    elif not rows:
+        print("Nothing was used.")
+    else:
+        Console(highlight=False).print(_table(rows))
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Without counts that are 0 in every row, so that it fits on a screen."""
+    shown = [name for name in rows[0] if name not in COUNTS or any(row[name] for row in rows)]
+    table = Table(*(name.removesuffix("_tokens").removeprefix("adapter_") for name in shown), box=None)
+    for row in rows:
+        table.add_row(*(_cell(name, row[name]) for name in shown))
+    return table
+
+
+def _cell(name: str, value: object) -> str:
+    if name == "adapter_digest":
+        return str(value)[:12]
+    return f"{value:,}" if name in COUNTS else str(value)

@@ -1,0 +1,98 @@
+"""What each credential may do, and what each route demands: the one place where that is decided.
+
+Permissions hold within the caller's tenant. Only `OPERATE` reaches beyond: admins of the tenant `default` have it.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from loraplex.registry import keys, users
+from loraplex.registry.tables import DEFAULT_TENANT
+
+
+class Permission(StrEnum):
+    INFERENCE = "inference"
+    """Use models."""
+    READ = "read"
+    """Look at adapters, memory and usage; change one's own password."""
+    ADAPTERS = "adapters"
+    """Upload adapters and change how they are served."""
+    ADMIN = "admin"
+    """Keys, users and the audit log."""
+    OPERATE = "operate"
+    """The server itself: tenants, the engine, the base's certificate, adapters from its folders."""
+
+
+PUBLIC: Final = "public"
+MONITORING: Final = "monitoring"
+"""Operators, and programs on this machine when `public_metrics` is set."""
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+EVERYTHING: Final = frozenset(Permission) - {Permission.OPERATE}
+OF_ROLE: Final = {
+    users.VIEWER_ROLE: frozenset({Permission.READ}),
+    users.EDITOR_ROLE: frozenset({Permission.READ, Permission.INFERENCE, Permission.ADAPTERS}),
+    users.ADMIN_ROLE: EVERYTHING,
+}
+OF_SCOPE: Final = {
+    keys.INFERENCE: frozenset({Permission.INFERENCE}),
+    keys.ADAPTERS: frozenset({Permission.READ, Permission.ADAPTERS}),
+    keys.ADMIN: EVERYTHING,
+}
+
+PUBLIC_ROUTES: Final = frozenset({"/health", "/ready", "/version", "/openapi.json", "/login"})
+INFERENCE_ROUTES: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{name:path}", "/tokenize", "/detokenize"}
+)
+OPERATOR_ROUTES: Final = frozenset(
+    {
+        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"),
+        *("/api/v1/engine", "/api/v1/engine/certify", "/certify", "/api/v1/tenants", "/api/v1/tenants/{tenant}"),
+        *("/upload/fetch", "/system"),
+    }
+)
+READ_ROUTES: Final = frozenset(
+    {
+        *("/", "/logout", "/dashboard/live", "/dashboard/state", "/requests"),
+        *("/api/v1/me", "/api/v1/me/password", "/api/v1/engine/certificate", "/api/v1/usage"),
+    }
+)
+ADAPTER_ROUTES: Final = ("/api/v1/adapters", "/adapters", "/cache")
+"""Prefixes: to look needs READ, to change ADAPTERS."""
+EDITOR_PAGES: Final = frozenset({"/upload", "/playground"})
+"""No key for inference alone opens a page."""
+
+
+def permissions_of_user(role: str, tenant: str) -> frozenset[Permission]:
+    return _with_operation(OF_ROLE.get(role, frozenset()), tenant)
+
+
+def permissions_of_key(scopes: frozenset[str], tenant: str) -> frozenset[Permission]:
+    granted = (OF_SCOPE.get(scope, frozenset()) for scope in scopes)
+    return _with_operation(frozenset().union(*granted), tenant)
+
+
+def access_of(path: str, safe: bool) -> str:
+    """What a route demands, by its whole path template: `public`, `monitoring` or a permission. `safe`: it only reads.
+
+    Fails closed: a route that is named nowhere here is for administrators only.
+    """
+    if path in PUBLIC_ROUTES:
+        return PUBLIC
+    if path == "/metrics":
+        return MONITORING
+    if path in INFERENCE_ROUTES:
+        return Permission.INFERENCE
+    if path in OPERATOR_ROUTES:
+        return Permission.OPERATE
+    if path in READ_ROUTES:
+        return Permission.READ
+    if path in EDITOR_PAGES:
+        return Permission.ADAPTERS
+    if any(path == prefix or path.startswith(f"{prefix}/") for prefix in ADAPTER_ROUTES):
+        return Permission.READ if safe else Permission.ADAPTERS
+    return Permission.ADMIN
+
+
+def _with_operation(granted: frozenset[Permission], tenant: str) -> frozenset[Permission]:
+    return granted | {Permission.OPERATE} if granted == EVERYTHING and tenant == DEFAULT_TENANT else granted

@@ -1,0 +1,172 @@
+"""The wall between tenants: every route that takes an id, asked by one tenant for what is another's.
+
+The answer must be the one for an id that nobody has, to the last byte. A route with an id and without a row here fails.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.web.app import create_app
+from loraplex.web.state import State
+
+from .conftest import served
+from .fake_engine import FakeEngine
+from .test_access import key, routes_of
+from .test_adapters_api import add, put
+
+NOBODYS = {"name": "absent", "user": "nobody", "prefix": "0123456789ab", "sha256": "0" * 64}
+"""As long as those of the tenant that is looked at."""
+FILES: dict[str, Any] = {"config_sha256": "SHA256", "weights_sha256": "SHA256"}
+ROWS: dict[str, dict[str, Any]] = {
+    "GET /v1/models/{name:path}": {},
+    "GET /api/v1/adapters/{name}": {},
+    "GET /api/v1/adapters/{reference}/report": {},
+    "POST /api/v1/adapters/{name}/versions": {"json": FILES},
+    "PATCH /api/v1/adapters/{reference}": {"json": {"enabled": False}},
+    "DELETE /api/v1/adapters/{reference}": {},
+    "PUT /api/v1/adapters/{name}/aliases/{alias}": {"json": {"version": 1}},
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}": {},
+    "POST /api/v1/adapters/{reference}/load": {},
+    "POST /api/v1/adapters/{reference}/evict": {},
+    "PUT /api/v1/adapters/{name}/files/{filename}": {"content": b"", "headers": {"x-content-sha256": "SHA256"}},
+    "GET /api/v1/adapters/{reference}/certificate": {},
+    "POST /api/v1/adapters/{reference}/certify": {},
+    "GET /api/v1/adapters/{name}/prompts": {},
+    "PUT /api/v1/adapters/{name}/prompts": {"json": {"prompts": ["What is this?"]}},
+    "DELETE /api/v1/adapters/{name}/prompts": {},
+    "GET /api/v1/keys/{prefix}": {},
+    "PATCH /api/v1/keys/{prefix}": {"json": {"limits": {"tokens_per_day": 1}}},
+    "DELETE /api/v1/keys/{prefix}": {},
+    "PATCH /api/v1/users/{user}": {"json": {"password": "a stolen account"}},
+    "DELETE /api/v1/users/{user}": {},
+    "GET /api/v1/tenants/{tenant}": {},
+    "PATCH /api/v1/tenants/{tenant}": {"json": {"disabled": True}},
+    "GET /adapters/{name}": {},
+    "POST /adapters/{name}/versions": {"data": FILES},
+    "POST /adapters/{name}/delete": {"data": {"confirm": "NAME"}},
+    "POST /adapters/{name}/alias": {"data": {"alias": "prod", "version": "1"}},
+    "POST /adapters/{reference}/{action}": {},
+    "POST /cache/{reference}/{action}": {},
+}
+MAKE_THEIR_OWN = {
+    "POST /api/v1/adapters/{name}/versions",
+    "PUT /api/v1/adapters/{name}/files/{filename}",
+    "POST /adapters/{name}/versions",
+}
+"""A name is free in every tenant, so these are not answered 404; the files of others must still be missing."""
+OPERATORS = {"GET /api/v1/tenants/{tenant}", "PATCH /api/v1/tenants/{tenant}"}
+LISTS = (
+    *("/v1/models", "/api/v1/adapters", "/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
+    *("/", "/adapters", "/cache", "/playground", "/dashboard/state", "/api/v1/audit?everyone=true"),
+)
+OF_ANY_TENANT = ("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit")
+
+
+@pytest.fixture
+def app(state: State) -> FastAPI:
+    return create_app(state)
+
+
+async def theirs(state: State, client: httpx.AsyncClient, folder: Path) -> dict[str, str]:
+    """What the tenant acme has; ids by the names that routes use."""
+    headers = key(state, "admin", tenant="acme")
+    client.headers.update(headers)
+    assert (await add(client, "secret", folder)).status_code == 201
+    assert (await client.put("/api/v1/adapters/secret/aliases/prod", json={"version": 1})).status_code == 200
+    assert (await client.post("/v1/completions", json={"model": "secret", "prompt": "hi"})).status_code == 200
+    body = {"name": "carola", "password": "correct horse", "role": "admin"}
+    assert (await client.post("/api/v1/users", json=body)).status_code == 201
+    prefix = (await client.get("/api/v1/keys")).json()["data"][0]["prefix"]
+    weights = hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
+    return {"name": "secret", "user": "carola", "prefix": prefix, "sha256": weights}
+
+
+async def ask(client: httpx.AsyncClient, route: str, ids: dict[str, str]) -> httpx.Response:
+    method, path = route.split(" ")
+    places = ids | {"reference": ids["name"], "name:path": ids["name"], "alias": "prod", "action": "evict"}
+    places |= {"tenant": "acme" if ids is not NOBODYS else "none", "filename": WEIGHTS_FILE}
+    for name, value in places.items():
+        path = path.replace(f"{{{name}}}", value)
+    return await client.request(method, path, **filled(ROWS[route], ids))
+
+
+def filled(value: Any, ids: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {name: filled(member, ids) for name, member in value.items()}
+    return {"SHA256": ids["sha256"], "NAME": ids["name"]}.get(value, value) if isinstance(value, str) else value
+
+
+def without(response: httpx.Response, ids: dict[str, str]) -> str:
+    text = response.text
+    for name, value in ids.items():
+        text = text.replace(value, f"<{name}>")
+    return text
+
+
+async def everything_of(client: httpx.AsyncClient, headers: dict[str, str]) -> list[Any]:
+    paths = ("/api/v1/adapters", "/api/v1/users", "/api/v1/audit", "/api/v1/adapters/secret/prompts")
+    return [(await client.get(path, headers=headers)).json() | {"generation": "of all tenants"} for path in paths]
+
+
+def test_every_route_with_an_id_has_a_row(app: FastAPI) -> None:
+    assert {route for route in routes_of(app) if "{" in route} == set(ROWS)
+
+
+async def test_what_is_anothers_does_not_exist(state: State, adapter_folders: list[Path]) -> None:
+    for tenant in ("acme", "rival"):
+        state.registry.tenants.create(tenant, actor="system")
+    async with served(state) as client:
+        ids, owner = await theirs(state, client, adapter_folders[0]), {}
+        owner["authorization"] = client.headers["authorization"]
+        before = await everything_of(client, owner)
+        client.headers.update(key(state, "admin", tenant="rival"))
+        for route in ROWS:
+            found, absent = await ask(client, route, ids), await ask(client, route, NOBODYS)
+            assert found.status_code == absent.status_code, (route, found.text)
+            assert without(found, ids) == without(absent, NOBODYS), route
+            if route not in MAKE_THEIR_OWN:
+                assert found.status_code == (403 if route in OPERATORS else 404), (route, found.text)
+        for path in LISTS:
+            text = (await client.get(path)).text
+            assert not [value for value in ids.values() if value in text], path
+            assert "acme" not in text, path
+        for path in OF_ANY_TENANT:
+            for tenant in ("acme", "none"):
+                assert (await client.get(path, params={"tenant": tenant})).status_code == 404, path
+        assert await everything_of(client, owner) == before
+
+
+async def test_equal_bytes_are_sent_again_and_cached_prompts_are_not_shared(
+    state: State, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    folder = adapter_folders[0]
+    for tenant in ("acme", "rival"):
+        state.registry.tenants.create(tenant, actor="system")
+    async with served(state) as client:
+        for tenant in ("acme", "rival"):
+            client.headers.update(key(state, "admin", tenant=tenant))
+            for already_here in (False, True):
+                answer = await put(client, "sql", CONFIG_FILE, (folder / CONFIG_FILE).read_bytes())
+                assert answer.json()["already_here"] is already_here, tenant
+            assert (await client.post("/v1/completions", json={"model": "tiny", "prompt": "hi"})).status_code == 200
+    salts = {request.cache_salt for request in engine.requests}
+    assert len(salts) == 2 and {request.tenant for request in engine.requests} == {"acme", "rival"}
+
+
+async def test_the_operator_reaches_a_tenant_by_name(state: State) -> None:
+    state.registry.tenants.create("acme", actor="system")
+    async with served(state) as client:
+        client.headers.update(key(state, "admin"))
+        body = {"name": "first", "scopes": ["admin"]}
+        token = (await client.post("/api/v1/keys", params={"tenant": "acme"}, json=body)).json()["token"]
+        theirs = {"authorization": f"Bearer {token}"}
+        [row] = (await client.get("/api/v1/audit", headers=theirs)).json()["data"][:1]
+        assert (row["action"], row["tenant"]) == ("key.create", "acme")
+        assert row["actor"].startswith("default/key:")
+        assert (await client.get("/api/v1/me", headers=theirs)).json()["tenant"] == "acme"

@@ -1,0 +1,96 @@
+"""`loraplex keys`, `usage`, `audit`, `tenants`, `users` as they are typed."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from loraplex.registry.ledger import Account, Ledger
+from loraplex.registry.registry import Registry
+
+from .typed import Run, typed
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    for name in [name for name in os.environ if name.startswith("LORAPLEX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LORAPLEX_DATA_DIR", str(tmp_path))
+    return typed(monkeypatch, capsys)
+
+
+def opened(tmp_path: Path) -> Registry:
+    return Registry.open(f"sqlite:///{tmp_path / 'loraplex.db'}", tmp_path / "artifacts")
+
+
+def test_keys_from_create_to_revoke(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("keys", "create", "notebook", "--adapter", "sql", "--rpm", "60", "--days", "30", "--json")
+    made = json.loads(out)
+    assert (code, made["adapters"], made["limits"]["requests_per_minute"]) == (0, ["sql"], 60)
+    registry = opened(tmp_path)
+    assert registry.snapshots.current.authenticate(made["token"]).name == "notebook"
+    code, out, err = run("keys", "create", "plain")
+    assert code == 0 and out.startswith("lp-") and "not shown again" in err
+    listed = json.loads(run("keys", "list", "--json")[1])
+    assert [key["name"] for key in listed] == ["plain", "notebook"] and "token" not in listed[0]
+    assert made["token"] not in run("keys", "list")[1]
+    code, out, _ = run("keys", "limit", made["prefix"], "--tokens-per-day", "5000")
+    assert code == 0 and "5,000 tokens a day" in out and "rpm" not in out
+    assert run("keys", "revoke", made["prefix"])[0] == 0
+    assert json.loads(run("keys", "list", "--json")[1])[1]["revoked_at"]
+    for wrong in (("revoke", "0123456789ab"), ("create", "x", "--scope", "root"), ("list", "--tenant", "none")):
+        code, _, err = run("keys", *wrong)
+        assert code == 2 and "Traceback" not in err
+    registry.close()
+
+
+def test_usage_in_a_table_json_and_csv(run: Run, tmp_path: Path) -> None:
+    assert run("usage") == (0, "Nothing was used.\n", "")
+    registry = opened(tmp_path)
+    ledger = Ledger(registry.database, tmp_path / "usage")
+    for name in ("sql", "sql", "demo"):
+        entry = ledger.open(Account("default", "key:0123456789ab", "d" * 64, name), 100)
+        ledger.settle(entry, prompt_tokens=1000, cached_tokens=0, completion_tokens=5, error=False)
+    ledger.close()
+    registry.close()
+    assert "1,000" in run("usage")[1]
+    found = json.loads(run("usage", "--adapter", "sql", "--by", "adapter", "--json")[1])
+    assert [row["requests"] for row in found["data"]] == [2] and found["total"]["prompt_tokens"] == 2000
+    head, *rows = run("usage", "--by", "day,adapter", "--csv")[1].splitlines()
+    assert head.startswith("day,adapter_name,adapter_digest,requests,") and len(rows) == 2
+    code, _, err = run("usage", "--from", "yesterday")
+    assert code == 2 and "must be a day such as" in err
+
+
+def test_the_audit_log_is_verified(run: Run, tmp_path: Path) -> None:
+    run("tenants", "create", "acme")
+    code, out, _ = run("audit", "verify", "--json")
+    kept = json.loads(out)["head"]
+    assert (code, json.loads(out)["rows"]) == (0, 1)
+    run("tenants", "disable", "acme")
+    assert run("audit", "verify", "--head", kept)[0] == 0
+    listed = json.loads(run("audit", "list", "--json")[1])
+    assert [row["action"] for row in listed] == ["tenant.disable", "tenant.create"]
+    code, out, _ = run("audit", "verify", "--head", "f" * 64)
+    assert code == 1 and "not in the chain" in out
+    registry = opened(tmp_path)
+    with registry.database.write() as session:
+        session.connection().exec_driver_sql("UPDATE audit SET action = 'nothing' WHERE id = 2")
+    registry.close()
+    code, out, _ = run("audit", "verify")
+    assert code == 1 and "Row 2" in out
+
+
+def test_tenants_and_users(run: Run) -> None:
+    assert run("tenants", "create", "acme")[0] == 0
+    assert [tenant["name"] for tenant in json.loads(run("tenants", "list", "--json")[1])] == ["acme", "default"]
+    create = ("users", "create", "bob", "--role", "admin", "--tenant", "acme", "--password", "correct horse")
+    code, out, _ = run(*create)
+    assert code == 0 and "acme/bob" in out
+    assert [user["role"] for user in json.loads(run("users", "list", "--tenant", "acme", "--json")[1])] == ["admin"]
+    code, _, err = run("users", "remove", "bob", "--tenant", "acme")
+    assert code == 2 and "last admin" in err
+    assert run("users", "password", "bob", "--tenant", "acme", "--password", "battery staple")[0] == 0
+    assert run("users", "password", "eve", "--password", "battery staple")[0] == 2
+    assert run("tenants", "disable", "default")[0] == 2
