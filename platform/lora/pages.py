@@ -129,20 +129,21 @@ class PageStore:
         for module in contents.modules:
             place = KINDS.index(module.kind), module.layer
             rank[place], scaling[place] = module.rank, module.scaling
-        self.table.vectors[room.slot] = torch.from_numpy(vectors)
-        for (table, _), row in zip(self._table_parts(), (offset, rank, scaling), strict=True):
-            table[room.slot] = torch.from_numpy(row)
+        tables = [self.table.vectors, *(table for table, _ in self._table_parts())]
+        for table, row in zip(tables, (vectors, offset, rank, scaling), strict=True):
+            self._send(table[room.slot], row)
         self._publish_extras(room, contents)
 
     def _publish_extras(self, room: Room, contents: Contents) -> None:
         kinds = {kind for kind, _ in room.offsets}.difference(LINEARS)
         if contents.vocab_size != self._base.vocab_size:
             kinds.add(HEAD)
-        if kinds:
+        has_vectors = any(part == "vectors" and kind in LINEARS for kind, part in room.offsets)
+        if kinds or has_vectors:
             rows = {
                 kind: self._row_pages(room, kind, tokens) for kind, tokens in contents.tokens.items() if len(tokens)
             }
-            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size)
+            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size, has_vectors)
 
     def _row_pages(self, room: Room, kind: str, tokens: NDArray[np.int64]) -> RowPages:
         device, offsets = self.table.arena.device, room.offsets[PageKind(kind, "rows")]
@@ -178,6 +179,11 @@ class PageStore:
         if taken != self.capacity - self.bytes_free:
             errors.append(f"adapter pages: {taken} bytes have an owner, {self.capacity - self.bytes_free} are taken")
         return errors
+
+    def _send(self, place: torch.Tensor, row: NDArray[Any]) -> None:
+        """Without waiting for the device."""
+        source = torch.from_numpy(row)
+        place.copy_(source.pin_memory() if place.is_cuda else source, non_blocking=True)
 
     def _table_parts(self) -> list[tuple[torch.Tensor, type[np.generic]]]:
         return [(self.table.offset, np.int64), (self.table.rank, np.int32), (self.table.scaling, np.float32)]

@@ -14,7 +14,7 @@ import torch
 from .batch import PageTable
 from .finish import BaseModules
 from .host_cache import HostCache
-from .loader import Loader
+from .loader import Loader, Refuse
 from .manifest import BaseSignature
 from .pages import PageStore
 from .residency import Entry, Residency, State
@@ -36,10 +36,11 @@ class AdapterPool:
         executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
         modules: BaseModules | None = None,
+        refuse: Refuse = lambda contents: None,
     ) -> None:
         """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `host_memory`: bytes
         for the pages of adapters that had to leave; `modules`: those of the base, which DoRA, trained biases, norms and
-        rows of tokens need.
+        rows of tokens need; `refuse`: why an adapter is not to be loaded.
 
         `executor` must run its jobs in the order of their submission, as one thread does: more would only compete with
         the model for memory and cores.
@@ -48,7 +49,7 @@ class AdapterPool:
         self._store = PageStore(base, memory, slots, dtype, device)
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
         self._host = HostCache(host_memory, dtype, device)
-        self._loader = Loader(base, self._store, self._host, self._executor, clock, modules)
+        self._loader = Loader(base, self._store, self._host, self._executor, clock, modules, refuse)
         self._clock = clock
         self._entries: dict[str, Entry] = {}
 
