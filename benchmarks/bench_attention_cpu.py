@@ -17,6 +17,7 @@ prepare_environment()
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
+from loraplex.engine.attention.backend import CacheShape  # noqa: E402
 from loraplex.engine.attention.cpu import CpuAttention  # noqa: E402
 from loraplex.engine.batch import Batch  # noqa: E402
 
@@ -61,7 +62,7 @@ def fill(
     sequences: int, cached: int, new: int, cache_dtype: torch.dtype, layers: int = LAYERS
 ) -> tuple[CpuAttention, Batch, Batch]:
     """A warm backend, the batch of its new tokens, and that of all of them."""
-    backend = CpuAttention(
+    shape = CacheShape(
         num_layers=layers,
         num_blocks=sequences * -(-(cached + new) // BLOCK),
         block_size=BLOCK,
@@ -72,6 +73,7 @@ def fill(
         scale=HEAD_DIM**-0.5,
         sliding_window=[None] * layers,
     )
+    backend = CpuAttention(shape)
     backend.warm_up(torch.float32)
     everything, batch = make_batch(sequences, 0, cached + new), make_batch(sequences, cached, new)
     batch.block_tables = everything.block_tables

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import torch
 
+from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.kernels.cuda.launch import LayerCache
 from loraplex.engine.batch import Batch
@@ -104,11 +105,12 @@ def fill_anew(stage: Stage, sequences: int, length: int, dtype: torch.dtype) -> 
     """Raises WrongResult unless the cache holds what was written to it."""
     size, blocks = stage.size, -(-length // BLOCK)
     layers = stage.copies(token_bytes(size) * sequences * length)
-    backend = CudaAttention(
+    shape = CacheShape(
         num_layers=layers, num_blocks=sequences * blocks, block_size=BLOCK, num_heads=size.heads,
         num_kv_heads=size.kv_heads, head_dim=size.head_dim, cache_dtype=dtype, scale=size.head_dim**-0.5,
-        sliding_window=[None] * layers, max_tokens=max(sequences, size.prefill), device=stage.device,
+        sliding_window=[None] * layers,
     )  # fmt: skip
+    backend = CudaAttention(shape, max_tokens=max(sequences, size.prefill), device=stage.device)
     table = torch.randperm(sequences * blocks, device=stage.device).to(torch.int32).view(sequences, blocks)
     written = step(stage, table, length, length)
     heads = [stage.random(sequences * length, size.kv_heads, size.head_dim) for _ in range(2)]

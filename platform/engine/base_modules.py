@@ -58,7 +58,7 @@ class DecoderModules:
 
     def stored_rows(self, kind: str) -> tuple[Bits, str]:
         """The head as in the checkpoint: what it is served as may be in an order of its own."""
-        rows = self._decoder.embedding if kind == EMBEDDING else self._head()
+        rows = self._decoder.embedding.cpu() if kind == EMBEDDING else self._head()
         return bits_of(rows), DTYPE_NAMES[rows.dtype]
 
     def _head(self) -> torch.Tensor:

@@ -5,25 +5,29 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from loraplex.lora.cuda_limits import why_not_on_cuda
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.pool import AdapterPool
 from loraplex.quant.online_words import AWQ
 
 from .admission import Limits
+from .attention.backend import AttentionBackend, CacheShape
 from .attention.cpu import CpuAttention
 from .base_modules import DecoderModules
 from .block_pool import BlockPool
 from .config import EngineConfig
 from .core import EngineCore
-from .device import Device, choose_device, free_memory
+from .device import Device, choose_device, free_bytes
 from .kv_cache import KvCachePlan, cache_dtype_name, choose_cache_dtype, plan_kv_cache
 from .model.config import ModelConfig, base_signature
 from .model.decoder import Decoder, DecoderLoader
 from .model.loader import Checkpoint
+from .model.operations import cuda_operations
 from .model.served import quantization_words
 from .packed_weights import load_decoder
 from .protocol import AdapterStatus, EngineInfo
@@ -32,6 +36,7 @@ from .runner import ModelRunner
 from .sampler import Sampler
 from .scheduler import Scheduler
 from .static_scales import CacheScales, choose_scales
+from .steps import Runner
 from .warmup import warm_up
 from .weights_cache import WeightsCache
 
@@ -43,7 +48,7 @@ Report = Callable[[str, float], None]
 class Engine:
     core: EngineCore
     adapters: AdapterPool
-    cache: CpuAttention
+    cache: AttentionBackend
     info: EngineInfo
 
     def close(self) -> None:
@@ -72,24 +77,67 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
     with stages.timed("weights loaded") as stage:
         checkpoint = Checkpoint(folder)
         scales = choose_scales(config, model, cache_dtype, checkpoint, base.fingerprint)
-        loader = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype, device.online)
-        decoder, stage.words = load_decoder(loader, max_model_len, weights_cache)
+        loader = make_loader(model, checkpoint, device)
+        # Only a CPU's linears can be packed and kept.
+        packed = None if device.is_cuda else weights_cache
+        decoder, stage.words = load_decoder(loader, max_model_len, packed)
     with stages.timed("memory reserved"):
         adapters = _reserve_adapters(config, device, base, DecoderModules(decoder, checkpoint, model))
-        free = free_memory() - config.adapter_memory - config.adapter_host_memory
+        free = free_bytes(config, device)
         plan = plan_kv_cache(config, model, max_model_len, cache_dtype, free, scales.static is not None)
-        cache = reserve_cache(model, cache_dtype, plan.num_blocks, config.block_size, scales)
+        make = _on_cuda if device.is_cuda else _on_cpu
+        cache, make_runner = make(config, model, device, cache_dtype, plan.num_blocks, scales)
     with stages.timed("kernels compiled"):
-        sampler = Sampler()
-        decoder.fuse(cache)
-        warm_up(decoder, cache, adapters.table, sampler, config.block_size, max_model_len)
+        runner = make_runner(decoder, adapters, max_model_len)
     computed = f"{base.fingerprint} {device.stored_dtype} {cache_dtype} {scales.identity} {device.online.words}"
     limits = _limits(config, model, max_model_len, computed)
     scheduler = Scheduler(limits, BlockPool(plan.num_blocks, config.block_size), adapters)
-    runner = ModelRunner(decoder, cache, adapters, sampler, config.block_size)
     core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters))
     info = _info(config, model, device, words, cache_dtype, scales, plan, decoder, max_model_len, stages.seconds)
     return Engine(core, adapters, cache, info)
+
+
+MakeRunner = Callable[[Decoder, AdapterPool, int], Runner]
+"""From decoder, adapters and max_model_len to a runner that compiles nothing any more."""
+
+
+def _on_cpu(
+    config: EngineConfig, model: ModelConfig, device: Device, dtype: torch.dtype, blocks: int, scales: CacheScales
+) -> tuple[AttentionBackend, MakeRunner]:
+    cache = reserve_cache(model, dtype, blocks, config.block_size, scales)
+
+    def make_runner(decoder: Decoder, adapters: AdapterPool, max_model_len: int) -> Runner:
+        sampler = Sampler()
+        decoder.fuse(cache)
+        warm_up(decoder, cache, adapters.table, sampler, config.block_size, max_model_len)
+        return ModelRunner(decoder, cache, adapters, sampler, config.block_size)
+
+    return cache, make_runner
+
+
+def _on_cuda(
+    config: EngineConfig, model: ModelConfig, device: Device, dtype: torch.dtype, blocks: int, scales: CacheScales
+) -> tuple[AttentionBackend, MakeRunner]:
+    from . import cuda_build, cuda_stream, cuda_warmup
+    from .attention.cuda import CudaAttention
+
+    shape = cache_shape(model, dtype, blocks, config.block_size, scales)
+    cache = CudaAttention(shape, max_tokens=cuda_build.most_tokens(config), device=device.device)
+
+    def make_runner(decoder: Decoder, adapters: AdapterPool, max_model_len: int) -> Runner:
+        queues = cuda_stream.open_queues(device.device)
+        runner = cuda_build.build_cuda_runner(config, decoder, cache, adapters, queues, max_model_len)
+        cuda_warmup.warm_up_cuda(runner, config, max_model_len)
+        return runner
+
+    return cache, make_runner
+
+
+def make_loader(model: ModelConfig, checkpoint: Checkpoint, device: Device) -> DecoderLoader:
+    loader = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype, device.online)
+    if device.is_cuda:
+        loader.device, loader.operations = device.device, cuda_operations()
+    return loader
 
 
 def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -148,6 +196,7 @@ def _reserve_adapters(
         device=device.device,
         host_memory=config.adapter_host_memory,
         modules=modules,
+        refuse=partial(why_not_on_cuda, base) if device.is_cuda else lambda contents: None,
     )
 
 
@@ -155,7 +204,13 @@ def reserve_cache(
     model: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int, scales: CacheScales
 ) -> CpuAttention:
     """The KV cache of all layers; it takes memory as it fills."""
-    return CpuAttention(
+    return CpuAttention(cache_shape(model, dtype, num_blocks, block_size, scales))
+
+
+def cache_shape(
+    model: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int, scales: CacheScales
+) -> CacheShape:
+    return CacheShape(
         num_layers=model.num_layers,
         num_blocks=num_blocks,
         block_size=block_size,
@@ -164,7 +219,7 @@ def reserve_cache(
         head_dim=model.head_dim,
         cache_dtype=dtype,
         scale=model.head_dim**-0.5,
-        sliding_window=list(model.sliding_windows),
+        sliding_window=model.sliding_windows,
         static_scales=scales.static,
     )
 

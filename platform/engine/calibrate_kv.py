@@ -14,8 +14,10 @@ from typing import Final
 import msgspec
 import torch
 
+from .attention.cpu import CpuAttention
 from .build import Engine, build_engine, choose_max_model_len
 from .config import EngineConfig
+from .device import choose_device, require_cpu
 from .kv_cache import EIGHT_BITS, blocks_of
 from .llm import LOADING_SECONDS
 from .model.config import ModelConfig, base_signature
@@ -76,6 +78,7 @@ def calibrate_kv(
             f"say which, with --kv-cache-dtype {', '.join(EIGHT_BITS)}"
         )
     model = ModelConfig.from_folder(config.model)
+    require_cpu(choose_device(config, model), "calibrating the KV cache")
     invocation = max(len(reader.invocation_tokens) for reader in readers)
     longest = _longest(choose_max_model_len(config, model), invocation)
     split = calibration_sequences(Tokenizer(Path(config.model)), text, tokens, longest)
@@ -125,6 +128,7 @@ def _read_all(
 ) -> Iterator[torch.Tensor]:
     """The largest scales [L, 2, G] that each reader needs."""
     total = len(readers) * len(sequences)
+    assert isinstance(engine.cache, CpuAttention)
     for number, reader in enumerate(readers):
         if reader.digest:
             engine.adapters.register(reader.digest, reader.folder)

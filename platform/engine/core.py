@@ -11,7 +11,7 @@ from .plan import StepPlan
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
 from .scheduler import Scheduler
 from .status import count_adapters, map_blocks
-from .steps import InlineRunner, Runner, StepsInFlight
+from .steps import Runner, StepsInFlight
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class EngineCore:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: Runner | InlineRunner,
+        runner: Runner,
         describe_adapters: Callable[[], list[AdapterStatus]] = list,
         strict: bool = False,
     ) -> None:

@@ -18,6 +18,7 @@ from .kernels.cuda.sampling.layout import (
     make_buffers,
     make_shape,
 )  # fmt: skip
+from .outbox import Outbox
 from .sampling import MAX_LOGPROBS
 from .sampling_state import SampleRow
 
@@ -41,12 +42,13 @@ class CudaSampler:
     On a CPU the kernels need triton's interpreter.
     """
 
-    def __init__(self, rows: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, rows: int, vocab_size: int, device: torch.device, outbox: Outbox) -> None:
+        """outbox: whose `compute` is the stream of the launches."""
         self._shape = make_shape(rows, vocab_size, MAX_LOGPROBS)
         self._buffers = make_buffers(self._shape, rows, device)
         self._lines = RowLines(self._buffers, rows)
-        self._side = _stream(device) if device.type == "cuda" else None
-        self._copied: torch.cuda.Event | None = None
+        self._outbox = outbox
+        self._pinned = device.type == "cuda"
 
     @property
     def token_ids(self) -> torch.Tensor:
@@ -79,19 +81,11 @@ class CudaSampler:
     def fetch(self, counts: list[int | None]) -> PendingSample:
         """Begin to copy the results of the last launch to the host, beside what the device does next. counts: each
         row's `logprobs`."""
-        results = self._buffers.results
-        host = self._pinned(results.shape, torch.int32)
-        if self._side is None:
-            host.copy_(results)
-        else:
-            self._side.wait_stream(torch.cuda.current_stream(results.device))
-            with torch.cuda.stream(self._side):
-                host.copy_(results, non_blocking=True)
-                self._copied = self._side.record_event()
-        return PendingSample(self.token_ids[: len(counts)], host, self._copied, counts)
+        return PendingSample(self.token_ids[: len(counts)], self._outbox.send(self._buffers.results), counts)
 
     def prompt_logprobs(self, logits: torch.Tensor, token_ids: list[int], count: int) -> PendingLogprobs:
-        """logits [N, V] of N prompt positions and the N tokens that follow them -> one entry each."""
+        """logits [N, V] of N prompt positions and the N tokens that follow them -> one entry each. Takes the place of
+        the last step's `token_ids`."""
         rows = self._shape.rows
         return PendingLogprobs(
             [
@@ -104,25 +98,16 @@ class CudaSampler:
         records = np.zeros((len(token_ids), RECORD), np.int64)
         records[:, LOGPROBS] = count
         self._upload(records)
-        results = self._pinned(torch.Size([2, len(token_ids)]), torch.int32)
+        results = torch.empty(2, len(token_ids), dtype=torch.int32, pin_memory=self._pinned)
         results[TOKEN], results[FAILED] = torch.tensor(token_ids), 0
         self._buffers.results[:2, : len(token_ids)].copy_(results, non_blocking=True)
         describe(with_logits(self._buffers, logits, self._shape), self._shape)
         return self.fetch([count] * len(token_ids))
 
     def _upload(self, records: np.ndarray) -> None:
-        """One copy of all parameters; rows past the records are idle. What is launched next may write results."""
-        pinned = self._pinned(self._buffers.parameters.shape, torch.int64)
+        """One copy of all parameters; rows past the records are idle."""
+        # From torch's cache of pinned memory, which gives a piece again only when all copies of it are done.
+        pinned = torch.empty(self._buffers.parameters.shape, dtype=torch.int64, pin_memory=self._pinned)
         host = pinned.numpy()
         host[: len(records)], host[len(records) :, MODE] = records, IDLE
         self._buffers.parameters.copy_(pinned, non_blocking=True)
-        if self._copied is not None:
-            torch.cuda.current_stream(self._buffers.results.device).wait_event(self._copied)
-
-    def _pinned(self, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        """From torch's cache of pinned memory, which gives a piece again only when all copies of it are done."""
-        return torch.empty(size, dtype=dtype, pin_memory=self._side is not None)
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

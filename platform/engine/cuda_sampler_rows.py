@@ -38,19 +38,19 @@ class RowLines:
         self._bias, self._seen = buffers.bias, buffers.seen
         self._free = list(range(lines))
         self._used: dict[int, Line] = {}
-        """By id of the row, the latest use last. A line holds its row, so that no other can get that id."""
+        """By `_name` of the row, the latest use last. A line holds its row, so that no other can get that name."""
         self._records = np.zeros((lines, RECORD), np.int64)
 
     def records(self, rows: list[SampleRow]) -> np.ndarray:
         """[rows, RECORD] int64, `position` not up to date; what the tables need is on its way to them."""
-        known = [self._used.pop(id(row), None) for row in rows]
-        self._used |= {id(row): line for row, line in zip(rows, known, strict=True) if line is not None}
+        known = [self._used.pop(_name(row), None) for row in rows]
+        self._used |= {_name(row): line for row, line in zip(rows, known, strict=True) if line is not None}
         lines = [self._update(row) if line else self._begin(row) for row, line in zip(rows, known, strict=True)]
         return self._records[lines]
 
     def _begin(self, row: SampleRow) -> int:
         index = self._free.pop() if self._free else self._used.pop(next(iter(self._used))).index
-        self._used[id(row)] = Line(index, row, row.blocked_token_ids, row.position + 1)
+        self._used[_name(row)] = Line(index, row, row.blocked_token_ids, row.position + 1)
         self._write_record(index, row)
         self._write_bias(index, row)
         if row.penalized:
@@ -58,7 +58,7 @@ class RowLines:
         return index
 
     def _update(self, row: SampleRow) -> int:
-        line = self._used[id(row)]
+        line = self._used[_name(row)]
         if row.blocked_token_ids != line.blocked_token_ids:
             line.blocked_token_ids = row.blocked_token_ids
             self._write_record(line.index, row)
@@ -104,6 +104,11 @@ class RowLines:
     def _to_device(self, values: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(values)
         return tensor.pin_memory().to(self._bias.device, non_blocking=True) if self._bias.is_cuda else tensor
+
+
+def _name(row: SampleRow) -> int:
+    """The same for all rows that `SampleRow.at` makes of one."""
+    return id(row.output_token_ids)
 
 
 def _is_biased(row: SampleRow) -> bool:

@@ -1,19 +1,21 @@
 """Where the model runs, in which dtype, on how many threads, and why: decided once at start."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from loraplex.quant.arithmetic import ARITHMETIC
-from loraplex.quant.choose import Choice, choose_scheme
+from loraplex.quant.choose import Choice, choose_cuda_scheme, choose_scheme
 from loraplex.quant.online import OnlineQuantization
 
 from .config import EngineConfig
 from .model.config import DTYPES, ModelConfig
 from .threads import set_threads
 
+DEVICES: Final = ("auto", "cpu", "cuda")
 MEMINFO: Final = Path("/proc/meminfo")
 CGROUP: Final = Path("/sys/fs/cgroup")
 
@@ -31,20 +33,59 @@ class Device:
     """What was chosen and why, in one sentence."""
     arithmetic: str
     """What linears are multiplied with."""
+    is_cuda: bool = False
+    """Whether the kernels are those for CUDA."""
 
 
 def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
     """Settle device, dtype, scheme and threads. ValueError for a setting this machine cannot do."""
-    if config.device not in ("auto", "cpu"):
-        raise ValueError(f"device {config.device!r} is not supported yet; use cpu or auto")
+    if config.device not in DEVICES:
+        raise ValueError(f"device {config.device!r} is not supported; use {', '.join(DEVICES)}")
     stored = _stored_dtype(config.dtype, model.dtype)
     num_threads, sharing = set_threads(config.num_threads)
-    device = torch.device("cpu")
     online = OnlineQuantization(config.quantization, config.head_quantization)
+    cuda = None if config.device == "cpu" else _usable_cuda(config.device)
+    if cuda is not None:
+        scheme, name = choose_cuda_scheme(cuda, stored, model.quantization), _name(cuda)
+        return Device(cuda, stored, scheme, online, num_threads, f"{name}, {scheme.reason}", name, is_cuda=True)
+    device = torch.device("cpu")
     scheme = choose_scheme(device, stored, model.quantization)
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
     compute = f"cpu, {threads}, {scheme.reason}; {sharing}"
     return Device(device, stored, scheme, online, num_threads, compute, ARITHMETIC)
+
+
+def require_cpu(device: Device, what: str) -> None:
+    """ValueError for what cannot be done on CUDA yet."""
+    if device.is_cuda:
+        raise ValueError(f"{what} on {device.arithmetic} is not supported yet; use device cpu")
+
+
+def find_cuda() -> torch.device | None:
+    """The device that torch would use."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+
+
+def _usable_cuda(asked: str) -> torch.device | None:
+    """None where auto takes the CPU. ValueError when cuda was asked for by name and something is lacking."""
+    device = find_cuda()
+    lacking = "no CUDA device that torch can use" if device is None else ""
+    if device is not None and find_spec("triton") is None:
+        lacking = "no triton, which compiles the kernels: pip install 'loraplex[gpu]'"
+    if lacking and (asked == "cuda" or device is not None):
+        raise ValueError(f"device {asked!r} finds {lacking}; or use device cpu")
+    return device
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cuda kernels on {device}"
+
+
+def free_bytes(config: EngineConfig, device: Device) -> int:
+    """That the device has left for keys and values, once the adapters have theirs."""
+    if device.device.type == "cuda":
+        return torch.cuda.mem_get_info(device.device)[0]
+    return free_memory() - config.adapter_memory - config.adapter_host_memory
 
 
 def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:

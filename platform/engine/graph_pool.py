@@ -15,8 +15,14 @@ class GraphKey(NamedTuple):
     """With the padding: as many tokens are drawn."""
     lora_rounds: int
     """Times that adapters are added to each linear: 0 for the base alone, more than 1 where adapters are summed."""
+    lora_vectors: bool
+    """Whether any adapter scales or shifts what linears put out."""
     attention_splits: int
     """Parts that a sequence's keys are cut into at most."""
+    draws: bool
+    """Whether any row is drawn, rather than the largest logit taken: False leaves launches out. `logprobs` alike."""
+    logprobs: bool
+    """Whether any row is described."""
 
 
 class GraphPool:

@@ -14,9 +14,14 @@ from .plan import Scheduled, StepPlan, StepResult
 from .protocol import TokenLogprob
 from .sampler import Sampled, Sampler
 from .step_layout import AdapterSlots, adapter_batch, block_tables, token_ids, wanted_rows
+from .steps import Ended
 
 
 class ModelRunner:
+    """On a CPU: a step is over when it has been submitted."""
+
+    depth = 1
+
     def __init__(
         self, decoder: Decoder, cache: AttentionBackend, adapters: AdapterSlots, sampler: Sampler, block_size: int
     ) -> None:
@@ -26,9 +31,11 @@ class ModelRunner:
         self._sampler = sampler
         self._block_size = block_size
 
+    def submit(self, plan: StepPlan) -> Ended:
+        return Ended(self._run(plan))
+
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> StepResult:
-        """Copy blocks, compute the scheduled tokens, draw where the plan asks for it."""
+    def _run(self, plan: StepPlan) -> StepResult:
         if plan.copies:
             self._cache.copy_blocks(plan.copies)
         batch = self._batch(plan.scheduled)

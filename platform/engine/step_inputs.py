@@ -12,7 +12,7 @@ from loraplex.lora.batch import LoraBatch, PageTable
 from loraplex.lora.step_buffers import StepLists, list_words
 
 from .batch import Batch
-from .graph_pool import GraphKey, pad_size, size_ladder
+from .graph_pool import pad_size, size_ladder
 from .kernels.token_layout import lay_out
 from .plan import Scheduled
 from .sequence import Sequence
@@ -36,11 +36,11 @@ class StepShape:
     is_decode: bool
     """One token and one draw for each sequence; only such steps are padded and captured."""
     lora: LoraBatch | None
-    """On the host."""
+    """On the host, with the lists on the device in its `arrays`."""
 
-    def key(self, attention_splits: int) -> GraphKey:
-        rounds = 0 if self.lora is None else len(self.lora.round_starts) - 1
-        return GraphKey(self.tokens, self.sequences, rounds, attention_splits)
+    @property
+    def lora_rounds(self) -> int:
+        return 0 if self.lora is None else len(self.lora.round_starts) - 1
 
 
 class StepInputs:
@@ -73,8 +73,11 @@ class StepInputs:
         }
         self._staging = Staging(arrays, device, stream)
         self._tensors = self._staging.device
-        self.lora = [StepLists(table, tokens, self._tensors[name]) for name in lists]
-        """By round."""
+        self.lora: list[StepLists] = []
+        """By round, one after the other on the device."""
+        for name in lists:
+            self.lora.append(StepLists(table, tokens, self._tensors[name], *self.lora[:1]))
+        self.blocks = blocks
         self._ladder = size_ladder(sequences)
         self._block_size = block_size
         self._drawn: dict[Sequence, int] = {}
@@ -99,8 +102,8 @@ class StepInputs:
         _fill(host["sample_rows"], rows, shape.rows, 0)
         host["block_tables"][: shape.sequences] = 0
         host["block_tables"][: len(tables), : tables.shape[1]] = tables
-        for number, batch in enumerate([] if lora is None else lora.rounds()):
-            self.lora[number].write(host[f"lora {number}"], batch)
+        if lora is not None:
+            lora.arrays = self._write_rounds(host, lora)
         self._staging.send("block_tables", shape.sequences)
         self._drawn = {item.sequence: row for row, item in enumerate(item for item in scheduled if item.sample)}
         return shape
@@ -122,10 +125,17 @@ class StepInputs:
     def resolve_placeholders(self, shape: StepShape, drawn: torch.Tensor) -> None:
         """The first launch of a step, on the device: token ids of placeholders are those the step before drew.
 
-        A draw that failed left no token id; its request ends before the token that comes of 0 could be seen.
+        drawn [rows] of any integer dtype. A draw that failed left no token id; its request ends before the token that
+        comes of 0 could be seen.
         """
         sources, ids = self._tensors["token_sources"][: shape.tokens], self._tensors["token_ids"][: shape.tokens]
         ids.copy_(torch.where(sources == KNOWN, ids, drawn[sources.clamp(min=0).long()].clamp(min=0)))
+
+    def _write_rounds(self, host: dict[str, np.ndarray], lora: LoraBatch) -> list[StepLists]:
+        rounds = lora.rounds()
+        for number, batch in enumerate(rounds):
+            self.lora[number].write(host[f"lora {number}"], batch)
+        return self.lora[: len(rounds)]
 
     def _shape(self, scheduled: list[Scheduled], tokens: int, rows: int, lora: LoraBatch | None) -> StepShape:
         sequences = len(scheduled)

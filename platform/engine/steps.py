@@ -1,7 +1,7 @@
 """Runners, and the steps they were given that have not been committed yet."""
 
 from collections import deque
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from .plan import StepPlan, StepResult
 
@@ -13,7 +13,6 @@ class StepHandle(Protocol):
         """Wait for its end. Asked once, in the order of submission. What went wrong is raised here or by `submit`."""
 
 
-@runtime_checkable
 class Runner(Protocol):
     depth: int
     """Steps that may be in flight: 1, or 2 where a device computes one while the host plans the next."""
@@ -27,18 +26,11 @@ class Runner(Protocol):
         """
 
 
-class InlineRunner(Protocol):
-    """Computes a step while it is asked to: depth 1."""
-
-    def run(self, plan: StepPlan) -> StepResult:
-        """As submit(plan).result() of a Runner."""
-
-
 class StepsInFlight:
     """First in, first out."""
 
-    def __init__(self, runner: Runner | InlineRunner) -> None:
-        self._runner = runner if isinstance(runner, Runner) else Inline(runner)
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
         assert self._runner.depth in (1, 2), "a placeholder is what the step just before drew"
         self._steps: deque[tuple[StepPlan, StepHandle]] = deque()
 
@@ -62,19 +54,9 @@ class StepsInFlight:
         return self._steps.popleft()
 
 
-class Inline:
-    """An InlineRunner as a Runner."""
-
-    depth = 1
-
-    def __init__(self, runner: InlineRunner) -> None:
-        self._runner = runner
-
-    def submit(self, plan: StepPlan) -> StepHandle:
-        return Ended(self._runner.run(plan))
-
-
 class Ended:
+    """It was computed while it was submitted."""
+
     def __init__(self, result: StepResult) -> None:
         self._result = result
 

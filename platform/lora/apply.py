@@ -50,16 +50,13 @@ def add_with_triton(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: i
 
     `batch.arrays` is the engine's StepBuffers, or made here on first use.
     """
-    from .kernels import cuda
+    from .rounds import add_rounds
     from .step_buffers import StepBuffers
 
-    assert y.is_contiguous()
     if batch.arrays is None:
         batch.arrays = StepBuffers(batch.table, len(batch.token_slot))
         batch.arrays.update(batch)
-    indices, widths = tuple(map(KINDS.index, kinds)), tuple([batch.table.shapes[kind][1] for kind in kinds])
-    chunks = batch.arrays.bound_chunks(len(x))
-    cuda.add_lora(y, x.contiguous(), batch.arrays.tensors, chunks, layer, indices, widths)
+    add_rounds(y, x, [batch.arrays], batch.table, layer, kinds)
 
 
 def kernel_arrays(batch: LoraBatch) -> tuple[Any, ...]:

@@ -36,13 +36,15 @@ class RowPages:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What the adapter of a slot changes beside the linears of the layers."""
+    """What the adapter of a slot changes beside adding ranks to the linears of the layers."""
 
     kinds: frozenset[str]
-    """The head is among them where the vocabulary is not the base's."""
+    """Not those linears. The head is among them where the vocabulary is not the base's."""
     rows: dict[str, RowPages]
     vocab_size: int
     """Tokens that the adapted model knows."""
+    has_vectors: bool = False
+    """Whether it has vectors over outputs of the layers' linears."""
 
 
 @dataclass(slots=True)
@@ -102,6 +104,8 @@ class LoraBatch:
     """[rounds + 1] int32, round a owns the segments round_starts[a] to round_starts[a + 1]: no token twice."""
     changed: frozenset[str] = frozenset()
     """Kinds of modules beside the layers' linears that an adapter of this step changes."""
+    has_vectors: bool = False
+    """Whether an adapter of this step has vectors over outputs of the layers' linears."""
     arrays: Any = None
     """What the kernels of the device take, made on first use."""
 
@@ -127,6 +131,7 @@ class LoraBatch:
             segment_slots=torch.from_numpy(slots[starts[:-1]]),
             round_starts=torch.from_numpy(np.concatenate(([0], starts.searchsorted(ends))).astype(np.int32)),
             changed=_changed_kinds(table, slots[starts[:-1]]),
+            has_vectors=_have_vectors(table, slots[starts[:-1]]),
         )
 
     def segments(self) -> Iterator[tuple[int, slice]]:
@@ -151,6 +156,10 @@ class LoraBatch:
             round_starts=torch.tensor([0, last - first], dtype=torch.int32),
             arrays=None,
         )
+
+
+def _have_vectors(table: PageTable, slots: np.ndarray) -> bool:
+    return any(table.extras[slot].has_vectors for slot in slots.tolist() if slot in table.extras)
 
 
 def _changed_kinds(table: PageTable, slots: np.ndarray) -> frozenset[str]:

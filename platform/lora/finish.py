@@ -51,6 +51,7 @@ def finish_module(
     roles = {vector.role for vector in module.vectors}
     own_bias = base.bias(module.layer, module.kind)
     gain, shift = vectors
+    own_bias = own_bias.to(shift.device)
     if "magnitude" in roles:
         gain /= yield from _norms(module, a.float(), b.float(), base)
         if not gain.isfinite().all():
@@ -67,7 +68,7 @@ def _norms(
     module: ModuleLora, a: torch.Tensor, b: torch.Tensor, base: BaseModules
 ) -> Generator[None, None, torch.Tensor]:
     """||W + delta|| of each row [out], some columns at a time."""
-    squares = torch.zeros(b.shape[1], dtype=torch.float64)
+    squares = torch.zeros(b.shape[1], dtype=torch.float64, device=b.device)
     looked_at = 0
     for first in range(0, a.shape[1], CHUNK):
         last = min(first + CHUNK, a.shape[1])

@@ -18,12 +18,14 @@ from .host_cache import HostCache, HostCopy
 from .manifest import BaseSignature
 from .pages import PageStore, Room
 from .residency import Entry, State
-from .weights import load_pages, read_contents
+from .weights import Contents, load_pages, read_contents
 
 PATIENCE: Final = 1.0
 """Seconds an adapter waits for room before nobody may overtake it and residents in use are asked to leave."""
 LONGEST_RETRY: Final = 60.0
 DONE: Final = object()
+Refuse = Callable[[Contents], str | None]
+"""Why an adapter cannot be served here, in words; None if it can."""
 
 
 class Loader:
@@ -39,6 +41,7 @@ class Loader:
         executor: Executor,
         clock: Callable[[], float],
         modules: BaseModules | None,
+        refuse: Refuse,
     ) -> None:
         """`modules` of the base must be given to load adapters that depend on them."""
         self._base = base
@@ -47,6 +50,7 @@ class Loader:
         self._host = host
         self._executor = executor
         self._clock = clock
+        self._refuse = refuse
         self._queue: dict[str, Entry] = {}
         """Loading, in the order in which they were first asked for."""
         self._residents: dict[str, Entry] = {}
@@ -123,6 +127,10 @@ class Loader:
             self._fail(entry, _cause(entry, error))
         elif entry.room is None:
             entry.contents = job.result()
+            refusal = self._refuse(entry.contents)
+            if refusal is not None:
+                self._fail(entry, refusal)
+                return
             pages = self._store.count_pages(entry.contents)
             entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
             entry.rank = max(module.rank for module in entry.contents.modules)

@@ -158,11 +158,12 @@ class PageStore:
         kinds = {kind for kind, _ in room.offsets}.difference(LINEARS)
         if contents.vocab_size != self._base.vocab_size:
             kinds.add(HEAD)
-        if kinds:
+        has_vectors = any(part == "vectors" and kind in LINEARS for kind, part in room.offsets)
+        if kinds or has_vectors:
             rows = {
                 kind: self._row_pages(room, kind, tokens) for kind, tokens in contents.tokens.items() if len(tokens)
             }
-            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size)
+            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size, has_vectors)
 
     def _row_pages(self, room: Room, kind: str, tokens: NDArray[np.int64]) -> RowPages:
         offsets = torch.tensor(room.offsets[PageKind(kind, "rows")])

@@ -15,7 +15,7 @@ from .batch import PageTable
 from .copies import Streams
 from .finish import BaseModules
 from .host_cache import HostCache
-from .loader import Loader
+from .loader import Loader, Refuse
 from .manifest import BaseSignature
 from .pages import PageStore
 from .residency import Entry, Residency, State
@@ -38,10 +38,11 @@ class AdapterPool:
         clock: Callable[[], float] = time.monotonic,
         modules: BaseModules | None = None,
         streams: Streams | None = None,
+        refuse: Refuse = lambda contents: None,
     ) -> None:
         """`memory`: bytes for pages of `dtype`; `slots`: adapters that may be resident at once; `host_memory`: bytes
         for the pages of adapters that had to leave; `modules`: those of the base, which DoRA, trained biases, norms and
-        rows of tokens need.
+        rows of tokens need; `refuse`: why an adapter is not to be loaded.
 
         `executor` must run its jobs in the order of their submission, as one thread does: more would only compete with
         the model for memory and cores. `streams`: of the device; without them steps are on its default stream.
@@ -50,7 +51,7 @@ class AdapterPool:
         self._store = PageStore(base, memory, slots, dtype, device, streams)
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
         self._host = HostCache(host_memory, dtype, device)
-        self._loader = Loader(base, self._store, self._host, self._executor, clock, modules)
+        self._loader = Loader(base, self._store, self._host, self._executor, clock, modules, refuse)
         self._clock = clock
         self._entries: dict[str, Entry] = {}
 

@@ -16,15 +16,16 @@ class StepLists:
     for a step of the base alone.
     """
 
-    def __init__(self, table: PageTable, tokens: int, device: torch.Tensor) -> None:
+    def __init__(self, table: PageTable, tokens: int, device: torch.Tensor, beside: "StepLists | None" = None) -> None:
         """device: [list_words(table, tokens)] int32. Beside it lies what the kernels pass on: 6 KiB a token, and eight
-        times that for the first 256, where adapters may have 512 ranks."""
+        times that for the first 256, where adapters may have 512 ranks; lists `beside`, of the same sizes, share it."""
         self._slots, _, pages = table.offset.shape
         chunks, tokens = _sizes(table, tokens)
         rows, scales = device[3 * chunks :].view(2, tokens)
-        self.tensors = StepTensors(
+        size = intermediate_elements(tokens, pages)
+        self.tensors: StepTensors = StepTensors(
             chunks=device[: 3 * chunks].view(chunks, 3), tokens=rows, scales=scales.view(torch.float32),
-            intermediate=torch.empty(intermediate_elements(tokens, pages), dtype=torch.float32, device=device.device),
+            intermediate=torch.empty(size, device=device.device) if beside is None else beside.tensors.intermediate,
             arena=table.arena, offset=table.offset, rank=table.rank, scaling=table.scaling,
         )  # fmt: skip
 

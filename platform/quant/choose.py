@@ -9,6 +9,8 @@ import torch
 from .code_kernels import VECTORS
 from .coded import CodedLinear, coded_form
 from .config import QuantizationConfig
+from .cuda_codes import to_codes
+from .cuda_packed import CudaPackedLinear
 from .dequantized import DequantizedLinear
 from .kernels.dots import DESCRIPTION, HAS_BFLOAT16, HAS_INTEGERS
 from .layouts import Float8Layout
@@ -16,7 +18,7 @@ from .scheme import LinearMethod
 from .side_by_side import SideBySideLinear
 from .stored_float import StoredFloatLinear
 from .torch_linear import TorchLinear
-from .weights import Weight
+from .weights import Float8Weight, IntegerWeight, Weight
 
 CreateLinear = Callable[[int, tuple[int, ...]], LinearMethod]
 
@@ -36,7 +38,9 @@ class Choice:
     create_dequantized: CreateLinear = create_float32
     """The same for what quantized weights stand for, in the compute dtype."""
     create_coded: CreateLinear | None = None
-    """The same for quantized weights of one `coded_form`; None: all of them are expanded."""
+    """The same for quantized weights of one `form`; None: all of them are expanded."""
+    form: Callable[[IntegerWeight | Float8Weight], Hashable] = coded_form
+    """Equal for quantized weights that one method can store together; None for those that no kernel takes."""
 
     def create_for(self, weights: Sequence[Weight]) -> LinearMethod:
         """An empty linear group for these parts [out, in], in whatever forms they are."""
@@ -48,7 +52,7 @@ class Choice:
         """Equal for weights that one method can store together; None for those that are expanded."""
         if isinstance(weight, torch.Tensor):
             return torch.Tensor
-        return None if self.create_coded is None else coded_form(weight)
+        return None if self.create_coded is None else self.form(weight)
 
     def _create_alike(self, form: Hashable, weights: tuple[Weight, ...]) -> LinearMethod:
         inputs, outputs = weights[0].shape[1], tuple(weight.shape[0] for weight in weights)
@@ -61,14 +65,9 @@ class Choice:
 
 def choose_scheme(device: torch.device, storage: torch.dtype, quantization: QuantizationConfig | None = None) -> Choice:
     """`storage`: how float weights are kept, torch.bfloat16, float16 or float32. `quantization`: the checkpoint's."""
-    stored = str(storage).removeprefix("torch.")
     if device.type != "cpu":
-
-        def create(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
-            return TorchLinear(inputs, outputs, storage, device)
-
-        weights = stored if quantization is None else f"{quantization.words}, expanded to {stored}"
-        return Choice(create, storage, f"{weights} weights and arithmetic on {device}", create)
+        return choose_cuda_scheme(device, storage, quantization)
+    stored = name_of(storage)
     reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
     by_dots = _linears_by_dots(storage, quantization)
     reason += f", {by_dots} by {DESCRIPTION}" if by_dots else ""
@@ -82,6 +81,38 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
         reason,
         create_coded=lambda inputs, outputs: CodedLinear(inputs, outputs, exact=storage != torch.bfloat16),
     )
+
+
+def choose_cuda_scheme(
+    device: torch.device, storage: torch.dtype, quantization: QuantizationConfig | None = None
+) -> Choice:
+    """The same for a CUDA device, or a CPU in its place. Activations are of the storage's dtype."""
+
+    def create(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
+        return TorchLinear(inputs, outputs, storage, device)
+
+    def create_packed(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
+        return CudaPackedLinear(inputs, outputs, storage, device)
+
+    stored = name_of(storage)
+    weights = stored if quantization is None else quantization.words
+    packed: CreateLinear | None = create_packed
+    if storage == torch.float32:
+        weights, packed = stored if quantization is None else f"{weights}, expanded to {stored}", None
+    return Choice(create, storage, f"{weights} weights, {stored} arithmetic", create, packed, packed_form)
+
+
+def packed_form(weight: IntegerWeight | Float8Weight) -> Hashable:
+    """CudaPackedLinear stores neighbours of any kinds, but no groups that its kernels do not take."""
+    try:
+        to_codes(weight)
+    except ValueError:
+        return None
+    return CudaPackedLinear
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _linears_by_dots(storage: torch.dtype, quantization: QuantizationConfig | None) -> str:

@@ -9,12 +9,15 @@ from loraplex.engine.protocol import TokenLogprob
 from loraplex.engine.sampling_state import Sampled
 from loraplex.engine.scheduler import Limits
 from loraplex.engine.sequence import Sequence
+from loraplex.engine.steps import Ended
 
 from .fake_model import chain, draw
 
 
 class FakeRunner:
     """Checks every plan against the scheduler's promises while it runs it."""
+
+    depth = 1
 
     def __init__(self, pool: BlockPool, limits: Limits) -> None:
         self._pool = pool
@@ -27,12 +30,12 @@ class FakeRunner:
         self.mistake: Exception | None = None
         """What was wrong with a plan: the core takes it for a failed step, the harness does not."""
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> Ended:
         if self.broken is not None:
             error, self.broken = self.broken, None
             raise error
         try:
-            return self._run(plan)
+            return Ended(self._run(plan))
         except Exception as error:
             self.mistake = error
             raise

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from loraplex.engine.clipping import BASE, ClippingTotals, count_clipped
-from loraplex.engine.plan import Scheduled, StepPlan, StepResult
+from loraplex.engine.plan import Scheduled, StepPlan
 from loraplex.engine.protocol import AdapterRef, AdapterStatus, Clipping
+from loraplex.engine.steps import Ended
 
 from .harness import Harness, make_request, tokens
 from .test_runner import sequence
@@ -75,17 +76,17 @@ def test_a_request_whose_keys_are_no_numbers_fails_alone_and_leaves_no_prefix(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of its prompt, where nothing is sampled that would tell."""
-    run = harness.runner.run
+    submit = harness.runner.submit
 
-    def poisoned(plan: StepPlan) -> StepResult:
+    def poisoned(plan: StepPlan) -> Ended:
         places = [place for place, item in enumerate(plan.scheduled) if item.sequence.request.id == "bad"]
         assert not any(plan.scheduled[place].sample for place in places)
-        return dataclasses.replace(run(plan), unusable=frozenset(places))
+        return Ended(dataclasses.replace(submit(plan).result(), unusable=frozenset(places)))
 
     bad = harness.add(make_request("bad", tokens(60)))
     good = harness.add(make_request("good", tokens(3, 1)))
     with monkeypatch.context() as patch:
-        patch.setattr(harness.runner, "run", poisoned)
+        patch.setattr(harness.runner, "submit", poisoned)
         harness.step()
     assert bad.failure is not None and bad.failure.kind == "internal" and "no finite numbers" in bad.failure.message
     harness.drain()

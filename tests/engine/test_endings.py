@@ -46,7 +46,7 @@ def test_min_tokens_blocks_every_end_until_it_is_reached(harness: Harness) -> No
     while harness.core.has_work():
         plan = harness.scheduler.schedule()
         rows += [set(row.blocked_token_ids) for row in plan.sample_rows()]
-        harness.receive(harness.scheduler.commit(plan, harness.runner.run(plan)))
+        harness.receive(harness.scheduler.commit(plan, harness.runner.submit(plan).result()))
     assert rows[:4] == [{EOS, 7}] * 4 and not any(rows[4:])
     assert len(stream.outputs[0]) >= 4
 

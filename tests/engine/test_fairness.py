@@ -149,7 +149,7 @@ def test_a_lone_tenant_gets_everything() -> None:
         plan = harness.scheduler.schedule()
         full = sum(item.count for item in plan.scheduled) == 8 or len(plan.scheduled) == 6
         assert full or not harness.roster.queue
-        harness.receive(harness.scheduler.commit(plan, harness.runner.run(plan)))
+        harness.receive(harness.scheduler.commit(plan, harness.runner.submit(plan).result()))
     harness.assert_released()
 
 

@@ -175,6 +175,7 @@ class Run:
 
     def check_end(self) -> None:
         """Nothing is held, all that was said is counted, and found prefixes hold the tokens they are found by."""
+        assert self.device.mistakes == []
         roster = self.scheduler.roster
         assert not self.core.has_work() and not roster.leaving and roster.check_integrity() == []
         assert self.pool.num_free == self.pool.num_usable and not any(self.adapters.held.values())

@@ -74,7 +74,7 @@ def test_a_mixed_step_becomes_one_batch(runner: ModelRunner, decoder: EchoDecode
     decode = Scheduled(sequence([1, 2, 3, 4, 5, 6], [7, 2]), start=5, count=1, sample=True)
     chunk = Scheduled(sequence([8, 7, 6, 5, 4, 3, 2], [3, 9, 1]), start=2, count=4, sample=False)
     prompt = Scheduled(sequence([3, 1], [5]), start=0, count=2, sample=True)
-    result = runner.run(StepPlan([decode, chunk, prompt], copies=[(7, 8), (8, 9)]))
+    result = runner.submit(StepPlan([decode, chunk, prompt], copies=[(7, 8), (8, 9)])).result()
     batch = decoder.batch
     assert batch.token_ids.tolist() == [6, 6, 5, 4, 3, 3, 1]
     assert batch.positions.tolist() == [5, 2, 3, 4, 5, 0, 1]
@@ -89,7 +89,7 @@ def test_a_mixed_step_becomes_one_batch(runner: ModelRunner, decoder: EchoDecode
 
 
 def test_dtypes_are_those_of_the_contract(runner: ModelRunner, decoder: EchoDecoder) -> None:
-    runner.run(StepPlan([Scheduled(sequence([1, 2], [1]), 0, 2, True)]))
+    runner.submit(StepPlan([Scheduled(sequence([1, 2], [1]), 0, 2, True)])).result()
     batch = decoder.batch
     longs = (batch.token_ids, batch.positions, batch.slot_mapping, batch.sample_rows)
     assert {tensor.dtype for tensor in longs} == {torch.int64}
@@ -102,7 +102,7 @@ def test_each_token_carries_its_adapters_slot_and_scale(runner: ModelRunner, dec
         Scheduled(sequence([1], [2]), 0, 1, True),
         Scheduled(sequence([1], [3], AdapterRef("first")), 0, 1, True),
     ]
-    runner.run(StepPlan(items))
+    runner.submit(StepPlan(items)).result()
     lora = decoder.batch.lora
     assert lora is not None
     assert lora.token_slot.tolist() == [[3], [3], [-1], [0]]
@@ -116,7 +116,7 @@ def test_a_sum_of_adapters_is_one_round_each(runner: ModelRunner, decoder: EchoD
         Scheduled(sequence([1, 2], [1], *both), 0, 2, True),
         Scheduled(sequence([1], [2], AdapterRef("first")), 0, 1, True),
     ]
-    runner.run(StepPlan(items))
+    runner.submit(StepPlan(items)).result()
     lora = decoder.batch.lora
     assert lora is not None
     assert lora.token_slot.tolist() == [[3, 0], [3, 0], [0, -1]]
@@ -131,22 +131,22 @@ def test_an_adapter_acts_from_its_first_token_on(runner: ModelRunner, decoder: E
     both = sequence([1, 2, 3, 4], [2], AdapterRef("second"), AdapterRef("first"))
     late.request.starts, both.request.starts = (2,), (3, 1)
     chunks = [Scheduled(late, 1, 3, False), Scheduled(sequence([1], [3], AdapterRef("first")), 0, 1, True)]
-    runner.run(StepPlan(chunks))
+    runner.submit(StepPlan(chunks)).result()
     assert decoder.batch.lora is not None
     assert decoder.batch.lora.token_slot.tolist() == [[-1], [3], [3], [0]]
-    runner.run(StepPlan([Scheduled(both, 0, 4, True), Scheduled(late, 0, 2, False)]))
+    runner.submit(StepPlan([Scheduled(both, 0, 4, True), Scheduled(late, 0, 2, False)])).result()
     assert decoder.batch.lora.token_slot.tolist() == [[-1, -1], [-1, 0], [-1, 0], [3, 0], [-1, -1], [-1, -1]]
     assert decoder.batch.lora.round_starts.tolist() == [0, 1, 2]
-    runner.run(StepPlan([Scheduled(both, 0, 3, False)]))
+    runner.submit(StepPlan([Scheduled(both, 0, 3, False)])).result()
     assert decoder.batch.lora.segment_slots.tolist() == [0] and decoder.batch.lora.round_starts.tolist() == [0, 1]
-    runner.run(StepPlan([Scheduled(late, 0, 2, False), Scheduled(both, 0, 1, False)]))
+    runner.submit(StepPlan([Scheduled(late, 0, 2, False), Scheduled(both, 0, 1, False)])).result()
     assert decoder.batch.lora is None
 
 
 def test_prompt_logprobs_are_those_of_the_tokens_that_follow(runner: ModelRunner) -> None:
     judged = Scheduled(sequence([1, 2, 5, 6], [1], prompt_logprobs=1), 0, 3, False)
     plain = Scheduled(sequence([4], [2]), 0, 1, True)
-    result = runner.run(StepPlan([judged, plain]))
+    result = runner.submit(StepPlan([judged, plain])).result()
     entries = result.prompt_logprobs[0]
     assert [entry.token_id for entry in entries] == [2, 5, 6]
     assert [entry.rank for entry in entries] == [1, 2, 1]
@@ -155,6 +155,6 @@ def test_prompt_logprobs_are_those_of_the_tokens_that_follow(runner: ModelRunner
 
 
 def test_a_step_that_draws_nothing_needs_no_logits(runner: ModelRunner, decoder: EchoDecoder) -> None:
-    result = runner.run(StepPlan([Scheduled(sequence([1, 2, 3], [1]), 0, 2, False)]))
+    result = runner.submit(StepPlan([Scheduled(sequence([1, 2, 3], [1]), 0, 2, False)])).result()
     assert decoder.batch.sample_rows.tolist() == []
     assert result.sampled.token_ids == []

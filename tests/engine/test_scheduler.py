@@ -14,7 +14,7 @@ def test_a_prompt_is_computed_in_chunks_of_the_budget(harness: Harness) -> None:
     for _ in range(3):
         plan = harness.scheduler.schedule()
         counts += [(item.start, item.count, item.sample) for item in plan.scheduled]
-        harness.scheduler.commit(plan, harness.runner.run(plan))
+        harness.scheduler.commit(plan, harness.runner.submit(plan).result())
     assert counts == [(0, 16, False), (16, 16, False), (32, 8, True)]
 
 

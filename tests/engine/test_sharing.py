@@ -19,7 +19,7 @@ def test_a_known_prefix_is_not_computed_again_but_its_last_token_is() -> None:
     again = harness.add(make_request("again", prompt))
     plan = harness.scheduler.schedule()
     assert [(item.start, item.count) for item in plan.scheduled] == [(12, 4)]
-    harness.receive(harness.scheduler.commit(plan, harness.runner.run(plan)))
+    harness.receive(harness.scheduler.commit(plan, harness.runner.submit(plan).result()))
     harness.drain()
     assert again.messages[0].cached_tokens == 12
     assert (harness.scheduler.prefix_queries, harness.scheduler.prefix_hits) == (32, 12)
@@ -132,7 +132,7 @@ def test_choices_share_the_prompt_and_copy_the_block_they_write(length: int, cac
     assert len(plan.copies) == (0 if (length - 1) % 8 == 0 else 3)
     shared = [item.sequence.blocks[: (length - 1) // 8] for item in plan.scheduled]
     assert all(table == shared[0] for table in shared)
-    harness.receive(harness.scheduler.commit(plan, harness.runner.run(plan)))
+    harness.receive(harness.scheduler.commit(plan, harness.runner.submit(plan).result()))
     harness.drain()
     assert len({tuple(output) for output in stream.outputs}) == 4
     harness.assert_released()

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.attention.backend import AttentionBackend
+from loraplex.engine.attention.backend import AttentionBackend, CacheShape
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.config import EngineConfig
@@ -92,10 +92,11 @@ def reference_logprobs(base: Path, static: torch.Tensor | None) -> torch.Tensor:
     config, tokens = ModelConfig.from_folder(base), torch.tensor(PROMPT)
     choice = Choice(lambda inputs, outputs: TorchLinear(inputs, outputs, torch.float32), torch.float32, "for a test")
     decoder = DecoderLoader(config, Checkpoint(base), choice, torch.float32).load(64)
-    cache = ReferenceAttention(
+    shape = CacheShape(
         num_layers=2, num_blocks=4, block_size=16, num_heads=4, num_kv_heads=2, head_dim=32,
         cache_dtype=torch.float8_e4m3fn, scale=32**-0.5, sliding_window=[None, None], static_scales=static,
     )  # fmt: skip
+    cache = ReferenceAttention(shape)
     places, count = torch.arange(len(tokens)), torch.tensor([len(tokens)], dtype=torch.int32)
     starts, table = torch.tensor([0, len(tokens)], dtype=torch.int32), torch.arange(4, dtype=torch.int32)[None]
     with torch.inference_mode():

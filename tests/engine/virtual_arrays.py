@@ -6,8 +6,8 @@ from functools import partial
 import torch
 
 from loraplex.engine.batch import Batch
-from loraplex.engine.drawn_tokens import Arrival, DrawnTokens
-from loraplex.engine.graph_pool import GraphPool
+from loraplex.engine.graph_pool import GraphKey, GraphPool
+from loraplex.engine.outbox import Arrival, Outbox
 from loraplex.engine.plan import StepPlan, StepResult
 from loraplex.engine.step_inputs import StepInputs, StepShape
 from loraplex.lora.batch import PageTable
@@ -29,12 +29,13 @@ class DeviceArrays:
             self.table, device.compute, tokens=TOKENS, sequences=SEQUENCES, blocks=device.num_blocks,
             block_size=device.block_size, rounds=ROUNDS,
         )  # fmt: skip
-        self.drawn = DrawnTokens(SEQUENCES, self.table.arena.device, device.compute, device.transfer)
+        self.drawn = torch.zeros(SEQUENCES, dtype=torch.int64)
+        self.outbox = Outbox(device.compute, device.transfer)
         self.graphs = GraphPool(device.compute.capture, most=5)
 
 
 class ArrayRunner(VirtualRunner):
-    """Tells the device of a step through StepInputs, in graphs where they can be, and reads DrawnTokens."""
+    """Tells the device of a step through StepInputs, in graphs where they can be, and reads an Outbox."""
 
     def __init__(
         self, device: VirtualDevice, adapters: SlottedAdapters, depth: int, failing: random.Random, arrays: DeviceArrays
@@ -44,19 +45,20 @@ class ArrayRunner(VirtualRunner):
         adapters.table = arrays.table
 
     def _begin(self, plan: StepPlan, draws: list[Draw]) -> VirtualHandle:
-        shape = self._arrays.inputs.write(plan.scheduled, self._adapters)
-        key = shape.key(attention_splits=1)
+        shape, plan_inputs = self._arrays.inputs.write(plan.scheduled, self._adapters), self._inputs(plan.scheduled)
+        key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, False, 1, False, False)
         launch = partial(self._launch, shape, key.lora_rounds)
         if shape.is_decode:
             self._arrays.graphs.run(key, launch)
         else:
             launch()
         self._device.compute.enqueue(partial(self._draw, draws))
-        return ArrivingHandle(self._arrays.drawn.send(len(draws)))
+        self._device.compute.enqueue(partial(self._compare, self._arrays.inputs.batch(shape), plan_inputs))
+        return ArrivingHandle(self._arrays.outbox.send(self._arrays.drawn[: len(draws)]))
 
     def _launch(self, shape: StepShape, rounds: int) -> None:
         inputs, compute = self._arrays.inputs, self._device.compute
-        compute.enqueue(partial(inputs.resolve_placeholders, shape, self._arrays.drawn.device))
+        compute.enqueue(partial(inputs.resolve_placeholders, shape, self._arrays.drawn))
         compute.enqueue(partial(self._forward, inputs.batch(shape), rounds))
 
     def _forward(self, batch: Batch, rounds: int) -> None:
@@ -83,8 +85,15 @@ class ArrayRunner(VirtualRunner):
                         found[tensors.tokens[row]].append((slot, float(tensors.scales[row])))
         return found
 
+    def _compare(self, batch: Batch, told: Inputs) -> None:
+        """The arrays, while this step runs, with what the plan said when it was submitted."""
+        found = [batch.positions, batch.slot_mapping, batch.context_lengths]
+        said = [told.positions, told.slot_mapping, told.context_lengths]
+        if [part.tolist()[: len(row)] for part, row in zip(found, said, strict=True)] != said:
+            self._device.mistakes.append("the arrays are those of another step")
+
     def _draw(self, draws: list[Draw]) -> None:
-        self._arrays.drawn.device[: len(draws)] = torch.tensor(self._device.draw(draws), dtype=torch.int64)
+        self._arrays.drawn[: len(draws)] = torch.tensor(self._device.draw(draws), dtype=torch.int64)
 
 
 class ArrivingHandle(VirtualHandle):
@@ -93,4 +102,4 @@ class ArrivingHandle(VirtualHandle):
         self._arrival = arrival
 
     def result(self) -> StepResult:
-        return self._answer(self._arrival.wait())
+        return self._answer(self._arrival.wait().tolist())

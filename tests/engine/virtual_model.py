@@ -62,6 +62,8 @@ class VirtualDevice:
         self.keys = [0] * (num_blocks * block_size)
         self.tokens = [0] * (num_blocks * block_size)
         """Which token each key was made of: the model reads only `keys`."""
+        self.mistakes: list[str] = []
+        """That no token shows."""
         self._logits: list[int] = []
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:

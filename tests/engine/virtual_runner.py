@@ -78,9 +78,16 @@ class VirtualRunner:
 
     def submit(self, plan: StepPlan) -> "VirtualHandle":
         self._fail_sometimes()
+        held = {ref.digest for item in plan.scheduled for ref in item.sequence.request.adapters}
+        slots = {self._adapters.slot_of(digest): weights_of(digest) for digest in held}
         self._device.compute.enqueue(partial(self._device.copy_blocks, plan.copies))
+        self._device.compute.enqueue(partial(self._check_adapters, slots))
         handle = self._begin(plan, [describe(row) for row in plan.sample_rows()])
-        self._fail_sometimes()
+        try:
+            self._fail_sometimes()
+        except RuntimeError:
+            slots.clear()  # nobody waits for what was enqueued
+            raise
         handle.fails = self._failing.random() < self.failure_rate
         return handle
 
@@ -97,6 +104,11 @@ class VirtualRunner:
         self._device.forward(step)
         self._drawn = self._device.draw(draws)
         arrived += self._drawn
+
+    def _check_adapters(self, slots: dict[int, int]) -> None:
+        """Also of choices that have ended meanwhile, whose tokens nobody sees."""
+        if any(self._device.weights[slot] != weights for slot, weights in slots.items()):
+            self._device.mistakes.append("an adapter gave way while a step had still to read it")
 
     def _unknown(self, scheduled: list[Scheduled]) -> list[tuple[int, int]]:
         """Index of each placeholder, and the row that the step before drew it in."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from loraplex import LLM, SamplingParams
+from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig, base_signature
@@ -46,7 +47,7 @@ def load(folder: Path, stored: torch.dtype = torch.float32) -> Decoder:
 @torch.inference_mode()
 def logits(folder: Path, decoder: Decoder) -> torch.Tensor:
     config = ModelConfig.from_folder(folder)
-    cache = ReferenceAttention(
+    shape = CacheShape(
         num_layers=config.num_layers,
         num_blocks=4,
         block_size=16,
@@ -55,8 +56,9 @@ def logits(folder: Path, decoder: Decoder) -> torch.Tensor:
         head_dim=config.head_dim,
         cache_dtype=torch.float32,
         scale=config.head_dim**-0.5,
-        sliding_window=list(config.sliding_windows),
+        sliding_window=config.sliding_windows,
     )
+    cache = ReferenceAttention(shape)
     index, length = torch.arange(len(IDS)), torch.tensor([len(IDS)], dtype=torch.int32)
     starts, blocks = torch.tensor([0, len(IDS)], dtype=torch.int32), torch.arange(4, dtype=torch.int32)[None]
     return decoder.forward(Batch(IDS, index, index, starts, length, blocks, index), cache)
@@ -132,14 +134,14 @@ def test_another_device_multiplies_in_the_stored_dtype() -> None:
         zeros=torch.tensor([[8], [8]], dtype=torch.uint8),
     )
     said = {"quant_method": "awq", "group_size": -1}
-    choice = choose_scheme(torch.device("meta"), torch.float16, parse_quantization({"quantization_config": said}))
-    assert choice.reason == "awq, int4 per channel, expanded to float16 weights and arithmetic on meta"
+    choice = choose_scheme(torch.device("meta"), torch.float32, parse_quantization({"quantization_config": said}))
+    assert choice.reason == "awq, int4 per channel, expanded to float32 weights, float32 arithmetic"
     method = choice.create_for([weight, weight])
     method.load(0, weight, None)
     method.load(1, weight, None)
     method.finish()
-    y = method.apply(torch.ones(3, 2, dtype=torch.float16, device="meta"))
-    assert (y.shape, y.dtype, y.device.type) == ((3, 4), torch.float16, "meta")
+    y = method.apply(torch.ones(3, 2, device="meta"))
+    assert (y.shape, y.dtype, y.device.type) == ((3, 4), torch.float32, "meta")
 
 
 def test_the_fingerprint_is_that_of_weights_and_quantization(tmp_path: Path) -> None:

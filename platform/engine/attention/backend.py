@@ -3,6 +3,7 @@
 Shapes: T new tokens, H query heads, G KV heads, D head size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +24,31 @@ class Rotary:
     """[D] float32, weight of the norm over each query head; None: no norm. `key_norm` alike, both or neither."""
     key_norm: torch.Tensor | None = None
     eps: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CacheShape:
+    """Of the paged cache and of the heads that read it."""
+
+    num_layers: int
+    num_blocks: int
+    block_size: int
+    """Tokens of a block."""
+    num_heads: int
+    """Of the query."""
+    num_kv_heads: int
+    head_dim: int
+    cache_dtype: torch.dtype
+    scale: float
+    """Of scores."""
+    sliding_window: Sequence[int | None]
+    """By layer; None: all of the sequence is seen."""
+    static_scales: torch.Tensor | None = None
+    """[L, 2, G] float32: of keys and of values in 8 bits, by which numbers are divided as they are stored. None: every
+    key and value gets its own."""
+
+    def __post_init__(self) -> None:
+        assert len(self.sliding_window) == self.num_layers and self.num_heads % self.num_kv_heads == 0
 
 
 class AttentionBackend(Protocol):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from ..batch import Batch
 from ..block_pool import PADDING_BLOCK
 from ..kernels.arrays import WORTH, as_array
-from .backend import Rotary
+from .backend import CacheShape, Rotary
 from .kernels.arguments import Paged
 from .kernels.paged import TILE, Cache, Step, attend, merge
 from .kernels.plan import SPLIT, plan
@@ -29,40 +29,25 @@ CACHE_LINE: Final = 64
 class CpuAttention:
     """AttentionBackend. Head sizes that are no multiple of 16 are padded with zeros, here and nowhere else."""
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_blocks: int,
-        block_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        cache_dtype: torch.dtype,
-        scale: float,
-        sliding_window: list[int | None],
-        static_scales: torch.Tensor | None = None,
-    ) -> None:
-        """static_scales [L, 2, G] float32: of keys and of values in 8 bits, by which numbers are divided as they are
-        stored. None: every key and value gets its own."""
-        if block_size % TILE:
-            raise ValueError(f"block_size is {block_size}; on a CPU it must be a multiple of {TILE}")
-        assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        self._size = -(-head_dim // TILE) * TILE
-        shape = (num_layers, num_blocks, num_kv_heads, block_size // TILE)
-        self._key = _zeros((*shape, self._size, TILE), cache_dtype)
-        self._value = _zeros((*shape, TILE, self._size), cache_dtype)
-        scaled = num_blocks if cache_dtype.itemsize == 1 and static_scales is None else 0
-        self._scales = _zeros((num_layers, scaled, *shape[2:], 2, TILE), torch.bfloat16)
-        self._worth, self._is_static = WORTH.get(cache_dtype, 1.0), static_scales is not None
-        static = torch.ones(num_layers, 2, num_kv_heads) if static_scales is None else static_scales * self._worth
-        assert static.shape == (num_layers, 2, num_kv_heads)
+    def __init__(self, shape: CacheShape) -> None:
+        if shape.block_size % TILE:
+            raise ValueError(f"block_size is {shape.block_size}; on a CPU it must be a multiple of {TILE}")
+        layers, dtype, static_scales = shape.num_layers, shape.cache_dtype, shape.static_scales
+        self.num_heads, self.num_kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
+        self._size = -(-shape.head_dim // TILE) * TILE
+        tiles = (layers, shape.num_blocks, shape.num_kv_heads, shape.block_size // TILE)
+        self._key = _zeros((*tiles, self._size, TILE), dtype)
+        self._value = _zeros((*tiles, TILE, self._size), dtype)
+        scaled = shape.num_blocks if dtype.itemsize == 1 and static_scales is None else 0
+        self._scales = _zeros((layers, scaled, *tiles[2:], 2, TILE), torch.bfloat16)
+        self._worth, self._is_static = WORTH.get(dtype, 1.0), static_scales is not None
+        static = torch.ones(layers, 2, shape.num_kv_heads) if static_scales is None else static_scales * self._worth
+        assert static.shape == (layers, 2, shape.num_kv_heads)
         self._arrays = as_array(self._key), as_array(self._value), as_array(self._scales), as_array(static)
         self._caches = [Cache(*layer) for layer in zip(*self._arrays, strict=True)]
-        self._scale = np.float32(scale)
-        self._windows = np.array([NO_WINDOW if window is None else window for window in sliding_window])
-        self._group = group = num_heads // num_kv_heads
+        self._scale = np.float32(shape.scale)
+        self._windows = np.array([NO_WINDOW if window is None else window for window in shape.sliding_window])
+        self._group = group = shape.num_heads // shape.num_kv_heads
         self._decode_rows = (0,) * max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
         self._prefill_rows = (0,) * max(PREFILL_REGISTER_ROWS, len(self._decode_rows))
         vectors = self._size // TILE

@@ -13,8 +13,8 @@ from typing import Final
 import torch
 
 from ..batch import Batch
-from .backend import Rotary
-from .kernels.cuda.launch import FORMATS, Head, LayerCache, Partials, Turn, attend_paged, write_heads
+from .backend import CacheShape, Rotary
+from .kernels.cuda.launch import FORMATS, Head, LayerCache, Partials, Turn, attend_paged, plan_attend, write_heads
 from .kernels.cuda.tiles import partial_rows
 
 MOST_HEAD_DIM: Final = 256
@@ -30,38 +30,28 @@ class CudaAttention:
 
     def __init__(
         self,
+        shape: CacheShape,
         *,
-        num_layers: int,
-        num_blocks: int,
-        block_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        cache_dtype: torch.dtype,
-        scale: float,
-        sliding_window: list[int | None],
         max_tokens: int,
         soft_cap: float | None = None,
-        static_scales: torch.Tensor | None = None,
         device: torch.device | str = "cuda",
     ) -> None:
-        """max_tokens: of one step. soft_cap: scores become soft_cap * tanh(score / soft_cap). static_scales
-        [L, 2, G] float32 as for CpuAttention."""
+        """max_tokens: of one step. soft_cap: scores become soft_cap * tanh(score / soft_cap)."""
+        head_dim, dtype, layers = shape.head_dim, shape.cache_dtype, shape.num_layers
         if head_dim % 2 or head_dim > MOST_HEAD_DIM:
             raise ValueError(f"head_dim is {head_dim}; on CUDA it must be even and at most {MOST_HEAD_DIM}")
-        assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        shape = (num_layers, num_blocks, num_kv_heads, block_size, head_dim)
-        self._key, self._value = (torch.zeros(shape, dtype=cache_dtype, device=device) for _ in range(2))
-        self._is_static = cache_dtype in FORMATS and static_scales is not None
-        scaled = num_blocks if cache_dtype in FORMATS and not self._is_static else 0
-        scales = (num_layers, scaled, num_kv_heads, block_size, 2)
-        self._scales = torch.zeros(scales, dtype=torch.bfloat16, device=device)
-        static = static_scales if self._is_static and static_scales is not None else torch.empty(num_layers, 0)
+        self.num_heads, self.num_kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, head_dim
+        blocks = (layers, shape.num_blocks, shape.num_kv_heads, shape.block_size)
+        self._key, self._value = (torch.zeros(*blocks, head_dim, dtype=dtype, device=device) for _ in range(2))
+        self.clips = dtype in FORMATS and shape.static_scales is not None
+        """Whether numbers can be beyond the scales, and are counted in Batch.clipped."""
+        scaled = shape.num_blocks if dtype in FORMATS and not self.clips else 0
+        self._scales = torch.zeros(layers, scaled, *blocks[2:], 2, dtype=torch.bfloat16, device=device)
+        static = shape.static_scales if self.clips and shape.static_scales is not None else torch.empty(layers, 0)
         static = static.to(device).contiguous()
         self._caches = [LayerCache(*parts) for parts in zip(self._key, self._value, self._scales, static, strict=True)]
-        self._heads = [Head(scale, soft_cap or 0.0, window or 0) for window in sliding_window]
-        rows = partial_rows(max_tokens), num_heads
+        self._heads = [Head(shape.scale, soft_cap or 0.0, window or 0) for window in shape.sliding_window]
+        rows = partial_rows(max_tokens), shape.num_heads
         sums, states = (torch.empty(*rows, width, device=device) for width in (head_dim, 2))
         self._partials = Partials(sums, states)
 
@@ -76,7 +66,7 @@ class CudaAttention:
         return query
 
     def _write(self, layer: int, query: torch.Tensor, heads: torch.Tensor, turn: Turn | None, batch: Batch) -> None:
-        if self._is_static and batch.clipped is None:
+        if self.clips and batch.clipped is None:
             batch.clipped = torch.zeros(len(self._caches), len(heads), dtype=torch.int64, device=heads.device)
         clipped = None if batch.clipped is None else batch.clipped[layer]
         write_heads(query, heads, self._caches[layer], turn, batch.positions, batch.slot_mapping, clipped)
@@ -87,6 +77,10 @@ class CudaAttention:
         if len(query):
             attend_paged(output, query, self._caches[layer], self._heads[layer], self._partials, *step)
         return output
+
+    def count_splits(self, tokens: int, sequences: int, blocks: int) -> int:
+        """Into how many parts keys are cut at most, in steps of these shapes with tables of `blocks` blocks."""
+        return plan_attend(self._caches[0], tokens, sequences, self.num_heads, blocks).splits
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:

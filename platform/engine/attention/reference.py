@@ -3,45 +3,35 @@
 import torch
 
 from ..batch import Batch
-from .backend import Rotary
+from .backend import CacheShape, Rotary
 from .eight_bits import dequantize, quantize, quantize_by
 
 
 class ReferenceAttention:
     """AttentionBackend with a cache of [blocks * block_size, G, D] per layer; computes in `compute_dtype`.
 
-    static_scales [L, 2, G] float32 as for CpuAttention; soft_cap as for CudaAttention.
+    soft_cap as for CudaAttention.
     """
 
     def __init__(
         self,
+        shape: CacheShape,
         *,
-        num_layers: int,
-        num_blocks: int,
-        block_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        cache_dtype: torch.dtype,
-        scale: float,
-        sliding_window: list[int | None],
         device: torch.device | str = "cpu",
         compute_dtype: torch.dtype = torch.float32,
-        static_scales: torch.Tensor | None = None,
         soft_cap: float | None = None,
     ) -> None:
-        assert len(sliding_window) == num_layers and num_heads % num_kv_heads == 0
-        shape = (2, num_layers, num_blocks * block_size, num_kv_heads, head_dim)
-        self._cache = torch.zeros(shape, dtype=cache_dtype, device=device)
-        self._static = static_scales
-        scaled = cache_dtype.itemsize == 1 and static_scales is None
-        scales = (*shape[:-1], 1) if scaled else (2, num_layers, 0)
+        slots = (shape.num_layers, shape.num_blocks * shape.block_size, shape.num_kv_heads)
+        self._cache = torch.zeros(2, *slots, shape.head_dim, dtype=shape.cache_dtype, device=device)
+        self._static = shape.static_scales
+        scaled = shape.cache_dtype.itemsize == 1 and shape.static_scales is None
+        scales = (2, *slots, 1) if scaled else (2, shape.num_layers, 0)
         self._scales = torch.zeros(scales, dtype=torch.bfloat16, device=device)
-        self._block_size = block_size
-        self._num_heads = num_heads
-        self._scale = scale
+        self._block_size = shape.block_size
+        self._num_heads = shape.num_heads
+        self._scale = shape.scale
         self._soft_cap = soft_cap
-        self._sliding_window = sliding_window
+        self._sliding_window = shape.sliding_window
         self._compute_dtype = compute_dtype
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:

@@ -19,7 +19,7 @@ from loraplex.quant.online_words import AWQ
 from ..build import open_weights_cache
 from ..certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from ..config import EngineConfig
-from ..device import Device, choose_device
+from ..device import Device, choose_device, require_cpu
 from ..kv_cache import choose_cache_dtype
 from ..model.config import ModelConfig, base_signature
 from ..model.loader import Checkpoint
@@ -100,6 +100,7 @@ def _open_served(engine: EngineConfig, config: ModelConfig, fingerprint: str, re
     """As build_engine chooses it all."""
     folder = Path(engine.model)
     device, weights_cache = choose_device(engine, config), open_weights_cache(engine)
+    require_cpu(device, "a certificate of what is served")
     cache_dtype = choose_cache_dtype(engine.kv_cache_dtype, device.stored_dtype)
     if engine.quantization == AWQ:
         folder = awq_checkpoint(folder, config, weights_cache, lambda words, seconds: report(0.0, words))
@@ -119,7 +120,8 @@ class _Streams:
         merged = MergedAdapter.none() if own is None else own.merged()
         self._num_layers, self._prompts = reference.config.num_layers, prompts
         self._reference = Reference(reference.config, reference.checkpoint, merged, prompts)
-        exact = choose_device(EngineConfig(model=str(reference.folder), dtype="float32"), reference.config)
+        plain = EngineConfig(model=str(reference.folder), device="cpu", dtype="float32")
+        exact = choose_device(plain, reference.config)
         self._exact = ServedModel(reference.folder, exact, MOST_TOKENS)
         self._served = ServedModel(served.folder, served.device, MOST_TOKENS)
         exact_table = None if own is None else load_adapter(self._exact, own, torch.float32)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
-import torch.nn.functional as F
 
 from loraplex.lora.norms import replace_norms
 from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
@@ -23,8 +23,11 @@ from .fused import FusedDecoder, fuse
 from .layers import Attention, DecoderLayer, Mlp, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint
+from .operations import Operations, cpu_operations
 from .rope import RopeTables, rope_tables
 from .unfold import FoldedScales, scaled_rows
+
+CPU: Final = torch.device("cpu")
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class Decoder:
     layers: list[DecoderLayer]
     norm: Norm
     head: LinearMethod
+    operations: Operations
     fused: FusedDecoder | None = None
     """All of it as one call, where `fuse` found that it can be; the same results."""
 
@@ -69,17 +73,15 @@ class Decoder:
         rows = batch.sample_rows
         x, residual = x[rows], residual[rows]
         if not len(rows):
-            return torch.empty(0, self.embedding.shape[0]), x
+            return torch.empty(0, self.embedding.shape[0], device=x.device), x
         x = self.norm.apply_to_sum(x, residual)
         x = replace_norms(x, residual, rows, batch.lora, 0, "norm", self.norm.eps)
         return self.head.apply(x).float(), x
 
     def _embed(self, token_ids: torch.Tensor, embedded: Embedded | None) -> torch.Tensor:
-        dtype = self.norm.weight.dtype
-        if embedded is None:
-            return F.embedding(token_ids, self.embedding).to(dtype)
-        x = F.embedding(token_ids.clamp(max=len(self.embedding) - 1), self.embedding).to(dtype)
-        x[embedded.tokens] = embedded.values.to(dtype)
+        x = self.operations.gather_rows(token_ids, self.embedding, self.norm.weight.dtype)
+        if embedded is not None:
+            x[embedded.tokens] = embedded.values.to(x.dtype)
         return x
 
     def weight_bytes(self) -> int:
@@ -104,6 +106,9 @@ class DecoderLoader:
     """What is done to them then."""
     linears: Callable[[str, Callable[[], LinearMethod]], LinearMethod] = lambda name, make: make()
     """(name, what makes it) -> each finished linear; it may come from elsewhere, if it is the same."""
+    device: torch.device = CPU
+    """Of all that is no linear; those know their own."""
+    operations: Operations = field(default_factory=cpu_operations)
     folded: FoldedScales = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +117,8 @@ class DecoderLoader:
     def load(self, max_model_len: int) -> Decoder:
         """ValueError when the tensors do not fit the configuration."""
         decoder = self.load_ends()
-        tables = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
+        cos, sin = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
+        tables = cos.to(self.device), sin.to(self.device)
         decoder.layers = [self.load_layer(layer, tables) for layer in range(self.config.num_layers)]
         return decoder
 
@@ -120,8 +126,8 @@ class DecoderLoader:
         """All but the layers. ValueError when the tensors, those of the layers too, do not fit the configuration."""
         self.checkpoint.verify(self.config)
         head = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
-        embedding = self._tensor("model.embed_tokens.weight", copy=True)
-        return Decoder(embedding, layers=[], norm=self._norm("model.norm"), head=head)
+        embedding = self._tensor("model.embed_tokens.weight", copy=True).to(self.device)
+        return Decoder(embedding, layers=[], norm=self._norm("model.norm"), head=head, operations=self.operations)
 
     def load_layer(self, layer: int, tables: RopeTables) -> DecoderLayer:
         attention = Attention(
@@ -130,7 +136,8 @@ class DecoderLoader:
             output=self._linear(layer, "o_proj"),
             rotary=self._rotary(layer, tables),
         )
-        mlp = Mlp(self._linear(layer, "gate_proj", "up_proj"), self._linear(layer, "down_proj"))
+        gate_up, down = self._linear(layer, "gate_proj", "up_proj"), self._linear(layer, "down_proj")
+        mlp = Mlp(gate_up, down, self.operations)
         names = (f"model.layers.{layer}.{place}_layernorm" for place in ("input", "post_attention"))
         input_norm, mlp_norm = (self._norm(name, self.folded.of_norm(layer, name.rpartition(".")[2])) for name in names)
         return DecoderLayer(input_norm, attention, mlp_norm, mlp)
@@ -139,19 +146,19 @@ class DecoderLoader:
         if not self.config.qk_norm:
             return Rotary(*tables)
         names = (f"model.layers.{layer}.self_attn.{part}_norm.weight" for part in "qk")
-        query_norm, key_norm = (self._tensor(name).float() for name in names)
+        query_norm, key_norm = (self._tensor(name).float().to(self.device) for name in names)
         return Rotary(*tables, query_norm, key_norm, self.config.rms_norm_eps)
 
     def _linear(self, layer: int, *kinds: str) -> LoraLinear:
         method = self.linears(f"{layer}.{kinds[0]}", lambda: self._packed(layer, kinds))
-        return LoraLinear(method, layer, kinds)
+        return LoraLinear(method, layer, kinds, self.operations)
 
     def _packed(self, layer: int, kinds: tuple[str, ...]) -> LinearMethod:
         linears = [layer_linear(self.config, layer, kind) for kind in kinds]
         weights = [self.online.linear(self._stored(self.checkpoint.weight(self.config, linear))) for linear in linears]
         method, scales = self.scheme.create_for(weights), self.folded.of_input(layer, kinds)
         if scales is not None:
-            method = ScaledInputLinear(method, scales)
+            method = ScaledInputLinear(method, scales.to(self.device))
         for part, (kind, linear) in enumerate(zip(kinds, linears, strict=True)):
             outputs, bias = self.folded.of_output(layer, kind), self._bias(kind, linear)
             if outputs is not None:
@@ -182,7 +189,8 @@ class DecoderLoader:
 
     def _norm(self, name: str, scales: torch.Tensor | None = None) -> Norm:
         weight = self._tensor(f"{name}.weight").to(self.scheme.compute_dtype, copy=True)
-        return Norm(weight if scales is None else (weight * scales).to(weight.dtype), self.config.rms_norm_eps)
+        weight = weight if scales is None else (weight * scales).to(weight.dtype)
+        return Norm(weight.to(self.device), self.config.rms_norm_eps, self.operations)
 
     def _tensor(self, name: str, copy: bool = False) -> torch.Tensor:
         return self.checkpoint.tensor(name).to(self.stored_dtype, copy=copy)

@@ -12,19 +12,19 @@ from loraplex.lora.norms import norm_weight, replace_norms
 
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
-from ..kernels.norm import add_rms_norm
-from ..kernels.silu import silu_multiply
 from .linear import LoraLinear
+from .operations import Operations
 
 
 @dataclass(slots=True)
 class Norm:
     weight: torch.Tensor
     eps: float
+    operations: Operations
 
     def apply_to_sum(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """residual += x, in place; then the RMS norm of the residual [T, C]."""
-        return add_rms_norm(x, residual, self.weight, self.eps)
+        return self.operations.add_rms_norm(x, residual, self.weight, self.eps)
 
 
 @dataclass(slots=True)
@@ -64,9 +64,10 @@ class Attention:
 class Mlp:
     gate_up: LoraLinear
     down: LoraLinear
+    operations: Operations
 
     def apply(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        return self.down.apply(silu_multiply(self.gate_up.apply(x, batch)), batch)
+        return self.down.apply(self.operations.multiply_gate(self.gate_up.apply(x, batch)), batch)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .expand import expand
+from .scale import scale
 from .shrink import shrink
 from .tiles import ALIGNMENT_BYTES, COLUMNS, PAGE, RANKS, ROWS, STEP_BYTES, count_split_inputs, round_ranks
 
@@ -58,6 +59,25 @@ def add_lora(
     expand[launches.blocks, chunks](y, step.intermediate, *rows, *places, layer, **launches.expand)
 
 
+def scale_outputs(
+    y: torch.Tensor, step: StepTensors, floats: torch.Tensor, vectors: torch.Tensor, chunks: int, layer: int,
+    kinds: tuple[int, ...], widths: tuple[int, ...],
+) -> None:  # fmt: skip
+    """y = gain * y + shift for the tokens of `step` whose adapters have vectors; floats and vectors as in PageTable,
+    the rest as for `add_lora`."""
+    blocks = _first_blocks(widths)
+    scale[blocks[-1], chunks](
+        y, step.chunks, step.tokens, floats, vectors, layer, KINDS=kinds, WIDTHS=widths,
+        FIRST_COLUMNS=tuple(accumulate(widths, initial=0)), FIRST_BLOCKS=blocks, COLUMNS=COLUMNS, ROWS=ROWS,
+        TABLE_KINDS=vectors.shape[1],
+    )  # fmt: skip
+
+
+def _first_blocks(widths: tuple[int, ...]) -> tuple[int, ...]:
+    """Block of columns that each member begins with, and the total."""
+    return tuple(accumulate((-(-width // COLUMNS) for width in widths), initial=0))
+
+
 @cache
 def plan_launches(
     kinds: tuple[int, ...], widths: tuple[int, ...], inputs: int, split: int, item_size: int,
@@ -65,7 +85,7 @@ def plan_launches(
 ) -> Launches:  # fmt: skip
     """table: kinds, pages and layers of the page table; chained: on a device where expand may begin while shrink
     still runs (programmatic dependent launch)."""
-    blocks = tuple(accumulate((-(-width // COLUMNS) for width in widths), initial=0))
+    blocks = _first_blocks(widths)
     splits = -(-inputs // split)
     shared = {
         "KINDS": kinds, "WIDTHS": widths, "INPUTS": inputs, "ROWS": ROWS, "RANKS": RANKS, "PAGE": PAGE,

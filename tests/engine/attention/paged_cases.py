@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
@@ -22,18 +23,20 @@ TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 def make_backends(
     heads: tuple[int, int], head_dim: int = 64, block_size: int = 16, cache_dtype: torch.dtype = torch.float32,
-    window: int | None = None, num_blocks: int = BLOCKS, device: str = "cpu", **fields: Any,
+    window: int | None = None, num_blocks: int = BLOCKS, device: str = "cpu", soft_cap: float | None = None,
+    **fields: Any,
 ) -> tuple[CudaAttention, ReferenceAttention]:  # fmt: skip
     """Two layers, `window` in the first. Whatever no token has written is NaN, where the cache has one."""
     shape: dict[str, Any] = {"num_layers": 2, "num_blocks": num_blocks, "num_heads": heads[0]}
     shape |= {"num_kv_heads": heads[1], "head_dim": head_dim, "block_size": block_size, "cache_dtype": cache_dtype}
-    shape |= {"scale": head_dim**-0.5, "sliding_window": [window, None], "device": device, **fields}
-    cuda = CudaAttention(**shape, max_tokens=4096)
+    shape |= {"scale": head_dim**-0.5, "sliding_window": [window, None], **fields}
+    made = CacheShape(**shape)
+    cuda = CudaAttention(made, max_tokens=4096, soft_cap=soft_cap, device=device)
     for cache in (cuda._key, cuda._value):
         bits(cache).fill_(0x7F) if cache.itemsize == 1 else cache.fill_(float("nan"))
     for tensor in (cuda._scales, *cuda._partials):
         tensor.fill_(float("nan"))
-    return cuda, ReferenceAttention(**shape, compute_dtype=torch.float64)
+    return cuda, ReferenceAttention(made, device=device, compute_dtype=torch.float64, soft_cap=soft_cap)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from loraplex.engine.attention.backend import AttentionBackend, Rotary
+from loraplex.engine.attention.backend import AttentionBackend, CacheShape, Rotary
 from loraplex.engine.attention.cpu import CpuAttention
 from loraplex.engine.attention.kernels import paged, plan, write
 from loraplex.engine.attention.reference import ReferenceAttention
@@ -25,7 +25,8 @@ def make_backends(
     fields = {"block_size": 16, "cache_dtype": torch.float32} | fields
     shape: dict[str, Any] = {"num_layers": 2, "num_blocks": BLOCKS, "num_heads": heads[0], "num_kv_heads": heads[1]}
     shape |= {"head_dim": head_dim, "scale": head_dim**-0.5, "sliding_window": [window, None], **fields}
-    return CpuAttention(**shape), ReferenceAttention(**shape, compute_dtype=torch.float64)
+    made = CacheShape(**shape)
+    return CpuAttention(made), ReferenceAttention(made, compute_dtype=torch.float64)
 
 
 def make_batch(sequences: list[tuple[int, int]], block_size: int = 16, seed: int = 0, blocks: int = BLOCKS) -> Batch:
@@ -224,7 +225,7 @@ def test_a_cache_takes_memory_as_it_fills() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
     before = resident()
-    large = CpuAttention(
+    shape = CacheShape(
         num_layers=4,
         num_blocks=20_000,
         block_size=16,
@@ -235,6 +236,7 @@ def test_a_cache_takes_memory_as_it_fills() -> None:
         scale=0.125,
         sliding_window=[None] * 4,
     )
+    large = CpuAttention(shape)
     assert large.cache_bytes() > 1 << 30
     assert resident() - before < large.cache_bytes() / 10
     assert large.arguments(make_batch([(0, 5)])).key.ctypes.data % 64 == 0

@@ -1,6 +1,7 @@
 """The engine's small CUDA kernels and CudaSampler on a CUDA device, at real sizes."""
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -54,12 +55,19 @@ def test_embedding(dtype: torch.dtype) -> None:
     assert torch.equal(gather_rows(ids, table, dtype), expected)
 
 
+def make_sampler(rows: int, vocabulary: int) -> Any:
+    from loraplex.engine.cuda_sampler import CudaSampler
+    from loraplex.engine.cuda_stream import open_queues
+    from loraplex.engine.outbox import Outbox
+
+    queues = open_queues(CUDA)
+    return CudaSampler(rows, vocabulary, CUDA, Outbox(queues.compute, queues.transfer))
+
+
 @pytest.mark.parametrize("vocabulary", [1000, 32001, 128256, 151936])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_every_kind_of_row_is_sampled_as_on_the_cpu(vocabulary: int, dtype: torch.dtype) -> None:
-    from loraplex.engine.cuda_sampler import CudaSampler
-
-    choose, sampler, count = random.Random(vocabulary), CudaSampler(64, vocabulary, CUDA), 64
+    choose, sampler, count = random.Random(vocabulary), make_sampler(64, vocabulary), 64
     for step in range(8):
         rows = [random_row(choose, vocabulary) for _ in range(count)]
         logits = (torch.randn(count, vocabulary) * (0.3, 3.0)[step % 2]).to(dtype)
@@ -67,10 +75,8 @@ def test_every_kind_of_row_is_sampled_as_on_the_cpu(vocabulary: int, dtype: torc
 
 
 def test_a_captured_graph_replays_right_with_other_rows() -> None:
-    from loraplex.engine.cuda_sampler import CudaSampler
-
     choose, vocabulary = random.Random(1), 32000
-    sampler, logits = CudaSampler(16, vocabulary, CUDA), torch.randn(16, vocabulary, device=CUDA) * 3
+    sampler, logits = make_sampler(16, vocabulary), torch.randn(16, vocabulary, device=CUDA) * 3
     sampler.sample(logits, [make_row(top_p=0.9, logprobs=3)]).wait()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -84,9 +90,7 @@ def test_a_captured_graph_replays_right_with_other_rows() -> None:
 
 
 def test_a_step_is_launched_without_waiting_for_the_device() -> None:
-    from loraplex.engine.cuda_sampler import CudaSampler
-
-    sampler, logits = CudaSampler(4, 32000, CUDA), torch.randn(4, 32000, device=CUDA)
+    sampler, logits = make_sampler(4, 32000), torch.randn(4, 32000, device=CUDA)
     rows = [make_row(seed, top_p=0.9, frequency_penalty=1.0, logit_bias={3: 1.0}, logprobs=5) for seed in range(4)]
     sampler.sample(logits, rows).wait()
     torch.cuda.set_sync_debug_mode("error")

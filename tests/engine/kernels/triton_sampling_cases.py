@@ -10,17 +10,16 @@ import pytest
 import torch
 
 from loraplex.engine import cuda_sampler
-from loraplex.engine.cuda_sampler import CudaSampler
 from loraplex.engine.kernels.cuda.sampling import layout
 from loraplex.engine.kernels.cuda.sampling.layout import BIASED, PENALIZED
 from loraplex.engine.sampler import Sampler
 from loraplex.engine.sampling_state import SampleRow
+from tests.engine.inline_stream import make_sampler
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory
 
 from .sampling_rows import check, check_top, make_row, random_row
 
 __all__ = ["one_patch_a_module", "poisoned_memory"]
-CPU = torch.device("cpu")
 NAN, INFINITY = float("nan"), float("inf")
 
 
@@ -46,7 +45,7 @@ def random_logits(rows: int, vocabulary: int, seed: int) -> torch.Tensor:
 )
 @pytest.mark.usefixtures("small_tiles")
 def test_every_kind_of_row_is_sampled_as_on_the_cpu(vocabulary: int, rows: int, dtype: torch.dtype) -> None:
-    choose, sampler = random.Random(vocabulary), CudaSampler(rows, vocabulary, CPU)
+    choose, sampler = random.Random(vocabulary), make_sampler(rows, vocabulary)
     logits = random_logits(rows, vocabulary, vocabulary).to(dtype)
     asked = [random_row(choose, vocabulary) for _ in range(rows)]
     assert check(sampler.sample(logits, asked).wait(), logits, asked) <= rows // 20
@@ -57,16 +56,16 @@ def test_a_vocabulary_of_a_real_model() -> None:
     fields: list[dict[str, Any]] = [{"top_k": 50, "temperature": 2.0, "logprobs": 20}, {"temperature": 0}]
     logits = random_logits(2, 32001, 1)
     rows = [make_row(seed, 3, **row) for seed, row in enumerate(fields)]
-    assert check(CudaSampler(2, 32001, CPU).sample(logits, rows).wait(), logits, rows) == 0
+    assert check(make_sampler(2, 32001).sample(logits, rows).wait(), logits, rows) == 0
 
 
 @pytest.mark.usefixtures("small_tiles")
 def test_a_row_does_not_depend_on_its_neighbours_nor_on_its_place() -> None:
     choose, vocabulary = random.Random(3), 600
     rows, logits = [random_row(choose, vocabulary) for _ in range(7)], random_logits(7, vocabulary, 3)
-    together = CudaSampler(16, vocabulary, CPU).sample(logits, rows).wait()
+    together = make_sampler(16, vocabulary).sample(logits, rows).wait()
     for index in range(1, 7, 2):
-        alone = CudaSampler(1, vocabulary, CPU).sample(logits[index : index + 1], rows[index : index + 1]).wait()
+        alone = make_sampler(1, vocabulary).sample(logits[index : index + 1], rows[index : index + 1]).wait()
         assert alone.token_ids[0] == together.token_ids[index] and alone.logprobs[0] == together.logprobs[index]
 
 
@@ -75,7 +74,7 @@ def test_all_equal_logits_are_told_apart_by_their_ids() -> None:
     logits = torch.zeros(12, 300)
     fields = [{}, {"top_p": 0.9}, {"top_p": 0.5, "top_k": 7}, {"min_p": 1.0}, {"temperature": 0}, {"top_p": 1e-9}]
     rows = [make_row(seed, 0, **fields[seed % 6]) for seed in range(12)]
-    sampled = CudaSampler(12, 300, CPU).sample(logits, rows).wait()
+    sampled = make_sampler(12, 300).sample(logits, rows).wait()
     assert sampled.token_ids == Sampler().sample(logits, rows).token_ids
 
 
@@ -85,7 +84,7 @@ def test_extreme_logits_and_temperatures() -> None:
     logits = torch.tensor([[-3e38, 3e38, 0.0], [-INFINITY, 1e-30, -INFINITY], [-0.0, 1e-3, 0.0]])
     for values in logits:
         rows = [make_row(seed, **row) for seed, row in enumerate(fields[: 4 if values[1] > 1 else 3])]
-        assert CudaSampler(4, 3, CPU).sample(values.expand(len(rows), -1), rows).wait().token_ids == [1] * len(rows)
+        assert make_sampler(4, 3).sample(values.expand(len(rows), -1), rows).wait().token_ids == [1] * len(rows)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -95,7 +94,7 @@ def test_failing_rows_fail_alone() -> None:
     fields = [{}, {"top_p": 0.9}, {}, {"temperature": 0}, {"allowed_token_ids": [1]}, {"min_p": 0.1}]
     rows = [make_row(1, logprobs=2, **row) for row in fields]
     rows += [make_row(1, logprobs=1, allowed_token_ids=[4], blocked_token_ids=(4,)), make_row(7, logprobs=1)]
-    sampled = CudaSampler(8, 300, CPU).sample(logits, rows).wait()
+    sampled = make_sampler(8, 300).sample(logits, rows).wait()
     assert sampled.failed == [1, 2, 3, 4, 6]
     check(sampled, logits, rows)
 
@@ -104,7 +103,7 @@ def test_failing_rows_fail_alone() -> None:
 def test_drawn_tokens_are_counted_on_the_device_before_the_host_knows_them() -> None:
     """Two steps ahead of the list, then a step that is drawn again, then one of a row that lost its line."""
     vocabulary, logits = 40, random_logits(1, 40, 5) * 0.1
-    sampler = CudaSampler(2, vocabulary, CPU)
+    sampler = make_sampler(2, vocabulary)
     penalties = {"prompt": [3, 3, 8], "frequency_penalty": 1.5, "repetition_penalty": 1.2, "presence_penalty": 0.5}
     row, twin = make_row(9, 0, **penalties), make_row(9, 0, **penalties)
     for position in (0, 1, 2, 3, 3, 4, 5, 6):
@@ -124,7 +123,7 @@ def test_drawn_tokens_are_counted_on_the_device_before_the_host_knows_them() -> 
 
 @pytest.mark.usefixtures("small_tiles")
 def test_tokens_that_are_blocked_for_a_while_come_back() -> None:
-    logits, sampler = random_logits(1, 40, 6), CudaSampler(2, 40, CPU)
+    logits, sampler = random_logits(1, 40, 6), make_sampler(2, 40)
     best = int(logits[0].argmax())
     row = make_row(temperature=0, blocked_token_ids=(best,))
     assert sampler.sample(logits, [row]).wait().token_ids != [best]
@@ -135,7 +134,7 @@ def test_tokens_that_are_blocked_for_a_while_come_back() -> None:
 @pytest.mark.usefixtures("small_tiles")
 def test_launches_made_for_other_rows_are_right_for_these() -> None:
     """What a CUDA graph replays: as many rows as it was captured with, the rest of them idle, over the same memory."""
-    choose, sampler, vocabulary = random.Random(7), CudaSampler(3, 300, CPU), 300
+    choose, sampler, vocabulary = random.Random(7), make_sampler(3, 300), 300
     logits = random_logits(3, vocabulary, 7)
     for count in (3, 0, 2):
         rows = [random_row(choose, vocabulary) for _ in range(count)]
@@ -148,7 +147,7 @@ def test_launches_made_for_other_rows_are_right_for_these() -> None:
 
 @pytest.mark.usefixtures("small_tiles")
 def test_vocabularies_of_a_step_may_be_shorter() -> None:
-    sampler = CudaSampler(4, 700, CPU)
+    sampler = make_sampler(4, 700)
     for vocabulary in (700, 2):
         logits, choose = random_logits(4, 700, 8)[:, :vocabulary], random.Random(vocabulary)
         rows: list[SampleRow] = [random_row(choose, vocabulary) for _ in range(4)]
@@ -158,7 +157,7 @@ def test_vocabularies_of_a_step_may_be_shorter() -> None:
 @pytest.mark.usefixtures("small_tiles")
 def test_prompt_logprobs() -> None:
     logits, token_ids = random_logits(5, 300, 9), [5, 0, 299, 77, 1]
-    found = CudaSampler(2, 300, CPU).prompt_logprobs(logits, token_ids, 4).wait()
+    found = make_sampler(2, 300).prompt_logprobs(logits, token_ids, 4).wait()
     for entry, wanted in zip(found, Sampler().prompt_logprobs(logits, token_ids, 4), strict=True):
         assert (entry.token_id, entry.rank) == (wanted.token_id, wanted.rank)
         assert entry.logprob == pytest.approx(wanted.logprob, abs=1e-5)
@@ -167,6 +166,6 @@ def test_prompt_logprobs() -> None:
 
 def test_rows_that_edit_nothing_read_no_tables() -> None:
     rows = [make_row(), make_row(logit_bias={1: 2.0}), make_row(presence_penalty=1.0)]
-    edits = CudaSampler(3, 40, CPU)._lines.records(rows)[:, layout.RowParameters._fields.index("edits")]
+    edits = make_sampler(3, 40)._lines.records(rows)[:, layout.RowParameters._fields.index("edits")]
     assert edits.tolist() == [0, BIASED, PENALIZED]
     assert cuda_sampler.MODE == 0

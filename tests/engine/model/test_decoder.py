@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
@@ -35,7 +36,7 @@ def load(folder: Path, stored: torch.dtype, compute: torch.dtype) -> Decoder:
 
 def attention(folder: Path) -> ReferenceAttention:
     config = ModelConfig.from_folder(folder)
-    return ReferenceAttention(
+    shape = CacheShape(
         num_layers=config.num_layers,
         num_blocks=4,
         block_size=16,
@@ -44,8 +45,9 @@ def attention(folder: Path) -> ReferenceAttention:
         head_dim=config.head_dim,
         cache_dtype=torch.float32,
         scale=config.head_dim**-0.5,
-        sliding_window=list(config.sliding_windows),
+        sliding_window=config.sliding_windows,
     )
+    return ReferenceAttention(shape)
 
 
 def batch(rows: list[int]) -> Batch:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cpu import CpuAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
@@ -46,7 +47,7 @@ def load(
 
     choice = Choice(create, torch.float32, "for a test", create_coded=CodedLinear)
     decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(128)
-    return decoder, CpuAttention(
+    shape = CacheShape(
         num_layers=config.num_layers,
         num_blocks=16,
         block_size=16,
@@ -55,8 +56,9 @@ def load(
         head_dim=config.head_dim,
         cache_dtype=cache or stored,
         scale=config.head_dim**-0.5,
-        sliding_window=list(config.sliding_windows),
+        sliding_window=config.sliding_windows,
     )
+    return decoder, CpuAttention(shape)
 
 
 def page_table(folder: Path, dtype: torch.dtype) -> PageTable:

@@ -1,5 +1,7 @@
 """The chunk list, the bound on its length, and steps that use no adapter."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loraplex.engine.batch import Batch
-from loraplex.engine.model import linear
+from loraplex.engine.model.linear import LoraLinear
 from loraplex.lora import pages
 from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.lora.chunks import make_chunks
@@ -57,16 +59,16 @@ def test_kernels_and_page_store_agree_on_pages() -> None:
     assert (PAGE, ALIGNMENT_BYTES) == (RANKS_PER_PAGE, pages.ALIGNMENT_BYTES)
 
 
-def test_a_step_of_the_base_alone_launches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_the_base_alone_launches_nothing() -> None:
     launches: list[str] = []
-    monkeypatch.setattr(linear, "add_lora", lambda *arguments: launches.append("lora"))
+    operations = SimpleNamespace(add_lora=lambda *arguments: launches.append("lora"))
     none, y, x = torch.empty(0), torch.randn(3, 8), torch.randn(3, 8)
 
     class Base:
         def apply(self, x: torch.Tensor) -> torch.Tensor:
             return y
 
-    o_proj = linear.LoraLinear(Base(), 0, ("o_proj",))  # type: ignore[arg-type]
+    o_proj = LoraLinear(Base(), 0, ("o_proj",), operations)  # type: ignore[arg-type]
     for slots, launched in (([-1, -1, -1], []), ([-1, 0, -1], ["lora"])):
         lora = LoraBatch.build(table_of(1), torch.tensor(slots, dtype=torch.int32), torch.ones(3))
         assert o_proj.apply(x, Batch(*[none] * 7, lora=lora)) is y

@@ -14,6 +14,7 @@ from .tiles import (
     SEARCHED,
     STORE_PAIRS,
     WIDE_NUMBERS,
+    Tile,
     bound_tiles,
     choose_tile,
     count_splits,
@@ -67,6 +68,16 @@ class Turn(NamedTuple):
     eps: float
 
 
+class Plan(NamedTuple):
+    """What a launch of `attend` takes from the shapes of a step."""
+
+    tile: Tile
+    queries: int
+    """Tokens of one tile."""
+    tiles: int
+    splits: int
+
+
 def attend_paged(
     output: torch.Tensor, query: torch.Tensor, layer: LayerCache, head: Head, partials: Partials,
     blocks: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor,
@@ -81,10 +92,7 @@ def attend_paged(
     _, kv_heads, block, _ = layer.key.shape
     assert query.is_contiguous() and output.is_contiguous() and blocks.is_contiguous()
     modern = _is_modern(query.device)
-    tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, modern)
-    queries = tile.rows // (heads // kv_heads)
-    tiles = bound_tiles(tokens, sequences, queries)
-    splits = count_splits(tokens, sequences, tiles * kv_heads, width * block)
+    tile, queries, tiles, splits = plan_attend(layer, tokens, sequences, heads, width)
     assert splits == 1 or splits * tokens <= len(partials.sums)
     chained = splits > 1 and modern
     stored = FORMATS.get(layer.key.dtype, FLOAT)
@@ -107,6 +115,16 @@ def attend_paged(
             output, *partials, starts, lengths, sequences, tokens, splits, HEADS=heads, QUERIES=queries,
             PARTS=triton.next_power_of_2(splits), launch_pdl=chained, **shared,
         )  # fmt: skip
+
+
+def plan_attend(layer: LayerCache, tokens: int, sequences: int, heads: int, width: int) -> Plan:
+    """For steps of these shapes with tables of `width` blocks."""
+    _, kv_heads, block, size = layer.key.shape
+    modern = _is_modern(layer.key.device)
+    tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, modern)
+    queries = tile.rows // (heads // kv_heads)
+    tiles = bound_tiles(tokens, sequences, queries)
+    return Plan(tile, queries, tiles, count_splits(tokens, sequences, tiles * kv_heads, width * block))
 
 
 def write_heads(

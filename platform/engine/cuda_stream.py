@@ -1,0 +1,50 @@
+"""Streams, events and graphs of torch.cuda, as stream.py has them."""
+
+from dataclasses import dataclass
+
+import torch
+
+from loraplex.lora.copies import CudaStream
+
+from .stream import Capture, Graph, Launch, Stream
+
+
+class CudaCapture:
+    """Graphs that share one pool of memory: they never run beside each other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = _new_stream(device)
+
+    def __call__(self, launch: Launch) -> Graph:
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            # Adapters may be loading on another thread: its calls are none of this capture's.
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                launch()
+            finally:
+                graph.capture_end()
+        return graph
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """What the engine thread enqueues its work on."""
+
+    compute: Stream
+    """Torch's current stream of that thread, on which every launch goes."""
+    transfer: Stream
+    """To the host."""
+    capture: Capture
+
+
+def open_queues(device: torch.device) -> Queues:
+    """The same stream for all: adapters are published on it too."""
+    compute = CudaStream(torch.cuda.current_stream(device))
+    return Queues(compute, CudaStream(_new_stream(device)), CudaCapture(device))
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,0 +1,70 @@
+"""Warm-up on CUDA: every kernel is compiled for the shapes it will see, and the ladder of decode steps is captured."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from loraplex.lora.batch import PageTable
+
+from .config import EngineConfig
+from .cuda_build import most_tokens
+from .cuda_runner import CudaRunner
+from .graph_pool import size_ladder
+from .kv_cache import blocks_of
+from .plan import Scheduled, StepPlan
+from .protocol import AdapterRef, GenerateRequest
+from .sampling import SamplingParams
+from .sequence import Request
+
+GREEDY: Final = SamplingParams(temperature=0.0)
+DRAWN: Final = SamplingParams(temperature=0.7, top_p=0.9, seed=0)
+DESCRIBED: Final = SamplingParams(temperature=0.7, top_k=5, min_p=0.01, seed=0, logprobs=1, prompt_logprobs=1)
+
+
+class FirstSlot:
+    """AdapterSlots before any adapter is resident: slot 0 has no ranks, so nothing is read and nothing added."""
+
+    def __init__(self, table: PageTable) -> None:
+        self.table = table
+
+    def slot_of(self, digest: str) -> int:
+        return 0
+
+
+def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -> None:
+    """All keys and values go to the padding block, which nobody reads. Graphs from the largest to the smallest, as they
+    share memory."""
+    idle = replace(runner, adapters=FirstSlot(runner.adapters.table))
+    for counts, params, adapter in [*_decodes(config), *_prompts(config, max_model_len)]:
+        plan = StepPlan([_scheduled(count, params, adapter, config.block_size) for count in counts])
+        idle.submit(plan).result()
+    runner.cache.copy_blocks([(0, 0)])
+
+
+def _decodes(config: EngineConfig) -> Iterator[tuple[list[int], SamplingParams, bool]]:
+    """New tokens of each sequence, how they are drawn, whether with adapters."""
+    for size in reversed(size_ladder(config.max_num_seqs)):
+        for params in (GREEDY, DRAWN):
+            for adapter in (False, True):
+                yield [1] * size, params, adapter
+
+
+def _prompts(config: EngineConfig, max_model_len: int) -> Iterator[tuple[list[int], SamplingParams, bool]]:
+    """Prompts alone and with decodes, of each power of two of tokens."""
+    most = most_tokens(config)
+    for size in {min(1 << power, most) for power in range(1, most.bit_length() + 1)}:
+        longest = min(size, max_model_len - 1)
+        prompts = [longest] * (size // longest)
+        yield prompts[: config.max_num_seqs], GREEDY, True
+        decodes = min(config.max_num_seqs, size // 2 + 1) - 1
+        if size > decodes + 1:
+            yield [min(size - decodes, longest), *[1] * decodes], DESCRIBED, True
+
+
+def _scheduled(count: int, params: SamplingParams, adapter: bool, block_size: int) -> Scheduled:
+    adapters = [AdapterRef("")] if adapter else []
+    message = GenerateRequest(request_id="", prompt_token_ids=[0] * count, params=params, adapters=adapters)
+    request = Request(message, 0, 0.0, max_length=count + 1, eos_token_ids=frozenset(), fingerprint="")
+    [sequence] = request.sequences
+    sequence.blocks = [0] * blocks_of(count, block_size)
+    return Scheduled(sequence, 0, count, sample=True)

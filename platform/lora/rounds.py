@@ -1,0 +1,39 @@
+"""add_rounds: the adapters of a step that is on a CUDA device, round by round."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from .batch import KINDS, PageTable
+from .kernels import cuda
+from .step_buffers import StepLists
+
+
+def add_rounds(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    rounds: Sequence[StepLists],
+    table: PageTable,
+    layer: int,
+    kinds: tuple[str, ...],
+    has_vectors: bool = False,
+) -> None:
+    """As `apply.add_lora`; `rounds` hold what acts on the T tokens of y [T, sum of the kinds' out_features] and x
+    [T, in], contiguous. `has_vectors`: whether any adapter of them has vectors.
+
+    Captured launches replay right with any other step of up to T tokens, as many rounds and the same `has_vectors`.
+    """
+    assert y.is_contiguous()
+    x, indices = x.contiguous(), _indices(kinds)
+    widths = tuple([table.shapes[kind][1] for kind in kinds])
+    for lists in rounds:
+        cuda.add_lora(y, x, lists.tensors, lists.bound_chunks(len(x)), layer, indices, widths)
+    for lists in rounds if has_vectors else ():
+        chunks = lists.bound_chunks(len(x))
+        cuda.scale_outputs(y, lists.tensors, table.floats, table.vectors, chunks, layer, indices, widths)
+
+
+@cache
+def _indices(kinds: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(map(KINDS.index, kinds))

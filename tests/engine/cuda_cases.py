@@ -1,0 +1,194 @@
+"""The engine on CUDA's path against transformers and peft, and against itself on the CPU, in triton's interpreter:
+test_cuda_interpreted.py runs this by itself.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from loraplex import LLM, SamplingParams
+from loraplex.engine import cuda_warmup
+from loraplex.engine.calibrate_kv import Reader, calibrate_kv
+from loraplex.engine.config import EngineConfig
+from loraplex.engine.graph_pool import size_ladder
+from loraplex.engine.outputs import RequestOutput
+from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
+from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
+
+from .cuda_engine import TINY, cuda, open_llm
+from .recorded_graph import RecordedGraph
+from .test_static_scales import SCHEME, scale_tensors, with_scales
+
+__all__ = ["cuda", "one_patch_a_module", "poisoned_memory", "rounding"]
+pytestmark = pytest.mark.usefixtures("cuda")
+
+WARM_UP = cuda_warmup.warm_up_cuda
+LENGTHS = (3, 19, 17, 5)
+NAMES = (None, "rank8", "rank12", "rank8")
+NEW_TOKENS = 4
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("base"), "qwen2", num_hidden_layers=2, **TINY)
+
+
+@pytest.fixture(scope="module")
+def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    some = ("k_proj", "o_proj", "up_proj")
+    return {
+        "rank8": make_adapter(folder / "rank8", base, rank=8, seed=1),
+        "rank12": make_adapter(folder / "rank12", base, rank=12, seed=2, kinds=some),
+    }
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(3, 300, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def greedy(**fields: Any) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, **fields)
+
+
+def run(llm: LLM, prompts: list[list[int]], names: Any, params: Any = None) -> list[RequestOutput]:
+    return llm.generate(prompts, params or greedy(), list(names), use_tqdm=False)
+
+
+def tokens(outputs: list[RequestOutput]) -> list[list[list[int]]]:
+    return [[choice.token_ids for choice in output.outputs] for output in outputs]
+
+
+@torch.inference_mode()
+def with_peft(base: Path, adapters: dict[str, Path], prompts: list[list[int]], names: Any) -> list[list[list[int]]]:
+    model, found = reference_model(base, adapters), []
+    for prompt, name in zip(prompts, names, strict=True):
+        if name is not None:
+            model.set_adapter(name)
+        ids = list(prompt)
+        with model.disable_adapter() if name is None else nullcontext():
+            for _ in range(NEW_TOKENS):
+                ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        found.append([ids[len(prompt) :]])
+    return found
+
+
+def test_a_mixed_batch_equals_transformers_and_peft(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]]
+) -> None:
+    """The base and two adapters of different ranks, chunks of prompts beside decodes, and all of it again from the
+    prefix cache. Decodes are captured by fewer sequences with shorter contexts than they are replayed for."""
+    expected = with_peft(base, adapters, prompts, NAMES)
+    with open_llm(base, adapters) as llm:
+        assert llm.info.compute == "cuda kernels on cpu, float32 weights, float32 arithmetic"
+        assert tokens(run(llm, prompts, NAMES)) == expected
+        captured = RecordedGraph.captured
+        again = run(llm, prompts, NAMES)
+    assert tokens(again) == expected
+    assert [output.num_cached_tokens for output in again] == [(length - 1) // 16 * 16 for length in LENGTHS]
+    assert captured > 0 and RecordedGraph.replayed > 4
+
+
+def test_what_was_captured_at_the_start_replays_for_all_that_comes(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warm-up knows one adapter without ranks and contexts of one token."""
+    monkeypatch.setattr(cuda_warmup, "warm_up_cuda", WARM_UP)
+    names, prompts = ("rank12", "rank8"), [prompts[0], prompts[3]]
+    with open_llm(base, adapters, max_num_seqs=2, max_num_batched_tokens=8) as llm:
+        captured = RecordedGraph.captured
+        assert captured == 4 * len(size_ladder(2))
+        outputs = run(llm, prompts, names)
+    assert tokens(outputs) == with_peft(base, adapters, prompts, names)
+    assert RecordedGraph.captured == captured and RecordedGraph.replayed >= NEW_TOKENS - 1
+
+
+def on_both(base: Path, adapters: dict[str, Path], **settings: Any) -> Iterator[LLM]:
+    for device in ("cpu", "cuda"):
+        with open_llm(base, adapters, device=device, **settings) as llm:
+            yield llm
+
+
+def test_adapters_that_scale_shift_begin_late_or_are_summed_are_the_cpus(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]], tmp_path: Path
+) -> None:
+    dora, late = {"use_dora": True, "bias": "all"}, {"alora_invocation_tokens": [310]}
+    more = {
+        "dora": make_adapter(tmp_path / "dora", base, rank=4, seed=3, kinds=("q_proj", "down_proj"), **dora),
+        "ia3": make_ia3(tmp_path / "ia3", base, seed=5),
+        "late": make_adapter(tmp_path / "late", base, rank=4, seed=6, **late),
+    }
+    prompts = [*prompts[:3], [*prompts[3], 310, 7, 8]]
+    names = ("dora", "ia3", {"rank8": 0.5, "rank12": -0.7}, "late")
+    settings = {"max_loaded_adapters": 5, "adapter_memory": 2 << 20}
+    one, other = [tokens(run(llm, prompts, names)) for llm in on_both(base, adapters | more, **settings)]
+    assert other == one
+
+
+def test_keys_and_values_in_8_bits_are_the_cpus(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]]
+) -> None:
+    settings = {"kv_cache_dtype": "fp8_e4m3"}
+    one, other = [tokens(run(llm, prompts[1:3], NAMES[1:3])) for llm in on_both(base, adapters, **settings)]
+    assert other == one
+
+
+def test_what_static_scales_clip_is_counted(prompts: list[list[int]], tmp_path: Path) -> None:
+    scaled = with_scales(tmp_path, scale_tensors(), SCHEME)
+    one, other = [
+        (tokens(run(llm, prompts[:2], [None] * 2)), llm.status().base_clipping)
+        for llm in on_both(scaled, {}, kv_cache_dtype="fp8_e4m3")
+    ]
+    assert other == one and one[1] is not None and one[1].clipped_values > 0
+
+
+def test_draws_and_log_probabilities_are_the_cpus(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]]
+) -> None:
+    shared = {"max_tokens": 4, "ignore_eos": True}
+    params = [
+        SamplingParams(temperature=0.8, top_p=0.9, seed=1, n=2, logprobs=2, **shared),
+        SamplingParams(temperature=1.2, top_k=9, seed=2, frequency_penalty=0.5, **shared),
+        SamplingParams(temperature=0.0, prompt_logprobs=1, logit_bias={5: 3.0}, **shared),
+        SamplingParams(temperature=0.7, min_p=0.02, seed=3, min_tokens=3, stop_token_ids=[9], **shared),
+    ]
+    one, other = [run(llm, prompts, NAMES, params) for llm in on_both(base, adapters)]
+    assert tokens(other) == tokens(one)
+    assert told(other) == pytest.approx(told(one), abs=1e-4)
+
+
+def told(outputs: list[RequestOutput]) -> list[float]:
+    entries = [entry for output in outputs for entry in output.prompt_logprobs or ()]
+    entries += [entry for output in outputs for choice in output.outputs for entry in choice.logprobs or ()]
+    return [number.logprob for entry in entries if entry for _, number in sorted(entry.items())]
+
+
+def test_bfloat16_and_int4_are_close_to_the_cpus(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]]
+) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    settings = {"dtype": "bfloat16", "quantization": "int4"}
+    one, other = [
+        torch.tensor(told(run(llm, prompts[2:], NAMES[2:], params))) for llm in on_both(base, adapters, **settings)
+    ]
+    assert (other - one).abs().mean() < 0.03 and (other - one).abs().max() < 0.2
+
+
+def test_an_adapter_that_cuda_cannot_serve_is_refused_in_words(
+    base: Path, prompts: list[list[int]], tmp_path: Path
+) -> None:
+    saved = make_adapter(tmp_path / "saved", base, rank=4, kinds=("q_proj",), modules_to_save=["norm"])
+    with open_llm(base, {"saved": saved}) as llm, pytest.raises(RuntimeError, match="of its own for norm; on CUDA"):
+        run(llm, prompts[:1], ["saved"])
+
+
+def test_what_reads_keys_on_a_cpu_says_so(base: Path) -> None:
+    config = EngineConfig(model=str(base), kv_cache_dtype="int8")
+    with pytest.raises(ValueError, match=r"calibrating the KV cache on cuda kernels .* use device cpu"):
+        calibrate_kv(config, [Reader("base")], None, 100)
