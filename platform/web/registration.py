@@ -43,9 +43,7 @@ async def register_version(
     return added
 
 
-async def check_version(
-    state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
-) -> Report:
+async def check_version(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
     """What register_version would find in the received files; nothing is changed. Raises RegistryError."""
     return await asyncio.to_thread(_check, state, caller, name, digests, chosen)
 
