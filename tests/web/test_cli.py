@@ -244,9 +244,8 @@ def test_the_help_of_serve_speaks_the_users_words(run: Run, monkeypatch: pytest.
     }
     assert code == 0 and "<str>" not in out and "<bool>" not in out.replace("--help", "", 1).split("Server")[1]
     assert shown["--port"] == "NUMBER Port to listen on (default: 8000)"
-    assert shown["--adapter-memory"].startswith("BYTES (4GiB) ") and shown["--adapter-memory"].endswith(
-        "(default: 512MiB)"
-    )
+    assert shown["--adapter-memory"].startswith("BYTES (4GiB) ")
+    assert shown["--adapter-host-memory"].endswith("(default: 512MiB)")
     assert shown["--kv-cache-memory"].startswith("BYTES (4GiB) ")
     assert shown["--device"].startswith("auto|cpu|cuda ") and shown["--device"].endswith("(default: auto)")
     assert shown["--body-timeout"].startswith("SECONDS ") and shown["--body-timeout"].endswith("(default: 30)")
