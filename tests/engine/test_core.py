@@ -8,6 +8,7 @@ from loraplex.engine.plan import StepPlan, StepResult
 from loraplex.engine.protocol import AdapterStatus, FinishReason
 from loraplex.engine.sampling_state import Sampled
 from loraplex.engine.scheduler import Scheduler
+from loraplex.engine.steps import Ended
 
 from .fake_adapters import FakeAdapters
 from .harness import Harness, make_limits, make_request, tokens
@@ -131,9 +132,11 @@ def test_logprobs_come_with_their_tokens(harness: Harness) -> None:
 class InstantRunner:
     """Draws token 1 for every row, at no cost of its own."""
 
-    def run(self, plan: StepPlan) -> StepResult:
+    depth = 1
+
+    def submit(self, plan: StepPlan) -> Ended:
         count = sum(item.sample for item in plan.scheduled)
-        return StepResult(Sampled([1] * count, [None] * count, []))
+        return Ended(StepResult(Sampled([1] * count, [None] * count, [])))
 
 
 def test_host_work_of_a_decode_step_is_small() -> None:
