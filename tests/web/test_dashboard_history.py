@@ -33,8 +33,9 @@ def test_hours_count_by_tenant_and_forget_after_a_day(monkeypatch: pytest.Monkey
     assert use.requests("a", "sql") == 0
     use.note("a", "sql", False, tokens=1)
     assert [hour.requests for _, hour in use.of("a", "sql")] == [0] * (HOURS - 1) + [1]
-    use.forget("sql")
-    assert use.requests("b", "sql") == 0
+    use.note("b", "sql", False, tokens=1)
+    use.forget("a", "sql")
+    assert (use.requests("a", "sql"), use.requests("b", "sql")) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_moves_are_told_from_the_engines_counters(
 
 
 async def test_attention_is_empty_while_all_is_well(client: httpx.AsyncClient, state: State) -> None:
-    assert attention(state, Traffic(), CacheHistory()) == []
+    assert attention(state, Traffic(), CacheHistory(), "default") == []
 
 
 async def test_attention_names_what_is_wrong_the_worst_first(
@@ -101,7 +102,7 @@ async def test_attention_names_what_is_wrong_the_worst_first(
     assert status is not None
     status.integrity_errors, status.waiting, status.block_map = 1, 3, bytes([2]) * 64
     monkeypatch.setattr(FakeEngine, "status", status)
-    items = attention(state, traffic, CacheHistory())
+    items = attention(state, traffic, CacheHistory(), "default")
     assert [item["tone"] for item in items] == ["bad"] * 3 + ["warn"] * 2
     words = " ".join(item["text"] for item in items)
     for part in ("restarted 1 time", "10 B left", "1 of 2 requests failed", "out of order", "wait for blocks: 3"):
