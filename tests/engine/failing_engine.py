@@ -11,23 +11,24 @@ from pathlib import Path
 import torch
 
 from loraplex.engine import process
-from loraplex.engine.plan import StepPlan, StepResult
+from loraplex.engine.plan import StepPlan
 from loraplex.engine.runner import ModelRunner
+from loraplex.engine.steps import Ended
 
 FAULTS = "LORAPLEX_TEST_FAULTS"
 
 
 def main() -> None:
-    run = ModelRunner.run
+    submit = ModelRunner.submit
 
-    def failing(runner: ModelRunner, plan: StepPlan) -> StepResult:
+    def failing(runner: ModelRunner, plan: StepPlan) -> Ended:
         if len(plan.scheduled) > 1:
             for fault in Path(os.environ[FAULTS]).iterdir():
                 fault.unlink()
                 raise getattr(torch, fault.name)(f"CUDA says: {fault.name}\nand much more")
-        return run(runner, plan)
+        return submit(runner, plan)
 
-    ModelRunner.run = failing  # type: ignore[method-assign]
+    ModelRunner.submit = failing  # type: ignore[method-assign]
     sys.argv = [sys.argv[0], sys.argv[-1]]
     process.main()
 
