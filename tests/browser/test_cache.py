@@ -125,6 +125,6 @@ async def test_without_adapters_and_without_an_engine(page: Page, engine: FakeEn
     await page.goto("/cache")
     await expect(page.get_by_role("heading", name="No adapter is registered")).to_be_visible()
     engine.crash()
-    await expect(page.get_by_text("Waiting for the engine.")).to_be_visible()
+    await expect(page.locator("#cache").get_by_text("Waiting for the engine.")).to_be_visible()
     await engine.start()
     await expect(page.get_by_role("link", name="Upload adapter")).to_be_visible()

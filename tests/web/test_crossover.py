@@ -47,7 +47,15 @@ ROWS: dict[str, dict[str, Any]] = {
     "DELETE /api/v1/users/{user}": {},
     "GET /api/v1/tenants/{tenant}": {},
     "PATCH /api/v1/tenants/{tenant}": {"json": {"disabled": True}},
+    "GET /api/v1/adapters/{name}/files/{filename}": {
+        "params": {"size": "1"},
+        "headers": {"x-content-sha256": "SHA256"},
+    },
     "GET /adapters/{name}": {},
+    "GET /adapters/{name}/traffic": {},
+    "GET /adapters/{name}/diff": {"params": {"before": "1", "after": "1"}},
+    "GET /adapters/{name}/tensors": {},
+    "POST /adapters/{name}/check": {"data": FILES},
     "POST /adapters/{name}/versions": {"data": FILES},
     "POST /adapters/{name}/delete": {"data": {"confirm": "NAME"}},
     "POST /adapters/{name}/alias": {"data": {"alias": "prod", "version": "1"}},
@@ -57,13 +65,15 @@ ROWS: dict[str, dict[str, Any]] = {
 MAKE_THEIR_OWN = {
     "POST /api/v1/adapters/{name}/versions",
     "PUT /api/v1/adapters/{name}/files/{filename}",
+    "GET /api/v1/adapters/{name}/files/{filename}",
+    "POST /adapters/{name}/check",
     "POST /adapters/{name}/versions",
 }
 """A name is free in every tenant, so these are not answered 404; the files of others must still be missing."""
 OPERATORS = {"GET /api/v1/tenants/{tenant}", "PATCH /api/v1/tenants/{tenant}"}
 LISTS = (
     *("/v1/models", "/api/v1/adapters", "/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
-    *("/", "/adapters", "/cache", "/playground", "/dashboard/state", "/api/v1/audit?everyone=true"),
+    *("/", "/adapters", "/cache", "/playground", "/requests", "/dashboard/state", "/api/v1/audit?everyone=true"),
 )
 OF_ANY_TENANT = ("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit")
 

@@ -1,6 +1,12 @@
 // Charts drawn by uPlot, each with a table of the same numbers for those who do not see it.
 
 const drawn = new Map();
+const widths = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const chart = drawn.get(target);
+    chart?.setSize({ width: target.clientWidth, height: chart.height });
+  }
+});
 const AXIS_FONT = "11px system-ui, sans-serif";
 const HEIGHT = 150;
 const SPARK_HEIGHT = 36;
@@ -102,7 +108,7 @@ export function drawChart(element, times, series) {
   else {
     const options = element.dataset.chart === "spark" ? sparkOptions(element, series) : fullOptions(element, times, series);
     drawn.set(element, new window.uPlot(options, data, element));
-    new ResizeObserver(() => drawn.get(element)?.setSize({ width: element.clientWidth, height: options.height })).observe(element);
+    widths.observe(element);
   }
   element.lastDrawn = [times, series];
   drawTable(element.dataset.table, times, series);
@@ -122,7 +128,8 @@ export function liveTimes(count) {
 }
 
 document.addEventListener("themechange", () => {
-  for (const [element, chart] of drawn) {
+  // A copy: a map shows its reader what is added meanwhile, for ever.
+  for (const [element, chart] of [...drawn]) {
     chart.destroy();
     drawn.delete(element);
     drawChart(element, ...element.lastDrawn);
