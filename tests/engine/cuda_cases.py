@@ -184,7 +184,7 @@ def test_an_adapter_that_cuda_cannot_serve_is_refused_in_words(
     base: Path, prompts: list[list[int]], tmp_path: Path
 ) -> None:
     saved = make_adapter(tmp_path / "saved", base, rank=4, kinds=("q_proj",), modules_to_save=["norm"])
-    with open_llm(base, {"saved": saved}) as llm, pytest.raises(RuntimeError, match="of its own for .*norm; on CUDA"):
+    with open_llm(base, {"saved": saved}) as llm, pytest.raises(RuntimeError, match=r"of its own for .*norm; on CUDA"):
         run(llm, prompts[:1], ["saved"])
 
 
