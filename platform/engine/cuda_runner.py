@@ -16,7 +16,7 @@ from .outbox import Arrival, Outbox
 from .plan import Scheduled, StepPlan, StepResult
 from .sampling_state import Sampled
 from .step_inputs import StepInputs, StepShape
-from .step_layout import AdapterSlots
+from .step_layout import AdapterSlots, prompt_targets
 
 
 @dataclass(slots=True)
@@ -75,16 +75,10 @@ class CudaRunner:
         return logits
 
     def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, PendingLogprobs]:
-        """`logits` of all prompt targets, item after item."""
-        found: dict[int, PendingLogprobs] = {}
-        for index, item in enumerate(scheduled):
-            targets = item.prompt_targets
-            if targets:
-                token_ids = item.sequence.token_ids[targets.start : targets.stop]
-                count = item.sequence.row.params.prompt_logprobs or 0
-                found[index] = self.sampler.prompt_logprobs(logits[: len(targets)], token_ids, count)
-                logits = logits[len(targets) :]
-        return found
+        return {
+            index: self.sampler.prompt_logprobs(rows, tokens, count)
+            for index, rows, tokens, count in prompt_targets(scheduled, logits)
+        }
 
 
 class CudaHandle:

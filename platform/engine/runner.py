@@ -13,7 +13,7 @@ from .model.decoder import Decoder
 from .plan import Scheduled, StepPlan, StepResult
 from .protocol import TokenLogprob
 from .sampler import Sampled, Sampler
-from .step_layout import AdapterSlots, adapter_batch, block_tables, token_ids, wanted_rows
+from .step_layout import AdapterSlots, adapter_batch, block_tables, prompt_targets, token_ids, wanted_rows
 from .steps import Ended
 
 
@@ -65,13 +65,7 @@ class ModelRunner:
         )
 
     def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, list[TokenLogprob]]:
-        """`logits` of all prompt targets, item after item."""
-        found: dict[int, list[TokenLogprob]] = {}
-        for index, item in enumerate(scheduled):
-            targets = item.prompt_targets
-            if targets:
-                token_ids = item.sequence.token_ids[targets.start : targets.stop]
-                count = item.sequence.row.params.prompt_logprobs or 0
-                found[index] = self._sampler.prompt_logprobs(logits[: len(targets)], token_ids, count)
-                logits = logits[len(targets) :]
-        return found
+        return {
+            index: self._sampler.prompt_logprobs(rows, tokens, count)
+            for index, rows, tokens, count in prompt_targets(scheduled, logits)
+        }

@@ -3,6 +3,7 @@
 Shapes: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
 """
 
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 import numpy as np
@@ -55,6 +56,19 @@ def wanted_rows(scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndar
         for target in item.prompt_targets
     ]
     return np.array(drawn + judged, np.int64)
+
+
+def prompt_targets(
+    scheduled: list[Scheduled], logits: torch.Tensor
+) -> Iterator[tuple[int, torch.Tensor, list[int], int]]:
+    """Of each item with prompt targets: its index, their logits, their token ids, and how many of the likeliest tokens
+    are to be told. `logits` of all of them, item after item, as `wanted_rows` asks for them."""
+    for index, item in enumerate(scheduled):
+        targets = item.prompt_targets
+        if targets:
+            tokens = item.sequence.token_ids[targets.start : targets.stop]
+            yield index, logits[: len(targets)], tokens, item.sequence.row.params.prompt_logprobs or 0
+            logits = logits[len(targets) :]
 
 
 def adapter_batch(

@@ -3,27 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
-import torch
+from loraplex.lora.copies import Event, Stream
 
-
-class Event(Protocol):
-    """A place in a stream."""
-
-    def synchronize(self) -> None:
-        """Wait until all that was enqueued before it is done."""
-
-
-class Stream(Protocol):
-    """Work runs in the order in which it was enqueued, some time later."""
-
-    def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueue a copy of equal shapes. The host may change what it owns of both only after a later event."""
-
-    def record(self) -> Event:
-        """An event after all that was enqueued so far."""
-
-    def wait(self, event: Event) -> None:
-        """What is enqueued from now on runs after this event of another stream."""
+__all__ = ["Capture", "Event", "Graph", "Launch", "Stream"]
 
 
 class Graph(Protocol):

@@ -20,7 +20,7 @@ class Event(Protocol):
 
 
 class Stream(Protocol):
-    """As the engine's own (`engine/stream.py`), which may be given for it."""
+    """Work runs in the order in which it was enqueued, some time later."""
 
     def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
         """Enqueue a copy of equal shapes. The host may change what it owns of both only after a later event."""
