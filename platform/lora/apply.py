@@ -1,5 +1,5 @@
-"""y += scaling * (x A^T) B for each token's own adapter, then y = gain * y + shift where it has vectors: the one entry
-for the engine, and the formulas in torch."""
+"""y += scaling * (x A^T) B for each token's own adapter, then y = gain * y + scale * shift where it has vectors: the
+one entry for the engine, and the formulas in torch."""
 
 from functools import cache
 from typing import Any, Final, cast
@@ -40,7 +40,7 @@ def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, 
     workers = torch.get_num_threads()
     cpu.add_lora(as_bits(y), as_bits(x.contiguous()), layer, members, firsts, *ranks, workers)
     if y.dtype == torch.float32:
-        apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[5:8])
+        apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[4:8])
     else:
         vectors_reference(y, batch, layer, kinds)
 
@@ -97,10 +97,11 @@ def lora_reference(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: in
 
 
 def vectors_reference(y: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
-    """y = gain * y + shift in plain torch, for the tokens whose adapters have vectors over these outputs."""
+    """y = gain * y + scale * shift in plain torch, for the tokens whose adapters have vectors over these outputs."""
     starts = batch.segment_starts.tolist()
     for segment, slot in enumerate(batch.segment_slots.tolist()):
-        tokens = batch.sorted_tokens[starts[segment] : starts[segment + 1]].long()
+        members = slice(starts[segment], starts[segment + 1])
+        tokens, scales = batch.sorted_tokens[members].long(), batch.scales[members]
         first = 0
         for kind in kinds:
             width = batch.table.shapes[kind][1]
@@ -108,7 +109,7 @@ def vectors_reference(y: torch.Tensor, batch: LoraBatch, layer: int, kinds: tupl
             page = int(batch.table.vectors[slot, KINDS.index(kind)])
             if page >= 0:
                 gain, shift = batch.table.floats[page + layer * 2 * width :][: 2 * width].view(2, width)
-                y[tokens, columns] = (y[tokens, columns].float() * gain + shift).to(y.dtype)
+                y[tokens, columns] = (y[tokens, columns].float() * gain + scales[:, None] * shift).to(y.dtype)
 
 
 def _delta(x: torch.Tensor, batch: LoraBatch, slot: int, layer: int, kind: str) -> torch.Tensor:

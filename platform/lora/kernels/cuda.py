@@ -63,11 +63,11 @@ def scale_outputs(
     y: torch.Tensor, step: StepTensors, floats: torch.Tensor, vectors: torch.Tensor, chunks: int, layer: int,
     kinds: tuple[int, ...], widths: tuple[int, ...],
 ) -> None:  # fmt: skip
-    """y = gain * y + shift for the tokens of `step` whose adapters have vectors; floats and vectors as in PageTable,
-    the rest as for `add_lora`."""
+    """y = gain * y + scale * shift for the tokens of `step` whose adapters have vectors; floats and vectors as in
+    PageTable, the rest as for `add_lora`."""
     blocks = _first_blocks(widths)
     scale[blocks[-1], chunks](
-        y, step.chunks, step.tokens, floats, vectors, layer, KINDS=kinds, WIDTHS=widths,
+        y, step.chunks, step.tokens, step.scales, floats, vectors, layer, KINDS=kinds, WIDTHS=widths,
         FIRST_COLUMNS=tuple(accumulate(widths, initial=0)), FIRST_BLOCKS=blocks, COLUMNS=COLUMNS, ROWS=ROWS,
         TABLE_KINDS=vectors.shape[1],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""y[token] = gain * y[token] + shift where the token's adapter has vectors over the outputs of a linear (triton).
+"""y[token] = gain * y[token] + scale * shift where the token's adapter has vectors over a linear's outputs (triton).
 
 The CPU's twin is vectors.py.
 """
@@ -11,7 +11,8 @@ from .matrix import pick
 
 @triton.jit(do_not_specialize=["layer"])
 def scale(
-    y: tl.tensor, chunks: tl.tensor, tokens: tl.tensor, floats: tl.tensor, vectors: tl.tensor, layer: tl.tensor,
+    y: tl.tensor, chunks: tl.tensor, tokens: tl.tensor, scales: tl.tensor, floats: tl.tensor, vectors: tl.tensor,
+    layer: tl.tensor,
     KINDS: tl.constexpr, WIDTHS: tl.constexpr, FIRST_COLUMNS: tl.constexpr, FIRST_BLOCKS: tl.constexpr,
     COLUMNS: tl.constexpr, ROWS: tl.constexpr, TABLE_KINDS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -29,6 +30,7 @@ def scale(
     live = lanes < tl.load(chunks + 3 * chunk + 2)
     rows = tl.load(chunks + 3 * chunk + 1) + lanes
     token = tl.load(tokens + rows, mask=live, other=0).to(tl.int64)
+    factors = tl.load(scales + rows, mask=live, other=0.0)
     columns = (block - pick(FIRST_BLOCKS, member)) * COLUMNS + tl.arange(0, COLUMNS)
     inside = columns < width
     places = y + token[:, None] * FIRST_COLUMNS[len(KINDS)] + (pick(FIRST_COLUMNS, member) + columns)[None, :]
@@ -36,4 +38,4 @@ def scale(
     values = tl.load(places, mask=mask, other=0.0).to(tl.float32)
     gains = floats + page + layer * 2 * width + columns
     gain, shift = tl.load(gains, mask=inside, other=1.0), tl.load(gains + width, mask=inside, other=0.0)
-    tl.store(places, (values * gain[None, :] + shift[None, :]).to(y.dtype.element_ty), mask=mask)
+    tl.store(places, (values * gain[None, :] + factors[:, None] * shift[None, :]).to(y.dtype.element_ty), mask=mask)

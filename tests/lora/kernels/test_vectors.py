@@ -15,10 +15,14 @@ LAYERS, SLOTS = 2, 3
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
 def table(request: pytest.FixtureRequest) -> PageTable:
+    return vector_table(request.param)
+
+
+def vector_table(dtype: torch.dtype) -> PageTable:
     """Adapters without ranks; slot 1 has vectors on q and v, slot 2 on k; NaN everywhere else."""
-    table = random_table(SHAPES, [{"q_proj": 1}] * SLOTS, LAYERS, request.param)
+    table = random_table(SHAPES, [{"q_proj": 1}] * SLOTS, LAYERS, dtype)
     table.rank.zero_()
-    table.arena = torch.full((8192,), torch.nan, dtype=request.param)
+    table.arena = torch.full((8192,), torch.nan, dtype=dtype)
     table.floats.fill_(torch.nan)
     start = 64
     for slot, kind in ((1, "q_proj"), (1, "v_proj"), (2, "k_proj")):
@@ -29,9 +33,9 @@ def table(request: pytest.FixtureRequest) -> PageTable:
     return table
 
 
-def expected(y: torch.Tensor, table: PageTable, slots: list[int], layer: int) -> torch.Tensor:
+def expected(y: torch.Tensor, table: PageTable, slots: list[int], scales: torch.Tensor, layer: int) -> torch.Tensor:
     result = y.clone()
-    for token, slot in enumerate(slots):
+    for token, (slot, scale) in enumerate(zip(slots, scales, strict=True)):
         first = 0
         for kind in GROUP:
             width = SHAPES[kind][1]
@@ -39,7 +43,7 @@ def expected(y: torch.Tensor, table: PageTable, slots: list[int], layer: int) ->
             if start >= 0:
                 page = table.floats[start : start + LAYERS * 2 * width].view(LAYERS, 2, width)[layer]
                 row = result[token, first : first + width]
-                row.copy_((row.float() * page[0] + page[1]).to(y.dtype))
+                row.copy_((row.float() * page[0] + scale * page[1]).to(y.dtype))
             first += width
     return result
 
@@ -51,9 +55,10 @@ def test_each_token_has_the_vectors_of_its_own_adapter(table: PageTable, slots: 
         torch.randn(len(slots), 24).to(dtype),
         torch.randn(len(slots), sum(SHAPES[kind][1] for kind in GROUP)).to(dtype),
     )
-    batch = LoraBatch.build(table, torch.tensor(slots, dtype=torch.int32), torch.ones(len(slots)))
+    scales = torch.linspace(1.0, -0.5, len(slots))
+    batch = LoraBatch.build(table, torch.tensor(slots, dtype=torch.int32), scales)
     assert batch is not None
     for layer in range(LAYERS):
         result = y.clone()
         add_lora(result, x, batch, layer, GROUP)
-        torch.testing.assert_close(result, expected(y, table, slots, layer), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(result, expected(y, table, slots, scales, layer), rtol=1e-6, atol=1e-6)

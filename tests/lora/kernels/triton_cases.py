@@ -9,12 +9,14 @@ import torch
 
 from loraplex.lora.apply import add_with_triton, lora_reference
 from loraplex.lora.batch import LINEARS, LoraBatch, PageTable
-from loraplex.lora.kernels.cuda import add_lora
+from loraplex.lora.kernels.cuda import add_lora, scale_outputs
 from loraplex.lora.step_buffers import StepBuffers
 
 from .aligned_pages import align_pages
 from .pages import random_table
 from .test_add_lora import DTYPES, GROUPS, POPULARITY, SHAPES, SLOTS, TOLERANCE, expected, random_step
+from .test_vectors import expected as with_vectors
+from .test_vectors import vector_table
 
 RANKS = (1, 8, 13, 64, 3, 17)
 TOKENS = 17
@@ -123,6 +125,23 @@ def test_not_a_number_of_one_token_stays_there(table: PageTable) -> None:
     result = run(y, x, batch, 0, ("o_proj",))
     assert result[2].isnan().all()
     assert result[[0, 1, 3]].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gains_and_shifts_of_each_token(dtype: torch.dtype) -> None:
+    """The shift as the request scales it."""
+    table, slots, kinds = vector_table(dtype), [0, 1, 2, -1, 1, 0, *[2] * 17], GROUPS[0]
+    scales, widths = torch.linspace(1.0, -0.5, len(slots)), tuple(table.shapes[kind][1] for kind in kinds)
+    batch = LoraBatch.build(table, torch.tensor(slots, dtype=torch.int32), scales)
+    assert batch is not None
+    buffers = poisoned_buffers(table, len(slots))
+    buffers.update(batch)
+    y, indices = torch.randn(len(slots), sum(widths)).to(dtype), tuple(map(LINEARS.index, kinds))
+    for layer in range(2):
+        result, chunks = y.clone(), buffers.bound_chunks(len(slots))
+        scale_outputs(result, buffers.tensors, table.floats, table.vectors, chunks, layer, indices, widths)
+        wanted = with_vectors(y, table, slots, scales, layer)
+        torch.testing.assert_close(result, wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 def test_launches_made_for_one_adapter_are_right_for_many_and_for_none() -> None:

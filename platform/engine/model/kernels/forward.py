@@ -137,7 +137,9 @@ def _lora(
             y, x, layer, kinds, firsts, lora.arena, lora.offset, lora.rank,
             lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, lora.rounds, workers,
         )  # fmt: skip
-        apply_vectors(y, layer, kinds, firsts, lora.floats, lora.vectors, lora.sorted_tokens, lora.starts, lora.slots)
+        apply_vectors(
+            y, layer, kinds, firsts, lora.floats, lora.vectors, lora.scales, lora.sorted_tokens, lora.starts, lora.slots
+        )
 
 
 @njit(inline="always")
