@@ -81,13 +81,6 @@ def _name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cuda kernels on {device}"
 
 
-def free_bytes(config: EngineConfig, device: Device) -> int:
-    """That the device has left for keys and values, once the adapters have theirs."""
-    if device.device.type == "cuda":
-        return torch.cuda.mem_get_info(device.device)[0]
-    return free_memory() - config.adapter_memory - config.adapter_host_memory
-
-
 def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     """Bytes this process may still take: what the machine has available, cut by a container's limit."""
     lines = (line.split() for line in meminfo.read_text().splitlines())

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from loraplex import LLM
-from loraplex.engine import cuda_stream, cuda_warmup, device
+from loraplex.engine import cuda_stream, cuda_warmup, device, gpu_profile
 
 from .inline_stream import InlineStream
+from .paper_gauge import PaperGauge
 from .recorded_graph import RecordedGraph
 
 TINY: dict[str, Any] = {
@@ -20,11 +21,13 @@ TINY: dict[str, Any] = {
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What asks for a CUDA device gets the CPU, whose graphs are recorded; nothing is warmed up."""
+    """What asks for a CUDA device gets the CPU, whose graphs are recorded; nothing is tried or warmed up."""
     queues = cuda_stream.Queues(InlineStream(), InlineStream(), RecordedGraph)
     monkeypatch.setattr(device, "find_cuda", lambda: torch.device("cpu"))
     monkeypatch.setattr(cuda_stream, "open_queues", lambda device: queues)
-    monkeypatch.setattr(cuda_warmup, "warm_up_cuda", lambda *arguments: None)
+    monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge())
+    for steps in ("run_largest", "warm_up_cuda"):
+        monkeypatch.setattr(cuda_warmup, steps, lambda *arguments: None)
     RecordedGraph.captured = RecordedGraph.replayed = 0
     yield
 
