@@ -22,11 +22,9 @@ from .loaded import Builder, Loaded, Shares
 from .model.config import ModelConfig, base_signature
 from .model.decoder import DecoderLoader
 from .model.loader import Checkpoint
-from .model.operations import cuda_operations
+from .model.operations import cpu_operations, cuda_operations
 from .model.served import quantization_words
-from .packed_weights import load_decoder
 from .protocol import AdapterStatus, EngineInfo
-from .quantize.at_start import awq_checkpoint
 from .scheduler import Scheduler
 from .static_scales import choose_scales
 from .weights_cache import WeightsCache
@@ -63,16 +61,16 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
     words = quantization_words(model, config)
     if config.quantization == AWQ:
+        from .quantize.at_start import awq_checkpoint
+
         folder = awq_checkpoint(folder, model, weights_cache, stages.tell)
         model = ModelConfig.from_folder(folder)
         device = choose_device(config, model)
-    with stages.timed("weights loaded") as stage, builder.loading():
+    with stages.timed("weights loaded") as stage:
         checkpoint = Checkpoint(folder)
         scales = choose_scales(config, model, cache_dtype, checkpoint, base.fingerprint)
         loader = make_loader(model, checkpoint, device)
-        # Only a CPU's linears can be packed and kept.
-        packed = None if device.is_cuda else weights_cache
-        decoder, stage.words = load_decoder(loader, max_model_len, packed)
+        decoder, stage.words = builder.load(loader, max_model_len, weights_cache)
     loaded = Loaded(
         config=config,
         model=model,
@@ -108,10 +106,16 @@ def choose_builder(config: EngineConfig, device: Device) -> Builder:
 
 
 def make_loader(model: ModelConfig, checkpoint: Checkpoint, device: Device) -> DecoderLoader:
-    loader = DecoderLoader(model, checkpoint, device.scheme, device.stored_dtype, device.online)
-    if device.is_cuda:
-        loader.device, loader.operations = device.device, cuda_operations()
-    return loader
+    operations = cuda_operations() if device.is_cuda else cpu_operations()
+    return DecoderLoader(
+        model,
+        checkpoint,
+        device.scheme,
+        device.stored_dtype,
+        device.online,
+        device=device.device,
+        operations=operations,
+    )
 
 
 def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:

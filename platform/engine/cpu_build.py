@@ -1,7 +1,5 @@
 """What an engine is made of on a CPU: compiled loops, a share of the free memory for keys and values."""
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 
 from loraplex.lora.pool import AdapterPool
@@ -12,16 +10,19 @@ from .device import free_memory
 from .kv_cache import plan_kv_cache
 from .loaded import Loaded, Shares, cache_shape
 from .model.config import ModelConfig
+from .model.decoder import Decoder, DecoderLoader
+from .packed_weights import load_decoder
 from .runner import ModelRunner
 from .sampler import Sampler
 from .static_scales import CacheScales
 from .steps import Runner
 from .warmup import warm_up
+from .weights_cache import WeightsCache
 
 
 class CpuBuilder:
-    def loading(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
+        return load_decoder(loader, max_model_len, cache)
 
     def divide(self, loaded: Loaded) -> Shares:
         config = loaded.config

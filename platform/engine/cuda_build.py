@@ -1,8 +1,6 @@
 """What an engine is made of on CUDA: a measured split of the card's memory, and the runner with all that it fills and
 reads."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -21,12 +19,13 @@ from .graph_pool import GraphPool, size_ladder
 from .kernels.cuda.sampling.layout import MOST_TOKENS
 from .kv_cache import LEAST_BLOCKS, blocks_of
 from .loaded import Loaded, Shares
-from .model.decoder import Decoder
+from .model.decoder import Decoder, DecoderLoader
 from .outbox import Outbox
 from .protocol import MAX_ADAPTERS
 from .step_inputs import StepInputs
 from .step_layout import AdapterSlots
 from .steps import Runner
+from .weights_cache import WeightsCache
 
 GRAPHS_PER_SIZE: Final = 6
 """With and without adapters, drawn and greedy: four that the warm-up captures; others come when a step asks."""
@@ -41,10 +40,10 @@ class CudaBuilder:
         self._profile = gpu_profile.GpuProfile(gpu_profile.open_gauge(device.device), config.gpu_memory_utilization)
         self._queues = cuda_stream.open_queues(device.device)
 
-    @contextmanager
-    def loading(self) -> Iterator[None]:
+    def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
+        """Nothing is kept: only a CPU's linears are packed so that this is worth while."""
         with no_room("the weights were loaded", "set quantization to int4 or fp8"), self._profile.weights():
-            yield
+            return loader.load(max_model_len), "weights loaded"
 
     def divide(self, loaded: Loaded) -> Shares:
         config, model = self._config, loaded.model

@@ -3,7 +3,6 @@
 `cpu_build.py` and `cuda_build.py` are the two Builders.
 """
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -20,10 +19,11 @@ from .config import EngineConfig
 from .device import Device
 from .kv_cache import KvCachePlan
 from .model.config import ModelConfig
-from .model.decoder import Decoder
+from .model.decoder import Decoder, DecoderLoader
 from .protocol import DeviceMemory
 from .static_scales import CacheScales
 from .steps import Runner
+from .weights_cache import WeightsCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,9 @@ class Shares:
 class Builder(Protocol):
     """What an engine is made of on one kind of device."""
 
-    def loading(self) -> AbstractContextManager[None]:
-        """Around the load of the weights. ValueError when the device has too little memory for them."""
+    def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
+        """The decoder, and in words where its weights came from. ValueError when the tensors do not fit the
+        configuration, or the device's memory."""
 
     def divide(self, loaded: Loaded) -> Shares:
         """The memory that is left. ValueError says what took how much, and what to change."""

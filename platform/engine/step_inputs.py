@@ -13,12 +13,12 @@ from loraplex.lora.step_buffers import StepLists, list_words
 
 from .batch import Batch
 from .graph_pool import pad_size, size_ladder
-from .kernels.token_layout import lay_out
 from .plan import Scheduled
 from .sequence import Sequence
 from .staging import Staging
 from .step_layout import AdapterSlots, adapter_batch, block_tables, token_ids, wanted_rows
 from .stream import Stream
+from .token_layout import lay_out
 
 NO_SLOT = -1
 """In slot_mapping of the padding: nothing is written."""
