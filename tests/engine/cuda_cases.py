@@ -31,9 +31,9 @@ __all__ = ["cuda", "one_patch_a_module", "poisoned_memory", "rounding"]
 pytestmark = pytest.mark.usefixtures("cuda")
 
 WARM_UP, RUN_LARGEST = cuda_warmup.warm_up_cuda, cuda_warmup.run_largest
-LENGTHS = (3, 19, 17, 5)
+LENGTHS = (3, 19, 9, 5)
 NAMES = (None, "rank8", "rank12", "rank8")
-NEW_TOKENS = 4
+NEW_TOKENS = 3
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_what_was_captured_at_the_start_replays_for_all_that_comes(
     """The warm-up knows one adapter without ranks and contexts of one token."""
     monkeypatch.setattr(cuda_warmup, "warm_up_cuda", WARM_UP)
     names, prompts = ("rank12", "rank8"), [prompts[0], prompts[3]]
-    with open_llm(base, adapters, max_num_seqs=2, max_num_batched_tokens=8) as llm:
+    with open_llm(base, adapters, max_num_seqs=2, max_num_batched_tokens=4) as llm:
         captured = RecordedGraph.captured
         assert captured == 4 * len(size_ladder(2))
         outputs = run(llm, prompts, names)
@@ -220,7 +220,7 @@ def test_what_static_scales_clip_is_counted(prompts: list[list[int]], tmp_path: 
 def test_draws_and_log_probabilities_are_the_cpus(
     base: Path, adapters: dict[str, Path], prompts: list[list[int]]
 ) -> None:
-    shared = {"max_tokens": 4, "ignore_eos": True}
+    shared = {"max_tokens": 3, "ignore_eos": True}
     params = [
         SamplingParams(temperature=0.8, top_p=0.9, seed=1, n=2, logprobs=2, **shared),
         SamplingParams(temperature=1.2, top_k=9, seed=2, frequency_penalty=0.5, **shared),
