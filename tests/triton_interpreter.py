@@ -22,6 +22,10 @@ def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def one_patch_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_modules_once(monkeypatch)
+
+
+def patch_modules_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device function's module is patched once and stays so: at each call that would cost more than the call."""
     patch_lang, scope_type = interpreter._patch_lang, interpreter._LangPatchScope
     patched: set[int] = set()

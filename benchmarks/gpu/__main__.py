@@ -2,10 +2,9 @@
 
     python -m benchmarks.gpu --quick|--full [--only PART ...]
 
-Needs a checkout, torch, triton and numpy; rows of the engine also numba, safetensors, transformers and peft. --quick is
-done within eight minutes. Each row is printed and written to benchmarks/results/gpu-quick.json (gpu-full.json) as it is
-measured. Exit status: 0, 1 where a result was wrong or a
-kernel failed, 2 without a CUDA device.
+Needs a checkout, torch, triton and numpy; rows of the engine also safetensors, transformers and peft. --quick is done
+within eight minutes. Each row is printed and written to benchmarks/results/gpu-quick.json (gpu-full.json) as it is
+measured. Exit status: 0, 1 where a result was wrong or a kernel failed, 2 without a CUDA device.
 """
 
 import argparse

@@ -62,3 +62,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     num_threads: int | None = None
     """CPU threads for torch and numba together; None: all cores this process may use."""
+
+    @property
+    def most_step_tokens(self) -> int:
+        """Of any step, with the padding of decodes."""
+        return max(self.max_num_batched_tokens, self.max_num_seqs)

@@ -1,41 +1,104 @@
-"""The runner on CUDA with all that it fills and reads."""
+"""What an engine is made of on CUDA: a measured split of the card's memory, and the runner with all that it fills and
+reads."""
 
 from typing import Final
 
 import torch
 
+from loraplex.lora.pool import AdapterPool
+
+from . import cuda_stream, cuda_warmup, gpu_profile
+from .attention.backend import AttentionBackend
 from .attention.cuda import CudaAttention
 from .config import EngineConfig
 from .cuda_runner import CudaRunner
 from .cuda_sampler import CudaSampler
-from .cuda_stream import Queues
+from .device import Device
+from .gpu_memory import estimate_graphs, no_room, split_memory
 from .graph_pool import GraphPool, size_ladder
 from .kernels.cuda.sampling.layout import MOST_TOKENS
-from .kv_cache import blocks_of
-from .model.decoder import Decoder
+from .kv_cache import LEAST_BLOCKS, blocks_of
+from .loaded import Loaded, Shares
+from .model.decoder import Decoder, DecoderLoader
 from .outbox import Outbox
 from .protocol import MAX_ADAPTERS
 from .step_inputs import StepInputs
 from .step_layout import AdapterSlots
+from .steps import Runner
+from .weights_cache import WeightsCache
 
 GRAPHS_PER_SIZE: Final = 6
 """With and without adapters, drawn and greedy: four that the warm-up captures; others come when a step asks."""
 
 
-def most_tokens(config: EngineConfig) -> int:
-    """Of any step, with its padding."""
-    return max(config.max_num_batched_tokens, config.max_num_seqs)
+class CudaBuilder:
+    """The methods of loaded.Builder, each called once and in their order."""
+
+    def __init__(self, config: EngineConfig, device: Device) -> None:
+        """ValueError when other processes hold what this one may take."""
+        self._config = config
+        self._profile = gpu_profile.GpuProfile(gpu_profile.open_gauge(device.device), config.gpu_memory_utilization)
+        self._queues = cuda_stream.open_queues(device.device)
+
+    def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
+        """Nothing is kept: only a CPU's linears are packed so that this is worth while."""
+        with no_room("the weights were loaded", "set quantization to int4 or fp8"), self._profile.weights():
+            return loader.load(max_model_len), "weights loaded"
+
+    def divide(self, loaded: Loaded) -> Shares:
+        config, model = self._config, loaded.model
+        steps = f"lower max_num_batched_tokens, now {config.max_num_batched_tokens}"
+        with no_room("its largest step was tried", steps, self._fewer_sequences()), self._profile.activations():
+            self._try_largest_step(loaded)
+        seen = self._profile.seen(estimate_graphs(most_graphs(config), model.num_layers))
+        split = split_memory(config, model, seen, loaded.cache_dtype, loaded.scales.static is not None)
+        return Shares(split.adapters, split.cache, split.describe(), split.words)
+
+    def _try_largest_step(self, loaded: Loaded) -> None:
+        """With buffers of their own, as large as those that will serve, over a cache of the padding block."""
+        adapters = loaded.reserve_adapters(memory=0, host_memory=0)
+        cache = self._cache(loaded, LEAST_BLOCKS)
+        cuda_warmup.run_largest(self._runner(loaded, cache, adapters), self._config, loaded.max_model_len)
+        adapters.close()
+
+    def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend:
+        with no_room("the KV cache was reserved", self._smaller_share()):
+            return self._cache(loaded, blocks)
+
+    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> Runner:
+        assert isinstance(cache, CudaAttention)
+        with no_room("steps were captured", self._smaller_share(), self._fewer_sequences()):
+            runner = self._runner(loaded, cache, adapters)
+            cuda_warmup.warm_up_cuda(runner, self._config, loaded.max_model_len)
+        return runner
+
+    def _cache(self, loaded: Loaded, blocks: int) -> CudaAttention:
+        shape, device = loaded.cache_shape(blocks), loaded.device.device
+        return CudaAttention(shape, max_tokens=self._config.most_step_tokens, device=device)
+
+    def _runner(self, loaded: Loaded, cache: CudaAttention, adapters: AdapterPool) -> CudaRunner:
+        return build_cuda_runner(self._config, loaded.decoder, cache, adapters, self._queues, loaded.max_model_len)
+
+    def _smaller_share(self) -> str:
+        return f"lower gpu_memory_utilization, now {self._config.gpu_memory_utilization:g}"
+
+    def _fewer_sequences(self) -> str:
+        return f"lower max_num_seqs, now {self._config.max_num_seqs}"
+
+
+def most_graphs(config: EngineConfig) -> int:
+    return GRAPHS_PER_SIZE * len(size_ladder(config.max_num_seqs))
 
 
 def build_cuda_runner(
-    config: EngineConfig, decoder: Decoder, cache: CudaAttention, adapters: AdapterSlots, queues: Queues,
+    config: EngineConfig, decoder: Decoder, cache: CudaAttention, adapters: AdapterSlots, queues: cuda_stream.Queues,
     max_model_len: int,
 ) -> CudaRunner:  # fmt: skip
     """Nothing is compiled or captured yet. ValueError for a vocabulary that the sampler does not take."""
     table, vocab_size = adapters.table, len(decoder.embedding)
     if vocab_size > MOST_TOKENS:
         raise ValueError(f"the vocabulary has {vocab_size} tokens; on CUDA it may have {MOST_TOKENS}: use device cpu")
-    device, tokens = table.arena.device, most_tokens(config)
+    device, tokens = table.arena.device, config.most_step_tokens
     outbox = Outbox(queues.compute, queues.transfer)
     inputs = StepInputs(
         table,
@@ -52,7 +115,7 @@ def build_cuda_runner(
         adapters=adapters,
         sampler=CudaSampler(config.max_num_seqs, vocab_size, device, outbox),
         inputs=inputs,
-        graphs=GraphPool(queues.capture, GRAPHS_PER_SIZE * len(size_ladder(config.max_num_seqs))),
+        graphs=GraphPool(queues.capture, most_graphs(config)),
         outbox=outbox,
         clipped=torch.zeros(1, tokens, dtype=torch.int64, device=device),
     )

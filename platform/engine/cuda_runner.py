@@ -11,6 +11,7 @@ from .clipping import count_clipped
 from .cuda_sampled import PendingLogprobs, PendingSample
 from .cuda_sampler import CudaSampler
 from .graph_pool import GraphKey, GraphPool
+from .kernels.cuda.placeholders import resolve
 from .model.decoder import Decoder
 from .outbox import Arrival, Outbox
 from .plan import Scheduled, StepPlan, StepResult
@@ -67,7 +68,7 @@ class CudaRunner:
         return CudaHandle(plan.scheduled, sampled, prompts)
 
     def _forward(self, shape: StepShape) -> torch.Tensor:
-        self.inputs.resolve_placeholders(shape, self.sampler.token_ids)
+        resolve(*self.inputs.placeholders(shape), self.sampler.token_ids)
         batch = self.inputs.batch(shape)
         logits = self.decoder.forward(batch, self.cache)
         if batch.clipped is not None:

@@ -1,13 +1,12 @@
 """Warm-up on CUDA: every kernel is compiled for the shapes it will see, and the ladder of decode steps is captured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from loraplex.lora.batch import PageTable
 
 from .config import EngineConfig
-from .cuda_build import most_tokens
 from .cuda_runner import CudaRunner
 from .graph_pool import size_ladder
 from .kv_cache import blocks_of
@@ -31,34 +30,47 @@ class FirstSlot:
         return 0
 
 
+Step = tuple[list[int], SamplingParams, bool]
+"""New tokens of each sequence, how they are drawn, whether with adapters."""
+
+
 def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -> None:
     """All keys and values go to the padding block, which nobody reads. Graphs from the largest to the smallest, as they
     share memory."""
-    idle = replace(runner, adapters=FirstSlot(runner.adapters.table))
-    for counts, params, adapter in [*_decodes(config), *_prompts(config, max_model_len)]:
-        plan = StepPlan([_scheduled(count, params, adapter, config.block_size) for count in counts])
-        idle.submit(plan).result()
+    most = config.most_step_tokens
+    sizes = {min(1 << power, most) for power in range(1, most.bit_length() + 1)}
+    prompts = (step for size in sizes for step in _prompts(size, config, max_model_len))
+    _run(runner, config, [*_decodes(config), *prompts])
     runner.cache.copy_blocks([(0, 0)])
 
 
-def _decodes(config: EngineConfig) -> Iterator[tuple[list[int], SamplingParams, bool]]:
-    """New tokens of each sequence, how they are drawn, whether with adapters."""
+def run_largest(runner: CudaRunner, config: EngineConfig, max_model_len: int) -> None:
+    """The steps that take most memory: of as many tokens as there may be, with a prompt whose every token is judged."""
+    _run(runner, config, _prompts(config.most_step_tokens, config, max_model_len))
+
+
+def _run(runner: CudaRunner, config: EngineConfig, steps: Iterable[Step]) -> None:
+    idle = replace(runner, adapters=FirstSlot(runner.adapters.table))
+    for counts, params, adapter in steps:
+        plan = StepPlan([_scheduled(count, params, adapter, config.block_size) for count in counts])
+        idle.submit(plan).result()
+
+
+def _decodes(config: EngineConfig) -> Iterator[Step]:
     for size in reversed(size_ladder(config.max_num_seqs)):
         for params in (GREEDY, DRAWN):
             for adapter in (False, True):
                 yield [1] * size, params, adapter
 
 
-def _prompts(config: EngineConfig, max_model_len: int) -> Iterator[tuple[list[int], SamplingParams, bool]]:
-    """Prompts alone and with decodes, of each power of two of tokens."""
-    most = most_tokens(config)
-    for size in {min(1 << power, most) for power in range(1, most.bit_length() + 1)}:
-        longest = min(size, max_model_len - 1)
-        prompts = [longest] * (size // longest)
-        yield prompts[: config.max_num_seqs], GREEDY, True
-        decodes = min(config.max_num_seqs, size // 2 + 1) - 1
-        if size > decodes + 1:
-            yield [min(size - decodes, longest), *[1] * decodes], DESCRIBED, True
+def _prompts(size: int, config: EngineConfig, max_model_len: int) -> Iterator[Step]:
+    """Prompts alone and with decodes, of up to `size` tokens together."""
+    longest = min(size, max_model_len - 1)
+    prompts = [longest] * (size // longest)
+    yield prompts[: config.max_num_seqs], GREEDY, True
+    decodes = min(config.max_num_seqs, size // 2 + 1) - 1
+    if size > decodes + 1:
+        yield [min(size - decodes, longest), *[1] * decodes], DESCRIBED, True
 
 
 def _scheduled(count: int, params: SamplingParams, adapter: bool, block_size: int) -> Scheduled:

@@ -7,13 +7,12 @@ from typing import Final
 
 import torch
 
-from loraplex.quant.arithmetic import ARITHMETIC
 from loraplex.quant.choose import Choice, choose_cuda_scheme, choose_scheme
 from loraplex.quant.online import OnlineQuantization
 
 from .config import EngineConfig
 from .model.config import DTYPES, ModelConfig
-from .threads import set_threads
+from .threads import set_host_threads, set_threads
 
 DEVICES: Final = ("auto", "cpu", "cuda")
 MEMINFO: Final = Path("/proc/meminfo")
@@ -42,12 +41,19 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
     if config.device not in DEVICES:
         raise ValueError(f"device {config.device!r} is not supported; use {', '.join(DEVICES)}")
     stored = _stored_dtype(config.dtype, model.dtype)
-    num_threads, sharing = set_threads(config.num_threads)
     online = OnlineQuantization(config.quantization, config.head_quantization)
     cuda = None if config.device == "cpu" else _usable_cuda(config.device)
     if cuda is not None:
         scheme, name = choose_cuda_scheme(cuda, stored, model.quantization), _name(cuda)
+        num_threads = set_host_threads(config.num_threads)
         return Device(cuda, stored, scheme, online, num_threads, f"{name}, {scheme.reason}", name, is_cuda=True)
+    return _cpu(config, model, stored, online)
+
+
+def _cpu(config: EngineConfig, model: ModelConfig, stored: torch.dtype, online: OnlineQuantization) -> Device:
+    from loraplex.quant.arithmetic import ARITHMETIC  # compiled for this processor, as all that a CPU computes with
+
+    num_threads, sharing = set_threads(config.num_threads)
     device = torch.device("cpu")
     scheme = choose_scheme(device, stored, model.quantization)
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
@@ -79,13 +85,6 @@ def _usable_cuda(asked: str) -> torch.device | None:
 
 def _name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cuda kernels on {device}"
-
-
-def free_bytes(config: EngineConfig, device: Device) -> int:
-    """That the device has left for keys and values, once the adapters have theirs."""
-    if device.device.type == "cuda":
-        return torch.cuda.mem_get_info(device.device)[0]
-    return free_memory() - config.adapter_memory - config.adapter_host_memory
 
 
 def free_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:

@@ -4,6 +4,8 @@
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -53,6 +55,15 @@ class MemorySplit:
         taken = self.seen.weights + self.seen.activations + self.seen.graphs + self.adapters + self.cache.bytes
         return self.allowed - taken
 
+    @property
+    def words(self) -> str:
+        seen = self.seen
+        parts = {"weights": seen.weights, "activations": seen.activations, "CUDA graphs": seen.graphs}
+        parts |= {"adapters": self.adapters, "KV cache": self.cache.bytes}
+        return ", ".join(f"{name} {_gigabytes(size)}" for name, size in parts.items()) + (
+            f"; of {_gigabytes(self.allowed)} allowed, {_gigabytes(seen.total)} in all"
+        )
+
     def describe(self) -> DeviceMemory:
         """For EngineInfo, which tells weights, adapters and KV cache of any device."""
         seen = self.seen
@@ -97,6 +108,22 @@ def split_memory(
     if cache.num_blocks < LEAST_BLOCKS:
         raise ValueError(f"the KV cache needs {LEAST_BLOCKS} blocks, {least:,} bytes; raise {_cache_setting(config)}")
     return split
+
+
+@contextmanager
+def no_room(when: str, *remedies: str) -> Iterator[None]:
+    """Around a part of the start. ValueError in place of any library's way to say that the device's memory is used up:
+    what was being done `when` it happened, and what to change."""
+    try:
+        yield
+    except RuntimeError as error:
+        words = str(error).strip().partition("\n")[0]
+        if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in words:
+            raise
+        changes = "; ".join((*remedies, "end other processes on the device", "serve a smaller model"))
+        raise ValueError(
+            f"the device ran out of memory as {when}. Change one or several of: {changes} ({words})"
+        ) from error
 
 
 class Remedy(NamedTuple):

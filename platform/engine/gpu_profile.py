@@ -51,6 +51,10 @@ class CudaGauge:
         torch.cuda.reset_peak_memory_stats(self._device)
 
 
+def open_gauge(device: torch.device) -> Gauge:
+    return CudaGauge(device)
+
+
 class GpuProfile:
     """Made before anything is loaded; `weights` and `activations` then go around the two, in this order."""
 

@@ -13,12 +13,12 @@ from loraplex.lora.step_buffers import StepLists, list_words
 
 from .batch import Batch
 from .graph_pool import pad_size, size_ladder
-from .kernels.token_layout import lay_out
 from .plan import Scheduled
 from .sequence import Sequence
 from .staging import Staging
 from .step_layout import AdapterSlots, adapter_batch, block_tables, token_ids, wanted_rows
 from .stream import Stream
+from .token_layout import lay_out
 
 NO_SLOT = -1
 """In slot_mapping of the padding: nothing is written."""
@@ -122,14 +122,11 @@ class StepInputs:
             lora=shape.lora,
         )
 
-    def resolve_placeholders(self, shape: StepShape, drawn: torch.Tensor) -> None:
-        """The first launch of a step, on the device: token ids of placeholders are those the step before drew.
-
-        drawn [rows] of any integer dtype. A draw that failed left no token id; its request ends before the token that
-        comes of 0 could be seen.
-        """
-        sources, ids = self._tensors["token_sources"][: shape.tokens], self._tensors["token_ids"][: shape.tokens]
-        ids.copy_(torch.where(sources == KNOWN, ids, drawn[sources.clamp(min=0).long()].clamp(min=0)))
+    def placeholders(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor]:
+        """token_ids [T] on the device, and [T] int32 of which row that the step before drew each is to become before
+        anything else of the step, or KNOWN. A request whose draw failed ends before the token that comes of it could be
+        seen."""
+        return self._tensors["token_ids"][: shape.tokens], self._tensors["token_sources"][: shape.tokens]
 
     def _write_rounds(self, host: dict[str, np.ndarray], lora: LoraBatch) -> list[StepLists]:
         rounds = lora.rounds()

@@ -33,18 +33,32 @@ def set_threads(count: int | None = None) -> tuple[int, str]:
 
     Returns the number and, in words, how they are shared. Raises ValueError for a count the machine does not have.
     """
-    import torch  # prepare_environment() must come before
-
     from .kernels.openmp import numba_thread_limit, set_numba_threads, share_torch_openmp
 
-    limit = min(available_cores(), numba_thread_limit())
-    count = limit if count is None else count
-    if not 1 <= count <= limit:
-        raise ValueError(f"num_threads is {count}, but this process may use {limit} cores; leave it out or lower it")
+    chosen = _checked(count, min(available_cores(), numba_thread_limit()))
     sharing = share_torch_openmp()
+    _set_torch_threads(chosen)
+    set_numba_threads(chosen)
+    return chosen, sharing
+
+
+def set_host_threads(count: int | None = None) -> int:
+    """The same for torch alone, beside a device that computes."""
+    chosen = _checked(count, available_cores())
+    _set_torch_threads(chosen)
+    return chosen
+
+
+def _checked(count: int | None, limit: int) -> int:
+    if count is not None and not 1 <= count <= limit:
+        raise ValueError(f"num_threads is {count}, but this process may use {limit} cores; leave it out or lower it")
+    return limit if count is None else count
+
+
+def _set_torch_threads(count: int) -> None:
+    import torch  # prepare_environment() must come before
+
     torch.set_num_threads(count)
-    set_numba_threads(count)
-    return count, sharing
 
 
 def flush_subnormals() -> None:

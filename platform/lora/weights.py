@@ -22,11 +22,15 @@ from numpy.typing import NDArray
 from .batch import RANKS_PER_PAGE, TOKENS_PER_PAGE
 from .digest import canonical_tensors, digest_opening
 from .inspection import CONFIG_FILE, WEIGHTS_FILE, read_structure
-from .kernels.layout import to_bfloat16, transpose, transpose_to_bfloat16
 from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
 from .report import Report
 from .token_rows import StoredRows, find_changed_tokens
 from .values import Bits, convert, read_bits, to_floats
+
+try:
+    from .kernels.layout import to_bfloat16, transpose, transpose_to_bfloat16
+except ModuleNotFoundError:  # numba, which a machine with a GPU need not have: the same bits, more slowly
+    from .plain_layout import to_bfloat16, transpose, transpose_to_bfloat16
 
 MOST_BEHIND: Final = 8
 """Tensors in memory that are not yet hashed."""

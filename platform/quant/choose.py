@@ -6,17 +6,12 @@ from itertools import groupby
 
 import torch
 
-from .code_kernels import VECTORS
-from .coded import CodedLinear, coded_form
 from .config import QuantizationConfig
 from .cuda_codes import to_codes
 from .cuda_packed import CudaPackedLinear
 from .dequantized import DequantizedLinear
-from .kernels.dots import DESCRIPTION, HAS_BFLOAT16, HAS_INTEGERS
-from .layouts import Float8Layout
 from .scheme import LinearMethod
 from .side_by_side import SideBySideLinear
-from .stored_float import StoredFloatLinear
 from .torch_linear import TorchLinear
 from .weights import Float8Weight, IntegerWeight, Weight
 
@@ -24,7 +19,14 @@ CreateLinear = Callable[[int, tuple[int, ...]], LinearMethod]
 
 
 def create_float32(in_features: int, out_features: tuple[int, ...]) -> LinearMethod:
+    from .stored_float import StoredFloatLinear
+
     return StoredFloatLinear(in_features, out_features, torch.float32)
+
+
+def expand_all(weight: IntegerWeight | Float8Weight) -> Hashable:
+    """Choice.form where no kernel takes codes."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Choice:
     """The same for what quantized weights stand for, in the compute dtype."""
     create_coded: CreateLinear | None = None
     """The same for quantized weights of one `form`; None: all of them are expanded."""
-    form: Callable[[IntegerWeight | Float8Weight], Hashable] = coded_form
+    form: Callable[[IntegerWeight | Float8Weight], Hashable] = expand_all
     """Equal for quantized weights that one method can store together; None for those that no kernel takes."""
 
     def create_for(self, weights: Sequence[Weight]) -> LinearMethod:
@@ -67,20 +69,9 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
     """`storage`: how float weights are kept, torch.bfloat16, float16 or float32. `quantization`: the checkpoint's."""
     if device.type != "cpu":
         return choose_cuda_scheme(device, storage, quantization)
-    stored = name_of(storage)
-    reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
-    by_dots = _linears_by_dots(storage, quantization)
-    reason += f", {by_dots} by {DESCRIPTION}" if by_dots else ""
-    if quantization is not None and any(
-        (layout.group_size or 0) % VECTORS.step for layout in quantization.linears.layouts
-    ):
-        reason += f", groups of no multiple of {VECTORS.step} inputs expanded to float32"
-    return Choice(
-        lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage),
-        torch.float32,
-        reason,
-        create_coded=lambda inputs, outputs: CodedLinear(inputs, outputs, exact=storage != torch.bfloat16),
-    )
+    from .cpu_scheme import choose_cpu_scheme
+
+    return choose_cpu_scheme(storage, quantization)
 
 
 def choose_cuda_scheme(
@@ -113,15 +104,3 @@ def packed_form(weight: IntegerWeight | Float8Weight) -> Hashable:
 
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _linears_by_dots(storage: torch.dtype, quantization: QuantizationConfig | None) -> str:
-    """Which linears are multiplied by dot products of short numbers here, as `code_kernels.py` chooses."""
-    if HAS_BFLOAT16 and storage == torch.bfloat16:
-        return "linears of bfloat16 activations"
-    if quantization is None:
-        return ""
-    if HAS_BFLOAT16:
-        return "linears"
-    integers = not all(isinstance(layout, Float8Layout) for layout in quantization.linears.layouts)
-    return "linears of 4- and 8-bit integers" if HAS_INTEGERS and integers else ""

@@ -1,14 +1,21 @@
 """A linear whose stored weight expects divided inputs: y = W (x / scales) + bias, as AWQ's scale search leaves it."""
 
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 
-from .coded import CodedLinear
 from .packed import PackedLinear, pack
 from .scheme import LinearMethod
-from .stored_float import StoredFloatLinear
 from .weights import Weight
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A LinearMethod that any_linear can take."""
+
+    def where(self) -> list[int]: ...
+
+    def scratch_bytes(self, rows: int) -> int: ...
 
 
 class ScaledInputLinear:
@@ -40,12 +47,12 @@ class ScaledInputLinear:
 
     def where(self) -> list[int]:
         """As any_linear takes it, of a method that has such a place."""
-        assert isinstance(self.method, StoredFloatLinear | CodedLinear)
+        assert isinstance(self.method, Placed)
         return [*self.method.where()[:-1], self._inverse.data_ptr()]
 
     def scratch_bytes(self, rows: int) -> int:
         """That any_linear needs for so many rows."""
-        assert isinstance(self.method, StoredFloatLinear | CodedLinear)
+        assert isinstance(self.method, Placed)
         return self.method.scratch_bytes(rows)
 
     def columns(self, first: int, last: int) -> torch.Tensor:

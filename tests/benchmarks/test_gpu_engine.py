@@ -33,6 +33,15 @@ def test_every_row_on_the_cpu_without_packages_that_a_gpu_machine_lacks(tmp_path
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_rows_on_cudas_path_need_torch_triton_transformers_peft_and_safetensors_alone() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.cuda_engine_cases"],
+        cwd=ROOT, env=environment | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def measured(figure: Figure) -> Row:
     rows: list[Row] = []
     measure([figure], tiny_stage(), 1e9, rows.append)

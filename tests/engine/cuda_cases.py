@@ -11,25 +11,29 @@ import pytest
 import torch
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine import cuda_warmup
+from loraplex.engine import cuda_warmup, gpu_profile
+from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.calibrate_kv import Reader, calibrate_kv
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.cuda_runner import CudaRunner
 from loraplex.engine.graph_pool import size_ladder
+from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.outputs import RequestOutput
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .cuda_engine import TINY, cuda, open_llm
+from .paper_gauge import PaperGauge
 from .recorded_graph import RecordedGraph
 from .test_static_scales import SCHEME, scale_tensors, with_scales
 
 __all__ = ["cuda", "one_patch_a_module", "poisoned_memory", "rounding"]
 pytestmark = pytest.mark.usefixtures("cuda")
 
-WARM_UP = cuda_warmup.warm_up_cuda
-LENGTHS = (3, 19, 17, 5)
+WARM_UP, RUN_LARGEST = cuda_warmup.warm_up_cuda, cuda_warmup.run_largest
+LENGTHS = (3, 19, 9, 5)
 NAMES = (None, "rank8", "rank12", "rank8")
-NEW_TOKENS = 4
+NEW_TOKENS = 3
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +105,77 @@ def test_what_was_captured_at_the_start_replays_for_all_that_comes(
     """The warm-up knows one adapter without ranks and contexts of one token."""
     monkeypatch.setattr(cuda_warmup, "warm_up_cuda", WARM_UP)
     names, prompts = ("rank12", "rank8"), [prompts[0], prompts[3]]
-    with open_llm(base, adapters, max_num_seqs=2, max_num_batched_tokens=8) as llm:
+    with open_llm(base, adapters, max_num_seqs=2, max_num_batched_tokens=4) as llm:
         captured = RecordedGraph.captured
         assert captured == 4 * len(size_ladder(2))
         outputs = run(llm, prompts, names)
     assert tokens(outputs) == with_peft(base, adapters, prompts, names)
     assert RecordedGraph.captured == captured and RecordedGraph.replayed >= NEW_TOKENS - 1
+
+
+MB = 10**6
+
+
+def test_a_card_is_measured_and_split_as_the_engine_starts(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights as the load takes them, the largest step as it runs; adapters get their share of the rest, and the KV
+    cache what remains. No rule of the host's memory is asked."""
+    gauge, counts = PaperGauge(total=50 * MB), []
+    load, submit = DecoderLoader.load, CudaRunner.submit
+
+    def loading(loader: DecoderLoader, longest: int) -> Decoder:
+        gauge.take(8 * MB)
+        gauge.give_back(3 * MB)
+        return load(loader, longest)
+
+    def submitting(runner: CudaRunner, plan: Any) -> Any:
+        counts.append([item.count for item in plan.scheduled])
+        gauge.take(2 * MB)
+        handle = submit(runner, plan)
+        gauge.give_back(2 * MB)
+        return handle
+
+    monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: gauge)
+    monkeypatch.setattr(cuda_warmup, "run_largest", RUN_LARGEST)
+    monkeypatch.setattr(DecoderLoader, "load", loading)
+    monkeypatch.setattr(CudaRunner, "submit", submitting)
+    settings = {"num_kv_blocks": None, "adapter_memory_share": 0.25, "max_num_seqs": 2, "max_num_batched_tokens": 8}
+    with open_llm(base, {}, **settings) as llm:
+        assert counts == [[8], [7, 1]], "the largest steps, before there is a cache"
+        info, left = llm.info, 45 * MB - 5 * MB - 4 * MB - 12 * 2 * 400_000
+        assert info.device_memory is not None
+        assert (info.device_memory.total, info.device_memory.allowed) == (50 * MB, 45 * MB)
+        assert (info.device_memory.activations, info.device_memory.graphs) == (4 * MB, 12 * 2 * 400_000)
+        assert info.adapter_memory == left // 4
+        assert info.num_blocks + 1 == (left - left // 4) // (2 * 2 * 16 * 2 * 16 * 4)
+        engine = llm._opened()
+        assert engine.cache.cache_bytes() == info.kv_cache_bytes == (info.num_blocks + 1) * 2 * 2 * 16 * 2 * 16 * 4
+        assert 0 <= info.adapter_memory - engine.adapters.table.arena.nbytes < 128
+
+
+@pytest.mark.parametrize(
+    ("owner", "part", "words"),
+    [
+        (DecoderLoader, "load", "as the weights were loaded.* set quantization to int4 or fp8"),
+        (cuda_warmup, "run_largest", "as its largest step was tried.* lower max_num_batched_tokens, now 24; lower max"),
+        (CudaAttention, "copy_blocks", "as steps were captured.* lower gpu_memory_utilization, now 0.9; lower max_num"),
+    ],
+)
+def test_a_card_that_is_too_small_says_what_to_change(
+    owner: Any, part: str, words: str, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(owner, part, fail)
+    monkeypatch.setattr(cuda_warmup, "warm_up_cuda", lambda runner, *rest: runner.cache.copy_blocks([(0, 0)]))
+    with pytest.raises(ValueError, match=words):
+        open_llm(base, {})
+
+
+def test_a_card_without_room_for_the_cache_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge(total=17 * MB))
+    with pytest.raises(ValueError, match=r"a card has too little memory .* CUDA graphs 0\.01 GB.* lower max_num_seqs"):
+        open_llm(base, {})
 
 
 def on_both(base: Path, adapters: dict[str, Path], **settings: Any) -> Iterator[LLM]:
@@ -151,7 +220,7 @@ def test_what_static_scales_clip_is_counted(prompts: list[list[int]], tmp_path: 
 def test_draws_and_log_probabilities_are_the_cpus(
     base: Path, adapters: dict[str, Path], prompts: list[list[int]]
 ) -> None:
-    shared = {"max_tokens": 4, "ignore_eos": True}
+    shared = {"max_tokens": 3, "ignore_eos": True}
     params = [
         SamplingParams(temperature=0.8, top_p=0.9, seed=1, n=2, logprobs=2, **shared),
         SamplingParams(temperature=1.2, top_k=9, seed=2, frequency_penalty=0.5, **shared),

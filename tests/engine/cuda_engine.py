@@ -1,17 +1,13 @@
 """An engine with the kernels for CUDA on a machine without one: on CPU tensors, in triton's interpreter."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from loraplex import LLM
-from loraplex.engine import cuda_stream, cuda_warmup, device
 
-from .inline_stream import InlineStream
-from .recorded_graph import RecordedGraph
+from .cuda_double import pretend_cuda
 
 TINY: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -19,14 +15,8 @@ TINY: dict[str, Any] = {
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What asks for a CUDA device gets the CPU, whose graphs are recorded; nothing is warmed up."""
-    queues = cuda_stream.Queues(InlineStream(), InlineStream(), RecordedGraph)
-    monkeypatch.setattr(device, "find_cuda", lambda: torch.device("cpu"))
-    monkeypatch.setattr(cuda_stream, "open_queues", lambda device: queues)
-    monkeypatch.setattr(cuda_warmup, "warm_up_cuda", lambda *arguments: None)
-    RecordedGraph.captured = RecordedGraph.replayed = 0
-    yield
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_cuda(monkeypatch)
 
 
 def open_llm(base: Path, adapters: dict[str, Path], **settings: Any) -> LLM:

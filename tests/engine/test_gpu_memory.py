@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.gpu_memory import MemorySplit, Seen, estimate_graphs, split_memory
+from loraplex.engine.gpu_memory import MemorySplit, Seen, estimate_graphs, no_room, split_memory
 from loraplex.engine.gpu_profile import GpuProfile
 from loraplex.engine.kv_cache import block_bytes
 
+from .paper_gauge import GB, PaperGauge
 from .test_kv_cache import MODEL
 
-GB = 10**9
 SEEN = Seen("a card", total=100 * GB, free=99 * GB, weights=16 * GB, activations=3 * GB, graphs=GB)
 BLOCK = block_bytes(MODEL, 16, torch.bfloat16)
 
@@ -26,6 +26,8 @@ def test_every_byte_that_is_allowed_has_an_owner() -> None:
     found = split(adapter_memory=10 * GB)
     assert (found.allowed, found.adapters) == (90 * GB, 10 * GB)
     assert found.cache.num_blocks == 60 * GB // BLOCK and 0 <= found.unused < BLOCK
+    assert found.words.startswith("weights 16.00 GB, activations 3.00 GB, CUDA graphs 1.00 GB, adapters 10.00 GB, KV ")
+    assert found.words.endswith(" GB; of 90.00 GB allowed, 100.00 GB in all")
     assert split(adapter_memory_share=0.1).adapters == 7 * GB
     assert split(gpu_memory_utilization=0.5, adapter_memory=10 * GB).cache.num_blocks == 20 * GB // BLOCK
     short = split(dtype=torch.float8_e4m3fn, adapter_memory=10 * GB)
@@ -74,37 +76,6 @@ def test_a_share_that_is_none_is_refused(utilization: float) -> None:
         split(gpu_memory_utilization=utilization)
 
 
-class PaperGauge:
-    """A card whose memory the test takes; `cached` is what torch keeps of it until it settles."""
-
-    name = "a card"
-
-    def __init__(self, others: int = 0) -> None:
-        self.others, self.torch, self.cached, self.peak = others, 0, 0, 0
-
-    def take(self, count: int) -> None:
-        self.torch += count
-        self.peak = max(self.peak, self.reserved())
-
-    def give_back(self, count: int) -> None:
-        self.torch, self.cached = self.torch - count, self.cached + count
-
-    def settle(self) -> None:
-        self.cached = 0
-
-    def free_and_total(self) -> tuple[int, int]:
-        return 100 * GB - self.others - self.reserved(), 100 * GB
-
-    def reserved(self) -> int:
-        return self.torch + self.cached
-
-    def peak_reserved(self) -> int:
-        return self.peak
-
-    def reset_peak(self) -> None:
-        self.peak = self.reserved()
-
-
 def test_a_profile_tells_what_stays_from_what_a_step_takes() -> None:
     gauge = PaperGauge(others=2 * GB)
     profile = GpuProfile(gauge, 0.9)
@@ -128,3 +99,12 @@ def test_a_card_that_others_hold_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(ValueError, match=r"other processes hold 40\.00 GB.*gpu_memory_utilization to 0\.6 or less"):
         GpuProfile(PaperGauge(others=40 * GB), 0.9)
     GpuProfile(PaperGauge(others=40 * GB), 0.6)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("4 GB"), RuntimeError("Triton Error [CUDA]: out of memory")])
+def test_memory_that_runs_out_at_the_start_names_what_to_change(error: RuntimeError) -> None:
+    words = r"out of memory as it was tried\. .* one or several of: lower this; end other"
+    with pytest.raises(ValueError, match=words), no_room("it was tried", "lower this"):
+        raise error
+    with pytest.raises(RuntimeError, match="another"), no_room("it was tried"):
+        raise RuntimeError("another")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from loraplex.engine.graph_pool import GraphKey, GraphPool, pad_size, size_ladder
+from loraplex.engine.kernels.cuda.placeholders import resolve_reference
 from loraplex.engine.outbox import Outbox
 from loraplex.engine.plan import Scheduled
 from loraplex.engine.protocol import AdapterRef
@@ -81,7 +82,7 @@ def test_a_placeholder_is_what_the_step_before_drew_for_its_sequence(inputs: Ste
     drawn = torch.tensor([10, 11, 12])
     shape = inputs.write([Scheduled(two, 1, 1, True), decode([9], [4]), Scheduled(one, 1, 1, True)], Slots())
     stream.record().synchronize()
-    inputs.resolve_placeholders(shape, drawn)
+    resolve_reference(*inputs.placeholders(shape), drawn)
     assert inputs.batch(shape).token_ids.tolist() == [12, 9, 10, 0]
 
 
@@ -90,7 +91,7 @@ def test_a_failed_draw_leaves_a_token_that_can_be_looked_up(inputs: StepInputs, 
     inputs.write([Scheduled(one, 0, 1, True)], Slots())
     shape = inputs.write([Scheduled(one, 1, 1, True)], Slots())
     stream.record().synchronize()
-    inputs.resolve_placeholders(shape, torch.tensor([-1]))
+    resolve_reference(*inputs.placeholders(shape), torch.tensor([-1]))
     assert inputs.batch(shape).token_ids.tolist() == [0]
 
 

@@ -7,6 +7,7 @@ import torch
 
 from loraplex.engine.batch import Batch
 from loraplex.engine.graph_pool import GraphKey, GraphPool
+from loraplex.engine.kernels.cuda.placeholders import resolve_reference
 from loraplex.engine.outbox import Arrival, Outbox
 from loraplex.engine.plan import StepPlan, StepResult
 from loraplex.engine.step_inputs import StepInputs, StepShape
@@ -58,7 +59,7 @@ class ArrayRunner(VirtualRunner):
 
     def _launch(self, shape: StepShape, rounds: int) -> None:
         inputs, compute = self._arrays.inputs, self._device.compute
-        compute.enqueue(partial(inputs.resolve_placeholders, shape, self._arrays.drawn))
+        compute.enqueue(partial(resolve_reference, *inputs.placeholders(shape), self._arrays.drawn))
         compute.enqueue(partial(self._forward, inputs.batch(shape), rounds))
 
     def _forward(self, batch: Batch, rounds: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from loraplex.quant import choose
+from loraplex.quant import cpu_scheme
 from loraplex.quant.arithmetic import ARITHMETIC, arithmetic_words
 from loraplex.quant.choose import choose_scheme
 from loraplex.quant.config import QuantizationConfig, parse_quantization
@@ -175,7 +175,7 @@ def test_the_reason_says_what_is_multiplied_by_dot_products(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, there in zip(("HAS_BFLOAT16", "HAS_INTEGERS"), has, strict=True):
-        monkeypatch.setattr(choose, name, there)
+        monkeypatch.setattr(cpu_scheme, name, there)
     reason = choose_scheme(torch.device("cpu"), storage, quantization).reason
     assert words in reason and bool(words) == ("dot products" in reason)
 

@@ -16,7 +16,7 @@ from loraplex.lora.weights import load_pages, read_contents
 
 from ..base_modules import DecoderModules
 from ..batch import Batch
-from ..build import reserve_cache
+from ..cpu_build import reserve_cache
 from ..device import Device
 from ..kernels.token_layout import lay_out
 from ..kv_cache import blocks_of

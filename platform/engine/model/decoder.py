@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from loraplex.lora.norms import replace_norms
-from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.choose import Choice
 from loraplex.quant.formats.specification import Linear
 from loraplex.quant.online import OnlineQuantization
@@ -19,13 +17,15 @@ from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch
 from .config import ModelConfig
 from .expected import layer_linear
-from .fused import FusedDecoder, fuse
 from .layers import Attention, DecoderLayer, Mlp, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint
 from .operations import Operations, cpu_operations
 from .rope import RopeTables, rope_tables
 from .unfold import FoldedScales, scaled_rows
+
+if TYPE_CHECKING:
+    from .fused import FusedDecoder
 
 CPU: Final = torch.device("cpu")
 
@@ -38,18 +38,19 @@ class Decoder:
     norm: Norm
     head: LinearMethod
     operations: Operations
-    fused: FusedDecoder | None = None
+    fused: "FusedDecoder | None" = None
     """All of it as one call, where `fuse` found that it can be; the same results."""
 
     def fuse(self, cache: AttentionBackend) -> None:
-        """Compute over `cache` in one call from now on, if everything fits."""
+        """Compute over `cache` in one call from now on, if everything fits: on a CPU."""
+        from .fused import fuse
+
         self.fused = fuse(self.embedding, self.layers, self.norm, self.head, cache)
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
         if self.fused is not None:
-            logits, hidden = self.fused.forward(batch, self._adapted_embeddings(batch), cache)
-            return adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
+            return self.fused.forward(batch, cache)
         x = self.begin(batch)
         residual = torch.zeros_like(x)
         for layer in self.layers:
@@ -58,15 +59,14 @@ class Decoder:
 
     def begin(self, batch: Batch) -> torch.Tensor:
         """What the first layer takes, [T, C]; the residual stream before it is zero."""
-        return self._embed(batch.token_ids, self._adapted_embeddings(batch))
+        return self.operations.embed(batch.token_ids, self.embedding, self.norm.weight.dtype, batch.lora)
 
     def end(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the last layer gave, x and residual [T, C], to logits as those of `forward`. Changes neither."""
         logits, hidden = self._base_logits(x, residual, batch)
-        return adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
-
-    def _adapted_embeddings(self, batch: Batch) -> Embedded | None:
-        return None if batch.lora is None else embed(batch.token_ids, self.embedding, batch.lora)
+        if batch.lora is None or not len(batch.sample_rows):
+            return logits
+        return self.operations.adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
 
     def _base_logits(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The base's logits and what they are computed of, in which norms are the adapters' already."""
@@ -75,14 +75,9 @@ class Decoder:
         if not len(rows):
             return torch.empty(0, self.embedding.shape[0], device=x.device), x
         x = self.norm.apply_to_sum(x, residual)
-        x = replace_norms(x, residual, rows, batch.lora, 0, "norm", self.norm.eps)
+        if batch.lora is not None and "norm" in batch.lora.changed:
+            x = self.operations.replace_norms(x, residual, rows, batch.lora, 0, "norm", self.norm.eps)
         return self.head.apply(x).float(), x
-
-    def _embed(self, token_ids: torch.Tensor, embedded: Embedded | None) -> torch.Tensor:
-        x = self.operations.gather_rows(token_ids, self.embedding, self.norm.weight.dtype)
-        if embedded is not None:
-            x[embedded.tokens] = embedded.values.to(x.dtype)
-        return x
 
     def weight_bytes(self) -> int:
         linears = [

@@ -13,7 +13,7 @@ import torch
 
 from loraplex.lora.apply import kernel_arrays
 from loraplex.lora.batch import KINDS, NORMS, LoraBatch, PageTable
-from loraplex.lora.vocabulary import Embedded
+from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.coded import CodedLinear
 from loraplex.quant.kernels.any_linear import FORM, Coded
 from loraplex.quant.scaled_input import ScaledInputLinear
@@ -38,6 +38,7 @@ ALIGNMENT: Final = 16
 @dataclass(slots=True)
 class FusedDecoder:
     cache: CpuAttention
+    embedding: torch.Tensor
     model: kernels.Model
     sizes: kernels.Sizes
     linears: list[Linear]
@@ -48,11 +49,15 @@ class FusedDecoder:
     """Hold the weights that the model's addresses point to."""
     rooms: kernels.Rooms | None = None
 
-    def forward(
-        self, batch: Batch, embedded: Embedded | None, cache: AttentionBackend
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
+        """As Decoder.forward."""
+        logits, hidden = self._base_logits(batch, cache)
+        return adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
+
+    def _base_logits(self, batch: Batch, cache: AttentionBackend) -> tuple[torch.Tensor, torch.Tensor]:
         """The base's logits [R, V] and what they are computed of [R, C], good until the next step."""
         assert cache is self.cache
+        embedded = None if batch.lora is None else embed(batch.token_ids, self.embedding, batch.lora)
         logits = torch.empty(len(batch.sample_rows), len(self.model.embedding))
         rooms = self._rooms(len(batch.token_ids), len(logits))
         token_ids, own = batch.token_ids, self.no_embeddings
@@ -94,6 +99,7 @@ def fuse(
     norm_size = 0 if rotary.query_norm is None else cache.head_dim
     return FusedDecoder(
         cache=cache,
+        embedding=embedding,
         model=kernels.Model(
             table=np.array([_addresses(layer) for layer in layers]),
             embedding=table,

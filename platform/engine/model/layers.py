@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from loraplex.lora.batch import LoraBatch
-from loraplex.lora.norms import norm_weight, replace_norms
+from loraplex.lora.norms import norm_weight
 
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
@@ -86,4 +86,4 @@ class DecoderLayer:
         x = norm.apply_to_sum(x, residual)
         if batch.lora is None or kind not in batch.lora.changed:
             return x
-        return replace_norms(x, residual, torch.arange(len(x)), batch.lora, self.attention.layer, kind, norm.eps)
+        return norm.operations.replace_norms(x, residual, None, batch.lora, self.attention.layer, kind, norm.eps)

@@ -11,17 +11,39 @@ from loraplex.lora.batch import LoraBatch
 
 
 class Operations(Protocol):
-    def gather_rows(self, token_ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """token_ids [T] int64, table [V, C] -> [T, C] in `dtype`; whatever for ids outside of the table."""
+    def embed(
+        self, token_ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype, lora: LoraBatch | None
+    ) -> torch.Tensor:
+        """token_ids [T] int64, table [V, C] -> [T, C] in `dtype`, as the tokens' adapters have them; whatever for ids
+        that neither the table nor the adapter has."""
 
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """residual += x, in place; then the RMS norm of the residual times weight [C], [T, C] in x's dtype."""
+
+    def replace_norms(
+        self,
+        normed: torch.Tensor,
+        residual: torch.Tensor,
+        tokens: torch.Tensor | None,
+        lora: LoraBatch,
+        layer: int,
+        kind: str,
+        eps: float,
+    ) -> torch.Tensor:
+        """The norm `kind` of residual [N, C], rows of the tokens `tokens` [N] (None: of all), with the weight that each
+        one's adapter brings, if any; else as in normed [N, C], which may be changed."""
 
     def multiply_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         """gate_up [T, 2 I], gate first -> silu(gate) * up [T, I]."""
 
     def add_lora(self, y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
         """Add the adapters' part to y [T, sum of the kinds' out_features], of x [T, in], in place."""
+
+    def adapt_logits(
+        self, logits: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor, lora: LoraBatch
+    ) -> torch.Tensor:
+        """logits [R, V] float32 of the base for hidden [R, C], the tokens `rows` [R] -> as their adapters have them, as
+        wide as the largest vocabulary; -inf where a row's model has no such token. May work in place."""
 
 
 def cpu_operations() -> Operations:

@@ -125,6 +125,6 @@ def test_neither_tokens_nor_contexts_compile_anew(
 ) -> None:
     compile_for(80, monkeypatch)
     for tokens, blocks in ((1, 1000), (2, 1024), (16, 8192), (17, 600)):
-        attend(BF16, 64, tokens, tokens, blocks)
+        attend(BF16, 128, tokens, tokens, blocks)
     assert len(kernels["attend"].compiled) == len(kernels["merge"].compiled) == 4
     assert len({id(kernel) for kernel in kernels["attend"].compiled}) == 1

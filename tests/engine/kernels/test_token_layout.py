@@ -1,13 +1,16 @@
 import random
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from loraplex.engine.kernels.token_layout import lay_out
+from loraplex.engine import token_layout
+from loraplex.engine.kernels import token_layout as compiled
 
 
+@pytest.mark.parametrize("module", [compiled, token_layout])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_token_stands_where_its_sequence_says(seed: int) -> None:
+def test_every_token_stands_where_its_sequence_says(seed: int, module: ModuleType) -> None:
     source, block_size = random.Random(seed), 16
     counts = [source.choice([1, 1, 1, 5, 40]) for _ in range(source.randint(1, 9))]
     starts = [source.randrange(100) for _ in counts]
@@ -17,7 +20,7 @@ def test_every_token_stands_where_its_sequence_says(seed: int) -> None:
         for sequence, (count, start) in enumerate(zip(counts, starts, strict=True))
         for position in range(start, start + count)
     ]
-    *tokens, query_starts, context_lengths = lay_out(
+    *tokens, query_starts, context_lengths = module.lay_out(
         np.array(counts), np.array(starts), np.array(tables, np.int32), block_size
     )
     assert list(zip(*(each.tolist() for each in tokens), strict=True)) == expected

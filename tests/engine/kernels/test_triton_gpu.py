@@ -55,6 +55,16 @@ def test_embedding(dtype: torch.dtype) -> None:
     assert torch.equal(gather_rows(ids, table, dtype), expected)
 
 
+def test_placeholders() -> None:
+    from loraplex.engine.kernels.cuda.placeholders import resolve, resolve_reference
+
+    drawn, sources = torch.randint(-1, 1 << 20, (64,)).int().to(CUDA), torch.randint(-1, 64, (3000,)).int().to(CUDA)
+    one, other = torch.arange(3000, device=CUDA), torch.arange(3000, device=CUDA)
+    resolve(one, sources, drawn)
+    resolve_reference(other, sources, drawn)
+    assert torch.equal(one, other)
+
+
 def make_sampler(rows: int, vocabulary: int) -> Any:
     from loraplex.engine.cuda_sampler import CudaSampler
     from loraplex.engine.cuda_stream import open_queues

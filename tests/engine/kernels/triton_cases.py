@@ -10,6 +10,7 @@ from loraplex.engine.kernels.cuda import gate
 from loraplex.engine.kernels.cuda.embedding import gather_rows
 from loraplex.engine.kernels.cuda.gate import Activation, multiply_gate, multiply_gate_cast
 from loraplex.engine.kernels.cuda.norm import add_rms_norm, add_rms_norm_cast
+from loraplex.engine.kernels.cuda.placeholders import resolve, resolve_reference
 from loraplex.engine.kernels.norm import rms_norm_reference
 from loraplex.engine.kernels.silu import silu_multiply_reference
 from loraplex.quant.kernels.cuda.cast import cast_rows
@@ -93,6 +94,16 @@ def test_gather_rows(size: int, dtype: torch.dtype) -> None:
         expected = F.embedding(ids.clamp(0, 10).long(), table).to(dtype) * known[:, None]
         assert torch.equal(gather_rows(ids, table, dtype), expected)
     assert gather_rows(torch.empty(0, dtype=torch.int64), table, dtype).shape == (0, size)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_placeholders_become_what_was_drawn(dtype: torch.dtype) -> None:
+    drawn, sources = torch.tensor([7, -1, 2**20], dtype=dtype), torch.tensor([2, -1, 1, 0, 2], dtype=torch.int32)
+    one, other = torch.arange(100, 105), torch.arange(100, 105)
+    resolve(one, sources, drawn)
+    resolve_reference(other, sources, drawn)
+    assert one.tolist() == other.tolist() == [2**20, 101, 0, 7, 2**20]
+    resolve(one[:0], sources[:0], drawn)
 
 
 @every_dtype

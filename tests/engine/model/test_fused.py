@@ -14,7 +14,7 @@ from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.lora.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.quant.choose import Choice
-from loraplex.quant.coded import CodedLinear
+from loraplex.quant.coded import CodedLinear, coded_form
 from loraplex.quant.online import OnlineQuantization
 from loraplex.quant.scaled_input import ScaledInputLinear
 from loraplex.quant.scheme import LinearMethod
@@ -45,7 +45,7 @@ def load(
         made: LinearMethod = scheme(inputs, outputs, stored)
         return made
 
-    choice = Choice(create, torch.float32, "for a test", create_coded=CodedLinear)
+    choice = Choice(create, torch.float32, "for a test", create_coded=CodedLinear, form=coded_form)
     decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(128)
     shape = CacheShape(
         num_layers=config.num_layers,

@@ -1,0 +1,67 @@
+"""Rows of the engine on CUDA's path with the least sizes, in triton's interpreter, in a process without numba, msgspec
+and all else that a machine with torch, triton, transformers, peft and safetensors need not have: test_gpu_engine.py
+starts it."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from .engine_cases import REFUSED
+from .without_packages import forget_installation
+
+
+def main() -> None:
+    forget_installation()
+    sys.modules |= dict.fromkeys(("numba", "llvmlite", *REFUSED))
+    from benchmarks.gpu import serving
+    from benchmarks.gpu.stand_ins import provide_msgspec
+
+    provide_msgspec()
+    import pytest
+
+    from tests.engine.cuda_double import pretend_cuda
+    from tests.triton_interpreter import patch_modules_once
+
+    with pytest.MonkeyPatch.context() as patch:
+        pretend_cuda(patch)
+        patch_modules_once(patch)
+        patch.setattr(serving, "_import_engine", lambda: in_place_of_cuda)
+        patch.setattr(serving, "WARM_STEPS", 1)
+        measure_rows()
+    assert not hasattr(sys.modules["msgspec"], "__file__"), "a stand-in"
+
+
+def in_place_of_cuda(config: Any) -> Any:
+    """The engine on CUDA's path, in float32: transformers computes in it on a CPU."""
+    from msgspec.structs import replace
+
+    from loraplex.engine.build import build_engine
+
+    return build_engine(replace(config, device="cuda", dtype="float32"))
+
+
+def measure_rows() -> None:
+    """Greedy tokens that transformers would say, captured steps beside the same launches one by one, a step's time;
+    with an adapter too, which is loaded from its files."""
+    from benchmarks.gpu import engine_rows, together
+    from tests.engine.recorded_graph import RecordedGraph
+
+    from .tiny import TINY, tiny_stage
+
+    small: dict[str, Any] = {"layers": 1, "hidden": 32, "intermediate": 48, "heads": 2, "kv_heads": 1}
+    size = replace(
+        TINY, little=replace(TINY.little, **small), large=replace(TINY.large, **small), judged=6, said=1, crowd=2,
+        context=8, steps=4, adapters=(1,), rank=8,
+    )  # fmt: skip
+    stage = tiny_stage(size)
+    little = engine_rows.little_rows(stage)
+    assert little["agreeing"] == 1.0 and set(little) == {"agreeing", "captured", "roof"}
+    assert RecordedGraph.captured > 0 and RecordedGraph.replayed > 0
+    together._KEPT[engine_rows.large_rows, stage] = {"crowd seconds": 1.0}
+    adapted = engine_rows.adapted_rows(stage)
+    assert set(adapted) == {"1", "unused"}
+    assert all(type(value) is float and value > 0 for value in (little | adapted).values())
+
+
+if __name__ == "__main__":
+    main()
