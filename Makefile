@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
+.PHONY: help serve test fuzz check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -16,6 +16,9 @@ serve: .venv/.runtime $(VENDOR) ## install what is missing and serve the demo mo
 
 test: .venv/.test $(VENDOR) ## install what tests need and run the whole suite
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 15 $(ARGS)
+
+fuzz: .venv/.test $(VENDOR) ## 10,000 random requests by both OpenAPI documents; another FUZZ_SEED is another 10,000
+	@FUZZ_CASES=$${FUZZ_CASES:-10000} $(BIN)/python -m pytest -q tests/web/test_schemas.py $(ARGS)
 
 check: .venv/.test ## ruff, mypy strict, import rules, migrations in step with the tables
 	$(BIN)/ruff check .
@@ -48,7 +51,7 @@ secrets: ## make the secrets of docker-compose.yml that are missing, below deplo
 image-check: .venv/.test ## run the Dockerfile's steps in a clean folder and serve from it (minutes, no container engine)
 	$(BIN)/python -m tests.deployment.image_check $(ARGS)
 
-bench-pages: .venv/.test ## how long the dashboard's pages take with 5,000 adapters
+bench-pages: .venv/.test ## how long the dashboard's pages take with 5,000 adapters and 1,000,000 rows of usage
 	$(BIN)/python -m benchmarks.pages $(ARGS)
 
 screenshots: .venv/.test $(VENDOR) ## docs/images anew: every page in both themes, under load

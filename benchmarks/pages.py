@@ -1,7 +1,9 @@
-"""How long the dashboard's pages take with thousands of adapters: python -m benchmarks.pages [--adapters 5000]
+"""How long the dashboard's pages take with thousands of adapters and a long ledger:
+python -m benchmarks.pages [--adapters 5000] [--usage 1000000]
 
 The whole app with a real database, in this process and without a network; the engine is a stand-in that says what a
-real one would of so many adapters. Prints the median and the slowest of some requests for each page, in milliseconds.
+real one would of so many adapters. Prints the median and the slowest of some requests for each page, in milliseconds,
+and which pages were not asked for.
 """
 
 import argparse
@@ -11,11 +13,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
 import httpx
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from sqlalchemy import insert
+from starlette.routing import compile_path
 
 from loraplex.engine.protocol import AdapterStatus, EngineStatus
 from loraplex.engine.tokenizer import Tokenizer
@@ -24,6 +30,7 @@ from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.tenants import tenant_id
 from loraplex.web.app import create_app
 from loraplex.web.metrics import RECENT, FinishedRequest
+from loraplex.web.permissions import PUBLIC, access_of
 from loraplex.web.sessions import COOKIE
 from loraplex.web.settings import DEMO_MODEL, Settings
 from loraplex.web.state import State, open_state
@@ -47,7 +54,13 @@ PAGES: Final = (
     "/requests?search=req-99",
     "/system",
     "/dashboard/state",
+    "/login",
+    "/adapters/adapter-00042/diff?before=1&after=1",
 )
+NOT_MEASURED: Final = frozenset({"/dashboard/live", "/adapters/{name}/tensors"})
+"""Endless; of one file, however many adapters there are."""
+ACTORS, LAST_DAY = 40, date(2026, 10, 31)
+ROWS_AT_ONCE: Final = 50_000
 
 
 class ManyAdapters(FakeEngine):
@@ -91,6 +104,51 @@ def fill(state: State, count: int) -> list[str]:
             session.add(adapter)
     state.registry.snapshots._current = state.registry.snapshots._load()
     return digests
+
+
+def book(state: State, count: int, digests: list[str]) -> None:
+    """A ledger of so many rows: keys that use adapters hour after hour, the last one on LAST_DAY."""
+    counts = {"requests": 3, "errors": 0, "unknown": 0, "prompt_tokens": 900, "cached_tokens": 100}
+    counts |= {"completion_tokens": 200, "unknown_tokens": 0}
+    with state.registry.database.read() as session:
+        tenant = tenant_id(session, DEFAULT_TENANT)
+    with state.registry.database.write() as session:
+        for start in range(0, count, ROWS_AT_ONCE):
+            rows = [
+                usage_row(tenant, number, digests) | counts for number in range(start, min(count, start + ROWS_AT_ONCE))
+            ]
+            session.execute(insert(tables.UsageRow), rows)
+
+
+def usage_row(tenant: int, number: int, digests: list[str]) -> dict[str, object]:
+    """No two are of the same hour, key and adapter."""
+    place, hours = number * 7919 % len(digests), number // (ACTORS * 20)
+    return {
+        "tenant_id": tenant,
+        "day": (LAST_DAY - timedelta(days=hours // 24)).isoformat(),
+        "hour": hours % 24,
+        "actor": f"key:{number % ACTORS:012x}",
+        "adapter_digest": digests[place],
+        "adapter_name": f"adapter-{place:05}",
+    }
+
+
+def unmeasured(app: FastAPI) -> set[str]:
+    """Pages that no path of PAGES leads to."""
+    pages = {
+        context.path: compile_path(context.path)[0]
+        for context in iter_route_contexts(app.routes)
+        if context.path
+        and "GET" in (getattr(context, "methods", None) or ())
+        and access_of(context.path, True) != PUBLIC
+    }
+    asked = [path.partition("?")[0] for path in PAGES]
+    apis = ("/api/", "/v1/", "/metrics")
+    return {
+        path
+        for path, pattern in pages.items()
+        if not path.startswith(apis) and path not in NOT_MEASURED and not any(pattern.match(one) for one in asked)
+    }
 
 
 def statuses(digests: list[str]) -> list[AdapterStatus]:
@@ -143,13 +201,14 @@ async def measure(client: httpx.AsyncClient, path: str) -> tuple[float, float]:
     return statistics.median(taken[1:]), max(taken[1:])
 
 
-async def run(folder: Path, count: int) -> bool:
+async def run(folder: Path, count: int, usage: int) -> bool:
     """Whether every page is within the limit."""
     settings = Settings(data_dir=folder, admin_password=PASSWORD, min_free_bytes=0)
     engine = ManyAdapters(Tokenizer(DEMO_MODEL))
     state = open_state(settings, DEMO_MODEL, engine)
     digests = fill(state, count)
     remember(state, digests)
+    book(state, usage, digests)
     app = create_app(state)
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[object]] = app.router.lifespan_context
     async with lifespan(app):
@@ -162,18 +221,23 @@ async def run(folder: Path, count: int) -> bool:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://pages", headers=headers) as client:
             figures = [(path, *await measure(client, path)) for path in PAGES]
-    print(f"{count:,} adapters, {RECENT:,} requests kept; milliseconds, {REPEATS} times each\n")
+    print(
+        f"{count:,} adapters, {usage:,} rows of usage, {RECENT:,} requests kept; milliseconds, {REPEATS} times each\n"
+    )
     print(f"{'page':40}{'median':>10}{'slowest':>10}")
     for path, median, slowest in figures:
         print(f"{path:40}{median:10.1f}{slowest:10.1f}{'' if median < LIMIT_MS else '   over the limit'}")
+    print("".join(f"not measured: {path}\n" for path in sorted(unmeasured(app))), end="")
     return all(median < LIMIT_MS for _, median, _ in figures)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--adapters", type=int, default=5000)
+    parser.add_argument("--usage", type=int, default=1_000_000)
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        fast = asyncio.run(run(Path(folder), parser.parse_args().adapters))
+        fast = asyncio.run(run(Path(folder), arguments.adapters, arguments.usage))
     raise SystemExit(0 if fast else f"a page takes longer than {LIMIT_MS:.0f} ms")
 
 

@@ -1,6 +1,6 @@
 """Quota: how much a key, or a whole tenant, may use."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -8,15 +8,17 @@ from . import tables
 from .errors import RegistryError
 
 LARGEST: Final = 2**62
+Limit = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": LARGEST})]
+"""Described, but checked in words of our own."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: no limit. Tokens are those of prompts and of output."""
 
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    max_concurrent: int | None = None
-    tokens_per_day: int | None = None
+    requests_per_minute: Limit | None = None
+    tokens_per_minute: Limit | None = None
+    max_concurrent: Limit | None = None
+    tokens_per_day: Limit | None = None
 
     @property
     def is_open(self) -> bool:

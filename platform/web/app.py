@@ -25,7 +25,7 @@ from .errors import HANDLERS
 from .limits import BodyLimit
 from .middleware import RequestContext, TurnAway
 from .openai.routes import routers as openai_routers
-from .openapi import openapi_document
+from .openapi.documents import admin_document, public_document
 from .state import State
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -56,11 +56,15 @@ def create_app(state: State) -> FastAPI:
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     for router in (*openai_routers, *api_routers, *_dashboard()):
         app.include_router(router)
-    document = openapi_document(openai_routers, state.settings.root_path)
-    app.add_api_route("/openapi.json", lambda: JSONResponse(document), include_in_schema=False)
+    _add_documents(app, state.settings.root_path)
     app.state.access = access_table(app)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+def _add_documents(app: FastAPI, root_path: str) -> None:
+    app.add_api_route("/openapi.json", lambda: JSONResponse(public_document(root_path)), include_in_schema=False)
+    app.add_api_route("/api/v1/openapi.json", lambda: JSONResponse(admin_document(root_path)), include_in_schema=False)
 
 
 def _dashboard() -> Sequence[APIRouter]:

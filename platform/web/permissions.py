@@ -55,6 +55,7 @@ READ_ROUTES: Final = frozenset(
     {
         *("/", "/logout", "/dashboard/live", "/dashboard/state", "/requests"),
         *("/api/v1/me", "/api/v1/me/password", "/api/v1/engine/certificate", "/api/v1/usage"),
+        "/api/v1/openapi.json",
     }
 )
 ADAPTER_ROUTES: Final = ("/api/v1/adapters", "/adapters", "/cache")

@@ -7,6 +7,8 @@ import pytest
 
 from loraplex.web.openai.schemas import ChatRequest, CompletionRequest
 
+from .test_access import API
+
 PATHS = {
     "/v1/chat/completions": "post",
     "/v1/completions": "post",
@@ -21,8 +23,8 @@ PATHS = {
 }
 
 
-async def read(client: httpx.AsyncClient) -> dict[str, Any]:
-    response = await client.get("/openapi.json", headers={"authorization": ""})
+async def read(client: httpx.AsyncClient, path: str = "/openapi.json", key: str = "") -> dict[str, Any]:
+    response = await client.get(path, headers={"authorization": key})
     assert response.status_code == 200
     document: dict[str, Any] = response.json()
     return document
@@ -46,6 +48,15 @@ async def test_the_public_api_is_described_and_nothing_else(client: httpx.AsyncC
         assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"], reference
 
 
+async def test_the_management_api_has_a_document_of_its_own(client: httpx.AsyncClient, admin: dict[str, str]) -> None:
+    document = await read(client, "/api/v1/openapi.json", admin["authorization"])
+    described = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+    routes = {route for route in API if "/api/v1/" in route or "lora_adapter" in route}
+    assert described == routes - {"GET /api/v1/openapi.json"}
+    for reference in references(document):
+        assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"], reference
+
+
 @pytest.mark.parametrize(
     ("path", "struct"), [("/v1/chat/completions", ChatRequest), ("/v1/completions", CompletionRequest)]
 )
@@ -60,7 +71,7 @@ async def test_bodies_are_those_that_are_checked(
     assert "model" in schema["required"]
     assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
     assert "422" not in operation["responses"]
-    assert operation["security"] == [{"key": []}]
+    assert operation["security"] == [{"key": []}, {"session": [], "csrf": []}]
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])

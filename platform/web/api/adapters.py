@@ -15,6 +15,7 @@ from loraplex.registry.views import Adapter
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
+from ..openapi.fields import Sha256
 from ..registration import FIELDS, register_version, uploaded_file
 from ..state import State
 from .refusals import in_words
@@ -24,11 +25,11 @@ router = APIRouter(tags=["Adapters"])
 
 
 class NewVersion(msgspec.Struct, forbid_unknown_fields=True):
-    config_sha256: str
-    weights_sha256: str
-    tokenizer_sha256: str | None = None
-    tokenizer_config_sha256: str | None = None
-    chat_template_sha256: str | None = None
+    config_sha256: Sha256
+    weights_sha256: Sha256
+    tokenizer_sha256: Sha256 | None = None
+    tokenizer_config_sha256: Sha256 | None = None
+    chat_template_sha256: Sha256 | None = None
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ from loraplex.registry.quotas import OPEN, Quota
 
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..json_body import convert, read_json
+from ..openapi.fields import Label, Scope
 from .refusals import in_words
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -23,8 +24,8 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     """`adapters`: the models it is for, by name, the base's included; absent: all of the tenant. `expires_at` in ISO
     8601 with a zone. `limits`: those that are absent are none."""
 
-    name: str
-    scopes: tuple[str, ...] = (INFERENCE,)
+    name: Label
+    scopes: tuple[Scope, ...] = (INFERENCE,)
     adapters: tuple[str, ...] | None = None
     expires_at: Moment | None = None
     limits: Quota = OPEN

@@ -12,13 +12,14 @@ from loraplex.registry.tenants import Tenant
 
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
+from ..openapi.fields import TenantName
 from .refusals import in_words
 
 router = APIRouter(tags=["Tenants"])
 
 
 class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
+    name: TenantName
     limits: Quota = OPEN
 
 

@@ -94,15 +94,34 @@ async def _receive(incoming: IncomingFile, start: int, request: Request, timeout
 
 async def _copy(request: Request, incoming: IncomingFile) -> None:
     """What has come is written also when the connection breaks: a PUT may go on from there."""
-    gathered = bytearray()
+    writing, gathered = Writing(incoming), bytearray()
     try:
         async for chunk in request.stream():
             gathered += chunk
             if len(gathered) >= WRITE_BYTES:
-                await asyncio.to_thread(incoming.write, bytes(gathered))
-                gathered.clear()
+                full, gathered = gathered, bytearray()
+                await writing.begin(full)
     finally:
-        await asyncio.to_thread(incoming.write, bytes(gathered))
+        await writing.begin(gathered)
+        await writing.end()
+
+
+class Writing:
+    """One write at a time in a thread, while the next bytes come; one that has begun is always waited for."""
+
+    def __init__(self, incoming: IncomingFile) -> None:
+        self._incoming = incoming
+        self._last: asyncio.Future[None] | None = None
+
+    async def begin(self, data: bytearray) -> None:
+        """Once the last one has ended. Raises what that has raised."""
+        await self.end()
+        self._last = asyncio.ensure_future(asyncio.to_thread(self._incoming.write, data))
+
+    async def end(self) -> None:
+        if self._last is not None:
+            await asyncio.shield(self._last)
+            self._last = None
 
 
 def _limit(filename: str, state: State) -> int:

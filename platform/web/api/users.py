@@ -12,27 +12,28 @@ from loraplex.registry.users import User
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError, forbidden
 from ..json_body import convert, read_json
+from ..openapi.fields import Password, Role, UserName
 from .refusals import in_words
 
 router = APIRouter(tags=["Users"])
 
 
 class NewUser(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    password: str
-    role: str
+    name: UserName
+    password: Password
+    role: Role
 
 
 class UserChange(msgspec.Struct, forbid_unknown_fields=True):
     """A new password ends all sessions of the user."""
 
-    role: str | None = None
-    password: str | None = None
+    role: Role | None = None
+    password: Password | None = None
 
 
 class PasswordChange(msgspec.Struct, forbid_unknown_fields=True):
     current: str
-    new: str
+    new: Password
 
 
 @router.get("/api/v1/me")

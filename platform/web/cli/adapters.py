@@ -45,7 +45,7 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
         version = {"name": name, "version": added.version.number, "digest": added.version.digest}
         _print_json({**version, "created": added.created, **_findings_json(report)})
         return
-    _print_findings(report.findings)
+    print_findings(report.findings)
     word = "registered as" if added.created else "already is"
     console.print(f"[green]✓[/] {name} {word} version {added.version.number}, digest {added.version.digest[:12]}")
 
@@ -89,7 +89,7 @@ def show(reference: Reference, as_json: Json = False) -> None:
     console.print(f"digest   {version.digest}")
     console.print(f"rank     {version.rank}, alpha {version.alpha:g}, {version.parameters:,} parameters")
     console.print(f"targets  {', '.join(version.target_modules)}")
-    _print_findings(report.findings)
+    print_findings(report.findings)
 
 
 @app.command()
@@ -124,7 +124,7 @@ def _tell_refusal(name: str, report: Report, as_json: bool) -> None:
     if as_json:
         _print_json({"name": name, "created": False, **_findings_json(report)})
         return
-    _print_findings(report.findings)
+    print_findings(report.findings)
     console.print(f"[red]{name} was not registered.[/]")
 
 
@@ -136,7 +136,7 @@ def _findings_json(report: Report) -> dict[str, Any]:
     return {"findings": msgspec.to_builtins(report.findings)}
 
 
-def _print_findings(findings: list[Finding]) -> None:
+def print_findings(findings: list[Finding]) -> None:
     for finding in findings:
         console.print(f"  {MARKS[finding.level]}  {finding.message}", soft_wrap=True)
         if finding.remedy:

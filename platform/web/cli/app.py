@@ -21,6 +21,7 @@ from . import (
     database,
     doctor,
     keys,
+    push,
     quantize,
     serve,
     tenants,
@@ -34,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(epilog="Example: loraplex serve --model ./my-model --port 9000")(serve.serve)
+adapters.app.command(epilog="Example: loraplex adapters push ./runs/support --name support --progress")(push.push)
 app.add_typer(adapters.app, name="adapters")
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.users, name="users")

@@ -1,0 +1,53 @@
+"""The management API for words that talk to a server, wherever it runs: its address, a key, its refusals in words."""
+
+from typing import Annotated, Any, Final
+
+import httpx
+import typer
+
+Server = Annotated[str, typer.Option(envvar="LORAPLEX_SERVER", metavar="URL", help="The server's address.")]
+Key = Annotated[
+    str, typer.Option(envvar="LORAPLEX_KEY", help="An API key; LORAPLEX_KEY keeps it off the list of processes.")
+]
+LOCAL: Final = "http://127.0.0.1:8000"
+TIMEOUT: Final = httpx.Timeout(60, read=600)
+"""A large adapter is checked before the answer comes."""
+
+
+class Refused(ValueError):
+    """What the server answered instead, with its own words."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.status = response.status_code
+        self.body = _object(response)
+        error = self.body.get("error", {})
+        self.code = error.get("code")
+        super().__init__(error.get("message") or f"the server answered {response.status_code}: {response.text[:200]}")
+
+
+class ApiClient:
+    """Raises Refused for whatever is no success, and lets httpx.TransportError through."""
+
+    def __init__(self, server: str, key: str) -> None:
+        if not key:
+            raise ValueError("A key with the scope adapters is needed: --key, or LORAPLEX_KEY in the environment.")
+        headers = {"authorization": f"Bearer {key}"}
+        self._http = httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT)
+
+    def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        response = self._http.request(method, path, **request)
+        if not response.is_success:
+            raise Refused(response)
+        return _object(response)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    """Empty where something answers that is no loraplex."""
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}

@@ -1,0 +1,107 @@
+"""Sending an adapter's files to a server: each at most once, and on from where a connection broke."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+
+from ..adapter_tokenizers.files import TOKENIZER_LIMITS
+from ..registration import FIELDS
+from .api_client import ApiClient, Refused
+
+CHUNK: Final = 1 << 20
+ATTEMPTS: Final = 6
+PAUSE_SECONDS: Final = 0.5
+"""Before the second attempt; twice as long before each further one."""
+OnBytes = Callable[[int], None]
+"""Told how much of the file is at the server now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    path: Path
+    size: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """`begun_at`: the first byte that the last connection had to bring; the size where all were there."""
+
+    file: LocalFile
+    begun_at: int
+    already_here: bool
+
+
+def local_files(folder: Path) -> list[LocalFile]:
+    """The files of the adapter in this folder. Raises ValueError where one that is needed is missing."""
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name} is missing. An adapter's folder has {CONFIG_FILE} and {WEIGHTS_FILE}.")
+    beside = [name for name in TOKENIZER_LIMITS if (folder / name).is_file()]
+    return [_local_file(folder / name) for name in (CONFIG_FILE, WEIGHTS_FILE, *beside)]
+
+
+def send(client: ApiClient, adapter: str, file: LocalFile, on_bytes: OnBytes) -> Sent:
+    """Bring it to the server. A connection that breaks is taken up again some times; then httpx.TransportError."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return _send(client, adapter, file, on_bytes)
+        except (httpx.TransportError, Refused) as error:
+            if attempt == ATTEMPTS - 1 or not _may_go_on(error):
+                raise
+        time.sleep(PAUSE_SECONDS * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def fields_of(files: list[LocalFile]) -> dict[str, str]:
+    """The body that makes a version of them."""
+    return {FIELDS[file.name]: file.sha256 for file in files}
+
+
+def _send(client: ApiClient, adapter: str, file: LocalFile, on_bytes: OnBytes) -> Sent:
+    path, headers = f"/api/v1/adapters/{adapter}/files/{file.name}", {"x-content-sha256": file.sha256}
+    there = client.ask("GET", path, params={"size": file.size}, headers=headers)
+    start = int(there["received"])
+    on_bytes(start)
+    if there["already_here"]:
+        return Sent(file, start, already_here=True)
+    if start >= file.size:
+        start = 0
+    headers["content-length"] = str(file.size - start)
+    if start:
+        headers["content-range"] = f"bytes {start}-{file.size - 1}/{file.size}"
+    client.ask("PUT", path, content=_chunks(file.path, start, on_bytes), headers=headers)
+    return Sent(file, start, already_here=False)
+
+
+def _chunks(path: Path, start: int, on_bytes: OnBytes) -> Iterator[bytes]:
+    with path.open("rb") as opened:
+        opened.seek(start)
+        while chunk := opened.read(CHUNK):
+            yield chunk
+            on_bytes(opened.tell())
+
+
+def _may_go_on(error: Exception) -> bool:
+    """A server that nobody reaches at all is no broken connection; one that is busy, or has not yet noticed that the
+    last connection is gone, is worth another try."""
+    if isinstance(error, Refused):
+        return error.status == 503 or error.code in ("upload_busy", "wrong_offset")
+    return not isinstance(error, httpx.UnsupportedProtocol)
+
+
+def _local_file(path: Path) -> LocalFile:
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    return LocalFile(path, path.stat().st_size, digest)

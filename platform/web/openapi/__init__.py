@@ -1,0 +1,1 @@
+"""The two OpenAPI documents: /openapi.json of the OpenAI API, /api/v1/openapi.json of the management API."""

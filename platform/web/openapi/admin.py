@@ -1,0 +1,100 @@
+"""The management API's operations, one row for each route."""
+
+from typing import Final
+
+from loraplex.registry.report import Report
+
+from ..api.adapters import Change, NewAlias, NewVersion
+from ..api.certificates import Prompts
+from ..api.keys import KeyChange, NewKey
+from ..api.runtime_lora import LoadOrder, UnloadOrder
+from ..api.tenants import NewTenant, TenantChange
+from ..api.users import NewUser, PasswordChange, UserChange
+from .admin_answers import (
+    Adapter,
+    AdapterList,
+    AddedVersion,
+    AuditLog,
+    CertificateStanding,
+    CreatedKey,
+    Digest,
+    Engine,
+    GoldenPrompts,
+    Key,
+    KeyList,
+    Me,
+    Receipt,
+    Received,
+    RuntimeLora,
+    Tenant,
+    TenantList,
+    UsageSums,
+    User,
+    UserList,
+)
+from .fields import SHA256
+from .operation import JSON, NOTHING, Answer, Header, Operation, answers
+
+DIGEST: Final = Header("x-content-sha256", "SHA-256 of the whole file", SHA256, required=True)
+RANGE: Final = Header(
+    "content-range",
+    "The rest of a file of which some bytes are here: from the first that is missing to the end",
+    {"type": "string", "pattern": "^bytes [0-9]{1,15}-[0-9]{1,15}/[0-9]{1,15}$"},
+)
+ADDED: Final = {
+    200: Answer({JSON: AddedVersion}, "The name means these bytes already"),
+    201: Answer({JSON: AddedVersion}, "A new version"),
+}
+ASKED: Final = {
+    200: Answer({JSON: CertificateStanding}, "Nothing had to be measured"),
+    202: Answer({JSON: CertificateStanding}, "It is measured in the background"),
+}
+TEXT: Final = {200: Answer({"text/plain": str})}
+LOADED: Final = {200: Answer({JSON: RuntimeLora}), 400: Answer({JSON: RuntimeLora}, "What is wrong, in words")}
+USAGE: Final = {200: Answer({JSON: UsageSums, "text/csv": str})}
+
+OPERATIONS: Final = {
+    "GET /api/v1/adapters": Operation(answers(AdapterList)),
+    "GET /api/v1/adapters/{name}": Operation(answers(Adapter)),
+    "GET /api/v1/adapters/{reference}/report": Operation(answers(Report)),
+    "POST /api/v1/adapters/{name}/versions": Operation(ADDED, (NewVersion,), refusals=(507,)),
+    "PATCH /api/v1/adapters/{reference}": Operation(answers(Adapter), (Change,)),
+    "DELETE /api/v1/adapters/{reference}": Operation(NOTHING),
+    "PUT /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(Adapter), (NewAlias,), refusals=(409,)),
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(Adapter)),
+    "POST /api/v1/adapters/{reference}/load": Operation(answers(Digest)),
+    "POST /api/v1/adapters/{reference}/evict": Operation(answers(Digest)),
+    "PUT /api/v1/adapters/{name}/files/{filename}": Operation(
+        answers(Receipt, 201), raw=True, refusals=(408, 409, 411, 507), headers=(DIGEST, RANGE)
+    ),
+    "GET /api/v1/adapters/{name}/files/{filename}": Operation(answers(Received), headers=(DIGEST,)),
+    "GET /api/v1/adapters/{reference}/certificate": Operation(answers(CertificateStanding)),
+    "POST /api/v1/adapters/{reference}/certify": Operation(ASKED, refusals=(409, 429)),
+    "GET /api/v1/adapters/{name}/prompts": Operation(answers(GoldenPrompts)),
+    "PUT /api/v1/adapters/{name}/prompts": Operation(answers(GoldenPrompts), (Prompts,)),
+    "DELETE /api/v1/adapters/{name}/prompts": Operation(NOTHING),
+    "GET /api/v1/engine": Operation(answers(Engine)),
+    "GET /api/v1/engine/certificate": Operation(answers(CertificateStanding)),
+    "POST /api/v1/engine/certify": Operation(ASKED, refusals=(409, 429)),
+    "GET /api/v1/keys": Operation(answers(KeyList)),
+    "POST /api/v1/keys": Operation(answers(CreatedKey, 201), (NewKey,)),
+    "GET /api/v1/keys/{prefix}": Operation(answers(Key)),
+    "PATCH /api/v1/keys/{prefix}": Operation(answers(Key), (KeyChange,)),
+    "DELETE /api/v1/keys/{prefix}": Operation(NOTHING),
+    "GET /api/v1/me": Operation(answers(Me)),
+    "PUT /api/v1/me/password": Operation(NOTHING, (PasswordChange,), refusals=(429,)),
+    "GET /api/v1/users": Operation(answers(UserList)),
+    "POST /api/v1/users": Operation(answers(User, 201), (NewUser,), refusals=(409,)),
+    "PATCH /api/v1/users/{user}": Operation(answers(User), (UserChange,), refusals=(409,)),
+    "DELETE /api/v1/users/{user}": Operation(NOTHING, refusals=(409,)),
+    "GET /api/v1/tenants": Operation(answers(TenantList)),
+    "POST /api/v1/tenants": Operation(answers(Tenant, 201), (NewTenant,), refusals=(409,)),
+    "GET /api/v1/tenants/{tenant}": Operation(answers(Tenant)),
+    "PATCH /api/v1/tenants/{tenant}": Operation(answers(Tenant), (TenantChange,)),
+    "GET /api/v1/usage": Operation(USAGE),
+    "GET /api/v1/audit": Operation(answers(AuditLog)),
+    "POST /v1/load_lora_adapter": Operation(TEXT, (LoadOrder,), refusals=(404,)),
+    "POST /v1/unload_lora_adapter": Operation(TEXT, (UnloadOrder,), refusals=(404,)),
+    "POST /load_lora_adapter": Operation(LOADED, (LoadOrder,)),
+    "POST /unload_lora_adapter": Operation(LOADED, (UnloadOrder,)),
+}

@@ -1,0 +1,232 @@
+"""What the management API answers, as types that a document can be made of."""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from loraplex.engine.certificate import Certificate
+from loraplex.engine.protocol import EngineInfo, EngineStatus
+from loraplex.registry.quotas import Quota
+from loraplex.registry.report import Report
+
+from .fields import Moment, Role, Scope, Sha256
+
+
+class Version(TypedDict):
+    """One immutable upload, and where the engine has it."""
+
+    number: int
+    digest: Sha256
+    size: int
+    peft_type: str
+    rank: int
+    alpha: float
+    target_modules: list[str]
+    parameters: int
+    base_model: str
+    invocation_tokens: list[int]
+    tokenizer_digest: Sha256 | None
+    uploaded_by: str
+    created_at: Moment
+    enabled: bool
+    pinned: bool
+    state: str
+    tier: str
+    running: int
+    bytes: int
+    host_bytes: int
+    error: str | None
+
+
+class Adapter(TypedDict):
+    """A name with its versions, newest first. `aliases`: name -> version number."""
+
+    name: str
+    enabled: bool
+    pinned: bool
+    created_at: Moment
+    created_by: str
+    latest: int | None
+    aliases: dict[str, int]
+    versions: list[Version]
+
+
+class AdapterList(TypedDict):
+    generation: int
+    data: list[Adapter]
+
+
+class AddedVersion(TypedDict):
+    """`created` is false where the name meant these bytes already."""
+
+    name: str
+    created: bool
+    version: Version
+    report: Report
+
+
+class Digest(TypedDict):
+    digest: Sha256
+
+
+class Receipt(TypedDict):
+    file: str
+    sha256: Sha256
+    size: int
+    already_here: bool
+
+
+class Received(TypedDict):
+    """`received`: bytes that are here."""
+
+    file: str
+    sha256: Sha256
+    received: int
+    already_here: bool
+
+
+class Attempt(TypedDict):
+    state: str
+    progress: float | None
+    problem: str | None
+    requested_by: str | None
+    requested_at: Moment
+    ended_at: Moment | None
+
+
+class CertificateStanding(TypedDict):
+    """`certificate` holds while `valid`; `changes` says what no longer is as it was measured."""
+
+    state: Literal["none", "waiting", "running", "failed", "valid", "outdated"]
+    valid: bool
+    changes: list[str]
+    obstacle: str | None
+    attempt: Attempt | None
+    digest: Sha256 | None
+    certificate: Certificate | None
+
+
+class GoldenPrompts(TypedDict):
+    prompts: list[str] | None
+
+
+class Engine(TypedDict):
+    state: str
+    ready: bool
+    restarts: int
+    start_error: str | None
+    heartbeat_age: float | None
+    generation: int
+    in_step: bool
+    failures: dict[str, str]
+    info: EngineInfo | None
+    status: EngineStatus | None
+    names: dict[str, str]
+
+
+class Key(TypedDict):
+    prefix: str
+    name: str
+    scopes: list[Scope]
+    adapters: list[str] | None
+    limits: Quota
+    created_by: str
+    created_at: Moment
+    last_used_at: Moment | None
+    expires_at: Moment | None
+    revoked_at: Moment | None
+
+
+class CreatedKey(Key):
+    """`token` is told this once."""
+
+    token: str
+
+
+class KeyList(TypedDict):
+    data: list[Key]
+
+
+class Me(TypedDict):
+    tenant: str
+    actor: str
+    permissions: list[str]
+
+
+class User(TypedDict):
+    name: str
+    role: Role
+    created_at: Moment
+    password_changed_at: Moment
+
+
+class UserList(TypedDict):
+    data: list[User]
+
+
+class Tenant(TypedDict):
+    name: str
+    created_at: Moment
+    limits: Quota
+    disabled_at: Moment | None
+
+
+class TenantList(TypedDict):
+    data: list[Tenant]
+
+
+class Counts(TypedDict):
+    requests: int
+    errors: int
+    unknown: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    unknown_tokens: int
+
+
+class UsageRow(Counts):
+    """With the columns that were asked to be told apart."""
+
+    day: NotRequired[str]
+    hour: NotRequired[int]
+    actor: NotRequired[str]
+    adapter_name: NotRequired[str]
+    adapter_digest: NotRequired[str]
+
+
+class UsageSums(TypedDict):
+    data: list[UsageRow]
+    total: Counts
+
+
+class AuditEntry(TypedDict):
+    id: int
+    at: Moment
+    tenant: str | None
+    actor: str
+    action: str
+    subject: str
+    detail: dict[str, Any] | None
+    hash: str | None
+    intact: bool
+
+
+class Chain(TypedDict):
+    """All but `intact` for the operator alone."""
+
+    intact: bool
+    rows: NotRequired[int]
+    head: NotRequired[str | None]
+    problem: NotRequired[str | None]
+
+
+class AuditLog(TypedDict):
+    data: list[AuditEntry]
+    chain: NotRequired[Chain]
+
+
+class RuntimeLora(TypedDict):
+    """As SGLang answers: `loaded_adapters` is name -> digest of all that is served."""
+
+    success: bool
+    error_message: str | None
+    loaded_adapters: dict[str, str]

@@ -1,0 +1,25 @@
+"""Both documents of a server, made when they are first asked for."""
+
+from functools import cache
+from typing import Any
+
+from ..api.routes import routers as admin_routers
+from ..openai.routes import routers as public_routers
+from .admin import OPERATIONS as ADMIN
+from .document import openapi_document
+from .fields import IN_PATH
+from .public import OPERATIONS as PUBLIC
+
+
+@cache
+def public_document(root_path: str) -> dict[str, Any]:
+    """Of the OpenAI API."""
+    words = "The OpenAI API over one base model and its adapters: `model` names an adapter or the base."
+    return openapi_document("loraplex", words, public_routers, PUBLIC, {}, root_path)
+
+
+@cache
+def admin_document(root_path: str) -> dict[str, Any]:
+    """Of the management API."""
+    words = "Adapters, keys, users, tenants, usage and audit log of a loraplex server, within the caller's tenant."
+    return openapi_document("loraplex management", words, admin_routers, ADMIN, IN_PATH, root_path)

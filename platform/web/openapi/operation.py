@@ -1,0 +1,48 @@
+"""Operation: what a route takes and answers, beyond what its signature says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+JSON: Final = "application/json"
+BYTES: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Type of the body by media type; none: no body. Types are those that msgspec describes."""
+
+    content: Mapping[str, Any] = field(default_factory=dict)
+    words: str = "As asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Of the request. `schema`: of its value."""
+
+    name: str
+    words: str
+    schema: Mapping[str, Any]
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`body`: the struct that a JSON body is converted to, or one of several; `raw`: the body is a file's bytes.
+
+    `refusals`: statuses beside those that follow from credentials, parameters and the body.
+    """
+
+    answers: Mapping[int, Answer]
+    body: tuple[type, ...] = ()
+    raw: bool = False
+    refusals: tuple[int, ...] = ()
+    headers: tuple[Header, ...] = ()
+
+
+def answers(content: Any, status: int = 200) -> dict[int, Answer]:
+    """One answer in JSON."""
+    return {status: Answer({JSON: content})}
+
+
+NOTHING: Final = {204: Answer(words="Done")}

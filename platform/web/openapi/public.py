@@ -1,0 +1,37 @@
+"""The OpenAI API's operations, one row for each route."""
+
+from typing import Final
+
+from ..openai.schemas import ChatRequest, CompletionRequest, Detokenize, TokenizeChat, TokenizeText
+from .operation import JSON, Answer, Operation, answers
+from .public_answers import (
+    ChatAnswer,
+    CompletionAnswer,
+    Detokenized,
+    Model,
+    ModelList,
+    Ready,
+    ServerVersion,
+    Tokenized,
+)
+
+EVENTS: Final = "text/event-stream"
+METRICS: Final = {200: Answer({"text/plain": str})}
+READY: Final = {200: Answer({JSON: Ready}, "Requests are served"), 503: Answer({JSON: Ready}, "They are not: why")}
+
+OPERATIONS: Final = {
+    "POST /v1/chat/completions": Operation(
+        {200: Answer({JSON: ChatAnswer, EVENTS: str})}, (ChatRequest,), refusals=(404, 429)
+    ),
+    "POST /v1/completions": Operation(
+        {200: Answer({JSON: CompletionAnswer, EVENTS: str})}, (CompletionRequest,), refusals=(404, 429)
+    ),
+    "GET /v1/models": Operation(answers(ModelList)),
+    "GET /v1/models/{name}": Operation(answers(Model)),
+    "POST /tokenize": Operation(answers(Tokenized), (TokenizeText, TokenizeChat), refusals=(404,)),
+    "POST /detokenize": Operation(answers(Detokenized), (Detokenize,), refusals=(404,)),
+    "GET /health": Operation({200: Answer(words="This process answers")}),
+    "GET /ready": Operation(READY),
+    "GET /version": Operation(answers(ServerVersion)),
+    "GET /metrics": Operation(METRICS),
+}

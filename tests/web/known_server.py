@@ -1,0 +1,112 @@
+"""KnownServer: a whole app in this process, with one of everything that has a name, and a credential of every kind."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+from schemathesis.schemas import APIOperation
+
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.web.registration import FIELDS
+from loraplex.web.sessions import COOKIE
+from loraplex.web.state import State
+
+from .conftest import ADMIN_PASSWORD, served
+from .test_adapters_api import add
+
+ADAPTER, ALIAS, USER, TENANT = "known", "stable", "mia", "guests"
+BY = {"actor": "system", "tenant": DEFAULT_TENANT}
+
+
+class KnownServer:
+    """Asked from code that is not async. `restore` brings back what a request has removed or changed."""
+
+    def __init__(self, state: State, folders: list[Path]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._stack = AsyncExitStack()
+        self._state, self._folders = state, folders
+        self._client = self._run(self._stack.enter_async_context(served(state)))
+        del self._client.headers["authorization"]
+        self.credentials = {name: self._key(name) for name in ("operator", "adapters", "inference")}
+        self.credentials |= {"session": self._log_in(), "nobody": {}, "stranger": {"authorization": "Bearer x" * 9}}
+        self._key_prefix = ""
+        self.restore()
+
+    def close(self) -> None:
+        self._run(self._stack.aclose())
+        self._loop.close()
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Response:
+        return self._run(self._client.request(method, url, headers=dict(headers), content=body))
+
+    def known(self, operation: APIOperation[Any, Any, Any, Any]) -> dict[str, Any]:
+        """Parameters and body of a request that means what is there."""
+        names = {"name": ADAPTER, "reference": f"{ADAPTER}@1", "alias": ALIAS, "filename": CONFIG_FILE}
+        names |= {"user": USER, "tenant": TENANT, "prefix": self._key_prefix}
+        given: dict[str, Any] = {
+            "path_parameters": {each.name: names[each.name] for each in operation.path_parameters},
+            "query": {each.name: "" for each in operation.query if each.name == "tenant"},
+        }
+        body = self._bodies().get(f"{operation.method.upper()} {operation.path}")
+        if isinstance(body, bytes):
+            sha256 = hashlib.sha256(body).hexdigest()
+            given |= {"body": body, "media_type": "application/octet-stream", "headers": {"x-content-sha256": sha256}}
+        elif body is not None:
+            given |= {"body": body, "media_type": "application/json"}
+        return given
+
+    def _bodies(self) -> dict[str, Any]:
+        config, weights = ((self._folders[0] / file).read_bytes() for file in (CONFIG_FILE, WEIGHTS_FILE))
+        digests = [hashlib.sha256(file).hexdigest() for file in (config, weights)]
+        load = {"lora_name": ADAPTER, "lora_path": str(self._folders[0]), "load_inplace": True}
+        return {
+            "POST /api/v1/adapters/{name}/versions": dict(zip(FIELDS.values(), digests, strict=False)),
+            "PUT /api/v1/adapters/{name}/files/{filename}": config,
+            "PUT /api/v1/adapters/{name}/aliases/{alias}": {"version": 1},
+            "PUT /api/v1/me/password": {"current": ADMIN_PASSWORD, "new": ADMIN_PASSWORD},
+            "POST /v1/load_lora_adapter": load,
+            "POST /load_lora_adapter": load,
+        }
+
+    def restore(self) -> None:
+        registry = self._state.registry
+        if ADAPTER not in registry.snapshots.current.adapters.get(DEFAULT_TENANT, {}):
+            self._add_adapter()
+        if TENANT not in registry.snapshots.current.tenants:
+            registry.tenants.create(TENANT, actor="system")
+        if registry.users.get(USER) is None:
+            registry.users.create(USER, ADMIN_PASSWORD, "editor", **BY)
+        if self._key_prefix not in {key.prefix for key in registry.keys.list() if key.revoked_at is None}:
+            self._key_prefix = registry.keys.create("known", ["inference"], **BY).key.prefix
+        if self._state.sessions.read(self.credentials["session"]["cookie"].removeprefix(f"{COOKIE}=")) is None:
+            self.credentials["session"] = self._log_in()
+        registry.snapshots.refresh()
+
+    def _run(self, work: Any) -> Any:
+        return self._loop.run_until_complete(work)
+
+    def _key(self, name: str) -> dict[str, str]:
+        scope = "admin" if name == "operator" else name
+        token = self._state.registry.keys.create(name, [scope], **BY).token
+        self._state.registry.snapshots.refresh()
+        return {"authorization": f"Bearer {token}"}
+
+    def _log_in(self) -> dict[str, str]:
+        cookie = self._state.sessions.log_in("admin", ADMIN_PASSWORD)
+        assert cookie is not None
+        session = self._state.sessions.read(cookie)
+        assert session is not None
+        return {"cookie": f"{COOKIE}={cookie}", "x-csrf-token": session.csrf_token, "origin": "http://test"}
+
+    def _add_adapter(self) -> None:
+        """In two versions."""
+        self._client.headers.update(self.credentials["operator"])
+        for folder in self._folders:
+            assert self._run(add(self._client, ADAPTER, folder)).is_success
+        del self._client.headers["authorization"]
+        self._state.registry.adapters.set_alias(ADAPTER, ALIAS, 1, **BY)
