@@ -1,4 +1,5 @@
-"""How long the dashboard's pages take with thousands of adapters: python -m benchmarks.pages [--adapters 5000]
+"""How long the dashboard's pages take with thousands of adapters and a million rows of usage:
+python -m benchmarks.pages [--adapters 5000] [--usage 1000000]
 
 The whole app with a real database, in this process and without a network; the engine is a stand-in that says what a
 real one would of so many adapters. Prints the median and the slowest of some requests for each page, in milliseconds.
@@ -11,15 +12,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import httpx
 from fastapi import FastAPI
+from sqlalchemy import insert, text
 
 from loraplex.engine.protocol import AdapterStatus, EngineStatus
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry import tables
+from loraplex.registry.ledger import COUNTS, DAY_KEY
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.tenants import tenant_id
 from loraplex.web.app import create_app
@@ -32,6 +36,9 @@ from tests.web.fake_engine import FakeEngine
 PASSWORD: Final = "only for this benchmark"
 LIMIT_MS: Final = 100.0
 REPEATS: Final = 15
+HOURS: Final = 30 * 24
+KEYS: Final = 41
+"""Has no factor in common with the number of adapters, so that no two places are one account."""
 PAGES: Final = (
     "/",
     "/adapters",
@@ -47,6 +54,15 @@ PAGES: Final = (
     "/requests?search=req-99",
     "/system",
     "/dashboard/state",
+    "/usage",
+    "/usage?by=key",
+    "/usage?by=day,key,adapter",
+    "/usage?adapter=adapter-00042&by=day",
+    "/usage/points",
+    "/keys",
+    "/users",
+    "/tenants",
+    "/audit",
 )
 
 
@@ -131,6 +147,29 @@ def remember(state: State, digests: list[str]) -> None:
         )
 
 
+def book(state: State, count: int) -> None:
+    """So many rows of usage in the last 30 days: in each hour the same keys, with the same adapters."""
+    now = datetime.now(UTC)
+    with state.registry.database.write() as session:
+        for hour in (now - timedelta(hours=number) for number in range(HOURS)):
+            rows = [
+                {
+                    "tenant_id": 1,
+                    "day": hour.date().isoformat(),
+                    "hour": hour.hour,
+                    "actor": f"key:{place % KEYS:012x}",
+                    "adapter_digest": f"{place * 7919 % 500:064x}",
+                    "adapter_name": f"adapter-{place * 7919 % 500:05}",
+                    **dict.fromkeys(COUNTS, 3),
+                }
+                for place in range(count // HOURS)
+            ]
+            session.execute(insert(tables.UsageRow), rows)
+        account, sums = ", ".join(DAY_KEY), ", ".join(f"SUM({name})" for name in COUNTS)
+        days = f"INSERT INTO usage_days ({account}, {', '.join(COUNTS)})"
+        session.execute(text(f"{days} SELECT {account}, {sums} FROM usage GROUP BY {account}"))
+
+
 async def measure(client: httpx.AsyncClient, path: str) -> tuple[float, float]:
     """Median and slowest of a few requests after the first, in milliseconds."""
     taken = []
@@ -143,13 +182,14 @@ async def measure(client: httpx.AsyncClient, path: str) -> tuple[float, float]:
     return statistics.median(taken[1:]), max(taken[1:])
 
 
-async def run(folder: Path, count: int) -> bool:
+async def run(folder: Path, count: int, usage: int) -> bool:
     """Whether every page is within the limit."""
     settings = Settings(data_dir=folder, admin_password=PASSWORD, min_free_bytes=0)
     engine = ManyAdapters(Tokenizer(DEMO_MODEL))
     state = open_state(settings, DEMO_MODEL, engine)
     digests = fill(state, count)
     remember(state, digests)
+    book(state, usage)
     app = create_app(state)
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[object]] = app.router.lifespan_context
     async with lifespan(app):
@@ -162,7 +202,9 @@ async def run(folder: Path, count: int) -> bool:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://pages", headers=headers) as client:
             figures = [(path, *await measure(client, path)) for path in PAGES]
-    print(f"{count:,} adapters, {RECENT:,} requests kept; milliseconds, {REPEATS} times each\n")
+    print(
+        f"{count:,} adapters, {RECENT:,} requests kept, {usage:,} rows of usage; milliseconds, {REPEATS} times each\n"
+    )
     print(f"{'page':40}{'median':>10}{'slowest':>10}")
     for path, median, slowest in figures:
         print(f"{path:40}{median:10.1f}{slowest:10.1f}{'' if median < LIMIT_MS else '   over the limit'}")
@@ -172,8 +214,10 @@ async def run(folder: Path, count: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--adapters", type=int, default=5000)
+    parser.add_argument("--usage", type=int, default=1_000_000)
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        fast = asyncio.run(run(Path(folder), parser.parse_args().adapters))
+        fast = asyncio.run(run(Path(folder), chosen.adapters, chosen.usage))
     raise SystemExit(0 if fast else f"a page takes longer than {LIMIT_MS:.0f} ms")
 
 
