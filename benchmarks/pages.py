@@ -1,4 +1,4 @@
-"""How long the dashboard's pages take with thousands of adapters and a long ledger:
+"""How long the dashboard's pages take with thousands of adapters and a million rows of usage:
 python -m benchmarks.pages [--adapters 5000] [--usage 1000000]
 
 The whole app with a real database, in this process and without a network; the engine is a stand-in that says what a
@@ -13,19 +13,20 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from datetime import date, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import httpx
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 from starlette.routing import compile_path
 
 from loraplex.engine.protocol import AdapterStatus, EngineStatus
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry import tables
+from loraplex.registry.ledger import COUNTS, DAY_KEY
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.tenants import tenant_id
 from loraplex.web.app import create_app
@@ -39,6 +40,9 @@ from tests.web.fake_engine import FakeEngine
 PASSWORD: Final = "only for this benchmark"
 LIMIT_MS: Final = 100.0
 REPEATS: Final = 15
+HOURS: Final = 30 * 24
+KEYS: Final = 41
+"""Has no factor in common with the number of adapters, so that no two places are one account."""
 PAGES: Final = (
     "/",
     "/adapters",
@@ -54,13 +58,20 @@ PAGES: Final = (
     "/requests?search=req-99",
     "/system",
     "/dashboard/state",
+    "/usage",
+    "/usage?by=key",
+    "/usage?by=day,key,adapter",
+    "/usage?adapter=adapter-00042&by=day",
+    "/usage/points",
+    "/keys",
+    "/users",
+    "/tenants",
+    "/audit",
     "/login",
     "/adapters/adapter-00042/diff?before=1&after=1",
 )
 NOT_MEASURED: Final = frozenset({"/dashboard/live", "/adapters/{name}/tensors"})
 """Endless; of one file, however many adapters there are."""
-ACTORS, LAST_DAY = 40, date(2026, 10, 31)
-ROWS_AT_ONCE: Final = 50_000
 
 
 class ManyAdapters(FakeEngine):
@@ -106,51 +117,6 @@ def fill(state: State, count: int) -> list[str]:
     return digests
 
 
-def book(state: State, count: int, digests: list[str]) -> None:
-    """A ledger of so many rows: keys that use adapters hour after hour, the last one on LAST_DAY."""
-    counts = {"requests": 3, "errors": 0, "unknown": 0, "prompt_tokens": 900, "cached_tokens": 100}
-    counts |= {"completion_tokens": 200, "unknown_tokens": 0}
-    with state.registry.database.read() as session:
-        tenant = tenant_id(session, DEFAULT_TENANT)
-    with state.registry.database.write() as session:
-        for start in range(0, count, ROWS_AT_ONCE):
-            rows = [
-                usage_row(tenant, number, digests) | counts for number in range(start, min(count, start + ROWS_AT_ONCE))
-            ]
-            session.execute(insert(tables.UsageRow), rows)
-
-
-def usage_row(tenant: int, number: int, digests: list[str]) -> dict[str, object]:
-    """No two are of the same hour, key and adapter."""
-    place, hours = number * 7919 % len(digests), number // (ACTORS * 20)
-    return {
-        "tenant_id": tenant,
-        "day": (LAST_DAY - timedelta(days=hours // 24)).isoformat(),
-        "hour": hours % 24,
-        "actor": f"key:{number % ACTORS:012x}",
-        "adapter_digest": digests[place],
-        "adapter_name": f"adapter-{place:05}",
-    }
-
-
-def unmeasured(app: FastAPI) -> set[str]:
-    """Pages that no path of PAGES leads to."""
-    pages = {
-        context.path: compile_path(context.path)[0]
-        for context in iter_route_contexts(app.routes)
-        if context.path
-        and "GET" in (getattr(context, "methods", None) or ())
-        and access_of(context.path, True) != PUBLIC
-    }
-    asked = [path.partition("?")[0] for path in PAGES]
-    apis = ("/api/", "/v1/", "/metrics")
-    return {
-        path
-        for path, pattern in pages.items()
-        if not path.startswith(apis) and path not in NOT_MEASURED and not any(pattern.match(one) for one in asked)
-    }
-
-
 def statuses(digests: list[str]) -> list[AdapterStatus]:
     """Every tenth in memory."""
     return [
@@ -189,6 +155,47 @@ def remember(state: State, digests: list[str]) -> None:
         )
 
 
+def book(state: State, count: int) -> None:
+    """So many rows of usage in the last 30 days: in each hour the same keys, with the same adapters."""
+    now = datetime.now(UTC)
+    with state.registry.database.write() as session:
+        for hour in (now - timedelta(hours=number) for number in range(HOURS)):
+            rows = [
+                {
+                    "tenant_id": 1,
+                    "day": hour.date().isoformat(),
+                    "hour": hour.hour,
+                    "actor": f"key:{place % KEYS:012x}",
+                    "adapter_digest": f"{place * 7919 % 500:064x}",
+                    "adapter_name": f"adapter-{place * 7919 % 500:05}",
+                    **dict.fromkeys(COUNTS, 3),
+                }
+                for place in range(count // HOURS)
+            ]
+            session.execute(insert(tables.UsageRow), rows)
+        account, sums = ", ".join(DAY_KEY), ", ".join(f"SUM({name})" for name in COUNTS)
+        days = f"INSERT INTO usage_days ({account}, {', '.join(COUNTS)})"
+        session.execute(text(f"{days} SELECT {account}, {sums} FROM usage GROUP BY {account}"))
+
+
+def unmeasured(app: FastAPI) -> set[str]:
+    """Pages that no path of PAGES leads to."""
+    pages = {
+        context.path: compile_path(context.path)[0]
+        for context in iter_route_contexts(app.routes)
+        if context.path
+        and "GET" in (getattr(context, "methods", None) or ())
+        and access_of(context.path, True) != PUBLIC
+    }
+    asked = [path.partition("?")[0] for path in PAGES]
+    apis = ("/api/", "/v1/", "/metrics")
+    return {
+        path
+        for path, pattern in pages.items()
+        if not path.startswith(apis) and path not in NOT_MEASURED and not any(pattern.match(one) for one in asked)
+    }
+
+
 async def measure(client: httpx.AsyncClient, path: str) -> tuple[float, float]:
     """Median and slowest of a few requests after the first, in milliseconds."""
     taken = []
@@ -208,7 +215,7 @@ async def run(folder: Path, count: int, usage: int) -> bool:
     state = open_state(settings, DEMO_MODEL, engine)
     digests = fill(state, count)
     remember(state, digests)
-    book(state, usage, digests)
+    book(state, usage)
     app = create_app(state)
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[object]] = app.router.lifespan_context
     async with lifespan(app):
@@ -222,7 +229,7 @@ async def run(folder: Path, count: int, usage: int) -> bool:
         async with httpx.AsyncClient(transport=transport, base_url="http://pages", headers=headers) as client:
             figures = [(path, *await measure(client, path)) for path in PAGES]
     print(
-        f"{count:,} adapters, {usage:,} rows of usage, {RECENT:,} requests kept; milliseconds, {REPEATS} times each\n"
+        f"{count:,} adapters, {RECENT:,} requests kept, {usage:,} rows of usage; milliseconds, {REPEATS} times each\n"
     )
     print(f"{'page':40}{'median':>10}{'slowest':>10}")
     for path, median, slowest in figures:
@@ -235,9 +242,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--adapters", type=int, default=5000)
     parser.add_argument("--usage", type=int, default=1_000_000)
-    arguments = parser.parse_args()
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        fast = asyncio.run(run(Path(folder), arguments.adapters, arguments.usage))
+        fast = asyncio.run(run(Path(folder), chosen.adapters, chosen.usage))
     raise SystemExit(0 if fast else f"a page takes longer than {LIMIT_MS:.0f} ms")
 
 

@@ -30,6 +30,11 @@ PAGES: Final = {
     "cache": "/cache",
     "playground": "/playground",
     "requests": "/requests",
+    "usage": "/usage?by=key",
+    "keys": "/keys",
+    "users": "/users",
+    "tenants": "/tenants",
+    "audit": "/audit",
     "system": "/system",
 }
 PASSWORD, KEY = "correct horse battery", "lp-screenshots-0123456789"

@@ -8,10 +8,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session, aliased, joinedload
 
 from .database import Database
@@ -37,6 +37,22 @@ class AuditEntry:
     detail: dict[str, Any]
     hash: str
     intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Parts that actor, action and subject must contain, in any case; `first` and `last` are days of UTC, both
+    included. Empty: any. `tenant` None: of all."""
+
+    tenant: str | None = None
+    actor: str = ""
+    action: str = ""
+    subject: str = ""
+    first: date | None = None
+    last: date | None = None
+
+
+ALL: Final = AuditFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +107,27 @@ class AuditLog:
 
     def entries(self, limit: int = 100, before: int | None = None, tenant: str | None = None) -> Sequence[AuditEntry]:
         """Newest first; `before` is the id of the last entry of the page above; `tenant` None: of all."""
-        previous = aliased(AuditRow)
-        query = select(AuditRow, previous.hash).outerjoin(previous, previous.id == _id_before())
-        query = query.order_by(AuditRow.id.desc()).limit(limit).options(joinedload(AuditRow.tenant))
+        return self.search(AuditFilter(tenant), limit, before)
+
+    def search(self, wanted: AuditFilter, limit: int = 100, before: int | None = None) -> Sequence[AuditEntry]:
+        """Newest first, as `entries`, those that are wanted."""
+        query = _with_hash_before().where(*_conditions(wanted)).order_by(AuditRow.id.desc()).limit(limit)
         if before is not None:
             query = query.where(AuditRow.id < before)
-        if tenant is not None:
-            query = query.where(AuditRow.tenant_id == select(Tenant.id).where(Tenant.name == tenant).scalar_subquery())
         with self._database.read() as session:
             return [_entry(row, hash_before or ROOT) for row, hash_before in session.execute(query)]
+
+    def get(self, id: int, tenant: str | None = None) -> AuditEntry | None:
+        """None: there is no such entry, or it is another tenant's."""
+        query = _with_hash_before().where(AuditRow.id == id, *_conditions(AuditFilter(tenant)))
+        with self._database.read() as session:
+            found = session.execute(query).one_or_none()
+            return None if found is None else _entry(found[0], found[1] or ROOT)
+
+    def head(self) -> int:
+        """The number of the last entry of all."""
+        with self._database.read() as session:
+            return session.scalars(select(AuditHead.last_id)).one()
 
     def verify(self, kept: str | None = None) -> Verdict:
         """Compute the whole chain anew, row by row. `kept`: an earlier head, which must be in it."""
@@ -115,6 +143,28 @@ class AuditLog:
         if (last_id, last) != (head.last_id, head.hash):
             return Verdict(rows, head.hash, f"The chain ends at row {last_id}, but row {head.last_id} was written.")
         return Verdict(rows, head.hash, None if found else "The head that was kept is not in the chain: it is another.")
+
+
+def _with_hash_before() -> Select[AuditRow, str]:
+    """Rows, each with the hash of the row before."""
+    previous = aliased(AuditRow)
+    query = select(AuditRow, previous.hash).outerjoin(previous, previous.id == _id_before())
+    return query.options(joinedload(AuditRow.tenant))
+
+
+def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
+    columns = ((AuditRow.actor, wanted.actor), (AuditRow.action, wanted.action), (AuditRow.subject, wanted.subject))
+    conditions: list[ColumnElement[bool]] = [
+        column.icontains(part, autoescape=True) for column, part in columns if part
+    ]
+    if wanted.tenant is not None:
+        tenant = select(Tenant.id).where(Tenant.name == wanted.tenant).scalar_subquery()
+        conditions.append(AuditRow.tenant_id == tenant)
+    if wanted.first is not None:
+        conditions.append(AuditRow.at >= datetime.combine(wanted.first, time(), UTC))
+    if wanted.last is not None:
+        conditions.append(AuditRow.at < datetime.combine(wanted.last, time(), UTC) + timedelta(days=1))
+    return conditions
 
 
 def _id_before() -> Any:

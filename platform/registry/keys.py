@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from msgspec import UNSET, UnsetType
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, selectinload
 
@@ -133,18 +134,22 @@ class Keys:
         *,
         actor: str,
         tenant: str = DEFAULT_TENANT,
-        quota: Quota | None = None,
-        adapters: Iterable[str] | None = None,
+        quota: Quota | UnsetType = UNSET,
+        adapters: Iterable[str] | UnsetType | None = UNSET,
+        expires_at: datetime | UnsetType | None = UNSET,
     ) -> ApiKey:
-        """Other limits or adapters instead of the old ones; None: as they are. Raises InvalidKey, RegistryError."""
+        """What is given takes the place of the old; None: all adapters, no expiry. Raises InvalidKey, RegistryError."""
         with self._database.write() as session:
             bump_generation(session)
             row = _find(session, prefix, tenant)
-            if adapters is not None:
-                row.adapters = _check_adapters(adapters, row.scopes)
+            if adapters is not UNSET:
+                row.adapters = None if adapters is None else _check_adapters(adapters, row.scopes)
                 _record(session, actor, "key.adapters", row, adapters=row.adapters)
-            if quota is not None:
+            if quota is not UNSET:
                 _record(session, actor, "key.limit", row, **set_quota(row, quota))
+            if expires_at is not UNSET:
+                row.expires_at = expires_at
+                _record(session, actor, "key.expire", row, expires_at=expires_at and expires_at.isoformat())
             return _view(row)
 
     def get(self, prefix: str, tenant: str = DEFAULT_TENANT) -> ApiKey:
@@ -157,6 +162,12 @@ class Keys:
         query = select(tables.ApiKey).join(tables.Tenant).where(tables.Tenant.name == tenant)
         with self._database.read() as session:
             return [_view(row) for row in session.scalars(query.order_by(tables.ApiKey.id.desc()))]
+
+    def names(self, tenant: str = DEFAULT_TENANT) -> Mapping[str, str]:
+        """prefix -> name of every key there ever was."""
+        query = select(tables.ApiKey.prefix, tables.ApiKey.name).join(tables.Tenant)
+        with self._database.read() as session:
+            return dict(session.execute(query.where(tables.Tenant.name == tenant)).all())
 
     def record_use(self, used: Mapping[str, datetime]) -> None:
         """Note when keys (by prefix) were last used; called now and then with all of them, never per request."""

@@ -11,7 +11,7 @@ number and counts once.
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from .database import Database
-from .tables import OpenRequest, Tenant, UsageRow, UsageWriter, utc_now
+from .tables import OpenRequest, Tenant, UsageDay, UsageRow, UsageWriter, utc_now
 from .writers import WriterLock, is_gone, sweep_locks
 
 COUNTS: Final = (
@@ -30,6 +30,7 @@ COUNTS: Final = (
     "unknown_tokens",
 )
 KEY: Final = ("tenant_id", "day", "hour", "actor", "adapter_digest", "adapter_name")
+DAY_KEY: Final = tuple(name for name in KEY if name != "hour")
 BEAT: Final = timedelta(seconds=10)
 """How often a process that has nothing to write says that it lives."""
 
@@ -230,13 +231,18 @@ def _key(place: Place, tenants: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _book(session: Session, rows: Iterable[dict[str, Any]]) -> None:
-    """Add counts to the rows of their places. In one order, so that two processes never wait for each other."""
+    """Add counts to the rows of their places and days, in one order, so that no process waits for another in a ring."""
     ordered = sorted(
         (dict.fromkeys(COUNTS, 0) | row for row in rows), key=lambda row: tuple(str(row[name]) for name in KEY)
     )
     if not ordered:
         return
+    _add(session, UsageRow, KEY, ordered)
+    _add(session, UsageDay, DAY_KEY, [{name: row[name] for name in row if name != "hour"} for row in ordered])
+
+
+def _add(session: Session, table: type[UsageRow | UsageDay], key: Sequence[str], rows: list[dict[str, Any]]) -> None:
     dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    new = dialect.insert(UsageRow)
-    sums = {name: getattr(UsageRow, name) + new.excluded[name] for name in COUNTS}
-    session.execute(new.on_conflict_do_update(index_elements=KEY, set_=sums), ordered)
+    new = dialect.insert(table)
+    sums = {name: getattr(table, name) + new.excluded[name] for name in COUNTS}
+    session.execute(new.on_conflict_do_update(index_elements=key, set_=sums), rows)

@@ -3,11 +3,11 @@
 A tenant is never deleted and its name never used again, so that neither caches nor the books confuse two of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from . import tables
@@ -31,6 +31,15 @@ class Tenant:
     quota: Quota
 
 
+@dataclass(frozen=True, slots=True)
+class TenantCounts:
+    """What of a tenant is in use: not what was removed or revoked."""
+
+    adapters: int = 0
+    keys: int = 0
+    users: int = 0
+
+
 class Tenants:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,6 +48,16 @@ class Tenants:
         """All of them by name, disabled ones too."""
         with self._database.read() as session:
             return load_tenants(session)
+
+    def counts(self) -> Mapping[str, TenantCounts]:
+        """Of each tenant, by name."""
+        adapters = select(tables.Adapter.tenant_id, func.count()).where(tables.Adapter.removed_at.is_(None))
+        keys = select(tables.ApiKey.tenant_id, func.count()).where(tables.ApiKey.revoked_at.is_(None))
+        users = select(tables.User.tenant_id, func.count())
+        with self._database.read() as session:
+            found = [dict(session.execute(query.group_by("tenant_id")).all()) for query in (adapters, keys, users)]
+            names = session.execute(select(tables.Tenant.id, tables.Tenant.name)).all()
+            return {name: TenantCounts(*(counts.get(id, 0) for counts in found)) for id, name in names}
 
     def get(self, name: str) -> Tenant:
         """Raises UnknownTenant."""

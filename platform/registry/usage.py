@@ -1,7 +1,7 @@
 """The usage ledger's reading side: what was used by whom, with what, when."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -12,14 +12,14 @@ from sqlalchemy import ColumnElement, func, select
 from .database import Database
 from .errors import InvalidQuery
 from .ledger import COUNTS
-from .tables import DEFAULT_TENANT, Tenant, UsageRow
+from .tables import DEFAULT_TENANT, Tenant, UsageDay, UsageRow
 
 DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 GROUPS: Final = {
-    "day": (UsageRow.day,),
-    "hour": (UsageRow.day, UsageRow.hour),
-    "key": (UsageRow.actor,),
-    "adapter": (UsageRow.adapter_name, UsageRow.adapter_digest),
+    "day": ("day",),
+    "hour": ("day", "hour"),
+    "key": ("actor",),
+    "adapter": ("adapter_name", "adapter_digest"),
 }
 """What usage may be summed up by -> the columns that are then told apart."""
 
@@ -41,24 +41,35 @@ class Usage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def sums(self, query: UsageQuery, most: int | None = None) -> Sequence[Mapping[str, Any]]:
-        """The columns of `by` and the counts of the ledger, newest day first; at most `most` rows."""
-        columns = list(dict.fromkeys(column for name in query.by for column in GROUPS[name]))
-        counts = [func.coalesce(func.sum(getattr(UsageRow, name)), 0).label(name) for name in COUNTS]
-        of_tenant = select(*columns, *counts).join(Tenant, Tenant.id == UsageRow.tenant_id)
-        statement = of_tenant.where(*_conditions(query)).group_by(*columns)
+    def sums(
+        self, query: UsageQuery, most: int | None = None, largest_first: bool = False
+    ) -> Sequence[Mapping[str, Any]]:
+        """The columns of `by` and the counts of the ledger, newest day first, or those with most tokens; at most `most`
+        rows."""
+        table = UsageRow if "hour" in query.by else UsageDay
+        columns = [getattr(table, name) for name in columns_of(query.by)]
+        counts = [func.coalesce(func.sum(getattr(table, name)), 0).label(name) for name in COUNTS]
+        statement = select(*columns, *counts).where(*_conditions(query, table)).group_by(*columns)
         order = [column.desc() if column.key in ("day", "hour") else column for column in columns]
+        if largest_first:
+            order.insert(0, func.sum(table.prompt_tokens + table.completion_tokens + table.unknown_tokens).desc())
         with self._database.read() as session:
             rows = session.execute(statement.order_by(*order).limit(most)).mappings()
             # PostgreSQL adds integers up to decimals.
             return [{name: int(row[name]) if name in COUNTS else row[name] for name in row} for row in rows]
 
+    def days(self, query: UsageQuery) -> Sequence[str]:
+        """Those on which something was used, newest first."""
+        statement = select(UsageDay.day).where(*_conditions(query, UsageDay)).distinct()
+        with self._database.read() as session:
+            return session.scalars(statement.order_by(UsageDay.day.desc())).all()
+
     def tokens_of_day(self, day: str) -> Mapping[tuple[str, str], int]:
         """(tenant, actor) -> tokens that count against daily quotas, those reserved for unknown requests included."""
-        tokens = func.sum(UsageRow.prompt_tokens + UsageRow.completion_tokens + UsageRow.unknown_tokens)
-        query = select(Tenant.name, UsageRow.actor, tokens).join(Tenant, Tenant.id == UsageRow.tenant_id)
+        tokens = func.sum(UsageDay.prompt_tokens + UsageDay.completion_tokens + UsageDay.unknown_tokens)
+        query = select(Tenant.name, UsageDay.actor, tokens).join(Tenant, Tenant.id == UsageDay.tenant_id)
         with self._database.read() as session:
-            rows = session.execute(query.where(UsageRow.day == day).group_by(Tenant.name, UsageRow.actor)).all()
+            rows = session.execute(query.where(UsageDay.day == day).group_by(Tenant.name, UsageDay.actor)).all()
             return {(tenant, actor): int(used) for tenant, actor, used in rows}
 
 
@@ -85,11 +96,17 @@ def _text(text: str) -> str:
     return text if text.isprintable() else "?"
 
 
-def _conditions(query: UsageQuery) -> list[ColumnElement[bool]]:
+def columns_of(by: Iterable[str]) -> list[str]:
+    """Names of the columns that are told apart, each once."""
+    return list(dict.fromkeys(column for name in by for column in GROUPS[name]))
+
+
+def _conditions(query: UsageQuery, table: type[UsageRow | UsageDay]) -> list[ColumnElement[bool]]:
+    tenant = select(Tenant.id).where(Tenant.name == query.tenant).scalar_subquery()
     asked = (
-        (query.first, UsageRow.day >= query.first),
-        (query.last, UsageRow.day <= query.last),
-        (query.actor, UsageRow.actor == query.actor),
-        (query.adapter, UsageRow.adapter_name == query.adapter),
+        (query.first, table.day >= query.first),
+        (query.last, table.day <= query.last),
+        (query.actor, table.actor == query.actor),
+        (query.adapter, table.adapter_name == query.adapter),
     )
-    return [Tenant.name == query.tenant, *(condition for value, condition in asked if value)]
+    return [table.tenant_id == tenant, *(condition for value, condition in asked if value)]

@@ -99,13 +99,16 @@ class Users:
             return user_view(row)
 
     def set_password(
-        self, name: str, password: str, *, actor: str, role: str = ADMIN_ROLE, tenant: str = DEFAULT_TENANT
+        self, name: str, password: str, *, actor: str, role: str | None = ADMIN_ROLE, tenant: str = DEFAULT_TENANT
     ) -> User:
-        """Change the password, which ends all sessions, or create the user with `role`. Raises WeakSecret."""
+        """Change the password, which ends all sessions, or create the user with `role`. Raises WeakSecret, and
+        UnknownUser where there is none and no role."""
         hashed = self._hashed(password)
         with self._database.write() as session:
             hold_changes(session)
-            row = _find(session, name, tenant) or _new(session, name, tenant, role)
+            row = _find(session, name, tenant) if role else _found(session, name, tenant)
+            if row is None:
+                row = _new(session, name, tenant, role or ADMIN_ROLE)
             row.password_hash, row.password_changed_at = hashed, utc_now()
             session.add(row)
             session.flush()

@@ -64,17 +64,17 @@ def access_table(app: FastAPI) -> dict[int, str]:
 
 
 async def guard(request: Request) -> None:
-    """Dependency of the whole app: lets the request through with `request.state.caller` set, or raises ApiError."""
+    """Dependency of the whole app: lets the request through with `request.state.caller` set, or raises ApiError, whose
+    page knows the caller too."""
     state: State = request.app.state.loraplex
     needed = request.app.state.access.get(id(request.scope["route"]), Permission.ADMIN)
     if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
         return
-    caller = await _identify(request, state)
+    caller = request.state.caller = await _identify(request, state)
     if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
         raise _lacking(caller, needed)
     if caller.only is not None and needed != Permission.INFERENCE:
         _check_adapter(request, caller.only)
-    request.state.caller = caller
 
 
 def caller_of(request: Request) -> Caller:

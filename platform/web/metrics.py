@@ -71,6 +71,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.labels = (base_name, "0")
         self.recent: deque[FinishedRequest] = deque(maxlen=RECENT)
+        self.since = time.time()
+        """When this log of requests began, by the wall clock."""
         self.hours = HourlyUse()
         self.first_token = self._histogram("time_to_first_token_seconds", "Time to first token", TTFT_BUCKETS)
         self.inter_token = self._histogram("inter_token_latency_seconds", "Time between tokens", TOKEN_BUCKETS)

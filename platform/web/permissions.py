@@ -48,12 +48,12 @@ OPERATOR_ROUTES: Final = frozenset(
     {
         *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"),
         *("/api/v1/engine", "/api/v1/engine/certify", "/certify", "/api/v1/tenants", "/api/v1/tenants/{tenant}"),
-        *("/upload/fetch", "/system"),
+        *("/upload/fetch", "/system", "/tenants", "/tenants/{tenant}", "/tenants/{tenant}/{action}"),
     }
 )
 READ_ROUTES: Final = frozenset(
     {
-        *("/", "/logout", "/dashboard/live", "/dashboard/state", "/requests"),
+        *("/", "/logout", "/dashboard/live", "/dashboard/state", "/requests", "/usage", "/usage/points", "/usage/csv"),
         *("/api/v1/me", "/api/v1/me/password", "/api/v1/engine/certificate", "/api/v1/usage"),
         "/api/v1/openapi.json",
     }

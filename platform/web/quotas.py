@@ -67,6 +67,13 @@ class Quotas:
         for owner, meter in self._meters.items():
             meter.day, meter.of_day = day, tokens.get(owner, 0)
 
+    def used_today(self, tenant: str, actor: str) -> int:
+        """Tokens, reserved ones not among them; an empty actor: of the whole tenant. At most seconds old."""
+        if self._day != self.now().date().isoformat():
+            return 0
+        meter = self._meters.get((tenant, actor))
+        return self._of_day.get((tenant, actor), 0) if meter is None else meter.of_day
+
     def _limits(self, tenant: str, actor: str, quota: Quota) -> Sequence[Limit]:
         """Those that hold here: the actor's and the tenant's."""
         limits = []

@@ -17,7 +17,11 @@ from .test_overview import generate
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 AXE = Path(__file__).parents[2] / "platform/web/frontend/node_modules/axe-core/axe.min.js"
-PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system", "/adapters/no")
+PAGES = (
+    *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system", "/adapters/no"),
+    *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1"),
+    *("/keys/0123456789ab", "/requests?search=none"),
+)
 RUN = "axe.run(document, { resultTypes: ['violations'] })"
 
 

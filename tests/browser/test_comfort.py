@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system"),
-    "/adapters/unknown",
+    *("/usage", "/usage?by=day,key,adapter", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default"),
+    *("/audit", "/audit/1", "/adapters/unknown"),
 )
 LONG_NAME = "a-name-as-long-as-names-may-be-0123456789-0123456789-0123456789"
 
@@ -64,6 +65,11 @@ async def test_keys_lead_everywhere(page: Page, http: httpx.AsyncClient, adapter
         ("gc", "/cache"),
         ("gr", "/requests"),
         ("gs", "/system"),
+        ("gn", "/usage"),
+        ("gk", "/keys"),
+        ("gm", "/users"),
+        ("gt", "/tenants"),
+        ("gl", "/audit"),
         ("go", "/"),
         ("ga", "/adapters"),
     ):

@@ -1,6 +1,7 @@
 """The audit log's chain: it holds under concurrency, and nothing can be changed, removed or added unseen."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import text
 
-from loraplex.registry.audit import record
+from loraplex.registry.audit import AuditFilter, record
 from loraplex.registry.database import open_engine
 from loraplex.registry.generation import bump_generation
 from loraplex.registry.migrate import FOLDER, upgrade
@@ -124,3 +125,22 @@ def test_rows_of_before_the_chain_are_chained(empty_url: str, tmp_path: Path) ->
     assert [entry.id for entry in entries] == [8, 7, 3]
     assert (verdict.rows, verdict.problem) == (3, None) and all(entry.intact for entry in entries)
     registry.close()
+
+
+def test_rows_are_searched_by_parts_days_and_tenant(registry: Registry) -> None:
+    fill(registry, 2)
+    registry.tenants.create("acme", actor="user:Eve_1")
+    day = registry.audit.entries(1)[0].at.date()
+    for wanted, found in (
+        (AuditFilter(), [3, 2, 1]),
+        (AuditFilter(actor="eve_"), [3]),
+        (AuditFilter(actor="eve%"), []),
+        (AuditFilter(action="KEY", subject="key:"), [2, 1]),
+        (AuditFilter(tenant="acme"), [3]),
+        (AuditFilter(first=day, last=day), [3, 2, 1]),
+        (AuditFilter(last=day - timedelta(days=1)), []),
+        (AuditFilter(first=day + timedelta(days=1)), []),
+    ):
+        assert [entry.id for entry in registry.audit.search(wanted)] == found, wanted
+    assert registry.audit.get(2) == registry.audit.entries()[1]
+    assert (registry.audit.get(2, "acme"), registry.audit.get(9), registry.audit.head()) == (None, None, 3)

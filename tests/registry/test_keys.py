@@ -6,6 +6,7 @@ from sqlalchemy import text
 
 from loraplex.registry.errors import InvalidKey, InvalidName, RegistryError, WeakSecret
 from loraplex.registry.keys import ADAPTERS, ADMIN, INFERENCE, CreatedKey
+from loraplex.registry.quotas import Quota
 from loraplex.registry.registry import Registry
 from loraplex.registry.tables import utc_now
 
@@ -146,3 +147,23 @@ def test_hostile_names_are_kept_as_they_are_or_refused(registry: Registry) -> No
             assert not hostile.isprintable() or not 0 < len(hostile) <= 100
     assert "'; DROP TABLE adapters; --" in [key.name for key in kept]
     assert registry.keys.list() == kept[::-1]
+
+
+def test_what_is_not_given_stays_and_none_takes_a_limit_away(registry: Registry) -> None:
+    expires_at, prefix = utc_now() + timedelta(days=3), create(registry).key.prefix
+    changed = registry.keys.change(prefix, actor=ACTOR, expires_at=expires_at, adapters=["sql"])
+    assert (changed.expires_at, changed.adapters) == (expires_at, {"sql"})
+    changed = registry.keys.change(prefix, actor=ACTOR, quota=Quota(max_concurrent=2))
+    assert (changed.expires_at, changed.adapters, changed.quota.max_concurrent) == (expires_at, {"sql"}, 2)
+    changed = registry.keys.change(prefix, actor=ACTOR, expires_at=None, adapters=None)
+    assert (changed.expires_at, changed.adapters, changed.quota.max_concurrent) == (None, None, 2)
+    actions = [entry.action for entry in registry.audit.entries()]
+    assert actions == ["key.expire", "key.adapters", "key.limit", "key.expire", "key.adapters", "key.create"]
+
+
+def test_names_are_those_of_the_tenants_keys_revoked_ones_too(registry: Registry) -> None:
+    prefix = create(registry).key.prefix
+    registry.tenants.create("acme", actor=ACTOR)
+    registry.keys.create("theirs", [INFERENCE], actor=ACTOR, tenant="acme")
+    registry.keys.revoke(prefix, actor=ACTOR)
+    assert registry.keys.names() == {prefix: "notebook"}

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
+from alembic.config import Config
 from sqlalchemy.orm import Session
 
-from loraplex.registry.ledger import Account, Entry, Ledger
+from loraplex.registry.database import open_engine
+from loraplex.registry.ledger import COUNTS, Account, Entry, Ledger
+from loraplex.registry.migrate import FOLDER, upgrade
 from loraplex.registry.registry import Registry
 from loraplex.registry.usage import UsageQuery
+
+from .helpers import BASE as BASE_MODEL
 
 ROOT = Path(__file__).parents[2]
 SQL = Account("default", "key:0123456789ab", "d" * 64, "sql")
@@ -211,3 +217,38 @@ def test_a_kill_loses_nothing_that_was_flushed(registry: Registry, database_url:
     assert Ledger(registry.database, folder).settle_gone() == 1
     found = total(registry)
     assert (found["requests"], found["unknown"], found["prompt_tokens"], found["unknown_tokens"]) == (21, 1, 200, 40)
+
+
+def test_days_are_the_sums_of_their_hours_also_of_before_there_were_days(
+    empty_url: str, tmp_path: Path, clock: Clock
+) -> None:
+    upgrade(empty_url)
+    registry = Registry.open(empty_url, tmp_path / "artifacts", BASE_MODEL, free_floor=0)
+    ledger = Ledger(registry.database, tmp_path / "usage", clock)
+    for account in (SQL, BASE, SQL):
+        serve(ledger, account)
+        ledger.flush()
+        clock.now += timedelta(hours=6)
+    engine, config = open_engine(empty_url, foreign_keys=False), Config()
+    config.set_main_option("script_location", str(FOLDER))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0010")
+    engine.dispose()
+    upgrade(empty_url)
+    serve(ledger, SQL)
+    ledger.close()
+    by_hour = registry.usage.sums(UsageQuery(by=("hour", "key", "adapter")))
+    by_day = registry.usage.sums(UsageQuery(by=("day", "key", "adapter")))
+    assert len(by_hour) == 4
+    assert [(row["day"], row["actor"], row["requests"]) for row in by_day] == [
+        ("2026-11-23", SQL.actor, 2),
+        ("2026-11-22", SQL.actor, 1),
+        ("2026-11-22", BASE.actor, 1),
+    ]
+    for name in COUNTS:
+        assert sum(row[name] for row in by_day) == sum(row[name] for row in by_hour), name
+    assert registry.usage.days(UsageQuery()) == ["2026-11-23", "2026-11-22"]
+    largest = registry.usage.sums(UsageQuery(by=("key",)), 1, largest_first=True)
+    assert [row["actor"] for row in largest] == [SQL.actor]
+    registry.close()

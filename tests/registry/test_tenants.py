@@ -5,8 +5,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from loraplex.registry.errors import InvalidKey, InvalidName, LastAdmin, NameTaken, RegistryError, UnknownTenant
+from loraplex.registry.errors import (
+    InvalidKey,
+    InvalidName,
+    LastAdmin,
+    NameTaken,
+    RegistryError,
+    UnknownTenant,
+    UnknownUser,
+)
 from loraplex.registry.registry import Registry
+from loraplex.registry.tenants import TenantCounts
 from loraplex.registry.users import User
 
 from .helpers import HOSTILE_STRINGS, add, snapshot
@@ -123,3 +132,21 @@ def test_a_cookie_is_nowhere_in_the_database(registry: Registry) -> None:
     assert token not in str(rows)
     for hostile in HOSTILE_STRINGS:
         assert registry.sessions.find(hostile) is None
+
+
+def test_tenants_are_counted_without_what_is_gone(registry: Registry) -> None:
+    registry.tenants.create("acme", actor=BY)
+    for name in ("one", "two"):
+        add(registry, name, name.encode(), tenant="acme")
+    registry.adapters.remove("one", actor=BY, tenant="acme")
+    prefix = registry.keys.create("key", ["inference"], actor=BY, tenant="acme").key.prefix
+    registry.users.create("bob", PASSWORD, "editor", actor=BY, tenant="acme")
+    assert registry.tenants.counts() == {"acme": TenantCounts(1, 1, 1), "default": TenantCounts()}
+    registry.keys.revoke(prefix, actor=BY, tenant="acme")
+    assert registry.tenants.counts()["acme"] == TenantCounts(1, 0, 1)
+
+
+def test_a_password_makes_no_user_where_none_was_meant(registry: Registry) -> None:
+    with pytest.raises(UnknownUser):
+        registry.users.set_password("bob", PASSWORD, role=None, actor=BY)
+    assert registry.users.list() == []

@@ -98,6 +98,29 @@ PAGES = {
     "GET /cache/what-if": READ,
     "GET /playground": ADAPTERS,
     "GET /requests": READ,
+    "GET /usage": READ,
+    "GET /usage/points": READ,
+    "GET /usage/csv": READ,
+    "GET /keys": ADMIN,
+    "POST /keys": ADMIN,
+    "GET /keys/{prefix}": ADMIN,
+    "POST /keys/{prefix}": ADMIN,
+    "POST /keys/{prefix}/revoke": ADMIN,
+    "GET /users": ADMIN,
+    "POST /users": ADMIN,
+    "GET /users/{user}": ADMIN,
+    "POST /users/{user}/role": ADMIN,
+    "POST /users/{user}/password": ADMIN,
+    "POST /users/{user}/remove": ADMIN,
+    "GET /tenants": OPERATE,
+    "POST /tenants": OPERATE,
+    "GET /tenants/{tenant}": OPERATE,
+    "POST /tenants/{tenant}": OPERATE,
+    "POST /tenants/{tenant}/{action}": OPERATE,
+    "GET /audit": ADMIN,
+    "GET /audit/chain": ADMIN,
+    "GET /audit/export": ADMIN,
+    "GET /audit/{number}": ADMIN,
     "GET /system": OPERATE,
 }
 MATRIX = API | PAGES
@@ -157,7 +180,7 @@ async def log_in(state: State, login: str = "admin") -> tuple[dict[str, str], st
 
 async def status_of(client: httpx.AsyncClient, route: str, headers: dict[str, str]) -> int:
     method, path = route.split(" ")
-    for name in ("name", "reference", "alias", "filename", "prefix", "action", "user", "tenant"):
+    for name in ("name", "reference", "alias", "filename", "prefix", "action", "user", "tenant", "number"):
         path = path.replace(f"{{{name}}}", "x").replace(f"{{{name}:path}}", "x")
     return (await client.request(method, path, headers=ORIGIN | headers)).status_code
 

@@ -61,6 +61,17 @@ ROWS: dict[str, dict[str, Any]] = {
     "POST /adapters/{name}/alias": {"data": {"alias": "prod", "version": "1"}},
     "POST /adapters/{reference}/{action}": {},
     "POST /cache/{reference}/{action}": {},
+    "GET /keys/{prefix}": {},
+    "POST /keys/{prefix}": {"data": {"tokens_per_day": "1"}},
+    "POST /keys/{prefix}/revoke": {},
+    "GET /users/{user}": {},
+    "POST /users/{user}/role": {"data": {"role": "viewer"}},
+    "POST /users/{user}/password": {"data": {"password": "a stolen account"}},
+    "POST /users/{user}/remove": {},
+    "GET /tenants/{tenant}": {},
+    "POST /tenants/{tenant}": {"data": {"tokens_per_day": "1"}},
+    "POST /tenants/{tenant}/{action}": {},
+    "GET /audit/{number}": {},
 }
 MAKE_THEIR_OWN = {
     "POST /api/v1/adapters/{name}/versions",
@@ -70,12 +81,17 @@ MAKE_THEIR_OWN = {
     "POST /adapters/{name}/versions",
 }
 """A name is free in every tenant, so these are not answered 404; the files of others must still be missing."""
-OPERATORS = {"GET /api/v1/tenants/{tenant}", "PATCH /api/v1/tenants/{tenant}"}
+OPERATORS = {route for route in ROWS if "{tenant}" in route}
 LISTS = (
     *("/v1/models", "/api/v1/adapters", "/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
     *("/", "/adapters", "/cache", "/playground", "/requests", "/dashboard/state", "/api/v1/audit?everyone=true"),
+    *("/keys?show=all", "/users", "/usage", "/usage/csv?by=day,key,adapter", "/usage/points", "/audit"),
+    *("/audit?everyone=true", "/audit/export", "/audit/export?format=jsonl&everyone=true"),
 )
-OF_ANY_TENANT = ("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit")
+OF_ANY_TENANT = (
+    *("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
+    *("/keys", "/users", "/usage", "/usage/csv", "/usage/points", "/audit", "/audit/export"),
+)
 
 
 @pytest.fixture
@@ -97,10 +113,11 @@ async def theirs(state: State, client: httpx.AsyncClient, folder: Path) -> dict[
     return {"name": "secret", "user": "carola", "prefix": prefix, "sha256": weights}
 
 
-async def ask(client: httpx.AsyncClient, route: str, ids: dict[str, str]) -> httpx.Response:
+async def ask(client: httpx.AsyncClient, route: str, ids: dict[str, str], row: str) -> httpx.Response:
+    """`row`: a number of the audit log."""
     method, path = route.split(" ")
     places = ids | {"reference": ids["name"], "name:path": ids["name"], "alias": "prod", "action": "evict"}
-    places |= {"tenant": "acme" if ids is not NOBODYS else "none", "filename": WEIGHTS_FILE}
+    places |= {"tenant": "acme" if ids is not NOBODYS else "none", "filename": WEIGHTS_FILE, "number": row}
     for name, value in places.items():
         path = path.replace(f"{{{name}}}", value)
     return await client.request(method, path, **filled(ROWS[route], ids))
@@ -135,9 +152,10 @@ async def test_what_is_anothers_does_not_exist(state: State, adapter_folders: li
         ids, owner = await theirs(state, client, adapter_folders[0]), {}
         owner["authorization"] = client.headers["authorization"]
         before = await everything_of(client, owner)
+        row = str((await client.get("/api/v1/audit", headers=owner)).json()["data"][0]["id"])
         client.headers.update(key(state, "admin", tenant="rival"))
         for route in ROWS:
-            found, absent = await ask(client, route, ids), await ask(client, route, NOBODYS)
+            found, absent = await ask(client, route, ids, row), await ask(client, route, NOBODYS, "9" * 9)
             assert found.status_code == absent.status_code, (route, found.text)
             assert without(found, ids) == without(absent, NOBODYS), route
             if route not in MAKE_THEIR_OWN:

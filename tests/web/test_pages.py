@@ -22,8 +22,14 @@ from .fake_engine import FakeEngine
 from .test_access import log_in
 from .test_adapters_api import put
 
-PAGES = ("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system")
-WITH_PARTS = ("/adapters", "/cache", "/playground", "/requests")
+PAGES = (
+    *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system"),
+    *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1"),
+)
+WITH_PARTS = (
+    *("/adapters", "/cache", "/playground", "/requests"),
+    *("/usage", "/keys", "/users", "/tenants", "/audit"),
+)
 ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "alias", "delete", "check", "versions")
 POSTS = (
     *(f"/adapters/sql/{action}" for action in ACTIONS),
@@ -34,6 +40,9 @@ POSTS = (
         "/cache/sql@1/load",
         "/upload/fetch",
         "/certify",
+        *("/keys", "/keys/0123456789ab", "/keys/0123456789ab/revoke"),
+        *("/users", "/users/admin/role", "/users/admin/password", "/users/admin/remove"),
+        *("/tenants", "/tenants/default", "/tenants/default/disable"),
         "/logout",
     ),
 )

@@ -1,6 +1,8 @@
 """The requests page and the system page as plain HTTP: who is found, what is told, and what never is."""
 
 import json
+from collections import deque
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -37,7 +39,22 @@ async def test_a_request_is_found_by_its_id_and_its_prompt_is_nowhere(
     assert row.select("a")[0]["href"] == "/adapters/sql"
     assert "ms" in row.get_text()
     assert ids(await person.get("/requests", params={"search": "tin"})) == ["other"]
-    assert "No request matches" in (await person.get("/requests", params={"search": "nothing"})).text
+
+
+async def test_of_a_request_that_is_not_kept_is_said_what_that_can_mean(
+    person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = "#request-rows time"
+    page = BeautifulSoup((await person.get("/requests", params={"search": "req-unknown"})).text, "html.parser")
+    assert "req-unknown" in page.select("#request-rows p")[0].text
+    started = datetime.fromtimestamp(state.metrics.since, UTC).isoformat(timespec="seconds")
+    assert page.select(since)[0]["datetime"] == started
+    monkeypatch.setattr(state.metrics, "recent", deque(maxlen=2))
+    state.metrics.recent.extend(finished(float(number), request_id=f"{number}") for number in range(3))
+    part = await person.get("/requests", params={"search": "0", "status": "error"}, headers=HTMX)
+    page = BeautifulSoup(part.text, "html.parser")
+    assert page.select(since)[0]["datetime"] == "1970-01-01T00:00:01+00:00"
+    assert "among those failed" in page.text
 
 
 async def test_requests_are_narrowed_by_how_they_ended_and_by_tenant(person: httpx.AsyncClient, state: State) -> None:

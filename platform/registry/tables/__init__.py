@@ -5,7 +5,7 @@ from .access import DEFAULT_TENANT, ApiKey, AuditHead, AuditRow, LoginSession, S
 from .adapters import Adapter, AdapterVersion, Alias, Artifact, Generation, Tokenizer, Upload
 from .certificates import Certificate, GoldenPrompts
 from .table import Table, UtcDateTime, utc_now
-from .usage import OpenRequest, UsageRow, UsageWriter
+from .usage import OpenRequest, UsageDay, UsageRow, UsageWriter
 
 __all__ = [
     "DEFAULT_TENANT",
@@ -26,6 +26,7 @@ __all__ = [
     "Tenant",
     "Tokenizer",
     "Upload",
+    "UsageDay",
     "UsageRow",
     "UsageWriter",
     "User",

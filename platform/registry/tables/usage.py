@@ -1,4 +1,5 @@
-"""What was used: counts by hour that are only ever added to, and the requests that have begun and not yet ended."""
+"""What was used: counts by hour and by day that are only ever added to, and the requests that have begun and not ended
+yet."""
 
 from datetime import datetime
 
@@ -12,17 +13,13 @@ ADAPTER_LENGTH = 600
 """Of a sum, the names with a plus between them."""
 
 
-class UsageRow(Table):
-    """One hour of one caller with one version. Tokens of `unknown` requests are what was reserved for them."""
-
-    __tablename__ = "usage"
-    __table_args__ = (UniqueConstraint("tenant_id", "day", "hour", "actor", "adapter_digest", "adapter_name"),)
+class Counted:
+    """Columns of who used what, and how much. Tokens of `unknown` requests are what was reserved for them."""
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer(), "sqlite"), primary_key=True)
     tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id"))
     day: Mapped[str] = mapped_column(String(10), index=True)
     """In UTC, as 2026-11-22, so that a range of days is a range of strings."""
-    hour: Mapped[int]
     actor: Mapped[str] = mapped_column(String(ACTOR_LENGTH))
     adapter_digest: Mapped[str] = mapped_column(String(64))
     """Empty: the base alone."""
@@ -34,6 +31,22 @@ class UsageRow(Table):
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     completion_tokens: Mapped[int] = mapped_column(BigInteger)
     unknown_tokens: Mapped[int] = mapped_column(BigInteger)
+
+
+class UsageRow(Counted, Table):
+    """One hour of one caller with one version."""
+
+    __tablename__ = "usage"
+    __table_args__ = (UniqueConstraint("tenant_id", "day", "hour", "actor", "adapter_digest", "adapter_name"),)
+
+    hour: Mapped[int]
+
+
+class UsageDay(Counted, Table):
+    """The sums of a day's hours, written together with them: a month is added up from these."""
+
+    __tablename__ = "usage_days"
+    __table_args__ = (UniqueConstraint("tenant_id", "day", "actor", "adapter_digest", "adapter_name"),)
 
 
 class UsageWriter(Table):

@@ -13,6 +13,7 @@ from starlette.templating import Jinja2Templates
 from ..auth import Caller
 from ..dependencies import state_of
 from ..errors import LOGIN_PATH, ApiError
+from .menu import menu_of
 from .words import engine_words
 
 TEMPLATES: Final = Jinja2Templates(Path(__file__).resolve().parent.parent / "templates")
@@ -49,6 +50,7 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
         "root": root_of(request),
         "section": section,
         "csrf_token": session.csrf_token if session else "",
+        "menu": menu_of(caller),
         "engine": {"words": words, "tone": tone},
     }
     return TEMPLATES.TemplateResponse(request, template, frame | context, status, NOT_KEPT)

@@ -42,6 +42,13 @@ def matching_requests(state: State, tenant: str, search: str, group: str) -> lis
     return [one for one in mine if wanted in one.request_id.lower() or one.model.startswith(wanted)]
 
 
+def kept_since(state: State) -> datetime:
+    """Requests that ended before are not known: from before the server's start, or newer ones took their places."""
+    recent = state.metrics.recent
+    full = len(recent) == recent.maxlen
+    return datetime.fromtimestamp(recent[0].at if full else state.metrics.since, UTC)
+
+
 def request_rows(state: State, requests: Sequence[FinishedRequest]) -> list[RequestRow]:
     return [_row(one, state.settings.base_name) for one in requests]
 

@@ -9,7 +9,7 @@ from ..dependencies import CallerOf, StateOf
 from ..metrics import RECENT
 from ..units import count_words
 from .page import PageRoute, is_fragment, page
-from .request_rows import GROUPS, matching_requests, request_rows
+from .request_rows import GROUPS, kept_since, matching_requests, request_rows
 
 SECTION: Final = "/requests"
 MOST_ROWS: Final = 100
@@ -32,4 +32,5 @@ async def index(request: Request, state: StateOf, caller: CallerOf, search: str 
         group=status,
         groups=GROUPS,
         kept=f"{RECENT:,}",
+        since_iso=kept_since(state).isoformat(timespec="seconds"),
     )

@@ -5,7 +5,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from . import adapters, cache, live, login, playground, requests, system, upload
+from . import adapters, audit, cache, keys, live, login, playground, requests, system, tenants, upload, usage, users
 
 routers: Final[Sequence[APIRouter]] = (
     login.router,
@@ -15,5 +15,10 @@ routers: Final[Sequence[APIRouter]] = (
     cache.router,
     playground.router,
     requests.router,
+    usage.router,
+    keys.router,
+    users.router,
+    tenants.router,
+    audit.router,
     system.router,
 )

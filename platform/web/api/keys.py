@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Request
+from msgspec import UNSET, UnsetType
 from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.keys import INFERENCE, ApiKey
@@ -34,8 +35,9 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
 class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
     """Each takes the place of the old one as a whole."""
 
-    adapters: tuple[str, ...] | None = None
-    limits: Quota | None = None
+    adapters: tuple[str, ...] | UnsetType = UNSET
+    limits: Quota | UnsetType = UNSET
+    expires_at: Moment | UnsetType = UNSET
 
 
 @router.get("/api/v1/keys")
@@ -73,7 +75,7 @@ async def get_key(prefix: str, state: StateOf, tenant: TenantOf) -> dict[str, An
 async def change_key(
     prefix: str, request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf
 ) -> dict[str, Any]:
-    """Other limits, or other adapters."""
+    """Other limits, adapters, or another expiry."""
     change = convert(await read_json(request, state.settings.body_timeout), KeyChange)
     with in_words():
         key = await asyncio.to_thread(
@@ -83,6 +85,7 @@ async def change_key(
             tenant=tenant,
             quota=change.limits,
             adapters=change.adapters,
+            expires_at=change.expires_at,
         )
     await state.reconciler.reconcile()
     return key_json(key)

@@ -1,8 +1,6 @@
 """/api/v1/usage: what was used, by day or hour, key and adapter version; as JSON or CSV."""
 
 import asyncio
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
@@ -12,8 +10,9 @@ from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.errors import InvalidQuery
 from loraplex.registry.ledger import COUNTS
-from loraplex.registry.usage import GROUPS, usage_query
+from loraplex.registry.usage import columns_of, usage_query
 
+from ..csv_lines import csv_lines
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import invalid
 
@@ -62,9 +61,5 @@ def total_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 def as_csv(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> str:
     """With a head, even when there is no row."""
-    columns = list(dict.fromkeys(column.key for name in by for column in GROUPS[name]))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, [*columns, *COUNTS])
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    columns = [*columns_of(by), *COUNTS]
+    return csv_lines([columns, *([row[name] for name in columns] for row in rows)])

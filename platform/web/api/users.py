@@ -52,7 +52,7 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
         raise ApiError(400, "The current password is wrong.", param="current", code="wrong_password")
     user, by = caller.session.user, {"actor": caller.actor, "tenant": caller.tenant}
     with in_words("new"):
-        await asyncio.to_thread(state.registry.users.set_password, user, fields.new, **by)
+        await asyncio.to_thread(state.registry.users.set_password, user, fields.new, role=None, **by)
     return Response(status_code=204)
 
 
@@ -83,7 +83,7 @@ async def change_user(
         if change.role is not None:
             found = await asyncio.to_thread(users.set_role, user, change.role, **by)
         if change.password is not None:
-            found = await asyncio.to_thread(users.set_password, user, change.password, **by)
+            found = await asyncio.to_thread(users.set_password, user, change.password, role=None, **by)
     return user_json(found)
 
 

@@ -12,9 +12,12 @@ const HEIGHT = 150;
 const SPARK_HEIGHT = 36;
 // Longest edge of time that is shown as a clock with seconds.
 const HOUR = 3600;
-const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+const DAY = 86400;
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY, 364 * DAY];
 
+// Beyond two days a time is a day of UTC.
 function clock(seconds, span) {
+  if (span >= 2 * DAY) return new Date(seconds * 1000).toLocaleDateString([], { day: "numeric", month: "short", timeZone: "UTC" });
   const options = span > HOUR ? { hour: "2-digit", minute: "2-digit" } : { hour: "2-digit", minute: "2-digit", second: "2-digit" };
   return new Date(seconds * 1000).toLocaleTimeString([], options);
 }
@@ -23,6 +26,11 @@ function number(value, unit) {
   if (value === null || value === undefined) return "–";
   const digits = Math.abs(value) < 10 && !Number.isInteger(value) ? 1 : 0;
   return `${value.toLocaleString("en", { maximumFractionDigits: digits })}${unit ? `\u00a0${unit}` : ""}`;
+}
+
+// What fits beside an axis.
+function tickWords(value, unit) {
+  return value < 10000 ? number(value, unit) : value.toLocaleString("en", { notation: "compact" });
 }
 
 // CSS knows the theme; a canvas has to be told.
@@ -53,16 +61,18 @@ function fullOptions(element, times, series) {
   const [muted, line] = [paint("--muted"), paint("--line")];
   const axis = { stroke: muted, font: AXIS_FONT, grid: { stroke: line, width: 1 }, ticks: { show: false } };
   const span = times.at(-1) - times[0];
+  // Bars stand around their times, so the first and the last need room.
+  const room = series[0].bars && times.length > 1 ? (times[1] - times[0]) / 2 : 0;
   const bars = window.uPlot.paths.bars({ size: [0.7, 40] });
   return {
     width: element.clientWidth,
     height: HEIGHT,
     padding: [8, 8, 0, 0],
     cursor: { drag: { x: false, y: false } },
-    scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(high || 0, Number(element.dataset.most) || 1)] } },
+    scales: { x: { time: false, range: (_, low, high) => [low - room, high + room] }, y: { range: (_, low, high) => [0, Math.max(high || 0, Number(element.dataset.most) || 1)] } },
     axes: [
       { ...axis, space: 80, incrs: STEPS, values: (_, ticks) => ticks.map((tick) => clock(tick, span)) },
-      { ...axis, size: 56, space: 36, values: (_, ticks) => ticks.map((tick) => number(tick, series[0].unit)) },
+      { ...axis, size: 56, space: 36, values: (_, ticks) => ticks.map((tick) => tickWords(tick, series[0].unit === "tokens" ? "" : series[0].unit)) },
     ],
     series: [
       { label: "Time", value: (_, value) => (value ? clock(value, span) : "–") },
@@ -132,6 +142,6 @@ document.addEventListener("themechange", () => {
   for (const [element, chart] of [...drawn]) {
     chart.destroy();
     drawn.delete(element);
-    drawChart(element, ...element.lastDrawn);
+    if (element.isConnected) drawChart(element, ...element.lastDrawn);
   }
 });

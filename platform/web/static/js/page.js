@@ -1,9 +1,11 @@
 // What every page has: the live connection, theme switch, copy buttons and keyboard.
 
 import "./live.js";
+import "./confirm.js";
 import { url } from "./server.js";
 
-const DESTINATIONS = { "g o": "/", "g a": "/adapters", "g c": "/cache", "g p": "/playground", "g u": "/upload", "g r": "/requests", "g s": "/system" };
+// The list of keys says where they lead; it has only pages that this person may open.
+const DESTINATIONS = Object.fromEntries([...document.querySelectorAll("#keys [data-path]")].map((one) => [one.textContent, one.dataset.path]));
 const COPIED_MILLISECONDS = 1500;
 
 function isDark() {
@@ -72,5 +74,7 @@ document.addEventListener("click", (event) => {
   if (button) copy(button);
 });
 document.addEventListener("keydown", press);
+// What a form made is shown once: a reload must ask for the page, not make another.
+if (document.querySelector("[data-once]")) history.replaceState(null, "", location.href);
 new MutationObserver(() => showMoments(document)).observe(document.getElementById("main"), { childList: true, subtree: true });
 showMoments(document);

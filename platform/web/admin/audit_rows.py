@@ -1,0 +1,99 @@
+"""Rows of the audit log as the pages show them, and as files have them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from loraplex.registry.audit import AuditEntry, AuditFilter
+
+from ..api.audit import entry_json
+from ..csv_lines import csv_lines
+from ..units import age_words
+
+COLUMNS: Final = ("id", "at", "tenant", "actor", "action", "subject", "detail", "hash", "intact")
+ACTIONS: Final = (
+    *("adapter.add", "adapter.alias", "adapter.remove", "certificate.request", "key.create", "key.limit", "key.revoke"),
+    *("tenant.create", "tenant.disable", "tenant.limit", "user.create", "user.remove", "user.set_password"),
+    "user.set_role",
+)
+"""Suggestions; any part of any action is found."""
+PLACES: Final = {"adapter": "/adapters/", "key": "/keys/", "user": "/users/"}
+"""Kind of a subject -> where its page is."""
+MOST_LETTERS: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    id: int
+    at_iso: str
+    at: str
+    tenant: str
+    actor: str
+    action: str
+    subject: str
+    place: str
+    """Path of the subject's page; empty: it has none."""
+    detail: str
+    intact: bool
+
+
+def audit_line(entry: AuditEntry) -> AuditLine:
+    return AuditLine(
+        id=entry.id,
+        at_iso=entry.at.isoformat(timespec="milliseconds"),
+        at=age_words(entry.at),
+        tenant=entry.tenant or "the server itself",
+        actor=entry.actor,
+        action=entry.action,
+        subject=entry.subject,
+        place=_place(entry.subject),
+        detail=_clipped(detail_words(entry.detail)),
+        intact=entry.intact,
+    )
+
+
+def detail_words(detail: Mapping[str, Any]) -> str:
+    """name=value, one after the other."""
+    return ", ".join(f"{name}={_value(value)}" for name, value in detail.items() if value is not None)
+
+
+def detail_json(entry: AuditEntry) -> str:
+    return json.dumps(entry.detail, indent=2, ensure_ascii=False, sort_keys=True)
+
+
+def filter_words(wanted: AuditFilter) -> dict[str, str]:
+    """The filters as the page's address has them."""
+    days = {"from": wanted.first, "to": wanted.last}
+    return {
+        "actor": wanted.actor,
+        "action": wanted.action,
+        "subject": wanted.subject,
+        **{name: day.isoformat() if day else "" for name, day in days.items()},
+    }
+
+
+def as_csv(entries: Sequence[AuditEntry]) -> str:
+    rows = [entry_json(entry) for entry in entries]
+    return csv_lines([_csv_cell(row[name]) for name in COLUMNS] for row in rows)
+
+
+def as_json_lines(entries: Sequence[AuditEntry]) -> str:
+    return "".join(json.dumps(entry_json(entry), ensure_ascii=False) + "\n" for entry in entries)
+
+
+def _csv_cell(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+
+def _place(subject: str) -> str:
+    kind, _, name = subject.partition(":")
+    return f"{PLACES[kind]}{name.partition('@')[0] if kind == 'adapter' else name}" if kind in PLACES and name else ""
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"

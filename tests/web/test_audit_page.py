@@ -1,0 +1,121 @@
+"""The audit log's page: found, paged, verified, downloaded; what was tampered with shows."""
+
+import csv
+import io
+import json
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from bs4 import BeautifulSoup
+from sqlalchemy import text
+
+from loraplex.web.state import State
+
+from .test_access import log_in
+from .test_pages import HTMX, first_data, login, person, trusted
+
+__all__ = ["first_data", "login", "person", "trusted"]
+
+
+@pytest.fixture(autouse=True)
+def history(state: State) -> None:
+    for number in range(3):
+        prefix = state.registry.keys.create(f"=key {number}", ["inference"], actor="user:bob").key.prefix
+    state.registry.keys.revoke(prefix, actor="user:Eve_1")
+    state.registry.tenants.create("acme", actor="user:admin")
+
+
+def actions(answer: httpx.Response) -> list[str]:
+    return [code.text for code in BeautifulSoup(answer.text, "html.parser").select("td code")]
+
+
+async def test_rows_are_found_by_who_what_and_when(person: httpx.AsyncClient) -> None:
+    assert actions(await person.get("/audit"))[:2] == ["key.revoke", "key.create"]
+    today = datetime.now(UTC).date()
+    for asked, found in (
+        ({"actor": "user:bob"}, ["key.create"] * 3),
+        ({"actor": "eve_"}, ["key.revoke"]),
+        ({"actor": "eve%"}, []),
+        ({"action": "REVOKE"}, ["key.revoke"]),
+        ({"subject": "key:", "action": "revoke", "from": str(today), "to": str(today)}, ["key.revoke"]),
+        ({"to": str(today - timedelta(days=1))}, []),
+        ({"from": str(today + timedelta(days=1))}, []),
+    ):
+        part = await person.get("/audit", params=asked, headers=HTMX)
+        assert actions(part) == found, asked
+        assert "<html" not in part.text
+    assert "No row matches" in part.text
+    for wrong in ({"from": "today"}, {"actor": "\u0000"}):
+        answer = await person.get("/audit", params=wrong, headers=HTMX)
+        assert answer.status_code == 400
+        assert BeautifulSoup(answer.text, "html.parser").select("#audit-rows [role=alert]")
+
+
+async def test_pages_follow_one_another(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = actions(await person.get("/audit"))
+    monkeypatch.setattr("loraplex.web.admin.audit.PAGE_ROWS", 2)
+    found, path = [], "/audit"
+    for _ in range(20):
+        answer = await person.get(path, headers=HTMX if found else {})
+        found += actions(answer)
+        more = BeautifulSoup(answer.text, "html.parser").select("a[hx-get]")
+        if not more:
+            break
+        path = str(more[0]["href"])
+    assert found == whole
+
+
+async def test_the_chain_is_computed_and_a_changed_row_shows(person: httpx.AsyncClient, state: State) -> None:
+    assert "✓ Intact" in (await person.get("/audit/chain", headers=HTMX)).text
+    assert "not as written" not in (await person.get("/audit")).text
+    row = state.registry.audit.entries()[1].id
+    with state.registry.database.write() as session:
+        session.execute(text("UPDATE audit SET actor = 'user:nobody' WHERE id = :id"), {"id": row})
+    chain = (await person.get("/audit/chain", headers=HTMX)).text
+    assert f"Row {row} is not what was written" in chain
+    assert (await person.get("/audit")).text.count("not as written") == 1
+    assert "its hash does not follow" in (await person.get(f"/audit/{row}")).text
+
+
+async def test_a_long_log_is_verified_when_asked(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BeautifulSoup((await person.get("/audit")).text, "html.parser").select('#chain[hx-trigger="load"]')
+    monkeypatch.setattr("loraplex.web.admin.audit.QUICKLY_VERIFIED", 2)
+    page = BeautifulSoup((await person.get("/audit")).text, "html.parser")
+    assert not page.select("#chain[hx-get]")
+    assert page.select("#chain button")[0].text == "Verify all rows"
+
+
+async def test_one_row_is_told_in_full(person: httpx.AsyncClient, state: State) -> None:
+    entry = state.registry.audit.entries(tenant="default")[1]
+    page = await person.get(f"/audit/{entry.id}")
+    assert entry.hash in page.text
+    detail = json.loads(BeautifulSoup(page.text, "html.parser").select("main pre")[0].text)
+    assert detail == entry.detail
+    for absent in ("0", "99999", "x", "-1", "1" * 40):
+        assert (await person.get(f"/audit/{absent}")).status_code == 404, absent
+
+
+async def test_files_have_every_row(person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loraplex.web.admin.audit.BATCH", 2)
+    entries = state.registry.audit.entries(tenant="default")
+    answer = await person.get("/audit/export")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [(int(row["id"]), row["hash"]) for row in rows] == [(entry.id, entry.hash) for entry in entries]
+    assert answer.headers["content-disposition"] == 'attachment; filename="audit-default.csv"'
+    asked = {"format": "jsonl", "action": "create", "actor": "bob"}
+    lines = (await person.get("/audit/export", params=asked)).text.splitlines()
+    assert [json.loads(line)["detail"]["name"] for line in lines] == ["=key 2", "=key 1", "=key 0"]
+
+
+async def test_everyones_rows_are_the_operators(
+    person: httpx.AsyncClient, client: httpx.AsyncClient, state: State
+) -> None:
+    assert "tenant.create" not in actions(await person.get("/audit"))
+    assert "tenant.create" in actions(await person.get("/audit", params={"everyone": "true"}))
+    state.registry.users.create("root", "correct horse battery", "admin", actor="system", tenant="acme")
+    session, _ = await log_in(state, "acme/root")
+    assert actions(await client.get("/audit", headers=session)) == ["user.create", "tenant.create"]
+    for path in ("/audit", "/audit/export", "/audit/1"):
+        assert (await client.get(path, params={"everyone": "true"}, headers=session)).status_code == 403
+    assert "rows follow" not in (await client.get("/audit/chain", headers=session)).text
