@@ -161,7 +161,7 @@ class Snapshots:
     def __init__(self, database: Database, keys: Keys, store: ArtifactStore, base: ServedBase | None) -> None:
         self._database, self._keys, self._store, self._base = database, keys, store, base
         self._lock = threading.Lock()
-        self._current = self._load({})
+        self._current = self._load()
         self._checked = time.monotonic()
 
     @property
@@ -187,7 +187,7 @@ class Snapshots:
         with self._database.read() as session:
             return read_generation(session)
 
-    def _load(self, known: Mapping[str | None, ServingProfile]) -> Snapshot:
+    def _load(self, known: Mapping[str | None, ServingProfile] | None = None) -> Snapshot:
         with self._database.read() as session:
             generation, ring = read_generation(session), self._keys.load_ring(session)
             tenants = {tenant.name: tenant for tenant in load_tenants(session)}
