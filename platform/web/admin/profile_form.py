@@ -58,8 +58,12 @@ def summary(profile: ServingProfile) -> str:
     """In one line, for people."""
     given = profile.given()
     words = [name.replace("_", " ") for name in TEXTS if name in given]
-    words += [f"{field.label.lower()} {given[field.name]:g}" for field in NUMBERS if field.name in given]
+    words += [f"{field.label.lower()} {_shown(given[field.name])}" for field in NUMBERS if field.name in given]
     return ", ".join(words + ([count_words(len(given["stop"]), "stop string")] if "stop" in given else []))
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _number(field: NumberField, text: str) -> int | float:

@@ -47,8 +47,8 @@ def read_profile(document: Mapping[str, Any]) -> ServingProfile:
     profile = convert(_tidy(document), ServingProfile)
     with in_words():
         check_texts(profile)
-    _check_sampling(profile)
     _check_limits(profile)
+    _check_sampling(profile)
     return profile
 
 
@@ -105,7 +105,8 @@ def _check_sampling(profile: ServingProfile) -> None:
 
 def _check_limits(profile: ServingProfile) -> None:
     default, limit = profile.max_tokens, profile.max_tokens_limit
-    if limit is not None and not 1 <= limit < MOST_TOKENS:
-        raise invalid(f"max_tokens_limit must be between 1 and {MOST_TOKENS - 1}, got {limit}.", "max_tokens_limit")
+    for field, value in (("max_tokens", default), ("max_tokens_limit", limit)):
+        if value is not None and not 1 <= value < MOST_TOKENS:
+            raise invalid(f"{field} must be between 1 and {MOST_TOKENS - 1}.", field)
     if default is not None and limit is not None and default > limit:
         raise invalid(f"max_tokens {default} is above max_tokens_limit {limit}.", "max_tokens")
