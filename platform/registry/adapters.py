@@ -86,7 +86,8 @@ class Adapters:
             artifact = artifact_row(session, report.summary)
             self._store_bytes(artifact, config, weights)
             adapter = get_or_add_adapter(session, name, tenant, actor)
-            current = adapter_view(adapter).latest()
+            before = adapter_view(adapter)
+            current = before.latest()
             digests = artifact.digest, base_fingerprint, keep_tokenizer(session, tokenizer)
             if current and (current.digest, current.base_fingerprint, current.tokenizer_digest) == digests:
                 return AddedVersion(name, current, created=False)
@@ -95,6 +96,7 @@ class Adapters:
                 artifact=artifact,
                 base_fingerprint=base_fingerprint,
                 tokenizer_digest=digests[2],
+                profile_digest=before.inherited_profile(),
                 report=msgspec.to_builtins(report),
                 uploaded_by=actor,
             )

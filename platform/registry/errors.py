@@ -75,6 +75,16 @@ class InvalidPrompts(RegistryError):
     code = "invalid_prompts"
 
 
+class InvalidProfile(RegistryError):
+    """`field` is what of the serving profile is wrong; None: all of it."""
+
+    code = "invalid_profile"
+
+    def __init__(self, field: str | None, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class PromotionRefused(RegistryError):
     """The operator lets aliases point at certified versions only, and this is none."""
 

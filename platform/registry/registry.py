@@ -13,6 +13,7 @@ from .certificates import Certificates
 from .database import Database
 from .keys import Keys
 from .preflight import Preflight
+from .profiles import ServingProfiles
 from .promotion import PromotionRule
 from .sessions import Sessions
 from .snapshot import Snapshots
@@ -32,6 +33,7 @@ class Registry:
     store: ArtifactStore
     adapters: Adapters
     tokenizers: Tokenizers
+    profiles: ServingProfiles
     uploads: Uploads
     certificates: Certificates
     certificate_runs: CertificateRuns
@@ -63,6 +65,7 @@ class Registry:
             store=store,
             adapters=Adapters(database, store, None if base is None else base.name, rule),
             tokenizers=Tokenizers(database),
+            profiles=ServingProfiles(database),
             uploads=Uploads(database, store),
             certificates=Certificates(database),
             certificate_runs=CertificateRuns(database),

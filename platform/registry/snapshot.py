@@ -17,6 +17,7 @@ from .errors import AdapterUnavailable, InvalidKey, InvalidName, UnknownAdapter
 from .generation import read_generation
 from .keys import ApiKey, KeyRing, Keys
 from .names import Reference, nearest_names, parse_reference
+from .profiles import ServingProfile, read_profiles
 from .tables import DEFAULT_TENANT
 from .tenants import Tenant, load_tenants
 from .views import Adapter, Version, load_adapters
@@ -40,6 +41,8 @@ class ResolvedAdapter:
     """Tokens that it has rows for; 0: those of the base."""
     tokenizer_digest: str | None
     """What it adds to the base's tokenizer; None: nothing."""
+    profile: ServingProfile | None
+    """How it is asked where the request does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Snapshot:
     tenants: Mapping[str, Tenant] = field(repr=False)
     keys: KeyRing
     store: ArtifactStore = field(repr=False)
+    profiles: Mapping[str | None, ServingProfile] = field(repr=False)
+    """By digest, of all versions."""
 
     def authenticate(self, token: str) -> ApiKey:
         """The key that this token is; raises InvalidKey."""
@@ -126,6 +131,7 @@ class Snapshot:
             invocation_tokens=version.invocation_tokens,
             vocab_size=version.vocab_size,
             tokenizer_digest=version.tokenizer_digest,
+            profile=self.profiles.get(version.profile_digest),
         )
 
     def _obstacle(self, adapter: Adapter, version: Version) -> str | None:
@@ -173,7 +179,7 @@ class Snapshots:
             started = time.monotonic()
             moved = self._generation() != self._current.generation
             if moved:
-                self._current = self._load()
+                self._current = self._load(self._current.profiles)
             self._checked = started
             return moved
 
@@ -181,14 +187,16 @@ class Snapshots:
         with self._database.read() as session:
             return read_generation(session)
 
-    def _load(self) -> Snapshot:
+    def _load(self, known: Mapping[str | None, ServingProfile] | None = None) -> Snapshot:
         with self._database.read() as session:
             generation, ring = read_generation(session), self._keys.load_ring(session)
             tenants = {tenant.name: tenant for tenant in load_tenants(session)}
             adapters: dict[str, dict[str, Adapter]] = {}
             for adapter in load_adapters(session):
                 adapters.setdefault(adapter.tenant, {})[adapter.name] = adapter
-        return Snapshot(generation, self._base, adapters, tenants, ring, self._store)
+            versions = (one for names in adapters.values() for adapter in names.values() for one in adapter.versions)
+            profiles = read_profiles(session, {version.profile_digest for version in versions}, known)
+        return Snapshot(generation, self._base, adapters, tenants, ring, self._store, profiles)
 
 
 def _select(adapter: Adapter, reference: Reference) -> Version:

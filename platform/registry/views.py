@@ -30,6 +30,8 @@ class Version:
     base_fingerprint: str
     vocab_size: int
     tokenizer_digest: str | None
+    profile_digest: str | None
+    """Of its serving profile; None: none."""
     uploaded_by: str
     created_at: datetime
     enabled: bool
@@ -59,6 +61,11 @@ class Adapter:
     def latest(self) -> Version | None:
         """What the bare name means: the newest enabled version."""
         return next((version for version in reversed(self.versions) if version.enabled), None)
+
+    def inherited_profile(self) -> str | None:
+        """Digest of the serving profile that the next version begins with."""
+        before = self.latest() or next(reversed(self.versions), None)
+        return None if before is None else before.profile_digest
 
     def select(self, selector: int | str | None) -> Version | None:
         """The version that `name@selector` means, enabled or not; None when there is none."""
@@ -112,6 +119,7 @@ def version_view(row: tables.AdapterVersion) -> Version:
         base_fingerprint=row.base_fingerprint,
         vocab_size=artifact.vocab_size,
         tokenizer_digest=row.tokenizer_digest,
+        profile_digest=row.profile_digest,
         uploaded_by=row.uploaded_by,
         created_at=row.created_at,
         enabled=row.enabled,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
+from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.snapshot import Only, ResolvedAdapter
 
 from .errors import ApiError, from_engine, invalid, not_found, overloaded
@@ -21,6 +22,8 @@ class Served:
     wording: Wording
     vocab_size: int
     """Token ids below it have rows."""
+    profile: ServingProfile | None = None
+    """Of the adapter that `model` names."""
 
 
 async def find_served(
@@ -36,7 +39,13 @@ async def find_served(
         message = "adapters have different tokenizers or chat templates, so no prompt suits all; use them one by one."
         raise invalid(message, "adapters")
     own_sizes = [adapter.vocab_size for adapter, _ in found.values() if adapter.vocab_size]
-    return Served(found, await state.wordings.of(digests.pop()), min(own_sizes, default=state.model.vocab_size))
+    wording, profile = await state.wordings.of(digests.pop()), None
+    if adapters is None and found:
+        [(adapter, _)] = found.values()
+        profile = adapter.profile
+        if profile is not None:
+            wording = state.wordings.with_profile(wording, profile, f"{tenant}/{adapter.name}@{adapter.version}")
+    return Served(found, wording, min(own_sizes, default=state.model.vocab_size), profile)
 
 
 async def ensure_known(state: State, served: Served) -> None:

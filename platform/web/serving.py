@@ -146,8 +146,12 @@ def _too_long(prompt: int, output: int | None, limit: int, order: Order) -> ApiE
     return invalid(message, order.max_tokens_field if fits else order.prompt_field, "context_length_exceeded")
 
 
-def _named_field(message: str, order: Order) -> str | None:
+def field_of(message: str) -> str | None:
     """The first parameter that the message of SamplingParams.verify() names."""
     words = re.findall(r"\w+", message)
-    field = next((word for word in words if word in SamplingParams.__struct_fields__), None)
+    return next((word for word in words if word in SamplingParams.__struct_fields__), None)
+
+
+def _named_field(message: str, order: Order) -> str | None:
+    field = field_of(message)
     return order.max_tokens_field if field == "max_tokens" else field

@@ -36,6 +36,8 @@ class Wording:
     """None: the model has no chat template, and so no chat endpoint."""
     end_token_id: int | None = None
     """Ends answers like the end tokens that the engine knows; None: no more than those."""
+    system_prompt: str | None = None
+    """Put before messages that bring none."""
 
 
 class TrustedTemplate:

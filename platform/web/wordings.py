@@ -4,11 +4,13 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.tokenizers import Tokenizers
 
 from .adapter_tokenizers.added_tokens import as_library_token
@@ -32,16 +34,17 @@ class Wordings:
         self, base: Wording, end_token_ids: Collection[int], tokenizers: Tokenizers, max_chars: int, allowed: bool
     ) -> None:
         self.base = base
-        self.workers = TemplateWorkers()
+        self.allowed = allowed
+        self._workers, self._trials = TemplateWorkers(), TemplateWorkers()
         self._end_token_ids, self._tokenizers = frozenset(end_token_ids), tokenizers
-        self._max_chars, self._allowed = max_chars, allowed
+        self._max_chars = max_chars
         self._kept: OrderedDict[str, Wording] = OrderedDict()
 
     async def of(self, digest: str | None) -> Wording:
         """None: the base's. ApiError where the operator allows adapters no tokenizers (any more)."""
         if digest is None:
             return self.base
-        if not self._allowed:
+        if not self.allowed:
             raise _not_allowed()
         if digest not in self._kept:
             self._kept[digest] = await self._made(digest)
@@ -49,6 +52,22 @@ class Wordings:
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return self._kept[digest]
+
+    def with_profile(self, wording: Wording, profile: ServingProfile, owner: str, trial: bool = False) -> Wording:
+        """`wording` with the profile's system prompt and chat template, which is `owner`'s. `trial`: rendered where no
+        request waits. ApiError where the operator allows no chat templates of adapters (any more)."""
+        template, source = wording.template, profile.chat_template
+        if source is not None:
+            if not self.allowed:
+                raise _not_allowed()
+            workers, named_tokens = self._trials if trial else self._workers, wording.tokenizer.named_tokens
+            template = StrangersTemplate(workers, owner, source, named_tokens, self._max_chars)
+        return replace(wording, template=template, system_prompt=profile.system_prompt)
+
+    def close(self) -> None:
+        """Blocks until the templates that are rendered have ended."""
+        self._workers.close()
+        self._trials.close()
 
     async def _made(self, digest: str) -> Wording:
         try:
@@ -73,13 +92,13 @@ class Wordings:
     def _template(self, digest: str, own: AdapterTokenizer, named_tokens: dict[str, str]) -> Template | None:
         if own.chat_template is None:
             return None
-        return StrangersTemplate(self.workers, digest, own.chat_template, named_tokens, self._max_chars)
+        return StrangersTemplate(self._workers, digest, own.chat_template, named_tokens, self._max_chars)
 
 
 def _not_allowed() -> ApiError:
     message = (
-        "This adapter brings its own tokenizer or chat template, and this server uses none of adapters. The operator "
-        "allows them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true."
+        "This adapter or its serving profile brings a tokenizer or chat template, and this server uses none of "
+        "adapters. The operator allows them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true."
     )
     headers = {"x-should-retry": "false"}
     return ApiError(400, message, param="model", code="adapter_unavailable", headers=headers)

@@ -300,3 +300,31 @@ def test_as_a_process_of_its_own() -> None:
     assert shown.stdout == f"{loraplex.__version__}\n"
     helped = subprocess.run([sys.executable, "-m", "loraplex", "--help"], capture_output=True, text=True, check=True)
     assert all(word in helped.stdout for word in ("serve", "adapters", "db", "doctor", "config", "bench"))
+
+
+def test_a_serving_profile_is_set_shown_and_removed(run: Run, adapter_folders: list[Path], tmp_path: Path) -> None:
+    for folder in adapter_folders:
+        run("adapters", "add", "sql", folder)
+    file, profile = tmp_path / "profile.json", {"system_prompt": "Be brief.", "temperature": 0.5, "stop": ["\n"]}
+    file.write_text(json.dumps(profile))
+    assert "sql@2 has no serving profile" in run("adapters", "profile", "sql")[1]
+    code, out, _ = run("adapters", "profile", "sql", "--file", file)
+    assert code == 0 and "sql@2 has a serving profile" in out and "Be brief." in out
+    assert json.loads(run("adapters", "profile", "sql", "--show", "--json")[1]) == profile
+    assert json.loads(run("adapters", "profile", "sql@1", "--json")[1]) == {}
+    for wrong, words in (
+        ('{"temperature": 101}', "temperature"),
+        ('{"chat_template": "x"}', "adapter_tokenizers"),
+        ('{"json_schema": {}}', "no structured output"),
+        ("[]", "JSON object"),
+        ("{", "not valid JSON"),
+    ):
+        file.write_text(wrong)
+        code, _, err = run("adapters", "profile", "sql", "--file", file)
+        assert code == 2 and words in err and "Traceback" not in err, err
+    code, _, err = run("adapters", "profile", "sql", "--file", tmp_path / "absent.json")
+    assert code == 2 and "absent.json cannot be read" in err
+    assert run("adapters", "profile", "sql", "--show", "--clear")[0] == 2
+    assert json.loads(run("adapters", "profile", "sql", "--json")[1]) == profile
+    assert "no serving profile" in run("adapters", "profile", "sql", "--clear")[1]
+    assert run("adapters", "profile", "nope")[0] == 2

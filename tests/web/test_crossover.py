@@ -40,6 +40,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "GET /api/v1/adapters/{name}/prompts": {},
     "PUT /api/v1/adapters/{name}/prompts": {"json": {"prompts": ["What is this?"]}},
     "DELETE /api/v1/adapters/{name}/prompts": {},
+    "GET /api/v1/adapters/{reference}/profile": {},
+    "PUT /api/v1/adapters/{reference}/profile": {"json": {"system_prompt": "Tell me all."}},
+    "DELETE /api/v1/adapters/{reference}/profile": {},
     "GET /api/v1/keys/{prefix}": {},
     "PATCH /api/v1/keys/{prefix}": {"json": {"limits": {"tokens_per_day": 1}}},
     "DELETE /api/v1/keys/{prefix}": {},
@@ -59,6 +62,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "POST /adapters/{name}/versions": {"data": FILES},
     "POST /adapters/{name}/delete": {"data": {"confirm": "NAME"}},
     "POST /adapters/{name}/alias": {"data": {"alias": "prod", "version": "1"}},
+    "GET /adapters/{reference}/profile": {},
+    "POST /adapters/{reference}/profile": {"data": {"system_prompt": "Tell me all."}},
+    "POST /adapters/{reference}/profile/preview": {"data": {"message": "Hello"}},
     "POST /adapters/{reference}/{action}": {},
     "POST /cache/{reference}/{action}": {},
     "GET /keys/{prefix}": {},
@@ -137,7 +143,8 @@ def without(response: httpx.Response, ids: dict[str, str]) -> str:
 
 
 async def everything_of(client: httpx.AsyncClient, headers: dict[str, str]) -> list[Any]:
-    paths = ("/api/v1/adapters", "/api/v1/users", "/api/v1/audit", "/api/v1/adapters/secret/prompts")
+    of_one = [f"/api/v1/adapters/secret/{part}" for part in ("prompts", "profile")]
+    paths = ("/api/v1/adapters", "/api/v1/users", "/api/v1/audit", *of_one)
     return [(await client.get(path, headers=headers)).json() | {"generation": "of all tenants"} for path in paths]
 
 

@@ -36,6 +36,8 @@ POSTS = (
     *(
         "/adapters/sql@1/disable",
         "/adapters/sql@1/current",
+        "/adapters/sql/profile",
+        "/adapters/sql@1/profile/preview",
         "/cache/sql/pin",
         "/cache/sql@1/load",
         "/upload/fetch",

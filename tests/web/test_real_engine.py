@@ -77,6 +77,7 @@ async def test_upload_use_and_a_killed_engine(
     for answer, text in zip(together, (base["choices"][0]["text"], *texts.values()), strict=True):
         assert {choice["text"] for choice in answer["choices"]} == {text}
 
+    await _asked_by_its_profile_as_spelled_out(http, "one")
     judge = make_adapter(tmp_path / "judge", checkpoint, rank=2, alora_invocation_tokens=[310])
     assert (await add(http, "judge", judge)).status_code == 201
     verdict = await _judge_what_the_base_has_read(http)
@@ -99,6 +100,23 @@ async def test_upload_use_and_a_killed_engine(
     assert (await complete(http, "one"))["choices"][0]["text"] == texts["one"]
     assert (await _judge_what_the_base_has_read(http))["choices"] == verdict["choices"]
     assert (await http.get("/health", headers={"authorization": f"Bearer {KEY}"})).status_code == 200
+
+
+async def _asked_by_its_profile_as_spelled_out(client: httpx.AsyncClient, name: str) -> None:
+    """The same tokens with the same log-probabilities, greedy and drawn."""
+    system, user = {"role": "system", "content": "Answer in SQL."}, {"role": "user", "content": "Who is above 30?"}
+    for sampling in ({"temperature": 0}, {"temperature": 1.5, "top_p": 0.9, "seed": 7, "presence_penalty": 0.5}):
+        spelled = {**sampling, "stop": ["\n\n\n"], "max_tokens": 12}
+        profile = {**spelled, "system_prompt": system["content"]}
+        assert (await client.put(f"/api/v1/adapters/{name}/profile", json=profile)).status_code == 200
+        body = {"model": name, "logprobs": True, "top_logprobs": 5, "ignore_eos": True}
+        short = await client.post("/v1/chat/completions", json=body | {"messages": [user]})
+        assert (await client.delete(f"/api/v1/adapters/{name}/profile")).status_code == 204
+        whole = await client.post("/v1/chat/completions", json=body | spelled | {"messages": [system, user]})
+        bare = await client.post("/v1/chat/completions", json=body | spelled | {"messages": [user]})
+        assert short.status_code == 200, short.text
+        assert short.json()["choices"] == whole.json()["choices"] != bare.json()["choices"]
+        assert short.json()["usage"]["completion_tokens"] == 12
 
 
 async def _stream(client: httpx.AsyncClient, model: str) -> list[str]:

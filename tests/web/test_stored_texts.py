@@ -71,6 +71,7 @@ PAGES = (
 )
 PARTS = (
     "/adapters/sql/tensors?version=1",
+    "/adapters/sql/profile",
     "/adapters/sql/diff?before=1&after=1",
     "/cache/what-if",
     "/cache",
@@ -100,6 +101,8 @@ def store_everywhere(state: State, words: str, config: str) -> None:
         version.uploaded_by, version.artifact.base_model, version.artifact.broken = words, words, words
         version.artifact.target_modules = [words]
         version.report = {"findings": [{"check": words, "level": "warn", "message": words, "remedy": words}]}
+        document = {"system_prompt": words, "chat_template": words, "stop": [words]}
+        version.profile_digest = session.merge(tables.ServingProfile(digest="0" * 64, document=document)).digest
         digest = version.digest
         store_people(session, words)
     state.registry.snapshots._current = state.registry.snapshots._load()

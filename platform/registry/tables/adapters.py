@@ -70,6 +70,16 @@ class Tokenizer(Table):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
+class ServingProfile(Table):
+    """How a version is meant to be asked; shared by every version with this digest."""
+
+    __tablename__ = "serving_profiles"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    document: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
 class Adapter(Table):
     """A name of one tenant. A removed name may be used again; its version numbers go on counting."""
 
@@ -108,6 +118,8 @@ class AdapterVersion(Table):
     """The base model that preflight checked it against."""
     tokenizer_digest: Mapped[str | None] = mapped_column(ForeignKey("tokenizers.digest"))
     """None: it uses the base's."""
+    profile_digest: Mapped[str | None] = mapped_column(ForeignKey("serving_profiles.digest"), index=True)
+    """None: it is asked as the request says."""
     report: Mapped[dict[str, Any]] = mapped_column(deferred=True)
     uploaded_by: Mapped[str] = mapped_column(String(127))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)

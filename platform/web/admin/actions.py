@@ -23,6 +23,7 @@ NOTICES: Final = {
     "certify": "Asked for a certificate. It is measured in the background, at low priority.",
     "current": "Rolled: the name means this version now. Running requests finish on the one they began with.",
     "alias": "The alias points there now.",
+    "profile": "Saved. Requests that begin now are asked by it.",
     "delete": "Deleted. Running requests finish.",
 }
 """What a page says after it was done."""

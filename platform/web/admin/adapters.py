@@ -26,6 +26,7 @@ from .adapter_search import FILTERS, ORDERS, matching
 from .adapter_state import state_rows
 from .certificate_view import version_certificate
 from .page import NOT_KEPT, PageRoute, address_of, go_to, is_fragment, page
+from .profile import profile_view
 from .snippets import snippets
 
 SECTION: Final = "/adapters"
@@ -88,6 +89,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         certificate=version_certificate(
             adapter, version, standings[version.number], state.settings.promotion_min_agreement
         ),
+        profile=profile_view(state, adapter, version),
         snippets=snippets(address_of(request), name, chat=state.template is not None),
         clipping=clipping_words(state.engine.info, residency(state).get(version.digest, ON_DISK).clipping),
         use=_use_words(state, adapter),

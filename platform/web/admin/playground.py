@@ -1,6 +1,7 @@
 """The playground: one prompt to base, adapters and versions side by side. The page calls the OpenAI endpoints."""
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
@@ -8,11 +9,14 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
+from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.views import Adapter
 
 from ..dependencies import CallerOf, StateOf
 from ..state import State
 from .page import PageRoute, is_fragment, page
+from .profile_form import summary
 
 DEFAULT_PROMPT: Final = "A driver called Lina paid 80 euros for 15 white kites in Paris."
 PRESELECTED: Final = 2
@@ -27,6 +31,14 @@ class Choice:
     id: str
     base: bool
     chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a model with a serving profile is asked. `fields`: those of the page's form that it has a say on."""
+
+    words: str
+    fields: str
 
 
 @router.get("/playground")
@@ -46,12 +58,30 @@ async def playground(
         "playground/_models.html" if is_fragment(request) else "playground/page.html",
         "/playground",
         models=found[:MOST_CHOICES],
+        profiles=_profiles(state, caller.tenant, [one.id for one in found[:MOST_CHOICES] if not one.base]),
         hidden=max(0, len(found) - MOST_CHOICES),
         prompt=prompt,
         chat=state.template is not None,
         many=len(references) > SEARCH_FROM,
         max_tokens=state.max_model_len,
     )
+
+
+def _profiles(state: State, tenant: str, models: Sequence[str]) -> dict[str, Asked]:
+    """Of those models that have one."""
+    snapshot, asked = state.registry.snapshots.current, {}
+    for model in models:
+        with suppress(AdapterUnavailable, UnknownAdapter):
+            found = snapshot.resolve(model, tenant)
+            if found is not None and found.profile is not None:
+                asked[model] = _asked(found.profile)
+    return asked
+
+
+def _asked(profile: ServingProfile) -> Asked:
+    given = profile.given()
+    limited = ["max_tokens"] if given.keys() & {"max_tokens", "max_tokens_limit"} else []
+    return Asked(summary(profile), " ".join([*limited, *(name for name in ("temperature", "seed") if name in given)]))
 
 
 def _choices(

@@ -5,12 +5,28 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from . import adapters, audit, cache, keys, live, login, playground, requests, system, tenants, upload, usage, users
+from . import (
+    adapters,
+    audit,
+    cache,
+    keys,
+    live,
+    login,
+    playground,
+    profile,
+    requests,
+    system,
+    tenants,
+    upload,
+    usage,
+    users,
+)
 
 routers: Final[Sequence[APIRouter]] = (
     login.router,
     live.router,
     upload.router,
+    profile.router,
     adapters.router,
     cache.router,
     playground.router,

@@ -47,7 +47,8 @@ def in_words(param: str | None = None) -> Iterator[None]:
     except RegistryError as error:
         extra = {"report": msgspec.to_builtins(error.report)} if isinstance(error, PreflightRefused) else {}
         status = STATUS.get(error.code, 400)
-        raise ApiError(status, str(error), param=param or PARAM.get(error.code), code=error.code, extra=extra) from None
+        param = param or getattr(error, "field", None) or PARAM.get(error.code)
+        raise ApiError(status, str(error), param=param, code=error.code, extra=extra) from None
     except AdapterError as error:
         raise ApiError(400, f"The engine refused: {error}", param="name", code="adapter_error") from None
     except EngineUnavailable as error:

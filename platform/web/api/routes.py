@@ -2,11 +2,12 @@
 
 from fastapi import APIRouter
 
-from . import adapters, audit, certificates, engine, keys, lora_routes, tenants, uploads, usage, users
+from . import adapters, audit, certificates, engine, keys, lora_routes, profiles, tenants, uploads, usage, users
 
 routers: tuple[APIRouter, ...] = (
     adapters.router,
     certificates.router,
+    profiles.router,
     uploads.router,
     lora_routes.router,
     engine.router,

@@ -42,6 +42,7 @@ def version_json(version: Version, statuses: dict[str, AdapterStatus], failures:
         "base_model": version.base_model,
         "invocation_tokens": list(version.invocation_tokens),
         "tokenizer_digest": version.tokenizer_digest,
+        "profile_digest": version.profile_digest,
         "uploaded_by": version.uploaded_by,
         "created_at": version.created_at.isoformat(),
         "enabled": version.enabled,

@@ -18,6 +18,7 @@ from loraplex.registry.views import Adapter, Version
 from ..registration import add_from_folder
 from ..settings import Settings
 from ..units import age_words, size_words
+from . import profiles
 from .opened import opened_registry, served_path
 
 ACTOR = "cli"
@@ -25,6 +26,7 @@ MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail
 
 app = typer.Typer(help="Add, list, show, alias and remove adapters. A running server follows within a second.")
 console = Console(highlight=False)
+app.command(epilog="Example: loraplex adapters profile support --file ./profile.json")(profiles.profile)
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

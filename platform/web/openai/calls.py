@@ -50,14 +50,16 @@ class Call(Protocol):
         """The events for one delta, possibly none."""
 
 
-async def read_fields(request: Request, state: State, schema: type[Fields]) -> tuple[Fields, dict[str, str]]:
-    """The body as `schema`, and response headers that name what was ignored."""
+async def read_fields(
+    request: Request, state: State, schema: type[Fields]
+) -> tuple[Fields, frozenset[str], dict[str, str]]:
+    """The body as `schema`, the names of its members, and response headers that name what was ignored."""
     body = await read_json(request, state.settings.body_timeout)
     ignored = check_fields(body, schema.__struct_fields__)
     fields = convert(body, schema)
     if fields.stream_options is not None and not fields.stream:
         raise invalid("stream_options is only for streams; set stream to true, or leave it out.", "stream_options")
-    return fields, ignored_header(ignored)
+    return fields, frozenset(body), ignored_header(ignored)
 
 
 async def answer(request: Request, state: State, caller: Caller, call: Call, headers: dict[str, str]) -> Response:

@@ -10,6 +10,7 @@ from ..auth import Caller
 from ..dependencies import CallerOf, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
+from ..profiles.use import filled, output_tokens
 from ..quotas import Admission
 from ..resolve import find_served
 from ..serving import Order, start_generations
@@ -28,8 +29,8 @@ encode = msgspec.json.encode
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
     """An answer to a conversation, whole or as a stream. `model` names an adapter or the base."""
-    fields, headers = await read_fields(request, state, ChatRequest)
-    return await answer(request, state, caller, ChatCall(state, caller, fields, request_id), headers)
+    fields, sent, headers = await read_fields(request, state, ChatRequest)
+    return await answer(request, state, caller, ChatCall(state, caller, fields, sent, request_id), headers)
 
 
 class ChatCall:
@@ -37,8 +38,12 @@ class ChatCall:
     chunk_object = "chat.completion.chunk"
     id_prefix = "chatcmpl"
 
-    def __init__(self, state: State, caller: Caller, fields: ChatRequest, request_id: str) -> None:
+    def __init__(
+        self, state: State, caller: Caller, fields: ChatRequest, sent: frozenset[str], request_id: str
+    ) -> None:
+        """`sent`: members of the body; the serving profile has a say on the others."""
         self.fields = fields
+        self._sent = sent
         self._state = state
         self._caller = caller
         self._request_id = request_id
@@ -48,16 +53,19 @@ class ChatCall:
     async def start(self, admission: Admission) -> list[Generation]:
         fields, caller = self.fields, self._caller
         completion = fields.max_completion_tokens
+        asked, field = (
+            (fields.max_tokens, "max_tokens") if completion is None else (completion, "max_completion_tokens")
+        )
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
         served = await find_served(self._state, fields.model, fields.adapter_scales(), caller.tenant, caller.only)
+        prompt = await chat_prompt(self._state, served.wording, fields)
+        max_tokens = output_tokens(served.profile, asked, None, self._state.max_model_len - len(prompt), field)
         order = Order(
             served=served,
-            prompts=[await chat_prompt(self._state, served.wording, fields)],
-            params=fields.sampling(
-                fields.max_tokens if completion is None else completion, logprobs, fields.prompt_logprobs
-            ),
+            prompts=[prompt],
+            params=filled(fields, self._sent, served.profile).sampling(max_tokens, logprobs, fields.prompt_logprobs),
             prompt_field="messages",
-            max_tokens_field="max_tokens" if completion is None else "max_completion_tokens",
+            max_tokens_field=field,
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",
         )

@@ -12,6 +12,7 @@ from ..auth import Caller
 from ..dependencies import CallerOf, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
+from ..profiles.use import filled, output_tokens
 from ..quotas import Admission
 from ..resolve import find_served
 from ..serving import Order, start_generations
@@ -30,8 +31,8 @@ encode = msgspec.json.encode
 @router.post("/v1/completions")
 async def create_completion(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
     """The continuation of one or more prompts, given as text or as token ids."""
-    fields, headers = await read_fields(request, state, CompletionRequest)
-    return await answer(request, state, caller, CompletionCall(state, caller, fields, request_id), headers)
+    fields, sent, headers = await read_fields(request, state, CompletionRequest)
+    return await answer(request, state, caller, CompletionCall(state, caller, fields, sent, request_id), headers)
 
 
 class CompletionCall:
@@ -39,8 +40,12 @@ class CompletionCall:
     chunk_object = "text_completion"
     id_prefix = "cmpl"
 
-    def __init__(self, state: State, caller: Caller, fields: CompletionRequest, request_id: str) -> None:
+    def __init__(
+        self, state: State, caller: Caller, fields: CompletionRequest, sent: frozenset[str], request_id: str
+    ) -> None:
+        """`sent`: members of the body; the serving profile has a say on the others."""
         self.fields = fields
+        self._sent = sent
         self._state = state
         self._caller = caller
         self._request_id = request_id
@@ -51,11 +56,15 @@ class CompletionCall:
         fields, caller = self.fields, self._caller
         served = await find_served(self._state, fields.model, fields.adapter_scales(), caller.tenant, caller.only)
         prompts = await completion_prompts(self._state, served.wording, fields)
-        max_tokens = self._default_max_tokens(prompts) if fields.max_tokens is None else fields.max_tokens
+        room = self._state.max_model_len - max(map(len, prompts))
+        max_tokens = output_tokens(served.profile, fields.max_tokens, DEFAULT_COMPLETION_TOKENS, room, "max_tokens")
+        assert max_tokens is not None, "there is a default"
         order = Order(
             served=served,
             prompts=prompts,
-            params=fields.sampling(max_tokens, fields.logprobs, self._prompt_logprobs(max_tokens)),
+            params=filled(fields, self._sent, served.profile).sampling(
+                max_tokens, fields.logprobs, self._prompt_logprobs(max_tokens)
+            ),
             prompt_field="prompt",
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",
@@ -87,11 +96,6 @@ class CompletionCall:
         if delta.finish_reason is not None:
             events += chunks.of_choice(encode(_last_chunk(delta)), generation.usage)
         return events
-
-    def _default_max_tokens(self, prompts: list[list[int]]) -> int:
-        """What fits beside the longest prompt, or the least that an answer takes: then that prompt is refused."""
-        room = self._state.max_model_len - max(map(len, prompts))
-        return max(1, min(DEFAULT_COMPLETION_TOKENS, room))
 
     def _prompt_logprobs(self, max_tokens: int) -> int | None:
         """Echoed log-probabilities need the prompt's; an echo of nothing but the prompt is computed as such."""

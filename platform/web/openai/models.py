@@ -1,9 +1,12 @@
 """GET /v1/models: the base model and every adapter that can be used now."""
 
 import hashlib
+from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter
+
+from loraplex.registry.profiles import ServingProfile
 
 from ..dependencies import CallerOf, StateOf
 from ..resolve import find_model
@@ -16,9 +19,10 @@ router = APIRouter(tags=["OpenAI"])
 @router.get("/v1/models")
 async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """All that `model` may be for this key, the base first."""
-    servable = state.registry.snapshots.current.servable(caller.tenant, caller.only)
+    snapshot = state.registry.snapshots.current
+    servable, profiles = snapshot.servable(caller.tenant, caller.only), snapshot.profiles
     cards = [
-        _adapter_card(state, adapter.name, version.digest, int(version.created_at.timestamp()))
+        _adapter_card(state, adapter.name, version.digest, version.created_at, profiles.get(version.profile_digest))
         for adapter, version in servable
     ]
     base = [_base_card(state)] if caller.only is None or state.base.name in caller.only else []
@@ -33,15 +37,19 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
     found = find_model(state, name, caller.tenant, caller.only)
     if found is None:
         return _base_card(state)
-    return _adapter_card(state, name, found.digest, int(found.created_at.timestamp()))
+    return _adapter_card(state, name, found.digest, found.created_at, found.profile)
 
 
 def _base_card(state: State) -> dict[str, Any]:
     return _card(state, state.base.name, state.settings.model, None, state.created)
 
 
-def _adapter_card(state: State, name: str, digest: str, created: int) -> dict[str, Any]:
-    return _card(state, name, digest, state.base.name, created)
+def _adapter_card(
+    state: State, name: str, digest: str, created: datetime, profile: ServingProfile | None
+) -> dict[str, Any]:
+    """`serving_profile`: what is said for requests that do not say it; the names alone."""
+    card = _card(state, name, digest, state.base.name, int(created.timestamp()))
+    return card | {"serving_profile": None if profile is None else sorted(profile.given())}
 
 
 def _card(state: State, name: str, root: str, parent: str | None, created: int) -> dict[str, Any]:

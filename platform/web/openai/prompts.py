@@ -10,7 +10,8 @@ from ..state import State
 from ..wording import Template, Wording
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+SYSTEM = ("system", "developer")
+ROLES = (*SYSTEM, "user", "assistant", "tool")
 OWN_VARIABLES = frozenset(
     {
         *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"),
@@ -23,20 +24,26 @@ OWN_VARIABLES = frozenset(
 
 async def chat_prompt(state: State, wording: Wording, chat: ChatRequest) -> list[int]:
     """Token ids of the rendered chat. Raises ApiError that names the message at fault."""
+    return await _encoded(wording, await chat_text(state, wording, chat), chat.add_special_tokens)
+
+
+async def chat_text(state: State, wording: Wording, chat: ChatRequest) -> str:
+    """The rendered chat. Raises ApiError that names the message at fault."""
     template = wording.template
     if template is None:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "no_chat_template")
     _check_variables(chat.chat_template_kwargs)
     messages = [_plain(message, number, template) for number, message in enumerate(chat.messages)]
     continued = _check_continuation(chat, messages)
+    if wording.system_prompt is not None and all(message["role"] not in SYSTEM for message in messages):
+        messages.insert(0, {"role": "system", "content": wording.system_prompt})
     add_prompt = not continued if chat.add_generation_prompt is None else chat.add_generation_prompt
     chars = sum(len(message["content"]) for message in messages)
     check_chars(chars, state, "messages")
     try:
-        text = await template.render(messages, add_prompt, continued, chat.chat_template_kwargs)
+        return await template.render(messages, add_prompt, continued, chat.chat_template_kwargs)
     except TemplateFailure as error:
         raise invalid(f"{error}.", "messages", "chat_template_error") from None
-    return await _encoded(wording, text, chat.add_special_tokens)
 
 
 async def text_prompt(state: State, wording: Wording, text: str, add_special_tokens: bool) -> list[int]:

@@ -17,15 +17,29 @@ function chosen() {
   return [...form.querySelectorAll('input[name="model"]:checked')].map((box) => box.value);
 }
 
+function boxOf(model) {
+  return [...form.querySelectorAll('input[name="model"]')].find((box) => box.value === model);
+}
+
+// What a serving profile has a say on is left to it.
 function bodyFor(model) {
   const text = form.prompt.value;
-  return {
+  const body = {
     model,
     ...(chat ? { messages: [{ role: "user", content: text }] } : { prompt: text }),
     temperature: Number(form.temperature.value),
     max_tokens: Number(form.max_tokens.value),
     seed: Number(form.seed.value),
   };
+  const fields = form.profiles.checked ? (boxOf(model)?.dataset.fields ?? "") : "";
+  for (const name of fields.split(" ")) delete body[name];
+  return body;
+}
+
+function kindOf(model) {
+  const { words } = boxOf(model).dataset;
+  if (words) return `profile: ${words}`;
+  return form.querySelector(".chip:has(small) input").value === model ? "base" : "";
 }
 
 async function* events(body) {
@@ -90,7 +104,7 @@ function addPane(model) {
   const pane = document.getElementById("pane").content.cloneNode(true).firstElementChild;
   pane.querySelector("h2 span").textContent = model;
   pane.setAttribute("aria-label", model);
-  pane.querySelector("h2 small").textContent = form.querySelector(".chip:has(small) input").value === model ? "base" : "";
+  pane.querySelector("h2 small").textContent = kindOf(model);
   note(pane, "waiting…");
   panes.append(pane);
   return pane;

@@ -1,0 +1,89 @@
+"""`loraplex adapters profile`: show, set or remove how a version is asked where requests leave something out."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.tokenizer import Tokenizer
+from loraplex.registry.base import ServedBase
+from loraplex.registry.names import parse_reference
+from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.registry import Registry
+
+from ..errors import ApiError
+from ..json_body import parse_object
+from ..profiles.check import Bench, read_profile, try_profile
+from ..settings import Settings
+from ..wording import base_wording
+from ..wordings import Wordings
+from .opened import opened_registry
+from .output import ACTOR, Json, print_json
+
+Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
+File = Annotated[Path | None, typer.Option("--file", help="Set it to this JSON object.", metavar="PROFILE.json")]
+Show = Annotated[bool, typer.Option("--show", help="Print it, as without an option.")]
+Clear = Annotated[bool, typer.Option("--clear", help="Remove it.")]
+console = Console(highlight=False, markup=False)
+
+
+def profile(
+    reference: Reference, file: File = None, show: Show = False, clear: Clear = False, as_json: Json = False
+) -> None:
+    """Show, set or remove the serving profile of an adapter's newest enabled version, or of the one that is named."""
+    if (file is not None) + show + clear > 1:
+        raise ValueError("--file, --show and --clear exclude one another. Give one of them.")
+    settings = Settings()
+    with opened_registry(settings) as (registry, base):
+        version, found = registry.profiles.get(reference)
+        pinned = f"{parse_reference(reference).name}@{version.number}"
+        if file is not None:
+            found = asyncio.run(_checked(settings, registry, base, version.tokenizer_digest, file))
+        if file is not None or clear:
+            found = None if clear else found
+            registry.profiles.set(pinned, found, actor=ACTOR)
+    given = {} if found is None else found.given()
+    if as_json:
+        print_json(given)
+        return
+    console.print(f"{pinned} {'has a serving profile' if given else 'has no serving profile: asked as requests say'}")
+    for name, value in given.items():
+        console.print(f"{name:18} {_shown(value)}", soft_wrap=True)
+
+
+async def _checked(
+    settings: Settings, registry: Registry, base: ServedBase, tokenizer_digest: str | None, file: Path
+) -> ServingProfile:
+    """ValueError names the field."""
+    assert base.folder is not None
+    model, chars = ModelConfig.from_folder(base.folder), settings.max_prompt_chars
+    wordings = Wordings(
+        base_wording(Tokenizer(base.folder), chars),
+        model.eos_token_ids,
+        registry.tokenizers,
+        chars,
+        settings.adapter_tokenizers,
+    )
+    try:
+        found = read_profile(parse_object(_read(file)))
+        length = settings.max_model_len or model.max_position_embeddings
+        await try_profile(found, Bench(wordings, tokenizer_digest, ACTOR, length))
+    except ApiError as error:
+        raise ValueError(f"{file.name}: {error.message}") from None
+    finally:
+        wordings.close()
+    return found
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)

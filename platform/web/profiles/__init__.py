@@ -1,0 +1,1 @@
+"""Serving profiles: checked when they are set, and applied to requests."""

@@ -1,0 +1,112 @@
+"""Is this a serving profile that requests can be served with? Its defaults are judged as a request's own fields."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from loraplex.registry.profiles import ServingProfile, check_texts
+
+from ..api.refusals import in_words
+from ..chat_template import TemplateFailure
+from ..errors import invalid
+from ..json_body import convert
+from ..openai.schemas import GenerationFields
+from ..serving import field_of
+from ..wording import Template
+from ..wordings import Wordings
+from .use import DEFAULTS
+
+STRUCTURED: Final = frozenset(
+    {
+        *("schema", "json_schema", "response_format", "structured_outputs", "structural_tag", "grammar"),
+        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"),
+    }
+)
+MOST_TOKENS: Final = 2**31
+ANY_VOCABULARY: Final = 2**31
+"""A profile has no token ids."""
+USER: Final = [{"role": "user", "content": "Hello"}]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where a profile is tried out. `owner`: whose templates rest when one was too slow."""
+
+    wordings: Wordings
+    tokenizer_digest: str | None
+    owner: str
+    max_model_len: int
+
+
+def read_profile(document: Mapping[str, Any]) -> ServingProfile:
+    """The profile that a JSON object says. Raises ApiError that names the field."""
+    for name in document:
+        if name in STRUCTURED:
+            message = f"{name} is not supported: this server has no structured output, so it would do nothing."
+            raise invalid(f"{message} Leave it out.", name, "unsupported")
+    profile = convert(_tidy(document), ServingProfile)
+    with in_words():
+        check_texts(profile)
+    _check_limits(profile)
+    _check_sampling(profile)
+    return profile
+
+
+async def try_profile(profile: ServingProfile, bench: Bench) -> None:
+    """Render a simple conversation as it would be. Raises ApiError that names the field."""
+    if profile.chat_template is not None and not bench.wordings.allowed:
+        message = "chat_template is refused: this server uses no chat templates of adapters. The operator allows them"
+        raise invalid(f"{message} with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true.", "chat_template")
+    if profile.chat_template is None and profile.system_prompt is None:
+        return
+    base = await bench.wordings.of(bench.tokenizer_digest)
+    wording = bench.wordings.with_profile(base, profile, bench.owner, trial=True)
+    if wording.template is None:
+        raise invalid("system_prompt needs a chat template, and this model has none. Set one.", "system_prompt")
+    text = await _rendered(wording.template, profile)
+    tokens = len(wording.tokenizer.encode(text, add_special_tokens=False))
+    if tokens >= bench.max_model_len:
+        message = f"{_cause(profile)} makes {tokens} tokens of a simple conversation; this model takes fewer than"
+        raise invalid(f"{message} {bench.max_model_len} of prompt and answer. Shorten it.", _cause(profile))
+
+
+async def _rendered(template: Template, profile: ServingProfile) -> str:
+    field, system = _cause(profile), [{"role": "system", "content": profile.system_prompt}]
+    try:
+        text = await template.render([*(system if profile.system_prompt else []), *USER], True, False, {})
+        plain = await template.render(USER, True, False, {}) if profile.system_prompt else None
+    except TemplateFailure as error:
+        raise invalid(f"{field} cannot be used on a simple conversation: {error}.", field) from None
+    if not text.strip():
+        raise invalid("chat_template makes nothing of a simple conversation.", field)
+    if text == plain:
+        raise invalid("system_prompt would do nothing: the chat template leaves out system messages.", "system_prompt")
+    return text
+
+
+def _cause(profile: ServingProfile) -> str:
+    return "system_prompt" if profile.chat_template is None else "chat_template"
+
+
+def _tidy(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Without texts and lists that are empty, which say nothing; `stop` may be one string, as in requests."""
+    fields = {name: value for name, value in document.items() if value not in ("", [])}
+    return fields | ({"stop": [fields["stop"]]} if isinstance(fields.get("stop"), str) else {})
+
+
+def _check_sampling(profile: ServingProfile) -> None:
+    given = profile.given()
+    fields = convert({"model": "-"} | {name: given[name] for name in DEFAULTS if name in given}, GenerationFields)
+    try:
+        fields.sampling(profile.max_tokens, None, None).verify(ANY_VOCABULARY)
+    except ValueError as error:
+        raise invalid(f"{error}.", field_of(str(error))) from None
+
+
+def _check_limits(profile: ServingProfile) -> None:
+    default, limit = profile.max_tokens, profile.max_tokens_limit
+    for field, value in (("max_tokens", default), ("max_tokens_limit", limit)):
+        if value is not None and not 1 <= value < MOST_TOKENS:
+            raise invalid(f"{field} must be between 1 and {MOST_TOKENS - 1}.", field)
+    if default is not None and limit is not None and default > limit:
+        raise invalid(f"max_tokens {default} is above max_tokens_limit {limit}.", "max_tokens")
