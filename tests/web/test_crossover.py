@@ -30,6 +30,14 @@ ROWS: dict[str, dict[str, Any]] = {
     "POST /api/v1/adapters/{name}/versions": {"json": FILES},
     "PATCH /api/v1/adapters/{reference}": {"json": {"enabled": False}},
     "DELETE /api/v1/adapters/{reference}": {},
+    "GET /api/v1/adapters/{name}/aliases": {},
+    "GET /api/v1/adapters/{name}/aliases/{alias}": {},
+    "POST /api/v1/adapters/{name}/aliases/{alias}/promote": {},
+    "POST /api/v1/adapters/{name}/aliases/{alias}/rollback": {},
+    "PUT /api/v1/adapters/{name}/aliases/{alias}/guard": {"json": {"max_error_rate": 0.1}},
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}/guard": {},
+    "PUT /api/v1/adapters/{name}/aliases/{alias}/shadow": {"json": {"version": 1, "percent": 1}},
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}/shadow": {},
     "PUT /api/v1/adapters/{name}/aliases/{alias}": {"json": {"version": 1}},
     "DELETE /api/v1/adapters/{name}/aliases/{alias}": {},
     "POST /api/v1/adapters/{reference}/load": {},
@@ -59,6 +67,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "POST /adapters/{name}/versions": {"data": FILES},
     "POST /adapters/{name}/delete": {"data": {"confirm": "NAME"}},
     "POST /adapters/{name}/alias": {"data": {"alias": "prod", "version": "1"}},
+    "GET /adapters/{name}/aliases": {},
+    "POST /adapters/{name}/aliases/{alias}/{action}": {"data": {"stable": "1"}},
     "POST /adapters/{reference}/{action}": {},
     "POST /cache/{reference}/{action}": {},
 }
@@ -100,6 +110,8 @@ async def theirs(state: State, client: httpx.AsyncClient, folder: Path) -> dict[
 async def ask(client: httpx.AsyncClient, route: str, ids: dict[str, str]) -> httpx.Response:
     method, path = route.split(" ")
     places = ids | {"reference": ids["name"], "name:path": ids["name"], "alias": "prod", "action": "evict"}
+    if "/aliases/{alias}/{action}" in path:
+        places["action"] = "weights"
     places |= {"tenant": "acme" if ids is not NOBODYS else "none", "filename": WEIGHTS_FILE}
     for name, value in places.items():
         path = path.replace(f"{{{name}}}", value)

@@ -30,6 +30,7 @@ POSTS = (
     *(
         "/adapters/sql@1/disable",
         "/adapters/sql@1/current",
+        "/adapters/sql/aliases/prod/weights",
         "/cache/sql/pin",
         "/cache/sql@1/load",
         "/upload/fetch",

@@ -7,18 +7,20 @@ from typing import Final
 import msgspec
 
 from loraplex.engine.client import AdapterError, EngineUnavailable
-from loraplex.registry.errors import PreflightRefused, RegistryError
+from loraplex.registry.errors import InvalidRoute, PreflightRefused, RegistryError
 
 from ..errors import ApiError, from_engine
 
 STATUS: Final = {
     "adapter_not_found": 404,
+    "alias_not_found": 404,
     "invalid_api_key": 404,
     "tenant_not_found": 404,
     "user_not_found": 404,
     "last_admin": 409,
     "name_taken": 409,
     "promotion_refused": 409,
+    "version_in_use": 409,
     "upload_busy": 409,
     "upload_too_large": 413,
     "certificates_waiting": 429,
@@ -27,6 +29,7 @@ STATUS: Final = {
 PARAM: Final = {
     "invalid_name": "name",
     "adapter_not_found": "name",
+    "alias_not_found": "alias",
     "name_taken": "name",
     "weak_secret": "password",
     "invalid_prompts": "prompts",
@@ -47,7 +50,8 @@ def in_words(param: str | None = None) -> Iterator[None]:
     except RegistryError as error:
         extra = {"report": msgspec.to_builtins(error.report)} if isinstance(error, PreflightRefused) else {}
         status = STATUS.get(error.code, 400)
-        raise ApiError(status, str(error), param=param or PARAM.get(error.code), code=error.code, extra=extra) from None
+        named = error.field if isinstance(error, InvalidRoute) else PARAM.get(error.code)
+        raise ApiError(status, str(error), param=param or named, code=error.code, extra=extra) from None
     except AdapterError as error:
         raise ApiError(400, f"The engine refused: {error}", param="name", code="adapter_error") from None
     except EngineUnavailable as error:

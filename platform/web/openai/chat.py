@@ -1,5 +1,6 @@
 """POST /v1/chat/completions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from ..dependencies import CallerOf, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
 from ..quotas import Admission
-from ..resolve import find_served
+from ..resolve import Served, find_served
 from ..serving import Order, start_generations
 from ..state import State
 from ..token_text import TokenText
@@ -39,6 +40,7 @@ class ChatCall:
 
     def __init__(self, state: State, caller: Caller, fields: ChatRequest, request_id: str) -> None:
         self.fields = fields
+        self.served: Served | None = None
         self._state = state
         self._caller = caller
         self._request_id = request_id
@@ -49,7 +51,14 @@ class ChatCall:
         fields, caller = self.fields, self._caller
         completion = fields.max_completion_tokens
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-        served = await find_served(self._state, fields.model, fields.adapter_scales(), caller.tenant, caller.only)
+        served = self.served = await find_served(
+            self._state,
+            fields.model,
+            fields.adapter_scales(),
+            caller.tenant,
+            caller.only,
+            fields.sticky(caller.actor),
+        )
         order = Order(
             served=served,
             prompts=[await chat_prompt(self._state, served.wording, fields)],
@@ -62,6 +71,9 @@ class ChatCall:
             cache_salt=fields.cache_salt or "",
         )
         return await start_generations(self._state, caller, order, self._request_id, admission)
+
+    def repeat(self, state: State, caller: Caller, changes: Mapping[str, Any]) -> "ChatCall":
+        return ChatCall(state, caller, msgspec.structs.replace(self.fields, **changes), self._request_id)
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         text = generations[0].wording.token_text

@@ -1,5 +1,6 @@
 """POST /v1/completions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from ..dependencies import CallerOf, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
 from ..quotas import Admission
-from ..resolve import find_served
+from ..resolve import Served, find_served
 from ..serving import Order, start_generations
 from ..state import State
 from ..wording import Wording
@@ -41,6 +42,7 @@ class CompletionCall:
 
     def __init__(self, state: State, caller: Caller, fields: CompletionRequest, request_id: str) -> None:
         self.fields = fields
+        self.served: Served | None = None
         self._state = state
         self._caller = caller
         self._request_id = request_id
@@ -49,7 +51,14 @@ class CompletionCall:
 
     async def start(self, admission: Admission) -> list[Generation]:
         fields, caller = self.fields, self._caller
-        served = await find_served(self._state, fields.model, fields.adapter_scales(), caller.tenant, caller.only)
+        served = self.served = await find_served(
+            self._state,
+            fields.model,
+            fields.adapter_scales(),
+            caller.tenant,
+            caller.only,
+            fields.sticky(caller.actor),
+        )
         prompts = await completion_prompts(self._state, served.wording, fields)
         max_tokens = self._default_max_tokens(prompts) if fields.max_tokens is None else fields.max_tokens
         order = Order(
@@ -61,6 +70,9 @@ class CompletionCall:
             cache_salt=fields.cache_salt or "",
         )
         return await start_generations(self._state, caller, order, self._request_id, admission)
+
+    def repeat(self, state: State, caller: Caller, changes: Mapping[str, Any]) -> "CompletionCall":
+        return CompletionCall(state, caller, msgspec.structs.replace(self.fields, **changes), self._request_id)
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         n = self.fields.n
