@@ -102,9 +102,17 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.shadow_requests = prometheus_client.Counter(
+            "loraplex_shadow_requests",
+            "Copies of requests for shadow versions, by adapter and outcome",
+            ("adapter", "outcome"),
+            registry=self.registry,
+        )
+
     def forget(self, tenant: str, adapter: str) -> None:
         """Drop the series of an adapter that was removed."""
-        self.adapter_requests.remove_by_labels({"adapter": adapter_label(tenant, adapter)})
+        for counter in (self.adapter_requests, self.shadow_requests):
+            counter.remove_by_labels({"adapter": adapter_label(tenant, adapter)})
         self.hours.forget(tenant, adapter)
 
     def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:

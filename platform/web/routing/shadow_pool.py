@@ -5,8 +5,6 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from prometheus_client import Counter
-
 from ..engine_door import EngineDoor
 from ..metrics import Metrics, adapter_label
 from .tallies import Lane, Tallies
@@ -19,15 +17,9 @@ LOOK_SECONDS: Final = 0.25
 
 class ShadowPool:
     def __init__(self, engine: EngineDoor, tallies: Tallies, metrics: Metrics) -> None:
-        self._engine, self._tallies = engine, tallies
+        self._engine, self._tallies, self._counter = engine, tallies, metrics.shadow_requests
         self.metrics = Metrics(metrics.labels[0])
         """Of copies alone: they must not show among the users' figures."""
-        self._counter = Counter(
-            "loraplex_shadow_requests",
-            "Copies of requests for shadow versions, by adapter and outcome",
-            ("adapter", "outcome"),
-            registry=metrics.registry,
-        )
         self._running: dict[asyncio.Task[None], tuple[Lane, str]] = {}
 
     def offer(self, lane: Lane, digest: str, size: int, work: Coroutine[Any, Any, None]) -> None:
