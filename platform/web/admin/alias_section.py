@@ -17,7 +17,7 @@ from loraplex.registry.views import Adapter
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid, not_found
-from ..routing.figures import Part, milliseconds, parts_of, window_of
+from ..routing.figures import Part, milliseconds, parts_of
 from ..state import State
 from ..units import age_words
 from .actions import change, get_adapter
@@ -64,11 +64,11 @@ class RouteView:
     shadow: int | None
     shadow_percent: int
     guard: Mapping[str, Any]
+    guarded: bool
     trip: str
     trip_age: str
     can_roll_back: bool
     back_to: int | None
-    window: str
     parts: list[PartRow]
 
 
@@ -172,11 +172,11 @@ def _view(state: State, adapter: Adapter, route: Route) -> RouteView:
         shadow=None if route.shadow is None else route.shadow.version,
         shadow_percent=10 if route.shadow is None else route.shadow.shadow,
         guard=_guard_fields(route.guard),
+        guarded=route.guard is not None,
         trip="" if trip is None else trip.reason,
         trip_age="" if trip is None else age_words(trip.at),
         can_roll_back=bool(candidates or trip or route.previous is not None),
         back_to=route.previous,
-        window=f"{window_of(route) / 60:g} min",
         parts=[_row(part) for part in parts_of(state.tallies, adapter, route)],
     )
 
