@@ -1,13 +1,13 @@
 """versions may have a serving profile
 
-Revision: 0011, follows 0010
+Revision: 0012, follows 0011
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 branch_labels = None
 depends_on = None
 

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from . import tables
 from .adapter_tokenizer import AdapterTokenizer
+from .alias_routes import AliasRoutes, drop_versions
 from .artifacts import ArtifactStore, Blob
 from .audit import record
 from .certificates import CoverageOf, Subject, request_of_upload
@@ -16,7 +17,7 @@ from .database import Database
 from .errors import InvalidName, PreflightRefused
 from .generation import bump_generation
 from .golden_prompts import keep_prompts, read_prompts
-from .names import Reference, check_adapter_name, check_alias, parse_reference
+from .names import Reference, check_adapter_name, parse_reference
 from .promotion import PromotionRule
 from .report import Report
 from .rows import adapter_row, artifact_row, get_or_add_adapter, target_row, version_row
@@ -27,7 +28,7 @@ from .views import Adapter, Version, adapter_view, load_adapters, version_view
 
 @dataclass(frozen=True, slots=True)
 class AddedVersion:
-    """`created` is False when the name already meant exactly these bytes: the upload was a repetition."""
+    """`created` is False when the newest enabled version is exactly these bytes: the upload was a repetition."""
 
     name: str
     version: Version
@@ -49,7 +50,8 @@ class Adapters:
         reserved: str | None = None,
         rule: PromotionRule | None = None,
     ) -> None:
-        self._database, self._store, self._reserved, self._rule = database, store, reserved, rule
+        self._database, self._store, self._reserved = database, store, reserved
+        self.routes = AliasRoutes(database, rule)
 
     def check_name(self, name: str) -> None:
         """Raise InvalidName unless an adapter may have this name."""
@@ -87,10 +89,10 @@ class Adapters:
             self._store_bytes(artifact, config, weights)
             adapter = get_or_add_adapter(session, name, tenant, actor)
             before = adapter_view(adapter)
-            current = before.latest()
+            newest = before.latest()
             digests = artifact.digest, base_fingerprint, keep_tokenizer(session, tokenizer)
-            if current and (current.digest, current.base_fingerprint, current.tokenizer_digest) == digests:
-                return AddedVersion(name, current, created=False)
+            if newest and (newest.digest, newest.base_fingerprint, newest.tokenizer_digest) == digests:
+                return AddedVersion(name, newest, created=False)
             row = tables.AdapterVersion(
                 number=max((version.number for version in adapter.versions), default=0) + 1,
                 artifact=artifact,
@@ -118,7 +120,7 @@ class Adapters:
             return adapter_view(adapter_row(session, name, tenant))
 
     def version(self, reference: str, tenant: str = DEFAULT_TENANT) -> Version:
-        """The version that the reference means; for a bare name its newest enabled one."""
+        """The version that the reference means; for a bare name the one that it means."""
         with self._database.read() as session:
             return version_view(version_row(session, parse_reference(reference), tenant))
 
@@ -150,31 +152,12 @@ class Adapters:
     def set_alias(
         self, name: str, alias: str, selector: int | str, *, actor: str, tenant: str = DEFAULT_TENANT
     ) -> Adapter:
-        """Let `name@alias` mean the version that `name@selector` means now. Raises InvalidName for a bad alias,
-        PromotionRefused where the operator's rule forbids it."""
-        check_alias(alias)
-        with self._database.write() as session:
-            bump_generation(session)
-            version = version_row(session, parse_reference(f"{name}@{selector}"), tenant)
-            if self._rule is not None:
-                self._rule.check(session, version)
-            adapter = version.adapter
-            row = next((row for row in adapter.aliases if row.name == alias), None) or tables.Alias(name=alias)
-            row.version, row.updated_at, row.updated_by = version, utc_now(), actor
-            if row not in adapter.aliases:
-                adapter.aliases.append(row)
-            _record(session, actor, "alias.set", adapter, alias, version=version.number)
-            return adapter_view(adapter)
+        """Let `name@alias` mean the version that `name@selector` means now, for all callers. Raises as `routes`."""
+        return self.routes.set(name, alias, selector, actor=actor, tenant=tenant)
 
     def remove_alias(self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
         """Does nothing when there is no such alias."""
-        with self._database.write() as session:
-            bump_generation(session)
-            adapter = adapter_row(session, name, tenant)
-            for row in [row for row in adapter.aliases if row.name == alias]:
-                adapter.aliases.remove(row)
-                _record(session, actor, "alias.remove", adapter, alias, version=row.version.number)
-            return adapter_view(adapter)
+        return self.routes.remove(name, alias, actor=actor, tenant=tenant)
 
     def prompts(self, name: str, tenant: str = DEFAULT_TENANT) -> Sequence[str] | None:
         """What its certificates are measured on; None: generated prompts."""
@@ -223,7 +206,7 @@ def _remove_versions(adapter: tables.Adapter, versions: Sequence[tables.AdapterV
     for version in versions:
         if version.removed_at is None:
             version.removed_at, version.removed_by = utc_now(), actor
-    adapter.aliases[:] = [alias for alias in adapter.aliases if alias.version.removed_at is None]
+    drop_versions(adapter, versions, whole=all(row.removed_at is not None for row in adapter.versions))
 
 
 def _number(version: tables.AdapterVersion | None) -> int | None:

@@ -91,6 +91,26 @@ class PromotionRefused(RegistryError):
     code = "promotion_refused"
 
 
+class InvalidRoute(RegistryError):
+    """An alias cannot route like that. `field` is what is wrong."""
+
+    code = "invalid_route"
+
+    def __init__(self, message: str, field: str = "weights") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class UnknownAlias(RegistryError):
+    code = "alias_not_found"
+
+
+class VersionInUse(RegistryError):
+    """An alias stands in the way of removing it."""
+
+    code = "version_in_use"
+
+
 class CertificatesWaiting(RegistryError):
     """The tenant has as many certificates waiting as it may."""
 

@@ -14,6 +14,8 @@ from .errors import InvalidName
 
 LATEST = "latest"
 """The implicit alias: the newest version that is enabled."""
+DEFAULT = "default"
+"""The alias that says what the bare name means, where it is set."""
 
 MAX_LABEL = 100
 

@@ -21,7 +21,7 @@ def adapter_row(session: Session, name: str, tenant: str) -> tables.Adapter:
 
 
 def version_row(session: Session, reference: Reference, tenant: str) -> tables.AdapterVersion:
-    """The version that the reference means; for a bare name its newest enabled one."""
+    """The version that the reference means; for a bare name the one that it means."""
     adapter = adapter_row(session, reference.name, tenant)
     version = adapter_view(adapter).select(reference.selector)
     if version is None:

@@ -18,6 +18,7 @@ from .generation import read_generation
 from .keys import ApiKey, KeyRing, Keys
 from .names import Reference, nearest_names, parse_reference
 from .profiles import ServingProfile, read_profiles
+from .routes import WHOLE, Route, choose
 from .tables import DEFAULT_TENANT
 from .tenants import Tenant, load_tenants
 from .views import Adapter, Version, load_adapters
@@ -41,8 +42,12 @@ class ResolvedAdapter:
     """Tokens that it has rows for; 0: those of the base."""
     tokenizer_digest: str | None
     """What it adds to the base's tokenizer; None: nothing."""
-    profile: ServingProfile | None
+    size: int
+    """Bytes of its weights."""
+    profile: ServingProfile | None = None
     """How it is asked where the request does not say."""
+    route: Route | None = None
+    """Of the alias that led to this version; None: the version itself was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,16 @@ class Snapshot:
 
     def servable(self, tenant: str = DEFAULT_TENANT, only: Only = None) -> Sequence[tuple[Adapter, Version]]:
         """Each adapter that its bare name can be used for now, with the version that the name means."""
-        pairs = ((adapter, adapter.latest()) for adapter in self.of_tenant(tenant, only))
+        pairs = ((adapter, adapter.current()) for adapter in self.of_tenant(tenant, only))
         return [(adapter, version) for adapter, version in pairs if version and not self._obstacle(adapter, version)]
 
-    def resolve(self, model: str, tenant: str = DEFAULT_TENANT, only: Only = None) -> ResolvedAdapter | None:
+    def resolve(
+        self, model: str, tenant: str = DEFAULT_TENANT, only: Only = None, caller: str | None = None
+    ) -> ResolvedAdapter | None:
         """`name`, `name@3`, `name@alias`, each also as `base:name`; None means the base model itself.
 
-        Raises UnknownAdapter with the nearest names, or AdapterUnavailable. What is not among `only` is unknown.
+        `caller` is who an alias routes, by its weights; None: it means its stable version. What is not among
+        `only` is unknown. Raises UnknownAdapter with the nearest names, or AdapterUnavailable.
         """
         if self.base is not None and model == self.base.name and (only is None or model in only):
             return None
@@ -95,17 +103,20 @@ class Snapshot:
         adapter = self.adapters.get(tenant, {}).get(reference.name)
         if adapter is None or (only is not None and adapter.name not in only):
             raise self._unknown(model, reference.name, tenant, only)
-        return self._resolved(adapter, _select(adapter, reference))
+        version, route = _select(adapter, reference), adapter.route(reference.selector)
+        if route is not None and route.candidates and caller is not None:
+            version = self._routed(adapter, route, version, caller)
+        return self._resolved(adapter, version, route)
 
     def desired(self) -> Sequence[DesiredAdapter]:
         """Every adapter that some reference can reach, once per digest. Nobody reaches those of a disabled tenant."""
         wanted: dict[str, bool] = {}
         served = [names for tenant, names in self.adapters.items() if self.tenants[tenant].disabled_at is None]
         for adapter in (adapter for names in served for adapter in names.values()):
-            latest = adapter.latest()
+            named = adapter.named()
             for version in adapter.versions:
                 if not self._obstacle(adapter, version):
-                    pinned = version.pinned or (adapter.pinned and version is latest)
+                    pinned = version.pinned or (adapter.pinned and version.number in named)
                     wanted[version.digest] = wanted.get(version.digest, False) or pinned
         return [DesiredAdapter(digest, self.store.folder(digest), pinned) for digest, pinned in wanted.items()]
 
@@ -118,7 +129,18 @@ class Snapshot:
         except InvalidName:
             raise self._unknown(model, reference, tenant, only) from None
 
-    def _resolved(self, adapter: Adapter, version: Version) -> ResolvedAdapter:
+    def _routed(self, adapter: Adapter, route: Route, stable: Version, caller: str) -> Version:
+        """The version for this caller. The callers of a candidate that cannot be served get the stable one."""
+        served = {stable.number: stable}
+        for candidate in route.candidates:
+            version = adapter.select(candidate.version)
+            if version is not None and not self._obstacle(adapter, version):
+                served[version.number] = version
+        weights = {number: weight for number, weight in route.weights.items() if number in served}
+        weights[stable.number] += WHOLE - sum(weights.values())
+        return served[choose(weights, f"{adapter.tenant}/{adapter.name}", caller)]
+
+    def _resolved(self, adapter: Adapter, version: Version, route: Route | None) -> ResolvedAdapter:
         obstacle = self._obstacle(adapter, version)
         if obstacle:
             raise AdapterUnavailable(obstacle)
@@ -132,6 +154,8 @@ class Snapshot:
             vocab_size=version.vocab_size,
             tokenizer_digest=version.tokenizer_digest,
             profile=self.profiles.get(version.profile_digest),
+            size=version.size,
+            route=route,
         )
 
     def _obstacle(self, adapter: Adapter, version: Version) -> str | None:

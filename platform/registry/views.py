@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from . import tables
-from .names import LATEST
+from .names import DEFAULT, LATEST
+from .routes import Candidate, Guard, Route, Trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A name with its versions, oldest first; removed ones are not shown. `aliases`: name -> version number.
+    """A name with its versions, oldest first; removed ones are not shown. `routes`: by alias.
 
     `prompts_digest`: of its golden prompts; None: certificates are measured on generated ones.
     """
@@ -55,11 +57,16 @@ class Adapter:
     created_at: datetime
     created_by: str
     versions: tuple[Version, ...]
-    aliases: Mapping[str, int]
+    routes: Mapping[str, Route]
     prompts_digest: str | None
 
+    @property
+    def aliases(self) -> Mapping[str, int]:
+        """Name -> number of the stable version."""
+        return {name: route.stable for name, route in self.routes.items()}
+
     def latest(self) -> Version | None:
-        """What the bare name means: the newest enabled version."""
+        """The newest enabled version."""
         return next((version for version in reversed(self.versions) if version.enabled), None)
 
     def inherited_profile(self) -> str | None:
@@ -67,11 +74,27 @@ class Adapter:
         before = self.latest() or next(reversed(self.versions), None)
         return None if before is None else before.profile_digest
 
+    def current(self) -> Version | None:
+        """What the bare name means: the stable version of the alias `default`, else the newest enabled version."""
+        return self.select(None)
+
+    def named(self) -> frozenset[int]:
+        """Numbers of all versions that the bare name may be answered by."""
+        route, current = self.routes.get(DEFAULT), self.current()
+        if route is not None:
+            return frozenset(version for version, weight in route.weights.items() if weight)
+        return frozenset() if current is None else frozenset({current.number})
+
+    def route(self, selector: int | str | None) -> Route | None:
+        """Of the alias that `name@selector` or the bare name goes through; None: it names one version."""
+        return self.routes.get(DEFAULT if selector is None else selector) if not isinstance(selector, int) else None
+
     def select(self, selector: int | str | None) -> Version | None:
-        """The version that `name@selector` means, enabled or not; None when there is none."""
-        if selector is None or selector == LATEST:
+        """The version that `name@selector` means, enabled or not, of a route the stable one; None: there is none."""
+        route = self.route(selector)
+        if route is None and (selector is None or selector == LATEST):
             return self.latest()
-        number = self.aliases.get(selector) if isinstance(selector, str) else selector
+        number = selector if route is None else route.stable
         return next((version for version in self.versions if version.number == number), None)
 
 
@@ -84,7 +107,11 @@ def load_adapters(session: Session) -> Sequence[Adapter]:
         .options(
             selectinload(tables.Adapter.tenant),
             selectinload(tables.Adapter.versions).selectinload(tables.AdapterVersion.artifact),
-            selectinload(tables.Adapter.aliases).selectinload(tables.Alias.version),
+            selectinload(tables.Adapter.aliases).options(
+                selectinload(tables.Alias.version),
+                selectinload(tables.Alias.previous),
+                selectinload(tables.Alias.candidates).selectinload(tables.AliasCandidate.version),
+            ),
         )
     )
     return [adapter_view(row) for row in rows]
@@ -99,8 +126,22 @@ def adapter_view(row: tables.Adapter) -> Adapter:
         created_at=row.created_at,
         created_by=row.created_by,
         versions=tuple(version_view(version) for version in row.versions if version.removed_at is None),
-        aliases={alias.name: alias.version.number for alias in row.aliases},
+        routes={alias.name: route_view(alias) for alias in row.aliases},
         prompts_digest=row.prompts_digest,
+    )
+
+
+def route_view(row: tables.Alias) -> Route:
+    candidates = sorted(row.candidates, key=lambda candidate: candidate.version.number)
+    return Route(
+        alias=row.name,
+        stable=row.version.number,
+        candidates=tuple(Candidate(one.version.number, one.weight, one.shadow, one.since) for one in candidates),
+        previous=None if row.previous is None else row.previous.number,
+        guard=None if row.guard is None else msgspec.convert(row.guard, Guard),
+        trip=None if row.trip is None else msgspec.convert(row.trip, Trip),
+        updated_at=row.updated_at,
+        updated_by=row.updated_by,
     )
 
 

@@ -97,6 +97,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.bookkeeper.run(),
         _drain(state),
         _certify(state),
+        state.guard.run(),
+        state.shadows.run(state.stopping),
     )
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:

@@ -102,7 +102,7 @@ def _memory(info: EngineInfo) -> GaugeMetricFamily:
 
 
 def adapter_names(snapshot: Snapshot) -> dict[str, str]:
-    """digest -> what people call it: the bare name where it is the newest version, else name@number."""
+    """digest -> what people call it: the bare name where it means this version, else name@number."""
     return {digest: names[0] for digest, names in names_by_digest(snapshot).items()}
 
 
@@ -110,9 +110,9 @@ def names_by_digest(snapshot: Snapshot) -> Names:
     """digest -> all that people call it, bare names first. The same bytes may have several names."""
     names: Names = {}
     for adapter in (adapter for tenant in snapshot.adapters.values() for adapter in tenant.values()):
-        latest = adapter.latest()
+        current = adapter.current()
         for version in adapter.versions:
-            name = adapter.name if version is latest else f"{adapter.name}@{version.number}"
+            name = adapter.name if version is current else f"{adapter.name}@{version.number}"
             names.setdefault(version.digest, []).append(name)
     return {digest: sorted(found, key=lambda name: ("@" in name, name)) for digest, found in names.items()}
 

@@ -11,7 +11,7 @@ from loraplex.engine.protocol import FinishReason, GenerateRequest, TokenLogprob
 
 from .engine_door import EngineDoor
 from .errors import ApiError, from_engine, overloaded
-from .metrics import Metrics, RequestTimer
+from .metrics import FinishedRequest, Metrics, RequestTimer
 from .wording import Wording
 
 
@@ -50,6 +50,10 @@ class Usage:
         }
 
 
+OnEnd = Callable[[FinishedRequest, Exception | None], None]
+"""Told once how a request went, and what ended it if it failed."""
+
+
 class Generation:
     """`deltas()` once; closing it early aborts the request in the engine. `first_index` is added to choice numbers.
 
@@ -81,6 +85,7 @@ class Generation:
         self.n = request.params.n
         self.failed = False
         """It ended with an error, of whomever."""
+        self.on_end: OnEnd | None = None
         self._begun = False
         self._choices = {
             index: Detokenizer(wording.tokenizer, request.params, request.prompt_token_ids) for index in range(self.n)
@@ -94,6 +99,7 @@ class Generation:
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """New text as it comes; ends when every choice has ended. Raises ApiError, possibly after some deltas."""
         self._begun = True
+        ended_by: Exception | None = None
         try:
             async with aclosing(self._engine.generate(self._request)) as stream:
                 async for tokens in stream:
@@ -104,13 +110,17 @@ class Generation:
                     if not self._choices:
                         break
         except (EngineUnavailable, RequestRejected) as error:
+            ended_by = error
             self._fail()
             raise self._explain(error) from error
-        except ApiError:
+        except ApiError as error:
+            ended_by = error
             self._fail()
             raise
         finally:
-            self._timer.close(aborted=bool(self._choices))
+            finished = self._timer.close(aborted=bool(self._choices))
+            if self.on_end is not None:
+                self.on_end(finished, ended_by)
 
     def _fail(self) -> None:
         self.failed = True

@@ -104,9 +104,17 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.shadow_requests = prometheus_client.Counter(
+            "loraplex_shadow_requests",
+            "Copies of requests for shadow versions, by adapter and outcome",
+            ("adapter", "outcome"),
+            registry=self.registry,
+        )
+
     def forget(self, tenant: str, adapter: str) -> None:
         """Drop the series of an adapter that was removed."""
-        self.adapter_requests.remove_by_labels({"adapter": adapter_label(tenant, adapter)})
+        for counter in (self.adapter_requests, self.shadow_requests):
+            counter.remove_by_labels({"adapter": adapter_label(tenant, adapter)})
         self.hours.forget(tenant, adapter)
 
     def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
@@ -164,7 +172,7 @@ class RequestTimer:
     def fail(self) -> None:
         self._status = "error"
 
-    def close(self, aborted: bool) -> None:
+    def close(self, aborted: bool) -> FinishedRequest:
         """The request is over. `aborted`: some choice had not ended."""
         now, metrics, completion_tokens = time.perf_counter(), self._metrics, self._generated.total()
         if aborted and self._status != "error":
@@ -177,21 +185,21 @@ class RequestTimer:
         if self._first is not None:
             self._book_phases(self._first, max(self._last.values()), completion_tokens)
         metrics.hours.note(self._request.tenant, self._model, self._status == "error", completion_tokens)
-        metrics.recent.append(
-            FinishedRequest(
-                at=time.time(),
-                tenant=self._request.tenant,
-                request_id=self._trace_id,
-                model=self._model,
-                digests=tuple(adapter.digest for adapter in self._request.adapters),
-                status=self._status,
-                prompt_tokens=len(self._request.prompt_token_ids),
-                completion_tokens=completion_tokens,
-                cached_tokens=self._cached,
-                first_token=first_token,
-                duration=now - self._start,
-            )
+        finished = FinishedRequest(
+            at=time.time(),
+            tenant=self._request.tenant,
+            request_id=self._trace_id,
+            model=self._model,
+            digests=tuple(adapter.digest for adapter in self._request.adapters),
+            status=self._status,
+            prompt_tokens=len(self._request.prompt_token_ids),
+            completion_tokens=completion_tokens,
+            cached_tokens=self._cached,
+            first_token=first_token,
+            duration=now - self._start,
         )
+        metrics.recent.append(finished)
+        return finished
 
     def _book_phases(self, first: float, last: float, completion_tokens: int) -> None:
         metrics, scheduled = self._metrics, self._start + self._queued

@@ -22,6 +22,8 @@ from .rate_limits import Limit, concurrency_refusal, day_refusal, rate_headers, 
 
 Owner = tuple[str, str]
 """Tenant and actor; an empty actor is the tenant as a whole."""
+SHADOW: Final = "shadow"
+"""Actor of copies: booked, and on nobody's quota."""
 UNBOUNDED_OUTPUT: Final = 1024
 """Tokens reserved for the output of a request that names no bound; what it makes beyond is settled at its end."""
 
@@ -48,7 +50,18 @@ class Quotas:
     @contextmanager
     def admit(self, tenant: str, actor: str, quota: Quota) -> Iterator["Admission"]:
         """The right to run one request, until the block ends. `quota`: the actor's own. Raises ApiError 429."""
-        admission = Admission(self, self._limits(tenant, actor, quota))
+        with self._admit(self._limits(tenant, actor, quota)) as admission:
+            yield admission
+
+    @contextmanager
+    def admit_shadow(self) -> Iterator["Admission"]:
+        """The same for a copy, which no limit holds for; its account is that of the actor SHADOW."""
+        with self._admit(()) as admission:
+            yield admission
+
+    @contextmanager
+    def _admit(self, limits: Sequence[Limit]) -> Iterator["Admission"]:
+        admission = Admission(self, limits)
         admission.begin()
         try:
             yield admission
@@ -60,8 +73,9 @@ class Quotas:
         tokens = dict(booked)
         for owner, used in self.ledger.unbooked_tokens(day).items():
             tokens[owner] = tokens.get(owner, 0) + used
-        for (tenant, _), used in list(tokens.items()):
-            tokens[tenant, ""] = tokens.get((tenant, ""), 0) + used
+        for (tenant, actor), used in list(tokens.items()):
+            if actor != SHADOW:
+                tokens[tenant, ""] = tokens.get((tenant, ""), 0) + used
         self._day, self._of_day = day, tokens
         self._forget_idle()
         for owner, meter in self._meters.items():

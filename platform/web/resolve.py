@@ -25,15 +25,27 @@ class Served:
     profile: ServingProfile | None = None
     """Of the adapter that `model` names."""
 
+    @property
+    def routed(self) -> ResolvedAdapter | None:
+        """The one adapter, where an alias led to its version."""
+        found = [adapter for adapter, _ in self.adapters.values()]
+        return found[0] if len(found) == 1 and found[0].route is not None else None
+
 
 async def find_served(
-    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str, only: Only
+    state: State,
+    model: str,
+    adapters: Mapping[str, float] | None,
+    tenant: str,
+    only: Only,
+    sticky: str | None = None,
 ) -> Served:
     """Nothing beside the base; the adapter that `model` names; or `adapters` where `model` names the base.
 
-    `only`: names that the caller may use. Raises ApiError.
+    `only`: names that the caller may use; `sticky`: who an alias routes, None: it means its stable version. Raises
+    ApiError.
     """
-    found = _find_adapters(state, model, adapters, tenant, only)
+    found = _find_adapters(state, model, adapters, tenant, only, sticky)
     digests = {adapter.tokenizer_digest for adapter, _ in found.values()} or {None}
     if len(digests) > 1:
         message = "adapters have different tokenizers or chat templates, so no prompt suits all; use them one by one."
@@ -55,15 +67,15 @@ async def ensure_known(state: State, served: Served) -> None:
 
 
 def _find_adapters(
-    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str, only: Only
+    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str, only: Only, sticky: str | None
 ) -> dict[str, tuple[ResolvedAdapter, float]]:
     if adapters is None:
-        found = find_model(state, model, tenant, only)
+        found = find_model(state, model, tenant, only, sticky)
         return {} if found is None else {model: (found, 1.0)}
     if find_model(state, model, tenant, only) is not None:
         message = f"adapters are added to the base: set model to '{state.settings.base_name}', or leave adapters out."
         raise invalid(message, "adapters")
-    resolved = {name: (_find_adapter(state, name, tenant, only), scale) for name, scale in adapters.items()}
+    resolved = {name: (_find_adapter(state, name, tenant, only, sticky), scale) for name, scale in adapters.items()}
     if len({adapter.digest for adapter, _ in resolved.values()}) < len(resolved):
         raise invalid("Two names in adapters mean the same adapter; add their scales up.", "adapters")
     return resolved
@@ -90,9 +102,18 @@ def explain(
         except ApiError as gone:
             gone.message = f"The adapter was removed before this request could run. {gone.message}"
             return gone
-        if adapter is None or adapter.digest != served.digest:
+        if adapter is None or not _is_served(state, tenant, served):
             return overloaded(f"The version of '{name}' that this request waited for was removed; another serves now.")
     return from_engine(error)
+
+
+def _is_served(state: State, tenant: str, adapter: ResolvedAdapter) -> bool:
+    """Whether the version is still there, whatever its name means by now."""
+    try:
+        found = state.registry.snapshots.current.resolve(f"{adapter.name}@{adapter.version}", tenant)
+    except (UnknownAdapter, AdapterUnavailable):
+        return False
+    return found is not None and found.digest == adapter.digest
 
 
 def _with_names(error: RequestRejected, adapters: Mapping[str, ResolvedAdapter]) -> RequestRejected:
@@ -112,9 +133,9 @@ async def _ensure(state: State, adapter: ResolvedAdapter) -> None:
         raise from_engine(error) from None
 
 
-def _find_adapter(state: State, name: str, tenant: str, only: Only) -> ResolvedAdapter:
+def _find_adapter(state: State, name: str, tenant: str, only: Only, sticky: str | None) -> ResolvedAdapter:
     try:
-        adapter = find_model(state, name, tenant, only)
+        adapter = find_model(state, name, tenant, only, sticky)
     except ApiError as error:
         error.param = "adapters"
         raise
@@ -123,10 +144,11 @@ def _find_adapter(state: State, name: str, tenant: str, only: Only) -> ResolvedA
     return adapter
 
 
-def find_model(state: State, model: str, tenant: str, only: Only) -> ResolvedAdapter | None:
-    """What `model` names now, None for the base model. ApiError when there is no such model or it is not served."""
+def find_model(state: State, model: str, tenant: str, only: Only, sticky: str | None = None) -> ResolvedAdapter | None:
+    """What `model` names now, to `sticky` where an alias has a choice; None for the base model. ApiError when there is
+    no such model or it is not served."""
     try:
-        return state.registry.snapshots.current.resolve(model, tenant, only)
+        return state.registry.snapshots.current.resolve(model, tenant, only, sticky)
     except UnknownAdapter as error:
         raise not_found(f"{error} GET /v1/models lists what there is.", "model", "model_not_found") from None
     except AdapterUnavailable as error:

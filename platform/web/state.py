@@ -25,6 +25,9 @@ from .metrics import Metrics
 from .name_locks import NameLocks
 from .quotas import Quotas
 from .reconcile import Reconciler
+from .routing.guard import GuardKeeper
+from .routing.shadow_pool import ShadowPool
+from .routing.tallies import Tallies
 from .sessions import Sessions
 from .settings import Settings
 from .token_text import TokenText
@@ -63,6 +66,9 @@ class State:
     certifier: Certifier
     quotas: Quotas
     bookkeeper: Bookkeeper
+    tallies: Tallies
+    guard: GuardKeeper
+    shadows: ShadowPool
     requests: Slots
     uploads: Slots
     used_keys: UsedKeys = field(default_factory=UsedKeys)
@@ -128,6 +134,7 @@ def open_state(
     quotas = Quotas(ledger, registry.snapshots)
     bookkeeper = Bookkeeper(ledger, registry.usage, quotas)
     bookkeeper.begin()
+    metrics, reconciler, tallies = Metrics(settings.base_name), Reconciler(door, registry.snapshots), Tallies()
     return State(
         settings=settings,
         registry=registry,
@@ -140,12 +147,15 @@ def open_state(
         ),
         credentials=credentials,
         sessions=Sessions(registry.users, registry.sessions, settings.session_hours),
-        metrics=Metrics(settings.base_name),
-        reconciler=Reconciler(door, registry.snapshots),
+        metrics=metrics,
+        reconciler=reconciler,
         served_path=served_path,
         certifier=Certifier(registry, served_path, certify, settings.certificate_timeout),
         quotas=quotas,
         bookkeeper=bookkeeper,
+        tallies=tallies,
+        guard=GuardKeeper(registry, tallies, reconciler),
+        shadows=ShadowPool(door, tallies, metrics),
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
     )

@@ -67,6 +67,9 @@ class FakeEngine:
         self.made = 0
         """Tokens of all requests."""
         self.late_compilations = 0
+        self.fails: set[str] = set()
+        """Digests with which every request fails."""
+        self.waiting = 0
 
     @property
     def status(self) -> EngineStatus | None:
@@ -76,7 +79,7 @@ class FakeEngine:
         return EngineStatus(
             sequence=1,
             running=len(self.running),
-            waiting=0,
+            waiting=self.waiting,
             free_blocks=BLOCKS // 2,
             cached_blocks=CACHED_BLOCKS,
             block_map=self._block_map(),
@@ -204,6 +207,8 @@ class FakeEngine:
         for adapter in request.adapters:
             if adapter.digest not in self.registered:
                 raise RequestRejected("unavailable", f"adapter {adapter.digest[:12]} is not registered")
+            if adapter.digest in self.fails:
+                raise RequestRejected("internal", "the step failed")
             if adapter.digest in self.changing and len(request.adapters) > 1:
                 raise RequestRejected("invalid", f"adapter {adapter.digest[:12]} changes what the base itself computes")
 

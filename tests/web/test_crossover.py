@@ -30,6 +30,14 @@ ROWS: dict[str, dict[str, Any]] = {
     "POST /api/v1/adapters/{name}/versions": {"json": FILES},
     "PATCH /api/v1/adapters/{reference}": {"json": {"enabled": False}},
     "DELETE /api/v1/adapters/{reference}": {},
+    "GET /api/v1/adapters/{name}/aliases": {},
+    "GET /api/v1/adapters/{name}/aliases/{alias}": {},
+    "POST /api/v1/adapters/{name}/aliases/{alias}/promote": {},
+    "POST /api/v1/adapters/{name}/aliases/{alias}/rollback": {},
+    "PUT /api/v1/adapters/{name}/aliases/{alias}/guard": {"json": {"max_error_rate": 0.1}},
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}/guard": {},
+    "PUT /api/v1/adapters/{name}/aliases/{alias}/shadow": {"json": {"version": 1, "percent": 1}},
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}/shadow": {},
     "PUT /api/v1/adapters/{name}/aliases/{alias}": {"json": {"version": 1}},
     "DELETE /api/v1/adapters/{name}/aliases/{alias}": {},
     "POST /api/v1/adapters/{reference}/load": {},
@@ -65,6 +73,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "GET /adapters/{reference}/profile": {},
     "POST /adapters/{reference}/profile": {"data": {"system_prompt": "Tell me all."}},
     "POST /adapters/{reference}/profile/preview": {"data": {"message": "Hello"}},
+    "GET /adapters/{name}/aliases": {},
+    "POST /adapters/{name}/aliases/{alias}/{action}": {"data": {"stable": "1"}},
     "POST /adapters/{reference}/{action}": {},
     "POST /cache/{reference}/{action}": {},
     "GET /keys/{prefix}": {},
@@ -123,6 +133,8 @@ async def ask(client: httpx.AsyncClient, route: str, ids: dict[str, str], row: s
     """`row`: a number of the audit log."""
     method, path = route.split(" ")
     places = ids | {"reference": ids["name"], "name:path": ids["name"], "alias": "prod", "action": "evict"}
+    if "/aliases/{alias}/{action}" in path:
+        places["action"] = "weights"
     places |= {"tenant": "acme" if ids is not NOBODYS else "none", "filename": WEIGHTS_FILE, "number": row}
     for name, value in places.items():
         path = path.replace(f"{{{name}}}", value)

@@ -38,6 +38,7 @@ POSTS = (
         "/adapters/sql@1/current",
         "/adapters/sql/profile",
         "/adapters/sql@1/profile/preview",
+        "/adapters/sql/aliases/prod/weights",
         "/cache/sql/pin",
         "/cache/sql@1/load",
         "/upload/fetch",

@@ -2,7 +2,17 @@
 was used (`usage`)."""
 
 from .access import DEFAULT_TENANT, ApiKey, AuditHead, AuditRow, LoginSession, Secret, Tenant, User
-from .adapters import Adapter, AdapterVersion, Alias, Artifact, Generation, ServingProfile, Tokenizer, Upload
+from .adapters import (
+    Adapter,
+    AdapterVersion,
+    Alias,
+    AliasCandidate,
+    Artifact,
+    Generation,
+    ServingProfile,
+    Tokenizer,
+    Upload,
+)
 from .certificates import Certificate, GoldenPrompts
 from .table import Table, UtcDateTime, utc_now
 from .usage import OpenRequest, UsageDay, UsageRow, UsageWriter
@@ -12,6 +22,7 @@ __all__ = [
     "Adapter",
     "AdapterVersion",
     "Alias",
+    "AliasCandidate",
     "ApiKey",
     "Artifact",
     "AuditHead",

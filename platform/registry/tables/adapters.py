@@ -133,6 +133,8 @@ class AdapterVersion(Table):
 
 
 class Alias(Table):
+    """A name for versions: `version` is the stable one, which answers all callers but those of the candidates."""
+
     __tablename__ = "aliases"
     __table_args__ = (UniqueConstraint("adapter_id", "name"),)
 
@@ -140,8 +142,32 @@ class Alias(Table):
     adapter_id: Mapped[int] = mapped_column(ForeignKey("adapters.id"))
     name: Mapped[str] = mapped_column(String(63))
     version_id: Mapped[int] = mapped_column(ForeignKey("adapter_versions.id"))
+    previous_id: Mapped[int | None] = mapped_column(ForeignKey("adapter_versions.id"))
+    """The stable one before; what a rollback goes back to."""
+    guard: Mapped[dict[str, Any] | None]
+    """`routes.Guard`; none: nobody watches the candidates."""
+    trip: Mapped[dict[str, Any] | None]
+    """`routes.Trip`: why the guard took a candidate out, until a person changes the route."""
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_by: Mapped[str] = mapped_column(String(127))
 
     adapter: Mapped[Adapter] = relationship(back_populates="aliases")
+    version: Mapped[AdapterVersion] = relationship(foreign_keys=version_id)
+    previous: Mapped[AdapterVersion | None] = relationship(foreign_keys=previous_id)
+    candidates: Mapped[list["AliasCandidate"]] = relationship(cascade="all, delete-orphan")
+
+
+class AliasCandidate(Table):
+    """A version beside the stable one. `weight`: per cent of the callers, who get its answers; `shadow`: per cent of
+    the requests, of which it gets a copy."""
+
+    __tablename__ = "alias_candidates"
+
+    alias_id: Mapped[int] = mapped_column(ForeignKey("aliases.id"), primary_key=True, autoincrement=False)
+    version_id: Mapped[int] = mapped_column(ForeignKey("adapter_versions.id"), primary_key=True, autoincrement=False)
+    weight: Mapped[int] = mapped_column(default=0)
+    shadow: Mapped[int] = mapped_column(default=0)
+    since: Mapped[datetime] = mapped_column(default=utc_now)
+    """When it last began to have a weight; the guard counts from there."""
+
     version: Mapped[AdapterVersion] = relationship()

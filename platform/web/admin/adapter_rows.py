@@ -68,12 +68,12 @@ def adapter_row(state: State, adapter: Adapter) -> AdapterRow:
 
 def shown_version(adapter: Adapter) -> Version:
     """What the bare name means, or the newest when every version is disabled."""
-    return adapter.latest() or adapter.versions[-1]
+    return adapter.current() or adapter.versions[-1]
 
 
 def version_rows(adapter: Adapter, standings: Mapping[int, Standing]) -> list[VersionRow]:
     """Newest first; `standings` by number."""
-    latest, agreement = adapter.latest(), {number: agreement_words(one) for number, one in standings.items()}
+    current, agreement = adapter.current(), {number: agreement_words(one) for number, one in standings.items()}
     return [
         VersionRow(
             number=version.number,
@@ -84,7 +84,7 @@ def version_rows(adapter: Adapter, standings: Mapping[int, Standing]) -> list[Ve
             added=age_words(version.created_at),
             added_iso=version.created_at.isoformat(timespec="seconds"),
             enabled=version.enabled,
-            current=version is latest,
+            current=version is current,
             aliases=tuple(sorted(alias for alias, number in adapter.aliases.items() if number == version.number)),
             agreement=agreement[version.number][0],
             agreement_tone=agreement[version.number][1],

@@ -24,6 +24,8 @@ from .adapter_history import move_rows, traffic_points
 from .adapter_rows import adapter_row, adapter_rows, facts_of, shown_version, version_rows
 from .adapter_search import FILTERS, ORDERS, matching
 from .adapter_state import state_rows
+from .alias_section import NOTICES as ROUTE_NOTICES
+from .alias_section import route_views
 from .certificate_view import version_certificate
 from .page import NOT_KEPT, PageRoute, address_of, go_to, is_fragment, page
 from .profile import profile_view
@@ -91,9 +93,10 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         ),
         profile=profile_view(state, adapter, version),
         snippets=snippets(address_of(request), name, chat=state.template is not None),
+        routes=route_views(state, adapter),
         clipping=clipping_words(state.engine.info, residency(state).get(version.digest, ON_DISK).clipping),
         use=_use_words(state, adapter),
-        done=NOTICES.get(done),
+        done=(NOTICES | ROUTE_NOTICES).get(done),
     )
 
 

@@ -22,7 +22,8 @@ Item = dict[str, Any]
 
 def attention(state: State, traffic: Traffic, cache: CacheHistory, tenant: str) -> list[Item]:
     """The worst first; of adapters those of the tenant."""
-    items = [*_engine(state), *_registry(state), *_adapters(state, tenant), *_requests(traffic), *_memory(state, cache)]
+    items = [*_engine(state), *_registry(state), *_adapters(state, tenant), *_routes(state, tenant)]
+    items += [*_requests(traffic), *_memory(state, cache)]
     return sorted(items, key=lambda item: item["tone"] != "bad")
 
 
@@ -68,6 +69,18 @@ def _adapters(state: State, tenant: str) -> list[Item]:
     shown = ", ".join(names[:MOST_NAMES]) + (" …" if len(names) > MOST_NAMES else "")
     path = f"/adapters/{names[0]}" if len(names) == 1 else "/adapters?show=failed"
     return [_item("bad", f"{count_words(len(names), 'adapter')} cannot be served: {shown}", path)]
+
+
+def _routes(state: State, tenant: str) -> list[Item]:
+    """Where a guard has acted, until a person changes the route."""
+    return [
+        _item(
+            "bad", f"{adapter.name}@{route.alias} went back. {route.trip.reason}", f"/adapters/{adapter.name}#aliases"
+        )
+        for adapter in state.registry.snapshots.current.of_tenant(tenant)
+        for route in adapter.routes.values()
+        if route.trip is not None
+    ]
 
 
 def _requests(traffic: Traffic) -> list[Item]:

@@ -103,9 +103,9 @@ def _owners(state: State, tenant: str) -> dict[str, Owner]:
     """digest -> the adapter and version that people know it by, the newest one first where there are several."""
     owners: dict[str, Owner] = {}
     for adapter in state.registry.snapshots.current.of_tenant(tenant):
-        latest = adapter.latest()
+        current = adapter.current()
         for version in adapter.versions:
-            if version is latest or version.digest not in owners:
+            if version is current or version.digest not in owners:
                 owners[version.digest] = adapter, version
     return owners
 
@@ -123,7 +123,7 @@ def _place(status: AdapterStatus) -> tuple[int, bool, bool, float]:
 def _row(status: AdapterStatus, owners: dict[str, Owner], leaves_next: bool) -> CacheRow:
     adapter, version = owners[status.digest]
     name = _name(adapter, version)
-    pinned = version.pinned or (adapter.pinned and version is adapter.latest())
+    pinned = version.pinned or (adapter.pinned and version.number in adapter.named())
     return CacheRow(
         digest=status.digest,
         name=adapter.name,
@@ -147,7 +147,7 @@ def _row(status: AdapterStatus, owners: dict[str, Owner], leaves_next: bool) -> 
 
 
 def _name(adapter: Adapter, version: Version) -> str:
-    return adapter.name if version is adapter.latest() else f"{adapter.name}@{version.number}"
+    return adapter.name if version is adapter.current() else f"{adapter.name}@{version.number}"
 
 
 def _use(status: AdapterStatus) -> str:

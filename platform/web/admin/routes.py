@@ -7,6 +7,7 @@ from fastapi import APIRouter
 
 from . import (
     adapters,
+    alias_section,
     audit,
     cache,
     keys,
@@ -28,6 +29,7 @@ routers: Final[Sequence[APIRouter]] = (
     upload.router,
     profile.router,
     adapters.router,
+    alias_section.router,
     cache.router,
     playground.router,
     requests.router,

@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from ..metrics import FinishedRequest
+from ..percentile import percentile
 
 SECONDS: Final = 300
 RATE_SECONDS: Final = 10
@@ -67,10 +68,6 @@ class Traffic:
             "first_token_ms": _rounded(1000 * percentile(firsts, 0.95)) if firsts else NONE,
             "history": _history([seconds[at : at + POINT_SECONDS] for at in range(0, SECONDS, POINT_SECONDS)]),
         }
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[int(share * (len(values) - 1))]
 
 
 def _history(points: Sequence[Sequence[Second]]) -> dict[str, list[float | None]]:

@@ -39,10 +39,6 @@ class Change(msgspec.Struct, forbid_unknown_fields=True):
     pinned: bool | None = None
 
 
-class NewAlias(msgspec.Struct, forbid_unknown_fields=True):
-    version: int | str
-
-
 @router.get("/api/v1/adapters")
 async def list_adapters(state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """All adapters, disabled ones too."""
@@ -86,7 +82,7 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
 async def change_adapter(reference: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Enable or disable, pin or unpin."""
     change = convert(await read_json(request, state.settings.body_timeout), Change)
-    return await _changed(state, lambda: _change(state, caller, reference, change))
+    return await changed(state, lambda: _change(state, caller, reference, change))
 
 
 @router.delete("/api/v1/adapters/{reference}", status_code=204)
@@ -100,22 +96,6 @@ async def remove_adapter(reference: str, state: StateOf, caller: CallerOf) -> Re
     if name not in state.registry.snapshots.current.adapters.get(tenant, {}):
         state.metrics.forget(tenant, name)
     return Response(status_code=204)
-
-
-@router.put("/api/v1/adapters/{name}/aliases/{alias}")
-async def set_alias(name: str, alias: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """Let name@alias mean a version."""
-    fields = convert(await read_json(request, state.settings.body_timeout), NewAlias)
-    adapters = state.registry.adapters
-    return await _changed(
-        state, lambda: adapters.set_alias(name, alias, fields.version, actor=caller.actor, tenant=caller.tenant)
-    )
-
-
-@router.delete("/api/v1/adapters/{name}/aliases/{alias}")
-async def remove_alias(name: str, alias: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    adapters = state.registry.adapters
-    return await _changed(state, lambda: adapters.remove_alias(name, alias, actor=caller.actor, tenant=caller.tenant))
 
 
 @router.post("/api/v1/adapters/{reference}/load")
@@ -137,7 +117,8 @@ async def evict_adapter(reference: str, state: StateOf, caller: CallerOf) -> dic
     return {"digest": adapter.digest}
 
 
-async def _changed(state: State, change: Callable[[], Adapter]) -> dict[str, Any]:
+async def changed(state: State, change: Callable[[], Adapter]) -> dict[str, Any]:
+    """Write the desired state, bring the engine to it, show the adapter."""
     with in_words():
         adapter = await asyncio.to_thread(change)
         await state.reconciler.reconcile()

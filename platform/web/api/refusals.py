@@ -13,12 +13,14 @@ from ..errors import ApiError, from_engine
 
 STATUS: Final = {
     "adapter_not_found": 404,
+    "alias_not_found": 404,
     "invalid_api_key": 404,
     "tenant_not_found": 404,
     "user_not_found": 404,
     "last_admin": 409,
     "name_taken": 409,
     "promotion_refused": 409,
+    "version_in_use": 409,
     "upload_busy": 409,
     "upload_too_large": 413,
     "certificates_waiting": 429,
@@ -27,6 +29,7 @@ STATUS: Final = {
 PARAM: Final = {
     "invalid_name": "name",
     "adapter_not_found": "name",
+    "alias_not_found": "alias",
     "name_taken": "name",
     "weak_secret": "password",
     "invalid_prompts": "prompts",

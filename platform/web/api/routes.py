@@ -2,10 +2,24 @@
 
 from fastapi import APIRouter
 
-from . import adapters, audit, certificates, engine, keys, lora_routes, profiles, tenants, uploads, usage, users
+from . import (
+    adapters,
+    aliases,
+    audit,
+    certificates,
+    engine,
+    keys,
+    lora_routes,
+    profiles,
+    tenants,
+    uploads,
+    usage,
+    users,
+)
 
 routers: tuple[APIRouter, ...] = (
     adapters.router,
+    aliases.router,
     certificates.router,
     profiles.router,
     uploads.router,

@@ -22,6 +22,7 @@ from loraplex.registry.errors import (
     UploadEmpty,
     UploadTooLarge,
 )
+from loraplex.registry.names import DEFAULT
 
 from ..auth import Caller
 from ..errors import ApiError, from_engine, overloaded
@@ -105,6 +106,11 @@ def _check_name(state: State, caller: Caller, order: LoadOrder) -> None:
     adapter = snapshot.adapters.get(caller.tenant, {}).get(name)
     if adapter is not None and not adapter.enabled:
         raise _refusal(WRONG_INPUT, f"The lora adapter '{name}' is disabled. Enable it in the dashboard, or unload it.")
+    if adapter is not None and DEFAULT in adapter.routes:
+        problem = f"The alias '{DEFAULT}' says which version the lora adapter '{name}' means, so loading another one"
+        raise _refusal(
+            WRONG_INPUT, f"{problem} would change nothing. Upload a version and move the alias, or remove it."
+        )
     if not order.load_inplace and any(served is adapter for served, _ in snapshot.servable(caller.tenant)):
         raise _refusal(
             WRONG_INPUT,

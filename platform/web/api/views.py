@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import msgspec
+
 from loraplex.engine.protocol import AdapterStatus
+from loraplex.registry.routes import Route
 from loraplex.registry.views import Adapter, Version
 
 from ..state import State
@@ -13,7 +16,7 @@ ON_DISK = AdapterStatus(digest="", state="registered")
 def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
     """One adapter with all its versions, newest first, and the engine's view of each."""
     statuses = residency(state)
-    latest = adapter.latest()
+    latest, current = adapter.latest(), adapter.current()
     return {
         "name": adapter.name,
         "enabled": adapter.enabled,
@@ -21,10 +24,28 @@ def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
         "created_at": adapter.created_at.isoformat(),
         "created_by": adapter.created_by,
         "latest": latest and latest.number,
+        "current": current and current.number,
         "aliases": dict(adapter.aliases),
+        "routes": {name: route_json(route) for name, route in adapter.routes.items()},
         "versions": [
             version_json(version, statuses, state.reconciler.failures) for version in reversed(adapter.versions)
         ],
+    }
+
+
+def route_json(route: Route) -> dict[str, Any]:
+    """What an alias means; `version` is the stable one."""
+    shadow = route.shadow
+    return {
+        "alias": route.alias,
+        "version": route.stable,
+        "weights": {str(version): weight for version, weight in route.weights.items()},
+        "previous": route.previous,
+        "guard": route.guard and msgspec.to_builtins(route.guard),
+        "trip": route.trip and msgspec.to_builtins(route.trip),
+        "shadow": shadow and {"version": shadow.version, "percent": shadow.shadow},
+        "updated_at": route.updated_at.isoformat(),
+        "updated_by": route.updated_by,
     }
 
 

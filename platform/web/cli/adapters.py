@@ -65,7 +65,7 @@ def list_all(as_json: Json = False) -> None:
         return
     table = Table("name", "version", "state", "rank", "size", "targets", "added")
     for adapter in adapters:
-        version = adapter.latest() or adapter.versions[-1]
+        version = adapter.current() or adapter.versions[-1]
         table.add_row(
             adapter.name,
             str(version.number),
@@ -116,10 +116,10 @@ def alias(reference: Reference, alias: str) -> None:
 
 
 def _found(registry: Registry, reference: str) -> tuple[Adapter, Version]:
-    """The adapter, and the version that is meant: for a bare name the newest, preferably an enabled one."""
+    """The adapter, and the version that is meant: for a bare name what it means, else the newest."""
     name, at, _ = reference.partition("@")
     adapter = registry.adapters.get(name)
-    return adapter, registry.adapters.version(reference) if at else adapter.latest() or adapter.versions[-1]
+    return adapter, registry.adapters.version(reference) if at else adapter.current() or adapter.versions[-1]
 
 
 def _tell_refusal(name: str, report: Report, as_json: bool) -> None:

@@ -12,6 +12,7 @@ import loraplex
 
 from . import (
     adapters,
+    aliases,
     audit,
     backup,
     bench,
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command(epilog="Example: loraplex serve --model ./my-model --port 9000")(serve.serve)
 adapters.app.command(epilog="Example: loraplex adapters push ./runs/support --name support --progress")(push.push)
 app.add_typer(adapters.app, name="adapters")
+app.add_typer(aliases.app, name="aliases")
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.users, name="users")
 app.add_typer(tenants.tenants, name="tenants")

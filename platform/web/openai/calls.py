@@ -16,6 +16,8 @@ from ..event_stream import EventStream, while_connected
 from ..generation import Answers, Delta, Generation, collect, deltas_of, usage_of
 from ..json_body import convert, read_json
 from ..quotas import Admission
+from ..routing.copies import Repeatable, draw_copy
+from ..routing.watch import start_watched, version_header
 from ..state import State
 from .chunks import Chunks
 from .fields import check_fields, ignored_header
@@ -24,11 +26,10 @@ from .schemas import GenerationFields
 Fields = TypeVar("Fields", bound=GenerationFields)
 
 
-class Call(Protocol):
-    """One request to a generating endpoint, checked."""
+class Call(Repeatable, Protocol):
+    """One request to a generating endpoint, checked. `start` builds the prompts and the generations, and reserves what
+    they may use; it raises ApiError."""
 
-    @property
-    def fields(self) -> GenerationFields: ...
     @property
     def object(self) -> str:
         """Value of `object` in a whole answer."""
@@ -39,9 +40,6 @@ class Call(Protocol):
 
     @property
     def id_prefix(self) -> str: ...
-
-    async def start(self, admission: Admission) -> list[Generation]:
-        """Build the prompts and the generations, reserve what they may use. Raises ApiError."""
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         """The members of a whole answer beside the head and the usage."""
@@ -78,11 +76,15 @@ def _admitted(state: State, caller: Caller) -> Iterator[Admission]:
 
 
 async def _complete(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> bytes:
-    """`limits` becomes the headers that say what is left."""
+    """`limits` becomes the headers that say what is left, and which version answers."""
     with _admitted(state, caller) as admission:
-        generations = await call.start(admission)
-        limits |= admission.headers()
+        generations = await start_watched(state, caller.tenant, call, admission)
+        limits |= admission.headers() | version_header(call.served)
         answers = await collect(generations)
+    copy = draw_copy(state, caller.tenant, call)
+    if copy is not None:
+        copy.hear_all(answers)
+        copy.send()
     members = {**_head(call, call.object), **call.document(generations, answers), "usage": answers.usage.as_json()}
     return msgspec.json.encode(members)
 
@@ -90,17 +92,22 @@ async def _complete(state: State, caller: Caller, call: Call, limits: dict[str, 
 async def _stream(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> AsyncGenerator[bytes, None]:
     """`limits` as in _complete, before the first event."""
     with _admitted(state, caller) as admission:
-        generations = await call.start(admission)
-        limits |= admission.headers()
+        generations = await start_watched(state, caller.tenant, call, admission)
+        limits |= admission.headers() | version_header(call.served)
+        copy = draw_copy(state, caller.tenant, call)
         chunks = Chunks(_head(call, call.chunk_object), call.fields.wants_usage(), call.fields.wants_running_usage())
         n = call.fields.n
         async with aclosing(deltas_of(generations)) as deltas:
             async for delta in deltas:
+                if copy is not None:
+                    copy.hear(delta)
                 events = call.events(delta, chunks, generations[delta.index // n])
                 if events:
                     yield events
         if call.fields.wants_usage():
             yield chunks.of_usage(usage_of(generations))
+    if copy is not None:
+        copy.send()
 
 
 def _head(call: Call, object: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
 from ..profiles.use import filled, output_tokens
 from ..quotas import Admission
-from ..resolve import find_served
+from ..resolve import Served, find_served
 from ..serving import Order, start_generations
 from ..state import State
 from ..token_text import TokenText
@@ -44,6 +45,7 @@ class ChatCall:
         """`sent`: members of the body; the serving profile has a say on the others."""
         self.fields = fields
         self._sent = sent
+        self.served: Served | None = None
         self._state = state
         self._caller = caller
         self._request_id = request_id
@@ -57,7 +59,14 @@ class ChatCall:
             (fields.max_tokens, "max_tokens") if completion is None else (completion, "max_completion_tokens")
         )
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-        served = await find_served(self._state, fields.model, fields.adapter_scales(), caller.tenant, caller.only)
+        served = self.served = await find_served(
+            self._state,
+            fields.model,
+            fields.adapter_scales(),
+            caller.tenant,
+            caller.only,
+            fields.sticky(caller.actor),
+        )
         prompt = await chat_prompt(self._state, served.wording, fields)
         max_tokens = output_tokens(served.profile, asked, None, self._state.max_model_len - len(prompt), field)
         order = Order(
@@ -70,6 +79,10 @@ class ChatCall:
             cache_salt=fields.cache_salt or "",
         )
         return await start_generations(self._state, caller, order, self._request_id, admission)
+
+    def repeat(self, state: State, caller: Caller, changes: Mapping[str, Any]) -> "ChatCall":
+        fields = msgspec.structs.replace(self.fields, **changes)
+        return ChatCall(state, caller, fields, self._sent | changes.keys(), self._request_id)
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         text = generations[0].wording.token_text

@@ -1,5 +1,6 @@
 """POST /v1/completions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
 from ..profiles.use import filled, output_tokens
 from ..quotas import Admission
-from ..resolve import find_served
+from ..resolve import Served, find_served
 from ..serving import Order, start_generations
 from ..state import State
 from ..wording import Wording
@@ -46,6 +47,7 @@ class CompletionCall:
         """`sent`: members of the body; the serving profile has a say on the others."""
         self.fields = fields
         self._sent = sent
+        self.served: Served | None = None
         self._state = state
         self._caller = caller
         self._request_id = request_id
@@ -54,7 +56,14 @@ class CompletionCall:
 
     async def start(self, admission: Admission) -> list[Generation]:
         fields, caller = self.fields, self._caller
-        served = await find_served(self._state, fields.model, fields.adapter_scales(), caller.tenant, caller.only)
+        served = self.served = await find_served(
+            self._state,
+            fields.model,
+            fields.adapter_scales(),
+            caller.tenant,
+            caller.only,
+            fields.sticky(caller.actor),
+        )
         prompts = await completion_prompts(self._state, served.wording, fields)
         room = self._state.max_model_len - max(map(len, prompts))
         max_tokens = output_tokens(served.profile, fields.max_tokens, DEFAULT_COMPLETION_TOKENS, room, "max_tokens")
@@ -70,6 +79,10 @@ class CompletionCall:
             cache_salt=fields.cache_salt or "",
         )
         return await start_generations(self._state, caller, order, self._request_id, admission)
+
+    def repeat(self, state: State, caller: Caller, changes: Mapping[str, Any]) -> "CompletionCall":
+        fields = msgspec.structs.replace(self.fields, **changes)
+        return CompletionCall(state, caller, fields, self._sent | changes.keys(), self._request_id)
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         n = self.fields.n

@@ -11,7 +11,7 @@ MAX_NAMED = 16
 
 HARMLESS = frozenset(
     {
-        *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "request_id"),
+        *("metadata", "store", "service_tier", "parallel_tool_calls", "request_id"),
         *("prompt_cache_key", "prompt_cache_retention", "prediction", "spaces_between_special_tokens"),
     }
 )

@@ -62,6 +62,14 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    """The newer name of `user`."""
+
+    def sticky(self, actor: str) -> str:
+        """Who an alias routes: the end user, where the client names one, else the key."""
+        end_user = self.user or self.safety_identifier
+        return f"end user {end_user}" if end_user else actor
 
     def adapter_scales(self) -> dict[str, float] | None:
         """By name; None where `model` alone says what runs. Raises ApiError for a name that stands twice."""

@@ -2,9 +2,12 @@
 
 from typing import Final
 
+from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.report import Report
+from loraplex.registry.routes import Guard
 
-from ..api.adapters import Change, NewAlias, NewVersion
+from ..api.adapters import Change, NewVersion
+from ..api.aliases import Chosen, NewRoute, NewShadow
 from ..api.certificates import Prompts
 from ..api.keys import KeyChange, NewKey
 from ..api.runtime_lora import LoadOrder, UnloadOrder
@@ -23,14 +26,17 @@ from .admin_answers import (
     Key,
     KeyList,
     Me,
+    Profile,
     Receipt,
     Received,
+    RouteList,
     RuntimeLora,
     Tenant,
     TenantList,
     UsageSums,
     User,
     UserList,
+    WatchedRoute,
 )
 from .fields import SHA256
 from .operation import JSON, NOTHING, Answer, Header, Operation, answers
@@ -60,8 +66,19 @@ OPERATIONS: Final = {
     "POST /api/v1/adapters/{name}/versions": Operation(ADDED, (NewVersion,), refusals=(507,)),
     "PATCH /api/v1/adapters/{reference}": Operation(answers(Adapter), (Change,)),
     "DELETE /api/v1/adapters/{reference}": Operation(NOTHING),
-    "PUT /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(Adapter), (NewAlias,), refusals=(409,)),
+    "GET /api/v1/adapters/{name}/aliases": Operation(answers(RouteList)),
+    "GET /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(WatchedRoute)),
+    "PUT /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(Adapter), (NewRoute,), refusals=(409,)),
     "DELETE /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(Adapter)),
+    "POST /api/v1/adapters/{name}/aliases/{alias}/promote": Operation(answers(Adapter), (Chosen,), refusals=(409,)),
+    "POST /api/v1/adapters/{name}/aliases/{alias}/rollback": Operation(answers(Adapter), refusals=(409,)),
+    "PUT /api/v1/adapters/{name}/aliases/{alias}/guard": Operation(answers(Adapter), (Guard,)),
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}/guard": Operation(answers(Adapter)),
+    "PUT /api/v1/adapters/{name}/aliases/{alias}/shadow": Operation(answers(Adapter), (NewShadow,), refusals=(409,)),
+    "DELETE /api/v1/adapters/{name}/aliases/{alias}/shadow": Operation(answers(Adapter)),
+    "GET /api/v1/adapters/{reference}/profile": Operation(answers(Profile)),
+    "PUT /api/v1/adapters/{reference}/profile": Operation(answers(Profile), (ServingProfile,)),
+    "DELETE /api/v1/adapters/{reference}/profile": Operation(NOTHING),
     "POST /api/v1/adapters/{reference}/load": Operation(answers(Digest)),
     "POST /api/v1/adapters/{reference}/evict": Operation(answers(Digest)),
     "PUT /api/v1/adapters/{name}/files/{filename}": Operation(

@@ -4,8 +4,10 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from loraplex.engine.certificate import Certificate
 from loraplex.engine.protocol import EngineInfo, EngineStatus
+from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.quotas import Quota
 from loraplex.registry.report import Report
+from loraplex.registry.routes import Guard, Trip
 
 from .fields import Moment, Role, Scope, Sha256
 
@@ -24,6 +26,7 @@ class Version(TypedDict):
     base_model: str
     invocation_tokens: list[int]
     tokenizer_digest: Sha256 | None
+    profile_digest: Sha256 | None
     uploaded_by: str
     created_at: Moment
     enabled: bool
@@ -36,8 +39,70 @@ class Version(TypedDict):
     error: str | None
 
 
+class Shadow(TypedDict):
+    """Gets a copy of so many per cent of the requests."""
+
+    version: int
+    percent: int
+
+
+class Route(TypedDict):
+    """`version`: the stable one; `weights`: per cent of the callers by version number."""
+
+    alias: str
+    version: int
+    weights: dict[str, int]
+    previous: int | None
+    guard: Guard | None
+    trip: Trip | None
+    shadow: Shadow | None
+    updated_at: Moment
+    updated_by: str
+
+
+class VersionFigures(TypedDict):
+    """The last three of a shadow alone."""
+
+    version: int
+    role: Literal["stable", "candidate", "shadow"]
+    percent: int
+    requests: int
+    errors: int
+    error_rate: float
+    completion_tokens: int
+    p95_first_token_ms: float | None
+    p95_latency_ms: float | None
+    dropped: NotRequired[int]
+    compared: NotRequired[int]
+    equal: NotRequired[int]
+
+
+class RouteFigures(TypedDict):
+    window_seconds: int
+    versions: list[VersionFigures]
+
+
+class WatchedRoute(Route):
+    """With how the latest requests went in the process that answers."""
+
+    figures: RouteFigures
+
+
+class RouteList(TypedDict):
+    data: list[WatchedRoute]
+
+
+class Profile(TypedDict):
+    """`profile`: the fields that are set."""
+
+    version: int
+    digest: Sha256 | None
+    profile: ServingProfile | None
+
+
 class Adapter(TypedDict):
-    """A name with its versions, newest first. `aliases`: name -> version number."""
+    """A name with its versions, newest first. `current`: what the bare name means to most; `aliases`: name -> stable
+    version."""
 
     name: str
     enabled: bool
@@ -45,7 +110,9 @@ class Adapter(TypedDict):
     created_at: Moment
     created_by: str
     latest: int | None
+    current: int | None
     aliases: dict[str, int]
+    routes: dict[str, Route]
     versions: list[Version]
 
 

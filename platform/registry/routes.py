@@ -1,0 +1,127 @@
+"""What an alias means: a stable version, and candidates that answer a share of its callers.
+
+Callers stick: who asks is hashed with each version (rendezvous), so that a caller's version changes only when the
+weights do, and a candidate whose share grows takes callers from the stable version without giving any back.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from .errors import InvalidRoute
+
+WHOLE: Final = 100
+"""Weights are whole per cent."""
+Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
+Ratio = Annotated[float, Meta(ge=1, le=1000)]
+
+
+class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """When a candidate loses its share by itself. `ratio`: of the stable version's figure; latencies are p95."""
+
+    max_error_rate: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    max_first_token_ms: Milliseconds | None = None
+    max_first_token_ratio: Ratio | None = None
+    max_latency_ms: Milliseconds | None = None
+    max_latency_ratio: Ratio | None = None
+    min_requests: Annotated[int, Meta(ge=1, le=2000)] = 20
+    """Fewer of a version within the window prove nothing."""
+    window_seconds: Annotated[int, Meta(ge=10, le=86_400)] = 600
+
+    def check(self) -> None:
+        """Raise InvalidRoute for a guard that watches nothing."""
+        if not self.limits():
+            names = ", ".join(name for name in self.__struct_fields__ if name.startswith("max_"))
+            raise InvalidRoute(f"A guard needs at least one limit: {names}.", "guard")
+
+    def limits(self) -> Mapping[str, float]:
+        """Those that are set, by name."""
+        found = ((name, getattr(self, name)) for name in self.__struct_fields__ if name.startswith("max_"))
+        return {name: limit for name, limit in found if limit is not None}
+
+
+def guard_of(fields: Mapping[str, object]) -> Guard:
+    """From fields as people give them. Raises InvalidRoute."""
+    try:
+        guard = msgspec.convert(fields, Guard)
+    except msgspec.ValidationError as error:
+        raise InvalidRoute(f"The guard cannot be: {error}.", "guard") from None
+    guard.check()
+    return guard
+
+
+class Trip(msgspec.Struct, frozen=True):
+    """The guard took `version` out of the route; `reason` is a sentence with the figures."""
+
+    version: int
+    weight: int
+    at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Per cent: `weight` of the callers get its answers, it gets a copy of `shadow` of the requests."""
+
+    version: int
+    weight: int
+    shadow: int
+    since: datetime
+    """When it last began to have a weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    alias: str
+    stable: int
+    candidates: tuple[Candidate, ...]
+    previous: int | None
+    """The stable version before."""
+    guard: Guard | None
+    trip: Trip | None
+    updated_at: datetime
+    updated_by: str
+
+    @property
+    def weights(self) -> Mapping[int, int]:
+        """Version -> per cent; the stable one first, also when it has none left."""
+        shares = {candidate.version: candidate.weight for candidate in self.candidates if candidate.weight}
+        return {self.stable: WHOLE - sum(shares.values()), **shares}
+
+    @property
+    def shadow(self) -> Candidate | None:
+        """The version that gets copies."""
+        return next((candidate for candidate in self.candidates if candidate.shadow), None)
+
+
+def choose(weights: Mapping[int, int], place: str, caller: str) -> int:
+    """The version that serves `caller`, always the same one; `place` tells the routes apart."""
+    return min(weights, key=lambda version: _distance(f"{place}@{version}\0{caller}", weights[version]))
+
+
+def check_weights(weights: Mapping[int, int]) -> None:
+    """Raise InvalidRoute unless they are whole per cent that add up to 100."""
+    for version, weight in weights.items():
+        if not 0 <= weight <= WHOLE:
+            raise InvalidRoute(f"The weight of version {version} is {weight}; it must be from 0 to 100 per cent.")
+    if sum(weights.values()) != WHOLE:
+        raise InvalidRoute(f"The weights add up to {sum(weights.values())}; they must add up to 100 per cent.")
+
+
+def check_share(percent: int) -> None:
+    """Raise InvalidRoute unless it is a share of requests to copy."""
+    if not 1 <= percent <= WHOLE:
+        raise InvalidRoute(f"A shadow gets 1 to 100 per cent of the requests; got {percent}.", "percent")
+
+
+def _distance(text: str, weight: int) -> float:
+    """Exponential with the weight as its rate: the least of several is one's own with the share of one's weight."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    even = (int.from_bytes(digest, "big") + 1) / 2**64
+    return -math.log(even) / weight if weight else math.inf

@@ -1,0 +1,211 @@
+"""The part of an adapter's page that shares an alias's callers out among versions."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from loraplex.registry.alias_routes import AliasRoutes
+from loraplex.registry.names import DEFAULT
+from loraplex.registry.routes import Guard, Route, guard_of
+from loraplex.registry.views import Adapter
+
+from ..auth import form_fields
+from ..dependencies import CallerOf, StateOf
+from ..errors import invalid, not_found
+from ..routing.figures import Part, milliseconds, parts_of
+from ..state import State
+from ..units import age_words
+from .actions import change, get_adapter
+from .page import PageRoute, go_to, page
+
+SECTION: Final = "/adapters"
+NONE: Final = "–"
+NOTICES: Final = {
+    "weights": "The weights hold now. A caller keeps its version while they stay.",
+    "promote": "Promoted: this version answers all callers now.",
+    "rollback": "Rolled back: the stable version answers all callers now.",
+    "guard": "The guard watches the candidates now.",
+    "unguard": "Nobody watches the candidates any more.",
+    "shadow": "Copies go to this version now; its answers are counted and thrown away.",
+    "unshadow": "No copies any more.",
+    "unalias": "The alias is gone; its versions stay.",
+}
+"""What the page says after it was done."""
+
+router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRoute)
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    version: int
+    role: str
+    percent: int
+    requests: str
+    errors: str
+    first_token: str
+    latency: str
+    copies: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteView:
+    """`model`: what a client asks for. `candidates` and `others`: version numbers with and without a weight."""
+
+    alias: str
+    model: str
+    stable: int
+    candidates: list[tuple[int, int]]
+    others: list[int]
+    shadow: int | None
+    shadow_percent: int
+    guard: Mapping[str, Any]
+    guarded: bool
+    trip: str
+    trip_age: str
+    can_roll_back: bool
+    back_to: int | None
+    parts: list[PartRow]
+
+
+def route_views(state: State, adapter: Adapter) -> list[RouteView]:
+    return [_view(state, adapter, route) for route in adapter.routes.values()]
+
+
+@router.get("/{name}/aliases")
+async def figures(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
+    """A fragment: how the latest requests of each version went."""
+    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    routes = route_views(state, adapter)
+    return page(request, "adapters/_alias_figures.html", SECTION, name=name, routes=routes)
+
+
+@router.post("/{name}/aliases/{alias}/{action}")
+async def act(request: Request, name: str, alias: str, action: str, state: StateOf, caller: CallerOf) -> Response:
+    routes, fields = state.registry.adapters.routes, await form_fields(request)
+    make = CHANGES.get(action)
+    if make is None:
+        raise not_found(f"There is no action '{action}' on an alias.")
+    await change(state, partial(make(routes, fields), name, alias, actor=caller.actor, tenant=caller.tenant))
+    return go_to(request, f"{SECTION}/{name}?done={action}#aliases")
+
+
+def _weights(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
+    """Of the stable version, of the candidates that it has, and of one more."""
+    stable = _number(fields, "stable")
+    given = {name.removeprefix("weight-"): name for name in fields if name.startswith("weight-")}
+    shares = {_whole(number, name): _number(fields, name) for number, name in given.items()}
+    if fields.get("candidate", "").strip():
+        shares[_number(fields, "candidate")] = _number(fields, "percent")
+    shares.pop(stable, None)
+    weights = {stable: 100 - sum(shares.values()), **shares}
+    return partial(routes.set, selector=stable, weights=weights)
+
+
+def _promote(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
+    return partial(routes.promote, selector=fields.get("version") or None)
+
+
+def _guard(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
+    names = (name for name in Guard.__struct_fields__ if fields.get(name, "").strip())
+    given: dict[str, float] = {name: _decimal(fields, name) for name in names}
+    if "max_error_rate" in given:
+        given["max_error_rate"] /= 100
+    return partial(routes.set_guard, guard=_guard_of(given))
+
+
+def _guard_of(given: Mapping[str, float]) -> Guard:
+    whole = {name: int(value) if name in ("min_requests", "window_seconds") else value for name, value in given.items()}
+    try:
+        return guard_of(whole)
+    except ValueError as error:
+        raise invalid(str(error), "guard") from None
+
+
+def _shadow(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
+    return partial(routes.set_shadow, selector=_number(fields, "version"), percent=_number(fields, "percent"))
+
+
+CHANGES: Final[Mapping[str, Callable[[AliasRoutes, Mapping[str, str]], Callable[..., object]]]] = {
+    "weights": _weights,
+    "promote": _promote,
+    "rollback": lambda routes, _: routes.rollback,
+    "guard": _guard,
+    "unguard": lambda routes, _: partial(routes.set_guard, guard=None),
+    "shadow": _shadow,
+    "unshadow": lambda routes, _: partial(routes.set_shadow, selector=None, percent=0),
+    "unalias": lambda routes, _: routes.remove,
+}
+
+
+def _number(fields: Mapping[str, str], name: str) -> int:
+    return _whole(fields.get(name, ""), name)
+
+
+def _whole(text: str, name: str) -> int:
+    plain = text.strip()
+    if not (plain.isascii() and plain.isdigit() and len(plain) <= 9):
+        raise invalid(f"{name} must be a whole number; got {text[:40]!a}.", name)
+    return int(plain)
+
+
+def _decimal(fields: Mapping[str, str], name: str) -> float:
+    try:
+        return float(fields[name])
+    except ValueError:
+        raise invalid(f"{name} must be a number; got {fields[name][:40]!a}.", name) from None
+
+
+def _view(state: State, adapter: Adapter, route: Route) -> RouteView:
+    candidates = [(one.version, one.weight) for one in route.candidates if one.weight]
+    numbers, trip = {number for number, _ in candidates}, route.trip
+    return RouteView(
+        alias=route.alias,
+        model=adapter.name if route.alias == DEFAULT else f"{adapter.name}@{route.alias}",
+        stable=route.stable,
+        candidates=candidates,
+        others=[one.number for one in reversed(adapter.versions) if one.enabled and one.number not in numbers],
+        shadow=None if route.shadow is None else route.shadow.version,
+        shadow_percent=10 if route.shadow is None else route.shadow.shadow,
+        guard=_guard_fields(route.guard),
+        guarded=route.guard is not None,
+        trip="" if trip is None else trip.reason,
+        trip_age="" if trip is None else age_words(trip.at),
+        can_roll_back=bool(candidates or trip or route.previous is not None),
+        back_to=route.previous,
+        parts=[_row(part) for part in parts_of(state.tallies, adapter, route)],
+    )
+
+
+def _guard_fields(guard: Guard | None) -> dict[str, str]:
+    """As the form has them: the share of errors in per cent; empty where there is no limit."""
+    limits = {} if guard is None else dict(guard.limits())
+    if "max_error_rate" in limits:
+        limits["max_error_rate"] *= 100
+    counts = guard or Guard()
+    shown = {name: f"{limits[name]:g}" if name in limits else "" for name in Guard.__struct_fields__}
+    return {**shown, "min_requests": str(counts.min_requests), "window_seconds": str(counts.window_seconds)}
+
+
+def _row(part: Part) -> PartRow:
+    figures, copies = part.figures, part.copies
+    return PartRow(
+        version=part.version,
+        role=part.role,
+        percent=part.percent,
+        requests=f"{figures.requests:,}",
+        errors=f"{figures.errors:,} ({figures.error_rate:.1%})" if figures.requests else NONE,
+        first_token=_time(figures.first_token),
+        latency=_time(figures.latency),
+        copies=f"{copies.equal:,} of {copies.compared:,} greedy answers equal; {copies.dropped:,} gave way"
+        if part.role == "shadow"
+        else "",
+    )
+
+
+def _time(seconds: float | None) -> str:
+    return NONE if seconds is None else f"{milliseconds(seconds):,.0f} ms"

@@ -1,0 +1,130 @@
+"""/api/v1/adapters/{name}/aliases: weighted routes over versions, their guard and their shadow."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from loraplex.registry.errors import InvalidRoute
+from loraplex.registry.routes import Guard
+from loraplex.registry.views import Adapter
+
+from ..dependencies import CallerOf, StateOf
+from ..errors import not_found
+from ..json_body import convert, read_json
+from ..routing.figures import figures_json
+from .adapters import changed
+from .refusals import in_words
+from .views import route_json
+
+router = APIRouter(tags=["Aliases"])
+
+
+class NewRoute(msgspec.Struct, forbid_unknown_fields=True):
+    """`version`: the stable one; absent: it stays. `weights`: per cent by number; absent: all to the stable one."""
+
+    version: int | str | None = None
+    weights: dict[str, int] | None = None
+
+
+class Chosen(msgspec.Struct, forbid_unknown_fields=True):
+    version: int | str | None = None
+
+
+class NewShadow(msgspec.Struct, forbid_unknown_fields=True):
+    version: int | str
+    percent: int
+
+
+@router.get("/api/v1/adapters/{name}/aliases")
+async def list_aliases(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """All aliases of an adapter, with how the latest requests of each version went in the process that answers."""
+    with in_words():
+        adapter = await asyncio.to_thread(state.registry.adapters.get, name, caller.tenant)
+    routes = adapter.routes.values()
+    return {"data": [route_json(route) | figures_json(state.tallies, adapter, route) for route in routes]}
+
+
+@router.get("/api/v1/adapters/{name}/aliases/{alias}")
+async def get_alias(name: str, alias: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    with in_words():
+        adapter = await asyncio.to_thread(state.registry.adapters.get, name, caller.tenant)
+    route = adapter.routes.get(alias)
+    if route is None:
+        raise not_found(f"Adapter '{name}' has no alias {alias[:80]!a}.", "alias", "alias_not_found")
+    return route_json(route) | figures_json(state.tallies, adapter, route)
+
+
+@router.put("/api/v1/adapters/{name}/aliases/{alias}")
+async def set_alias(name: str, alias: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Let name@alias mean a version, or share its callers out among several."""
+    fields = convert(await read_json(request, state.settings.body_timeout), NewRoute)
+    routes, by = state.registry.adapters.routes, {"actor": caller.actor, "tenant": caller.tenant}
+
+    def change() -> Adapter:
+        weights = None if fields.weights is None else _numbered(fields.weights)
+        if fields.version is None and weights is None:
+            raise InvalidRoute("Say which version the alias means, or give weights.", "version")
+        return routes.set(name, alias, fields.version, weights, **by)
+
+    return await changed(state, change)
+
+
+@router.delete("/api/v1/adapters/{name}/aliases/{alias}")
+async def remove_alias(name: str, alias: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    routes, by = state.registry.adapters.routes, {"actor": caller.actor, "tenant": caller.tenant}
+    return await changed(state, lambda: routes.remove(name, alias, **by))
+
+
+@router.post("/api/v1/adapters/{name}/aliases/{alias}/promote")
+async def promote(name: str, alias: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Make a candidate the stable version: the only one, or the `version` of the body."""
+    body = await read_json(request, state.settings.body_timeout) if await request.body() else {}
+    chosen = convert(body, Chosen).version
+    routes, by = state.registry.adapters.routes, {"actor": caller.actor, "tenant": caller.tenant}
+    return await changed(state, lambda: routes.promote(name, alias, chosen, **by))
+
+
+@router.post("/api/v1/adapters/{name}/aliases/{alias}/rollback")
+async def roll_back(name: str, alias: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """All callers back to the stable version; without candidates, back to the stable version before."""
+    routes, by = state.registry.adapters.routes, {"actor": caller.actor, "tenant": caller.tenant}
+    return await changed(state, lambda: routes.rollback(name, alias, **by))
+
+
+@router.put("/api/v1/adapters/{name}/aliases/{alias}/guard")
+async def set_guard(name: str, alias: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Take a candidate out by itself when it breaks a limit."""
+    guard = convert(await read_json(request, state.settings.body_timeout), Guard)
+    routes, by = state.registry.adapters.routes, {"actor": caller.actor, "tenant": caller.tenant}
+    return await changed(state, lambda: routes.set_guard(name, alias, guard, **by))
+
+
+@router.delete("/api/v1/adapters/{name}/aliases/{alias}/guard")
+async def remove_guard(name: str, alias: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    routes, by = state.registry.adapters.routes, {"actor": caller.actor, "tenant": caller.tenant}
+    return await changed(state, lambda: routes.set_guard(name, alias, None, **by))
+
+
+@router.put("/api/v1/adapters/{name}/aliases/{alias}/shadow")
+async def set_shadow(name: str, alias: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Copy so many per cent of the alias's requests to a version; its answers are counted and thrown away."""
+    shadow = convert(await read_json(request, state.settings.body_timeout), NewShadow)
+    routes, by = state.registry.adapters.routes, {"actor": caller.actor, "tenant": caller.tenant}
+    return await changed(state, lambda: routes.set_shadow(name, alias, shadow.version, shadow.percent, **by))
+
+
+@router.delete("/api/v1/adapters/{name}/aliases/{alias}/shadow")
+async def remove_shadow(name: str, alias: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    routes, by = state.registry.adapters.routes, {"actor": caller.actor, "tenant": caller.tenant}
+    return await changed(state, lambda: routes.set_shadow(name, alias, None, 0, **by))
+
+
+def _numbered(weights: Mapping[str, int]) -> dict[int, int]:
+    """Raises InvalidRoute."""
+    for version in weights:
+        if not (version.isascii() and version.isdigit() and len(version) <= 9):
+            raise InvalidRoute(f'weights are by version number, as {{"2": 90, "3": 10}}; got {version[:40]!a}.')
+    return {int(version): weight for version, weight in weights.items()}

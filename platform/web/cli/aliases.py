@@ -1,0 +1,196 @@
+"""`loraplex aliases`: weighted routes over versions, their guard and shadow, with or without a running server."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from loraplex.registry.errors import InvalidName, InvalidRoute
+from loraplex.registry.names import DEFAULT, parse_reference
+from loraplex.registry.routes import Guard, Route, guard_of
+from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.views import Adapter
+
+from ..api.views import route_json
+from ..settings import Settings
+from .opened import opened_registry
+from .output import ACTOR, Json, Tenant, print_json
+
+SHARE: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,3})", re.ASCII)
+
+app = typer.Typer(
+    help="Share an alias's callers out among versions, and back. A running server follows within a second."
+)
+console = Console(highlight=False)
+Name = Annotated[str, typer.Argument(metavar="NAME@ALIAS", help="NAME alone: the alias `default`, so the bare name.")]
+Ratio = Annotated[float | None, typer.Option(help="The same, as times the stable version's.")]
+Off = Annotated[bool, typer.Option("--off", help="End it.")]
+
+
+@app.command("list")
+def list_all(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of one adapter.")] = "",
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> None:
+    """List the aliases."""
+    with opened_registry(Settings()) as (registry, _):
+        adapters = [registry.adapters.get(name, tenant)] if name else registry.adapters.list(tenant)
+    if as_json:
+        print_json([_as_json(adapter, route) for adapter in adapters for route in adapter.routes.values()])
+        return
+    table = Table("alias", "stable", "weights", "shadow", "guard", "changed by")
+    for adapter in adapters:
+        for route in adapter.routes.values():
+            table.add_row(f"{adapter.name}@{route.alias}", str(route.stable), *_cells(route), route.updated_by)
+    console.print(table)
+
+
+@app.command("set", epilog="Example: loraplex aliases set sql@prod 2 --candidate 3=10")
+def set_route(
+    reference: Name,
+    version: Annotated[str, typer.Argument(help="Number or alias of the stable version.")],
+    candidate: Annotated[
+        list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Callers of another version; may be repeated.")
+    ] = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> None:
+    """Let NAME@ALIAS mean VERSION, but for the callers of the candidates."""
+    name, alias = _parts(reference)
+    with opened_registry(Settings()) as (registry, _):
+        stable = registry.adapters.version(f"{name}@{version}", tenant)
+        shares = dict(_share(text) for text in candidate or [])
+        weights = {stable.number: 100 - sum(shares.values()), **shares}
+        adapter = registry.adapters.routes.set(name, alias, stable.number, weights, actor=ACTOR, tenant=tenant)
+    _tell(adapter, alias, as_json)
+
+
+@app.command()
+def promote(
+    reference: Name,
+    version: Annotated[str | None, typer.Option(metavar="NUMBER", help="Where there are several candidates.")] = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> None:
+    """Make the candidate the stable version, for all callers."""
+    name, alias = _parts(reference)
+    with opened_registry(Settings()) as (registry, _):
+        adapter = registry.adapters.routes.promote(name, alias, version, actor=ACTOR, tenant=tenant)
+    _tell(adapter, alias, as_json)
+
+
+@app.command()
+def rollback(reference: Name, tenant: Tenant = DEFAULT_TENANT, as_json: Json = False) -> None:
+    """Take the candidates out; where there are none, go back to the stable version before."""
+    name, alias = _parts(reference)
+    with opened_registry(Settings()) as (registry, _):
+        adapter = registry.adapters.routes.rollback(name, alias, actor=ACTOR, tenant=tenant)
+    _tell(adapter, alias, as_json)
+
+
+@app.command(epilog="Example: loraplex aliases shadow sql@prod 4 --percent 5")
+def shadow(
+    reference: Name,
+    version: Annotated[str, typer.Argument(help="Number or alias of the version that gets copies.")] = "",
+    percent: Annotated[int, typer.Option(min=1, max=100, help="Of the requests.")] = 10,
+    off: Off = False,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> None:
+    """Copy a share of the requests to VERSION; its answers are counted and thrown away."""
+    name, alias = _parts(reference)
+    if off == bool(version):
+        raise InvalidRoute("Name the version that gets copies, or say --off.", "version")
+    with opened_registry(Settings()) as (registry, _):
+        adapter = registry.adapters.routes.set_shadow(
+            name, alias, None if off else version, percent, actor=ACTOR, tenant=tenant
+        )
+    _tell(adapter, alias, as_json)
+
+
+@app.command(epilog="Example: loraplex aliases guard sql@prod --max-error-rate 0.02 --max-first-token-ratio 1.5")
+def guard(
+    reference: Name,
+    max_error_rate: Annotated[float | None, typer.Option(help="Share of requests that may fail, as 0.02.")] = None,
+    max_first_token_ms: Annotated[float | None, typer.Option(help="p95 time to first token.")] = None,
+    max_first_token_ratio: Annotated[
+        float | None, typer.Option(help="The same, as times the stable version's.")
+    ] = None,
+    max_latency_ms: Annotated[float | None, typer.Option(help="p95 time of a whole request.")] = None,
+    max_latency_ratio: Ratio = None,
+    min_requests: Annotated[int, typer.Option(help="Fewer prove nothing.")] = Guard().min_requests,
+    window_seconds: Annotated[int, typer.Option(help="Only requests so recent count.")] = Guard().window_seconds,
+    off: Off = False,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> None:
+    """Take a candidate out by itself when it breaks a limit."""
+    name, alias = _parts(reference)
+    limits = {
+        "max_error_rate": max_error_rate,
+        "max_first_token_ms": max_first_token_ms,
+        "max_first_token_ratio": max_first_token_ratio,
+        "max_latency_ms": max_latency_ms,
+        "max_latency_ratio": max_latency_ratio,
+    }
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    chosen = None if off else guard_of({**given, "min_requests": min_requests, "window_seconds": window_seconds})
+    with opened_registry(Settings()) as (registry, _):
+        adapter = registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)
+    _tell(adapter, alias, as_json)
+
+
+@app.command()
+def remove(reference: Name, tenant: Tenant = DEFAULT_TENANT) -> None:
+    """Remove an alias; its versions stay."""
+    name, alias = _parts(reference)
+    with opened_registry(Settings()) as (registry, _):
+        if alias not in registry.adapters.get(name, tenant).routes:
+            raise InvalidRoute(f"Adapter '{name}' has no alias '{alias}'.", "alias")
+        registry.adapters.routes.remove(name, alias, actor=ACTOR, tenant=tenant)
+    console.print(f"[green]✓[/] {name}@{alias} removed")
+
+
+def _parts(reference: str) -> tuple[str, str]:
+    parsed = parse_reference(reference)
+    if isinstance(parsed.selector, int):
+        raise InvalidName(f"'{reference}' names a version. Name an alias, as {parsed.name}@prod.")
+    return parsed.name, parsed.selector or DEFAULT
+
+
+def _share(text: str) -> tuple[int, int]:
+    found = SHARE.fullmatch(text)
+    if found is None:
+        raise InvalidRoute(f"A candidate is given as VERSION=PERCENT, such as 3=10; got {text[:40]!a}.")
+    return int(found[1]), int(found[2])
+
+
+def _tell(adapter: Adapter, alias: str, as_json: bool) -> None:
+    route = adapter.routes[alias]
+    if as_json:
+        print_json(_as_json(adapter, route))
+        return
+    facts = ", ".join(_facts(route))
+    console.print(f"[green]✓[/] {adapter.name}@{alias} means version {route.stable}; {facts}", soft_wrap=True)
+
+
+def _as_json(adapter: Adapter, route: Route) -> dict[str, Any]:
+    return {"adapter": adapter.name, **msgspec.to_builtins(route_json(route))}
+
+
+def _cells(route: Route) -> Sequence[str]:
+    weights, shadow, guard = _facts(route)
+    return weights, shadow.removeprefix("shadow: "), guard.removeprefix("guard: ")
+
+
+def _facts(route: Route) -> tuple[str, str, str]:
+    weights = ", ".join(f"version {version} {weight} %" for version, weight in route.weights.items())
+    shadow = "none" if route.shadow is None else f"version {route.shadow.version}, {route.shadow.shadow} %"
+    limits = {} if route.guard is None else route.guard.limits()
+    guard = ", ".join(f"{name.removeprefix('max_')} {limit:g}" for name, limit in limits.items()) or "none"
+    return weights, f"shadow: {shadow}", f"guard: {guard}"

@@ -1,0 +1,72 @@
+"""An alias shifts in the browser: a candidate gets a share, is promoted and rolled back; a guard's deed is seen."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from loraplex.web.state import State
+from tests.web.fake_engine import FakeEngine, sentence_of
+from tests.web.test_adapters_api import add, said, say
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+def card(page: Page) -> Locator:
+    return page.locator("#aliases")
+
+
+async def press(page: Page, button: str) -> None:
+    await card(page).get_by_role("button", name=button, exact=True).click()
+
+
+async def test_an_alias_shifts(
+    page: Page, http: httpx.AsyncClient, state: State, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    digests = [(await add(http, "sql", folder)).json()["version"]["digest"] for folder in adapter_folders]
+    await page.goto("/adapters/sql")
+    await expect(card(page)).to_contain_text("Every caller of sql is answered by version 2")
+    await page.get_by_label("Alias").fill("default")
+    await page.get_by_label("Version it shall mean").fill("1")
+    await page.get_by_role("button", name="Point alias at version").click()
+    await expect(page.get_by_role("row", name="1 current")).to_contain_text("@default")
+    assert await said(http, "sql") == sentence_of(digests[0])
+
+    await card(page).get_by_label("Candidate").select_option("2")
+    await card(page).get_by_label("Share of callers").fill("100")
+    await press(page, "Save weights")
+    await expect(page.get_by_text("The weights hold now.")).to_be_visible()
+    await expect(card(page).get_by_role("row", name="2 candidate")).to_contain_text("100 %")
+    assert await said(http, "sql") == sentence_of(digests[1])
+    await expect(card(page).get_by_role("row", name="2 candidate").get_by_role("cell").nth(3)).to_have_text("1")
+
+    await press(page, "Promote version 2")
+    await expect(page.get_by_role("row", name="2 current")).to_contain_text("@default")
+    await press(page, "Roll back to version 1")
+    await expect(page.get_by_text("Rolled back")).to_be_visible()
+    assert await said(http, "sql") == sentence_of(digests[0])
+
+    await card(page).get_by_label("Errors at most").fill("5")
+    await card(page).get_by_label("after").fill("2")
+    await press(page, "Save guard")
+    await card(page).get_by_label("Candidate").select_option("2")
+    await card(page).get_by_label("Share of callers").fill("100")
+    await press(page, "Save weights")
+    engine.fails = {digests[1]}
+    for _ in range(2):
+        assert (await say(http, "sql")).status_code == 500
+    await state.guard.look()
+    await page.goto("/")
+    await page.get_by_role("link", name="sql@default went back. Version 2 failed 2 of 2 requests").click()
+    await expect(card(page).get_by_role("alert")).to_contain_text("the guard allows 5.0%")
+    assert await said(http, "sql") == sentence_of(digests[0])
+    await press(page, "Dismiss")
+    await expect(card(page).get_by_role("alert")).to_have_count(0)
+
+    await card(page).get_by_label("Share of requests").fill("20")
+    await press(page, "Save shadow")
+    await expect(card(page).get_by_role("row", name="2 shadow")).to_contain_text("20 %")
+    await press(page, "End the shadow")
+    await press(page, "Remove the route of the bare name")
+    await expect(card(page)).to_contain_text("Every caller of sql is answered by version 2")

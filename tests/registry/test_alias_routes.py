@@ -1,0 +1,227 @@
+"""An alias routes weighted shares of its callers to candidates; a caller stays with its version."""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loraplex.registry.errors import InvalidRoute, PromotionRefused, UnknownAdapter, UnknownAlias, VersionInUse
+from loraplex.registry.promotion import PromotionRule
+from loraplex.registry.registry import Registry
+from loraplex.registry.routes import Guard, choose
+from loraplex.registry.tables import AdapterVersion
+
+from .helpers import add, sha256, snapshot
+
+ACTOR = "user:admin"
+CALLERS = [f"key:{number}" for number in range(1000)]
+
+
+@pytest.fixture
+def three(registry: Registry) -> Registry:
+    """`sql` with three versions; the bare name means the third."""
+    for weights in (b"one", b"two", b"three"):
+        add(registry, "sql", weights)
+    return registry
+
+
+def versions_of(registry: Registry, model: str = "sql@prod") -> dict[str, int]:
+    """Caller -> the version that answers it."""
+    now = snapshot(registry)
+    found = {caller: now.resolve(model, caller=caller) for caller in CALLERS}
+    return {caller: adapter.version for caller, adapter in found.items() if adapter}
+
+
+def shares_of(registry: Registry, model: str = "sql@prod") -> Counter[int]:
+    return Counter(versions_of(registry, model).values())
+
+
+def test_callers_are_split_by_weight_and_stay(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 2, {2: 70, 3: 20, 1: 10}, actor=ACTOR)
+    shares = shares_of(three)
+    assert {number: round(count / 100) for number, count in shares.items()} == {2: 7, 3: 2, 1: 1}
+    assert versions_of(three) == versions_of(three)
+    assert {version for version in (snapshot(three).resolve("sql@prod"),) if version}.pop().version == 2
+
+
+def test_a_growing_candidate_takes_callers_and_gives_none_back(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 2, {2: 90, 3: 10}, actor=ACTOR)
+    before = versions_of(three)
+    routes.set("sql", "prod", None, {2: 80, 3: 20}, actor=ACTOR)
+    after = versions_of(three)
+    moved = {caller for caller in CALLERS if before[caller] != after[caller]}
+    assert all((before[caller], after[caller]) == (2, 3) for caller in moved)
+    assert 60 <= len(moved) <= 140
+    routes.set("sql", "prod", None, {2: 90, 3: 10}, actor=ACTOR)
+    assert versions_of(three) == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 99), st.integers(1, 100), st.text(max_size=20))
+def test_more_weight_never_loses_a_caller(less: int, step: int, caller: str) -> None:
+    more = min(100, less + step)
+    if choose({1: 100 - less, 2: less}, "t/sql", caller) == 2:
+        assert choose({1: 100 - more, 2: more}, "t/sql", caller) == 2
+
+
+def test_none_and_all_are_exact(three: Registry) -> None:
+    three.adapters.routes.set("sql", "prod", 2, {2: 0, 3: 100}, actor=ACTOR)
+    assert shares_of(three) == {3: 1000}
+    three.adapters.routes.set("sql", "prod", 2, {2: 100, 3: 0}, actor=ACTOR)
+    assert shares_of(three) == {2: 1000}
+    assert three.adapters.get("sql").routes["prod"].candidates == ()
+
+
+def test_the_bare_name_goes_through_the_alias_default(three: Registry) -> None:
+    assert shares_of(three, "sql") == {3: 1000}
+    three.adapters.set_pinned("sql", True, actor=ACTOR)
+    three.adapters.routes.set("sql", "default", 1, {1: 90, 3: 10}, actor=ACTOR)
+    now, shares = snapshot(three), shares_of(three, "sql")
+    assert set(shares) == {1, 3} and shares[1] > 800
+    assert [(adapter.name, version.number) for adapter, version in now.servable()] == [("sql", 1)]
+    pinned = {adapter.digest for adapter in now.desired() if adapter.pinned}
+    assert pinned == {sha256(b"one"), sha256(b"three")}
+    assert shares_of(three, "sql@latest") == {3: 1000}
+    assert shares_of(three, "demo:sql") == shares
+    add(three, "sql", b"four")
+    assert shares_of(three, "sql") == shares, "an upload moves nothing"
+    three.adapters.routes.remove("sql", "default", actor=ACTOR)
+    assert shares_of(three, "sql") == {4: 1000}
+
+
+def test_promotion_and_back(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 1, {1: 90, 3: 10}, actor=ACTOR)
+    routes.set_shadow("sql", "prod", 3, 5, actor=ACTOR)
+    promoted = routes.promote("sql", "prod", actor=ACTOR).routes["prod"]
+    assert (promoted.stable, promoted.previous, promoted.candidates) == (3, 1, ())
+    back = routes.rollback("sql", "prod", actor=ACTOR).routes["prod"]
+    assert (back.stable, back.previous, back.candidates) == (1, 3, ())
+    routes.set("sql", "prod", 1, {1: 50, 2: 50}, actor=ACTOR)
+    ended = routes.rollback("sql", "prod", actor=ACTOR).routes["prod"]
+    assert (ended.stable, ended.candidates) == (1, ())
+    actions = [entry.action for entry in three.audit.entries()]
+    assert actions[:4] == ["alias.rollback", "alias.set", "alias.rollback", "alias.promote"]
+
+
+def test_the_guard_takes_a_candidate_out_once(three: Registry) -> None:
+    routes = three.adapters.routes
+    guard = Guard(max_error_rate=0.05)
+    routes.set("sql", "prod", 1, {1: 60, 2: 30, 3: 10}, actor=ACTOR)
+    route = routes.set_guard("sql", "prod", guard, actor=ACTOR).routes["prod"]
+    assert route.guard == guard
+    (since,) = {one.since for one in route.candidates if one.version == 3}
+    generation = snapshot(three).generation
+    assert routes.trip("sql", "prod", 3, since, "3 of 20 failed.", {"error_rate": 0.15})
+    assert not routes.trip("sql", "prod", 3, since, "3 of 20 failed.", {"error_rate": 0.15})
+    assert snapshot(three).generation == generation + 1
+    assert set(shares_of(three)) == {1, 2}
+    tripped = three.adapters.get("sql").routes["prod"]
+    assert tripped.trip and (tripped.trip.version, tripped.trip.weight) == (3, 10)
+    entry = three.audit.entries(1)[0]
+    assert (entry.actor, entry.action, entry.subject) == ("guard", "alias.trip", "adapter:sql@prod")
+    assert entry.detail["figures"] == {"error_rate": 0.15}
+    again = routes.set("sql", "prod", 1, {1: 90, 3: 10}, actor=ACTOR).routes["prod"]
+    assert again.trip is None and again.guard == guard
+    assert again.candidates[0].since > since
+    assert not routes.trip("sql", "prod", 3, since, "Old figures.", {}), "a share given anew is judged anew"
+    assert not routes.trip("sql", "prod", 3, since + timedelta(1), "Other figures.", {})
+
+
+def test_a_candidate_that_keeps_its_share_is_not_judged_anew(three: Registry) -> None:
+    routes = three.adapters.routes
+    first = routes.set("sql", "prod", 1, {1: 90, 3: 10}, actor=ACTOR).routes["prod"].candidates
+    second = routes.set("sql", "prod", None, {1: 80, 3: 20}, actor=ACTOR).routes["prod"].candidates
+    assert (second[0].weight, second[0].since) == (20, first[0].since)
+
+
+def test_a_shadow_gets_copies_and_no_callers(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 1, actor=ACTOR)
+    route = routes.set_shadow("sql", "prod", "latest", 25, actor=ACTOR).routes["prod"]
+    assert route.shadow and (route.shadow.version, route.shadow.shadow, route.shadow.weight) == (3, 25, 0)
+    assert shares_of(three) == {1: 1000}
+    moved = routes.set_shadow("sql", "prod", 2, 5, actor=ACTOR).routes["prod"]
+    assert [(one.version, one.shadow) for one in moved.candidates] == [(2, 5)]
+    assert routes.set_shadow("sql", "prod", None, 0, actor=ACTOR).routes["prod"].candidates == ()
+
+
+def test_a_candidate_that_cannot_be_served_leaves_its_callers_to_the_stable_version(three: Registry) -> None:
+    three.adapters.routes.set("sql", "prod", 1, {1: 50, 3: 50}, actor=ACTOR)
+    three.adapters.set_enabled("sql@3", False, actor=ACTOR)
+    assert shares_of(three) == {1: 1000}
+    three.adapters.set_enabled("sql@3", True, actor=ACTOR)
+    assert set(shares_of(three)) == {1, 3}
+
+
+def test_removing_versions(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 1, {1: 50, 3: 50}, actor=ACTOR)
+    routes.promote("sql", "prod", actor=ACTOR)
+    routes.set("sql", "default", 2, {2: 50, 1: 50}, actor=ACTOR)
+    three.adapters.remove("sql@1", actor=ACTOR)
+    found = three.adapters.get("sql").routes
+    assert (found["prod"].previous, found["default"].candidates) == (None, ())
+    with pytest.raises(VersionInUse, match="'default' lets 'sql' mean version 2"):
+        three.adapters.remove("sql@2", actor=ACTOR)
+    three.adapters.remove("sql@3", actor=ACTOR)
+    assert set(three.adapters.get("sql").routes) == {"default"}
+    three.adapters.remove("sql", actor=ACTOR)
+    add(three, "sql", b"five")
+    assert three.adapters.get("sql").routes == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda routes: routes.set("sql", "prod", 1, {1: 90, 3: 5}, actor=ACTOR), "add up to 95"),
+        (lambda routes: routes.set("sql", "prod", 1, {1: 110, 3: -10}, actor=ACTOR), "from 0 to 100"),
+        (lambda routes: routes.set("sql", "new", None, {1: 100}, actor=ACTOR), "is new: say which"),
+        (lambda routes: routes.promote("sql", "prod", actor=ACTOR), "the candidates are: none"),
+        (lambda routes: routes.rollback("sql", "prod", actor=ACTOR), "nothing to roll back"),
+        (lambda routes: routes.set_guard("sql", "prod", Guard(), actor=ACTOR), "at least one limit: max_error_rate"),
+        (lambda routes: routes.set_shadow("sql", "prod", 1, 5, actor=ACTOR), "answers these requests anyway"),
+        (lambda routes: routes.set_shadow("sql", "prod", 2, 0, actor=ACTOR), "1 to 100 per cent"),
+    ],
+)
+def test_routes_that_cannot_be_are_refused_in_words(
+    three: Registry, change: Callable[[object], object], words: str
+) -> None:
+    routes = three.adapters.routes
+    before = routes.set("sql", "prod", 1, actor=ACTOR), snapshot(three).generation
+    with pytest.raises(InvalidRoute, match=words):
+        change(routes)
+    assert (three.adapters.get("sql"), snapshot(three).generation) == before
+
+
+def test_what_is_not_there(three: Registry) -> None:
+    routes = three.adapters.routes
+    with pytest.raises(UnknownAlias, match=r"no alias 'prod'\. It has: none"):
+        routes.promote("sql", "prod", actor=ACTOR)
+    with pytest.raises(UnknownAdapter):
+        routes.set("sql", "prod", 1, {1: 50, 7: 50}, actor=ACTOR)
+    three.adapters.set_enabled("sql@2", False, actor=ACTOR)
+    with pytest.raises(InvalidRoute, match="Version 2 is disabled"):
+        routes.set("sql", "prod", 1, {1: 50, 2: 50}, actor=ACTOR)
+
+
+def test_every_version_that_gets_callers_obeys_the_rule(three: Registry) -> None:
+    class OnlyOdd(PromotionRule):
+        def check(self, session: object, version: AdapterVersion) -> None:
+            if version.number % 2 == 0:
+                raise PromotionRefused(f"not {version.number}")
+
+    routes = three.adapters.routes
+    routes._rule = OnlyOdd(0.5, lambda subject: "")
+    routes.set("sql", "prod", 1, {1: 90, 3: 10}, actor=ACTOR)
+    with pytest.raises(PromotionRefused, match="not 2"):
+        routes.set("sql", "prod", 1, {1: 90, 2: 10}, actor=ACTOR)
+    with pytest.raises(PromotionRefused, match="not 2"):
+        routes.set("sql", "default", 2, actor=ACTOR)
+    routes.set_shadow("sql", "prod", 2, 50, actor=ACTOR)
+    assert set(shares_of(three)) == {1, 3}, "a shadow answers nobody"
