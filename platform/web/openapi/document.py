@@ -69,7 +69,7 @@ def openapi_document(
 
 def _is_described(route: BaseRoute, operations: Mapping[str, Operation]) -> bool:
     return isinstance(route, APIRoute) and all(
-        f"{method} {route.path_format}" in operations for method in route.methods
+        f"{method} {route.path_format}" in operations for method in route.methods or ()
     )
 
 
