@@ -244,8 +244,8 @@ async def test_a_shadow_gives_way(
     engine.resident, engine.waiting = set(digests), 1
     assert (await ask(client, "sql@prod")).status_code == 200
     assert [one["dropped"] for one in await parts(client) if one["role"] == "shadow"] == [1]
-    engine.waiting, engine.delay = 0, 0.2
-    assert (await ask(client, "sql@prod", max_tokens=1)).status_code == 200
+    engine.waiting, engine.delay = 0, 0.15
+    assert (await ask(client, "sql@prod", max_tokens=8)).status_code == 200
     assert len(state.shadows._running) == 1
     engine.waiting = 1
     await until(lambda: not state.shadows._running)
