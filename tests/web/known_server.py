@@ -34,7 +34,7 @@ class KnownServer:
         del self._client.headers["authorization"]
         self.credentials = {name: self._key(name) for name in ("operator", "adapters", "inference")}
         self.credentials |= {"session": self._log_in(), "nobody": {}, "stranger": {"authorization": "Bearer x" * 9}}
-        self._key_prefix = ""
+        self._key_prefix, self._versions = "", (0, 0)
         self.restore()
 
     def close(self) -> None:
@@ -46,7 +46,12 @@ class KnownServer:
 
     def known(self, operation: APIOperation[Any, Any, Any, Any]) -> dict[str, Any]:
         """Parameters and body of a request that means what is there."""
-        names = {"name": ADAPTER, "reference": f"{ADAPTER}@1", "alias": ALIAS, "filename": CONFIG_FILE}
+        names = {
+            "name": ADAPTER,
+            "reference": f"{ADAPTER}@{self._versions[0]}",
+            "alias": ALIAS,
+            "filename": CONFIG_FILE,
+        }
         names |= {"user": USER, "tenant": TENANT, "prefix": self._key_prefix}
         given: dict[str, Any] = {
             "path_parameters": {each.name: names[each.name] for each in operation.path_parameters},
@@ -63,11 +68,16 @@ class KnownServer:
     def _bodies(self) -> dict[str, Any]:
         config, weights = ((self._folders[0] / file).read_bytes() for file in (CONFIG_FILE, WEIGHTS_FILE))
         digests = [hashlib.sha256(file).hexdigest() for file in (config, weights)]
+        stable, candidate = self._versions
         load = {"lora_name": ADAPTER, "lora_path": str(self._folders[0]), "load_inplace": True}
         return {
             "POST /api/v1/adapters/{name}/versions": dict(zip(FIELDS.values(), digests, strict=False)),
             "PUT /api/v1/adapters/{name}/files/{filename}": config,
-            "PUT /api/v1/adapters/{name}/aliases/{alias}": {"version": 1},
+            "PUT /api/v1/adapters/{name}/aliases/{alias}": {"weights": {str(stable): 90, str(candidate): 10}},
+            "POST /api/v1/adapters/{name}/aliases/{alias}/promote": {"version": candidate},
+            "PUT /api/v1/adapters/{name}/aliases/{alias}/guard": {"max_error_rate": 0.1},
+            "PUT /api/v1/adapters/{name}/aliases/{alias}/shadow": {"version": candidate, "percent": 10},
+            "PUT /api/v1/adapters/{reference}/profile": {"temperature": 0.5},
             "PUT /api/v1/me/password": {"current": ADMIN_PASSWORD, "new": ADMIN_PASSWORD},
             "POST /v1/load_lora_adapter": load,
             "POST /load_lora_adapter": load,
@@ -75,8 +85,11 @@ class KnownServer:
 
     def restore(self) -> None:
         registry = self._state.registry
-        if ADAPTER not in registry.snapshots.current.adapters.get(DEFAULT_TENANT, {}):
+        adapter = registry.snapshots.current.adapters.get(DEFAULT_TENANT, {}).get(ADAPTER)
+        if adapter is None or not {version.number for version in adapter.versions}.issuperset(self._versions):
             self._add_adapter()
+        stable, candidate = self._versions
+        registry.adapters.routes.set(ADAPTER, ALIAS, stable, {stable: 90, candidate: 10}, **BY)
         if TENANT not in registry.snapshots.current.tenants:
             registry.tenants.create(TENANT, actor="system")
         if registry.users.get(USER) is None:
@@ -86,6 +99,15 @@ class KnownServer:
         if self._state.sessions.read(self.credentials["session"]["cookie"].removeprefix(f"{COOKIE}=")) is None:
             self.credentials["session"] = self._log_in()
         registry.snapshots.refresh()
+        self._run(self._become_ready())
+
+    async def _become_ready(self) -> None:
+        """Until the engine knows what was restored."""
+        for _ in range(500):
+            if (await self._client.get("/ready")).is_success:
+                return
+            await asyncio.sleep(0.01)
+        raise TimeoutError("the server is not ready")
 
     def _run(self, work: Any) -> Any:
         return self._loop.run_until_complete(work)
@@ -104,9 +126,9 @@ class KnownServer:
         return {"cookie": f"{COOKIE}={cookie}", "x-csrf-token": session.csrf_token, "origin": "http://test"}
 
     def _add_adapter(self) -> None:
-        """In two versions."""
+        """In two versions, whose numbers go on counting from those of one that was removed."""
         self._client.headers.update(self.credentials["operator"])
-        for folder in self._folders:
-            assert self._run(add(self._client, ADAPTER, folder)).is_success
+        added = [self._run(add(self._client, ADAPTER, folder)) for folder in self._folders]
+        first, second = (response.json()["version"]["number"] for response in added)
+        self._versions = first, second
         del self._client.headers["authorization"]
-        self._state.registry.adapters.set_alias(ADAPTER, ALIAS, 1, **BY)

@@ -99,7 +99,8 @@ class ModelPermission(TypedDict):
 
 
 class Model(TypedDict):
-    """`root` is an adapter's digest or the base's source, `parent` an adapter's base."""
+    """`root` is an adapter's digest or the base's source, `parent` an adapter's base. `serving_profile`, of adapters:
+    what is said for requests that do not say it; null: nothing is."""
 
     id: str
     object: Literal["model"]
@@ -109,6 +110,7 @@ class Model(TypedDict):
     parent: str | None
     max_model_len: int
     permission: list[ModelPermission]
+    serving_profile: NotRequired[list[str] | None]
 
 
 class ModelList(TypedDict):
