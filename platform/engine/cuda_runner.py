@@ -52,8 +52,9 @@ class CudaRunner:
         rows = plan.sample_rows()
         draws, logprobs = self.sampler.prepare(rows)
         splits = self.cache.count_splits(shape.tokens, shape.sequences, self.inputs.blocks)
-        vectors = shape.lora is not None and shape.lora.has_vectors
-        key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, vectors, splits, draws, logprobs)
+        lora = shape.lora
+        acting = (False, frozenset[str]()) if lora is None else (lora.has_vectors, lora.changed)
+        key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, splits, draws, logprobs)
         self.graphs.run(key, partial(self._launch, shape, draws, logprobs))
         return CudaHandle(plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))
 

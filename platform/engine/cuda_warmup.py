@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from loraplex.lora.batch import PageTable
+from loraplex.lora.batch import NORMS, Extras, PageTable
+from loraplex.lora.manifest import EMBEDDING, HEAD
 
 from .config import EngineConfig
 from .cuda_runner import CudaRunner
@@ -18,6 +19,7 @@ from .sequence import Request
 GREEDY: Final = SamplingParams(temperature=0.0)
 DRAWN: Final = SamplingParams(temperature=0.7, top_p=0.9, seed=0)
 DESCRIBED: Final = SamplingParams(temperature=0.7, top_k=5, min_p=0.01, seed=0, logprobs=1, prompt_logprobs=1)
+CHANGED: Final = frozenset({EMBEDDING, HEAD, *NORMS})
 
 
 class FirstSlot:
@@ -41,6 +43,11 @@ def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -
     sizes = {min(1 << power, most) for power in range(1, most.bit_length() + 1)}
     prompts = (step for size in sizes for step in _prompts(size, config, max_model_len))
     _run(runner, config, [*_decodes(config), *prompts])
+    table = runner.adapters.table
+    # As if slot 0 changed all that an adapter may: what is launched for that is compiled, and finds nothing to change.
+    table.extras[0] = Extras(CHANGED, {}, len(runner.decoder.embedding), has_vectors=True)
+    _run(runner, config, (step for size in {2, most} for step in _prompts(size, config, max_model_len)))
+    del table.extras[0]
     runner.cache.copy_blocks([(0, 0)])
 
 

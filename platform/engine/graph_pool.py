@@ -17,6 +17,8 @@ class GraphKey(NamedTuple):
     """Times that adapters are added to each linear: 0 for the base alone, more than 1 where adapters are summed."""
     lora_vectors: bool
     """Whether any adapter scales or shifts what linears put out."""
+    changed: frozenset[str]
+    """LoraBatch.changed: norms and ends of the model that are computed again for the adapters."""
     attention_splits: int
     """Parts that a sequence's keys are cut into at most."""
     draws: bool

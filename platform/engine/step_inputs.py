@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from loraplex.lora.batch import LoraBatch, PageTable
-from loraplex.lora.step_buffers import StepLists, list_words
+from loraplex.lora.manifest import HEAD
+from loraplex.lora.step_buffers import StepAdapters, StepLists, list_words, lists_of_rows
 
 from .batch import Batch
 from .graph_pool import pad_size, size_ladder
@@ -68,6 +69,7 @@ class StepInputs:
             "token_sources": ((tokens,), torch.int32),
             "query_starts": ((sequences + 1,), torch.int32),
             "context_lengths": ((sequences,), torch.int32),
+            "slots": ((tokens,), torch.int32),
             **lists,
             "block_tables": ((sequences, blocks), torch.int32),
         }
@@ -103,7 +105,9 @@ class StepInputs:
         host["block_tables"][: shape.sequences] = 0
         host["block_tables"][: len(tables), : tables.shape[1]] = tables
         if lora is not None:
-            lora.arrays = self._write_rounds(host, lora)
+            _fill(host["slots"], lora.token_slot[:, 0].numpy(), shape.tokens, NO_SLOT)
+            rounds = self._write_rounds(host, lora)
+            lora.arrays = StepAdapters(rounds, self._tensors["slots"], self._head(shape, rows, lora, rounds))
         self._staging.send("block_tables", shape.sequences)
         self._drawn = {item.sequence: row for row, item in enumerate(item for item in scheduled if item.sample)}
         return shape
@@ -133,6 +137,12 @@ class StepInputs:
         for number, batch in enumerate(rounds):
             self.lora[number].write(host[f"lora {number}"], batch)
         return self.lora[: len(rounds)]
+
+    def _head(self, shape: StepShape, rows: np.ndarray, lora: LoraBatch, rounds: list[StepLists]) -> list[StepLists]:
+        """A decode's rows are its tokens."""
+        if HEAD not in lora.changed:
+            return []
+        return rounds if shape.is_decode else lists_of_rows(lora, torch.from_numpy(rows), self.lora[0])
 
     def _shape(self, scheduled: list[Scheduled], tokens: int, rows: int, lora: LoraBatch | None) -> StepShape:
         sequences = len(scheduled)

@@ -7,6 +7,8 @@ import torch
 
 from .batch import KINDS, PageTable
 from .kernels import cuda
+from .kernels.own_embedding import add_embedding
+from .manifest import EMBEDDING
 from .step_buffers import StepLists
 
 
@@ -32,6 +34,16 @@ def add_rounds(
     for lists in rounds if has_vectors else ():
         chunks = lists.bound_chunks(len(x))
         cuda.scale_outputs(y, lists.tensors, table.floats, table.vectors, chunks, layer, indices, widths)
+
+
+def adapt_embeddings(x: torch.Tensor, token_ids: torch.Tensor, rounds: Sequence[StepLists], table: PageTable) -> None:
+    """x [T, C], the base's embeddings of token_ids [T], in place as the adapters of `rounds` have them."""
+    kind, (vocabulary, size) = KINDS.index(EMBEDDING), table.shapes[EMBEDDING]
+    for lists in rounds:
+        add_embedding(x, token_ids, lists.tensors, lists.bound_chunks(len(x)), kind, vocabulary)
+    for lists in rounds:
+        chunks = lists.bound_chunks(len(x))
+        cuda.scale_outputs(x, lists.tensors, table.floats, table.vectors, chunks, 0, (kind,), (size,))
 
 
 @cache

@@ -1,5 +1,8 @@
 """What the CUDA kernels read of a step, at addresses that never change, as CUDA graphs need it."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
@@ -18,7 +21,8 @@ class StepLists:
 
     def __init__(self, table: PageTable, tokens: int, device: torch.Tensor, beside: "StepLists | None" = None) -> None:
         """device: [list_words(table, tokens)] int32. Beside it lies what the kernels pass on: 6 KiB a token, and eight
-        times that for the first 256, where adapters may have 512 ranks; lists `beside`, of the same sizes, share it."""
+        times that for the first 256, where adapters may have 512 ranks; lists `beside`, no shorter, share it."""
+        self.words = device
         self._slots, _, pages = table.offset.shape
         chunks, tokens = _sizes(table, tokens)
         rows, scales = device[3 * chunks :].view(2, tokens)
@@ -45,6 +49,34 @@ class StepLists:
         listed[: len(chunks)] = chunks
         rows[: len(tokens)] = tokens
         scales[: len(tokens)] = batch.scales.numpy().view(np.int32)
+
+
+class StepAdapters(NamedTuple):
+    """The adapters of a step on the device: LoraBatch.arrays there."""
+
+    rounds: Sequence[StepLists]
+    """One after the other; no token twice in one of them."""
+    slots: torch.Tensor
+    """[T] int32: of each token's first adapter, -1 where it has none."""
+    head: Sequence[StepLists] = ()
+    """As `rounds`, of the rows whose logits are needed, where an adapter changes the head."""
+
+
+def lists_of_rows(batch: LoraBatch, rows: torch.Tensor, beside: StepLists) -> list[StepLists]:
+    """Of some tokens [R] of a batch, on their way to the device in memory of their own: not for what is captured."""
+    table = batch.table
+    part = LoraBatch.build(table, batch.token_slot[rows], batch.token_scale[rows])
+    found = []
+    for single in [] if part is None else part.rounds():
+        host = torch.empty(
+            list_words(table, len(rows)), dtype=torch.int32, pin_memory=table.arena.device.type == "cuda"
+        )
+        lists = StepLists(table, len(rows), torch.empty_like(host, device=table.arena.device), beside)
+        lists.write(host.numpy(), single)
+        # Pinned memory of torch's cache is given again only when all copies of it are done.
+        lists.words.copy_(host, non_blocking=True)
+        found.append(lists)
+    return found
 
 
 class StepBuffers(StepLists):

@@ -200,6 +200,33 @@ def test_adapters_that_scale_shift_begin_late_or_are_summed_are_the_cpus(
     assert other == one
 
 
+def test_adapters_that_change_norms_embedding_and_head_are_pefts_and_the_cpus(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]], tmp_path: Path
+) -> None:
+    """Alone and in a sum, in prompts and in graphs, beside one that changes none of them."""
+    ends, norms = {"kinds": ("embed_tokens", "lm_head", "v_proj")}, ["norm", "layers.1.input_layernorm"]
+    more = {
+        "ends": make_adapter(tmp_path / "ends", base, rank=11, seed=3, **ends),
+        "dora": make_adapter(tmp_path / "dora", base, rank=4, seed=4, use_dora=True, **ends),
+        "norms": make_adapter(tmp_path / "norms", base, rank=4, seed=5, kinds=("q_proj",), modules_to_save=norms),
+    }
+    names = ("ends", "norms", "dora", {"rank8": 0.5, "ends": -0.7})
+    settings = {"max_loaded_adapters": 4, "adapter_memory": 4 << 20}
+    one, other = [tokens(run(llm, prompts, names)) for llm in on_both(base, adapters | more, **settings)]
+    assert other == one
+    assert other[:3] == with_peft(base, more, prompts[:3], names[:3])
+    assert RecordedGraph.replayed > 0
+
+
+def test_norms_of_heads_that_adapters_bring_are_pefts_and_the_cpus(tmp_path: Path, prompts: list[list[int]]) -> None:
+    base = make_checkpoint(tmp_path / "base", "qwen3", num_hidden_layers=2, **TINY)
+    saved = {"kinds": ("v_proj",), "modules_to_save": ["q_norm", "layers.1.self_attn.k_norm"]}
+    adapters = {"saved": make_adapter(tmp_path / "saved", base, rank=4, seed=3, **saved)}
+    names = ("saved", None)
+    one, other = [tokens(run(llm, prompts[2:], names)) for llm in on_both(base, adapters)]
+    assert other == one == with_peft(base, adapters, prompts[2:], names)
+
+
 def test_keys_and_values_in_8_bits_are_the_cpus(
     base: Path, adapters: dict[str, Path], prompts: list[list[int]]
 ) -> None:
@@ -252,8 +279,9 @@ def test_bfloat16_and_int4_are_close_to_the_cpus(
 def test_an_adapter_that_cuda_cannot_serve_is_refused_in_words(
     base: Path, prompts: list[list[int]], tmp_path: Path
 ) -> None:
-    saved = make_adapter(tmp_path / "saved", base, rank=4, kinds=("q_proj",), modules_to_save=["norm"])
-    with open_llm(base, {"saved": saved}) as llm, pytest.raises(RuntimeError, match=r"of its own for .*norm; on CUDA"):
+    saved = make_adapter(tmp_path / "saved", base, rank=4, kinds=("q_proj",), trainable_token_indices=[7, 300])
+    words = r"rows of tokens of its own for embed_tokens, which is not served on CUDA yet: serve it on a CPU"
+    with open_llm(base, {"saved": saved}) as llm, pytest.raises(RuntimeError, match=words):
         run(llm, prompts[:1], ["saved"])
 
 

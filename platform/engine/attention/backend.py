@@ -5,7 +5,7 @@ Shapes: T new tokens, H query heads, G KV heads, D head size.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
@@ -51,8 +51,15 @@ class CacheShape:
         assert len(self.sliding_window) == self.num_layers and self.num_heads % self.num_kv_heads == 0
 
 
+HEAD_NORMS: Final = frozenset({"q_norm", "k_norm"})
+"""Kinds of modules: norms of each query's and key's head."""
+
+
 class AttentionBackend(Protocol):
     """Owns the cache tensors of all layers."""
+
+    takes_own_norms: bool
+    """Whether `rotate_and_write` takes a weight of HEAD_NORMS that a token's adapter brings in place of the base's."""
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
         """Store key and value [T, G, D] of the new tokens at batch.slot_mapping; where the scales are static, note in

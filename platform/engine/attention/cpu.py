@@ -29,6 +29,8 @@ CACHE_LINE: Final = 64
 class CpuAttention:
     """AttentionBackend. Head sizes that are no multiple of 16 are padded with zeros, here and nowhere else."""
 
+    takes_own_norms = False
+
     def __init__(self, shape: CacheShape) -> None:
         if shape.block_size % TILE:
             raise ValueError(f"block_size is {shape.block_size}; on a CPU it must be a multiple of {TILE}")

@@ -12,12 +12,26 @@ from typing import Final
 
 import torch
 
+from loraplex.lora.batch import KINDS, LoraBatch
+
 from ..batch import Batch
-from .backend import CacheShape, Rotary
-from .kernels.cuda.launch import FORMATS, Head, LayerCache, Partials, Turn, attend_paged, plan_attend, write_heads
+from .backend import HEAD_NORMS, CacheShape, Rotary
+from .kernels.cuda.launch import (
+    FORMATS,
+    Head,
+    LayerCache,
+    OwnNorms,
+    Partials,
+    Turn,
+    attend_paged,
+    plan_attend,
+    write_heads,
+)
 from .kernels.cuda.tiles import partial_rows
 
 MOST_HEAD_DIM: Final = 256
+QUERY_NORM: Final = KINDS.index("q_norm")
+KEY_NORM: Final = KINDS.index("k_norm")
 
 
 class CudaAttention:
@@ -27,6 +41,8 @@ class CudaAttention:
     row that is padding has slot -1 and position 0 and belongs to no sequence, or to one with a context of 0. Partial
     results share one buffer, so all calls belong to one stream; what is returned comes from torch's caching allocator.
     """
+
+    takes_own_norms = True
 
     def __init__(
         self,
@@ -62,14 +78,17 @@ class CudaAttention:
         heads = qkv.view(len(qkv), self.num_heads + 2 * self.num_kv_heads, self.head_dim)
         query = torch.empty(len(qkv), self.num_heads, self.head_dim, dtype=qkv.dtype, device=qkv.device)
         turn = Turn(rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps)
-        self._write(layer, query, heads, turn, batch)
+        self._write(layer, query, heads, turn, batch, _own_norms(batch.lora, layer))
         return query
 
-    def _write(self, layer: int, query: torch.Tensor, heads: torch.Tensor, turn: Turn | None, batch: Batch) -> None:
+    def _write(
+        self, layer: int, query: torch.Tensor, heads: torch.Tensor, turn: Turn | None, batch: Batch,
+        own: OwnNorms | None = None,
+    ) -> None:  # fmt: skip
         if self.clips and batch.clipped is None:
             batch.clipped = torch.zeros(len(self._caches), len(heads), dtype=torch.int64, device=heads.device)
         clipped = None if batch.clipped is None else batch.clipped[layer]
-        write_heads(query, heads, self._caches[layer], turn, batch.positions, batch.slot_mapping, clipped)
+        write_heads(query, heads, self._caches[layer], turn, batch.positions, batch.slot_mapping, clipped, own)
 
     def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
@@ -90,3 +109,9 @@ class CudaAttention:
 
     def cache_bytes(self) -> int:
         return self._key.nbytes + self._value.nbytes + self._scales.nbytes
+
+
+def _own_norms(lora: LoraBatch | None, layer: int) -> OwnNorms | None:
+    if lora is None or not lora.changed & HEAD_NORMS:
+        return None
+    return OwnNorms(lora.arrays.slots, lora.table.floats, lora.table.vectors, layer, QUERY_NORM, KEY_NORM)

@@ -1,9 +1,11 @@
-"""Operations by triton: each is one launch, or two for adapters, and none waits for the device."""
+"""Operations by triton: each is a few launches at most, and none waits for the device."""
 
 import torch
 
-from loraplex.lora.batch import LoraBatch
-from loraplex.lora.rounds import add_rounds
+from loraplex.lora.batch import KINDS, LoraBatch
+from loraplex.lora.kernels.own_norm import norm_with_own
+from loraplex.lora.manifest import EMBEDDING, HEAD
+from loraplex.lora.rounds import adapt_embeddings, add_rounds
 
 from ..kernels.cuda.embedding import gather_rows
 from ..kernels.cuda.gate import multiply_gate
@@ -11,12 +13,15 @@ from ..kernels.cuda.norm import add_rms_norm
 
 
 class CudaOperations:
-    """The adapters of a step are those of `batch.arrays`, StepLists by round."""
+    """The adapters of a step are those of `batch.arrays`, a StepAdapters."""
 
     def embed(
         self, token_ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype, lora: LoraBatch | None
     ) -> torch.Tensor:
-        return gather_rows(token_ids, table, dtype)
+        x = gather_rows(token_ids, table, dtype)
+        if lora is not None and EMBEDDING in lora.changed:
+            adapt_embeddings(x, token_ids, lora.arrays.rounds, lora.table)
+        return x
 
     def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return add_rms_norm(x, residual, weight, eps)
@@ -31,15 +36,20 @@ class CudaOperations:
         kind: str,
         eps: float,
     ) -> torch.Tensor:
-        raise AssertionError("cuda_limits.py refuses adapters with norms")
+        table = lora.table
+        own = (lora.arrays.slots, table.floats, table.vectors)
+        norm_with_own(normed, residual, tokens, *own, layer, KINDS.index(kind), eps)
+        return normed
 
     def multiply_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         return multiply_gate(gate_up)
 
     def add_lora(self, y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
-        add_rounds(y, x, batch.arrays, batch.table, layer, kinds, batch.has_vectors)
+        add_rounds(y, x, batch.arrays.rounds, batch.table, layer, kinds, batch.has_vectors)
 
     def adapt_logits(
         self, logits: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor, lora: LoraBatch
     ) -> torch.Tensor:
+        if HEAD in lora.changed:
+            add_rounds(logits, hidden, lora.arrays.head, lora.table, 0, (HEAD,), has_vectors=True)
         return logits

@@ -10,7 +10,7 @@ import torch
 from loraplex.lora.batch import LoraBatch
 from loraplex.lora.norms import norm_weight
 
-from ..attention.backend import AttentionBackend, Rotary
+from ..attention.backend import HEAD_NORMS, AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
 from .linear import LoraLinear
 from .operations import Operations
@@ -38,7 +38,7 @@ class Attention:
         """x [T, C] -> [T, C]; the new tokens' keys and values go to the cache on the way."""
         qkv = self.qkv.apply(x, batch)
         query = cache.rotate_and_write(self.layer, qkv, self.rotary, batch)
-        if batch.lora is not None and batch.lora.changed & {"q_norm", "k_norm"}:
+        if batch.lora is not None and batch.lora.changed & HEAD_NORMS and not cache.takes_own_norms:
             self._rotate_again(qkv, query, batch, batch.lora, cache)
         return self.output.apply(cache.attend(self.layer, query, batch).flatten(1), batch)
 

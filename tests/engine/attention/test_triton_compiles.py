@@ -113,11 +113,15 @@ def test_writing_holds_a_token_in_registers(
     table, norm, place = torch.empty(4096, 64), torch.empty(128), torch.empty(64, dtype=torch.int64)
     turn = launch.Turn(table, table, norm, norm, 1e-6)
     query, heads = (torch.empty(64, count, 128, dtype=BF16) for count in (HEADS, HEADS + 2 * KV_HEADS))
-    launch.write_heads(query, heads, empty_layer(dtype, 128), turn, place, place, None)
-    kernel = kernels["rotate_and_write"].compiled[0]
-    used = resources(kernel.asm["cubin"], tmp_path)
-    assert used["STACK"] == used["LOCAL"] == 0
-    assert "ld.global.v4" in kernel.asm["ptx"] and "st.global.v" in kernel.asm["ptx"]
+    own = launch.OwnNorms(place.int(), norm, torch.empty(8, 14, dtype=torch.int64), 16, 12, 13)
+    for norms in (None, own, own._replace(layer=1)):
+        launch.write_heads(query, heads, empty_layer(dtype, 128), turn, place, place, None, norms)
+    plain, owned, again = kernels["rotate_and_write"].compiled
+    assert owned is again, "one for all layers"
+    for kernel in (plain, owned):
+        used = resources(kernel.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0
+        assert "ld.global.v4" in kernel.asm["ptx"] and "st.global.v" in kernel.asm["ptx"]
 
 
 def test_neither_tokens_nor_contexts_compile_anew(

@@ -68,6 +68,18 @@ class Turn(NamedTuple):
     eps: float
 
 
+class OwnNorms(NamedTuple):
+    """Weights of the heads' norms that tokens' adapters bring: slots [T] int32, -1 for none; floats, vectors and the
+    kinds' places in its rows as PageTable has them."""
+
+    slots: torch.Tensor
+    floats: torch.Tensor
+    vectors: torch.Tensor
+    layer: int
+    query_kind: int
+    key_kind: int
+
+
 class Plan(NamedTuple):
     """What a launch of `attend` takes from the shapes of a step."""
 
@@ -129,7 +141,7 @@ def plan_attend(layer: LayerCache, tokens: int, sequences: int, heads: int, widt
 
 def write_heads(
     query: torch.Tensor, heads: torch.Tensor, layer: LayerCache, turn: Turn | None, positions: torch.Tensor,
-    slots: torch.Tensor, clipped: torch.Tensor | None,
+    slots: torch.Tensor, clipped: torch.Tensor | None, own: OwnNorms | None = None,
 ) -> None:  # fmt: skip
     """heads [T, H + 2 G, D], contiguous: the first H to query [T, H, D], keys and values to slots [T] of the cache;
     without `turn` as they are. clipped [T] int64 with static scales: how many numbers of a token they clip, NOT_FINITE
@@ -143,13 +155,16 @@ def write_heads(
     key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
     cos, sin, query_norm, key_norm, eps = turn or (layer.static, layer.static, None, None, 0.0)
     none = layer.static
+    adapters, floats, vectors, number, query_kind, key_kind = own or (none, none, none, 0, 0, 0)
     if tokens:
         rotate_and_write[tokens, 1 + -(-query_heads // rows)](
             query, heads, key, value, layer.scales, layer.static, none if clipped is None else clipped, positions,
             slots, cos, sin, none if query_norm is None else query_norm, none if key_norm is None else key_norm,
+            adapters, floats, vectors, number,
             HEADS=query_heads, KV_HEADS=kv_heads, SIZE=size, BLOCK=block, ROWS=rows, LANES=lanes,
             ROTATED=turn is not None, NORMED=key_norm is not None, EPS=eps, FORMAT=stored,
             LARGEST=LARGEST.get(layer.key.dtype, 0.0), STATIC=layer.static.numel() > 0,
+            OWN=own is not None, TABLE_KINDS=vectors.shape[-1], QUERY_KIND=query_kind, KEY_KIND=key_kind,
             num_warps=min(16, max(1, rows * lanes // STORE_PAIRS)), enable_fp_fusion=True,
         )  # fmt: skip
 

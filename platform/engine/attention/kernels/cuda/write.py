@@ -11,19 +11,22 @@ NOT_FINITE: Final = tl.constexpr(-(1 << 40))
 """So low that no count of clipped numbers makes up for it."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer"])
 def rotate_and_write(
     query: tl.tensor, heads: tl.tensor, key: tl.tensor, value: tl.tensor, scales: tl.tensor, static: tl.tensor,
     clipped: tl.tensor, positions: tl.tensor, slots: tl.tensor, cos: tl.tensor, sin: tl.tensor,
-    query_norm: tl.tensor, key_norm: tl.tensor,
+    query_norm: tl.tensor, key_norm: tl.tensor, adapters: tl.tensor, floats: tl.tensor, vectors: tl.tensor,
+    layer: tl.tensor,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     LANES: tl.constexpr, ROTATED: tl.constexpr, NORMED: tl.constexpr, EPS: tl.constexpr, FORMAT: tl.constexpr,
-    LARGEST: tl.constexpr, STATIC: tl.constexpr,
+    LARGEST: tl.constexpr, STATIC: tl.constexpr, OWN: tl.constexpr, TABLE_KINDS: tl.constexpr,
+    QUERY_KIND: tl.constexpr, KEY_KIND: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (T, 1 + blocks of ROWS query heads): the first program of a token has its keys and values. query [T, H, D];
     heads [T, H + 2 G, D], of query, keys and values; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK, 2] bfloat16;
     static [2, G]; clipped [T] int64; cos, sin [positions, D / 2]. A token whose slot is negative is not written.
-    LANES: half a head, padded to a power of two."""
+    LANES: half a head, padded to a power of two. OWN: adapters [T], the slot of each token or -1, may bring weights of
+    the norms, pages [layers, 2, D] of floats where vectors [slots, TABLE_KINDS] says."""
     token, program = tl.program_id(0), tl.program_id(1)
     row, lanes = tl.arange(0, ROWS)[:, None], tl.arange(0, LANES)[None, :]
     HALF: tl.constexpr = SIZE // 2
@@ -42,6 +45,12 @@ def rotate_and_write(
             norm = key_norm
             if program > 0:
                 norm = query_norm
+            if OWN:
+                adapter = tl.load(adapters + token)
+                kind = adapter * TABLE_KINDS + tl.where(program == 0, KEY_KIND, QUERY_KIND)
+                page = tl.load(vectors + kind, mask=adapter >= 0, other=-1)
+                if page >= 0:
+                    norm = floats + page + layer * 2 * SIZE
             first = tl.where(turned, first * factor * tl.load(norm + lanes, mask=inner, other=0.0), first)
             second = tl.where(turned, second * factor * tl.load(norm + HALF + lanes, mask=inner, other=0.0), second)
         place = tl.load(positions + token) * HALF + lanes

@@ -1,0 +1,52 @@
+"""RMS norm with the weight that a token's adapter brings, in place of the base's (triton).
+
+Shapes: N rows, C size of a row.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+MOST_WARPS = 32
+WARP_ELEMENTS = 512
+"""Of a row, that one warp has: 16 a thread."""
+
+
+def norm_with_own(
+    normed: torch.Tensor, residual: torch.Tensor, tokens: torch.Tensor | None, slots: torch.Tensor,
+    floats: torch.Tensor, vectors: torch.Tensor, layer: int, kind: int, eps: float,
+) -> None:  # fmt: skip
+    """normed [N, C] = residual [N, C] / rms * weight, in the rows of tokens whose adapter has a weight of this kind of
+    norm, and nowhere else. tokens [N] int64: of each row, None: row by row; slots [T] int32, by token, -1 for none;
+    floats and vectors as in PageTable. All contiguous."""
+    assert normed.is_contiguous() and residual.is_contiguous() and normed.shape == residual.shape
+    rows, size = normed.shape
+    width = triton.next_power_of_2(size)
+    if rows:
+        own_norm[(rows,)](
+            normed, residual, tokens, slots, floats, vectors, layer, eps, KIND=kind, TABLE_KINDS=vectors.shape[1],
+            SIZE=size, WIDTH=width, num_warps=min(MOST_WARPS, max(1, width // WARP_ELEMENTS)),
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["layer"])
+def own_norm(
+    normed: tl.tensor, residual: tl.tensor, tokens: tl.tensor | None, slots: tl.tensor, floats: tl.tensor,
+    vectors: tl.tensor, layer: tl.tensor, eps: tl.tensor,
+    KIND: tl.constexpr, TABLE_KINDS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Grid (rows,). A page is [layers, 2, C], of which the first of each two is the weight."""
+    row = tl.program_id(0).to(tl.int64)
+    token = row
+    if tokens is not None:
+        token = tl.load(tokens + row)
+    slot = tl.load(slots + token)
+    page = tl.load(vectors + slot * TABLE_KINDS + KIND, mask=slot >= 0, other=-1)
+    if page < 0:
+        return
+    lanes = tl.arange(0, WIDTH)
+    inside = lanes < SIZE
+    values = tl.load(residual + row * SIZE + lanes, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(values * values, 0) / SIZE + eps))
+    weight = tl.load(floats + page + layer * 2 * SIZE + lanes, mask=inside, other=0.0)
+    tl.store(normed + row * SIZE + lanes, (values * factor * weight).to(normed.dtype.element_ty), mask=inside)

@@ -1,0 +1,40 @@
+"""Norms and embeddings of adapters as the launchers have them compiled, for devices that are not here: no spills."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from triton.runtime import driver
+
+from loraplex.lora.kernels import own_embedding, own_norm
+from loraplex.lora.kernels.cuda import StepTensors
+from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
+
+HIDDEN, VOCABULARY, BF16 = 4096, 128256, torch.bfloat16
+
+
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_no_spills_wide_loads_and_one_compilation_for_all_steps(
+    architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", None)
+    norm, embed = CompileOnly(own_norm.own_norm), CompileOnly(own_embedding.embed)
+    monkeypatch.setattr(own_norm, "own_norm", norm)
+    monkeypatch.setattr(own_embedding, "embed", embed)
+    driver.set_active(AbsentDevice(architecture))
+    for tokens, layer in ((1, 0), (16, 1), (7, 31)):
+        x, ids = torch.empty(tokens, HIDDEN, dtype=BF16), torch.empty(tokens, dtype=torch.int64)
+        slots, vectors, floats = ids.int(), torch.empty(8, 14, dtype=torch.int64), torch.empty(64)
+        own_norm.norm_with_own(x, x, None, slots, floats, vectors, layer, 9, 1e-5)
+        step = StepTensors(
+            torch.empty(8, 3, dtype=torch.int32), slots, floats, floats, torch.empty(64, dtype=BF16),
+            torch.empty(8, 14, 64, dtype=torch.int64), torch.empty(8, 14, 32, dtype=torch.int32),
+            torch.empty(8, 14, 32),
+        )  # fmt: skip
+        own_embedding.add_embedding(x, ids, step, 8, 8, VOCABULARY)
+    for kernel in (norm, embed):
+        assert len(kernel.compiled) == 3 and len({id(compiled) for compiled in kernel.compiled}) == 1
+        used, ptx = resources(kernel.compiled[0].asm["cubin"], tmp_path), kernel.compiled[0].asm["ptx"]
+        assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= 128
+        assert "ld.global.v4" in ptx or "ld.global.v2" in ptx
