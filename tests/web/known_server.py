@@ -12,6 +12,7 @@ from schemathesis.schemas import APIOperation
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.views import Adapter
 from loraplex.web.registration import FIELDS
 from loraplex.web.sessions import COOKIE
 from loraplex.web.state import State
@@ -34,7 +35,7 @@ class KnownServer:
         del self._client.headers["authorization"]
         self.credentials = {name: self._key(name) for name in ("operator", "adapters", "inference")}
         self.credentials |= {"session": self._log_in(), "nobody": {}, "stranger": {"authorization": "Bearer x" * 9}}
-        self._key_prefix = ""
+        self._key_prefix, self._number = "", 0
         self.restore()
 
     def close(self) -> None:
@@ -46,7 +47,7 @@ class KnownServer:
 
     def known(self, operation: APIOperation[Any, Any, Any, Any]) -> dict[str, Any]:
         """Parameters and body of a request that means what is there."""
-        names = {"name": ADAPTER, "reference": f"{ADAPTER}@1", "alias": ALIAS, "filename": CONFIG_FILE}
+        names = {"name": ADAPTER, "reference": f"{ADAPTER}@{self._number}", "alias": ALIAS, "filename": CONFIG_FILE}
         names |= {"user": USER, "tenant": TENANT, "prefix": self._key_prefix}
         given: dict[str, Any] = {
             "path_parameters": {each.name: names[each.name] for each in operation.path_parameters},
@@ -67,7 +68,7 @@ class KnownServer:
         return {
             "POST /api/v1/adapters/{name}/versions": dict(zip(FIELDS.values(), digests, strict=False)),
             "PUT /api/v1/adapters/{name}/files/{filename}": config,
-            "PUT /api/v1/adapters/{name}/aliases/{alias}": {"version": 1},
+            "PUT /api/v1/adapters/{name}/aliases/{alias}": {"version": self._number},
             "PUT /api/v1/me/password": {"current": ADMIN_PASSWORD, "new": ADMIN_PASSWORD},
             "POST /v1/load_lora_adapter": load,
             "POST /load_lora_adapter": load,
@@ -75,8 +76,10 @@ class KnownServer:
 
     def restore(self) -> None:
         registry = self._state.registry
-        if ADAPTER not in registry.snapshots.current.adapters.get(DEFAULT_TENANT, {}):
-            self._add_adapter()
+        registry.snapshots.refresh()
+        adapter = registry.snapshots.current.adapters.get(DEFAULT_TENANT, {}).get(ADAPTER)
+        if adapter is None or not _is_whole(adapter):
+            self._add_adapter(adapter)
         if TENANT not in registry.snapshots.current.tenants:
             registry.tenants.create(TENANT, actor="system")
         if registry.users.get(USER) is None:
@@ -103,10 +106,17 @@ class KnownServer:
         assert session is not None
         return {"cookie": f"{COOKIE}={cookie}", "x-csrf-token": session.csrf_token, "origin": "http://test"}
 
-    def _add_adapter(self) -> None:
+    def _add_adapter(self, instead_of: Adapter | None) -> None:
         """In two versions."""
+        if instead_of is not None:
+            self._state.registry.adapters.remove(ADAPTER, **BY)
         self._client.headers.update(self.credentials["operator"])
-        for folder in self._folders:
-            assert self._run(add(self._client, ADAPTER, folder)).is_success
+        added = [self._run(add(self._client, ADAPTER, folder)) for folder in self._folders]
         del self._client.headers["authorization"]
-        self._state.registry.adapters.set_alias(ADAPTER, ALIAS, 1, **BY)
+        self._number = added[0].json()["version"]["number"]
+        self._state.registry.adapters.set_alias(ADAPTER, ALIAS, self._number, **BY)
+
+
+def _is_whole(adapter: Adapter) -> bool:
+    enabled = [version for version in adapter.versions if version.enabled]
+    return adapter.enabled and len(enabled) >= 2 and ALIAS in adapter.aliases
