@@ -50,7 +50,7 @@ class IncomingFile:
         self._file.truncate()
         self._hash, self._received = hashlib.sha256(), 0
 
-    def write(self, chunk: bytes | bytearray) -> None:
+    def write(self, chunk: bytes) -> None:
         """Raises UploadTooLarge at the first byte beyond the declared size, StorageFull when the disk is."""
         if self._received + len(chunk) > self._size:
             raise UploadTooLarge(f"The file is longer than the declared {self._size:,} bytes. Upload it again.")
@@ -125,7 +125,7 @@ def _open_alone(path: str) -> int:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, chunk: bytes | bytearray) -> None:
+def _write_all(descriptor: int, chunk: bytes) -> None:
     view = memoryview(chunk)
     while view:
         view = view[os.write(descriptor, view) :]

@@ -12,6 +12,7 @@ from schemathesis.schemas import APIOperation
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.views import Adapter
 from loraplex.web.registration import FIELDS
 from loraplex.web.sessions import COOKIE
 from loraplex.web.state import State
@@ -85,9 +86,10 @@ class KnownServer:
 
     def restore(self) -> None:
         registry = self._state.registry
+        registry.snapshots.refresh()
         adapter = registry.snapshots.current.adapters.get(DEFAULT_TENANT, {}).get(ADAPTER)
-        if adapter is None or not {version.number for version in adapter.versions}.issuperset(self._versions):
-            self._add_adapter()
+        if adapter is None or not self._is_whole(adapter):
+            self._add_adapter(adapter)
         stable, candidate = self._versions
         registry.adapters.routes.set(ADAPTER, ALIAS, stable, {stable: 90, candidate: 10}, **BY)
         if TENANT not in registry.snapshots.current.tenants:
@@ -125,8 +127,14 @@ class KnownServer:
         assert session is not None
         return {"cookie": f"{COOKIE}={cookie}", "x-csrf-token": session.csrf_token, "origin": "http://test"}
 
-    def _add_adapter(self) -> None:
+    def _is_whole(self, adapter: Adapter) -> bool:
+        enabled = {version.number for version in adapter.versions if version.enabled}
+        return adapter.enabled and enabled.issuperset(self._versions)
+
+    def _add_adapter(self, instead_of: Adapter | None) -> None:
         """In two versions, whose numbers go on counting from those of one that was removed."""
+        if instead_of is not None:
+            self._state.registry.adapters.remove(ADAPTER, **BY)
         self._client.headers.update(self.credentials["operator"])
         added = [self._run(add(self._client, ADAPTER, folder)) for folder in self._folders]
         first, second = (response.json()["version"]["number"] for response in added)

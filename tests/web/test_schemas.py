@@ -55,7 +55,7 @@ def server(
     checkpoint: Path, adapter_folders: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KnownServer]:
     folder = tmp_path_factory.mktemp("schemas") / "data"
-    own = make_settings(folder, checkpoint).model_copy(update={"adapter_dirs": [adapter_folders[0].parent]})
+    own = make_settings(folder, checkpoint).model_copy(update={"adapter_folders": [adapter_folders[0].parent]})
     known = KnownServer(open_state(own, checkpoint, FakeEngine(Tokenizer(checkpoint))), adapter_folders)
     yield known
     known.close()

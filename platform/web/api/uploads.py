@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,12 +95,13 @@ async def _receive(incoming: IncomingFile, start: int, request: Request, timeout
 
 async def _copy(request: Request, incoming: IncomingFile) -> None:
     """What has come is written also when the connection breaks: a PUT may go on from there."""
-    writing, gathered = Writing(incoming), bytearray()
+    writing, gathered, size = Writing(incoming), list[bytes](), 0
     try:
         async for chunk in request.stream():
-            gathered += chunk
-            if len(gathered) >= WRITE_BYTES:
-                full, gathered = gathered, bytearray()
+            gathered.append(chunk)
+            size += len(chunk)
+            if size >= WRITE_BYTES:
+                full, gathered, size = gathered, [], 0
                 await writing.begin(full)
     finally:
         await writing.begin(gathered)
@@ -113,10 +115,15 @@ class Writing:
         self._incoming = incoming
         self._last: asyncio.Future[None] | None = None
 
-    async def begin(self, data: bytearray) -> None:
+    async def begin(self, chunks: Sequence[bytes]) -> None:
         """Once the last one has ended. Raises what that has raised."""
         await self.end()
-        self._last = asyncio.ensure_future(asyncio.to_thread(self._incoming.write, data))
+        self._last = asyncio.ensure_future(asyncio.to_thread(self._write, chunks))
+
+    def _write(self, chunks: Sequence[bytes]) -> None:
+        """One after the other, as they came: joining them would copy every byte once more."""
+        for chunk in chunks:
+            self._incoming.write(chunk)
 
     async def end(self) -> None:
         if self._last is not None:
