@@ -67,7 +67,14 @@ PAYLOADS = (
 PAGES = (
     *("/", "/adapters", "/adapters?show=failed", "/adapters/sql", "/cache", "/playground", "/requests", "/system"),
     *("/usage", "/usage?by=day,key,adapter", "/usage?actor=WORDS", "/keys?show=all", "/keys/0123456789ab", "/users"),
-    *("/users?search=WORDS", "/tenants", "/audit", "/audit/1", "/audit?subject=WORDS", "/audit?from=WORDS"),
+    *(
+        "/users?search=WORDS",
+        "/tenants",
+        "/audit",
+        "/audit/1",
+        "/audit?action=nothing&subject=PRINTABLE",
+        "/audit?from=WORDS",
+    ),
 )
 PARTS = (
     "/adapters/sql/tensors?version=1",
@@ -157,7 +164,8 @@ async def test_forty_hostile_texts_stay_texts_on_every_page(
         certificates[0] = words
         found = {}
         for path, headers in [*((path, {}) for path in PAGES), *((path, HTMX) for path in PARTS)]:
-            filled = path.replace("WORDS", quote("".join(filter(str.isprintable, words))))
+            printable = "".join(filter(str.isprintable, words))
+            filled = path.replace("WORDS", quote(words)).replace("PRINTABLE", quote(printable))
             params = {"prompt": words} if path == "/playground" else None
             answer = await person.get(filled, params=params, headers=headers)
             assert answer.status_code == (400 if "?from=" in path or "?actor=" in path else 200), path
