@@ -1,8 +1,14 @@
-"""What the other process does in test_killed_server.py: the whole API process, but for its engine and its children."""
+"""What the other process does in test_killed_server.py: the whole API process, but for its engine and its children.
+
+Imported with WARM_UP set to a model's folder, it starts and ends an app first, so that the processes forked from this
+one need not import and compile the same things again.
+"""
 
 import asyncio
 import functools
+import os
 import socket
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -11,14 +17,13 @@ from pwdlib.hashers.argon2 import Argon2Hasher
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.registry import preflight, preflight_worker, users
-from loraplex.web.admin import routes
+from loraplex.web.app import create_app
 from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import open_state
 from tests.web.fake_engine import FakeEngine
 
-__all__ = ["routes"]
-"""The app finds the dashboard by itself, but here it is to be imported before the process is forked."""
+WARM_UP = "KILLED_SERVER_WARM_UP"
 quick_hasher = functools.partial(Argon2Hasher, time_cost=1, memory_cost=8, parallelism=1)
 
 
@@ -35,3 +40,22 @@ def inspect_here(_module: str, task: msgspec.Struct, _seconds: int) -> bytes:
     assert isinstance(task, preflight.Task)
     inspection = inspect_adapter(Path(task.config).read_bytes(), Path(task.weights), task.base)
     return msgspec.json.encode(preflight_worker._report(inspection))
+
+
+def settings_of(folder: Path, model: Path, key: str) -> Settings:
+    return Settings(
+        data_dir=folder, model=str(model), admin_password="correct horse battery", api_key=key, min_free_bytes=0
+    )
+
+
+def _warm_up(model: Path) -> None:
+    users.Argon2Hasher = quick_hasher  # type: ignore[misc,assignment]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = settings_of(Path(folder), model, "lp-a-key-that-is-used-by-nobody")
+        state = open_state(settings, model, FakeEngine(Tokenizer(model)))
+        create_app(state)
+        state.registry.close()
+
+
+if WARM_UP in os.environ:
+    _warm_up(Path(os.environ[WARM_UP]))

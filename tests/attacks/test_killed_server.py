@@ -151,13 +151,8 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def settings(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(users, "Argon2Hasher", killed_server.quick_hasher)
-    return Settings(
-        data_dir=folder / "data",
-        model=str(model),
-        admin_password="correct horse battery",
-        api_key=KEY,
-        min_free_bytes=0,
-    )
+    monkeypatch.setenv(killed_server.WARM_UP, str(model))
+    return killed_server.settings_of(folder / "data", model, KEY)
 
 
 def test_whatever_was_answered_holds(settings: Settings, model: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -33,6 +34,16 @@ def quick_passwords() -> Iterator[None]:
         quick = functools.partial(Argon2Hasher, time_cost=1, memory_cost=8, parallelism=1)
         patch.setattr(users, "Argon2Hasher", quick)
         yield
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A word of the command line sends logs to the standard error of its own test."""
+    logger = logging.getLogger()
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -214,7 +214,7 @@ def test_every_part_that_changes_is_covered(
         theirs = certify(changed).coverage
         assert len(mine.changes(theirs)) == 1 and getattr(mine, part) != getattr(theirs, part), part
         assert mine.digest() != theirs.digest()
-    monkeypatch.setattr("loraplex.engine.device.ARITHMETIC", "abacus")
+    monkeypatch.setattr("loraplex.quant.arithmetic.ARITHMETIC", "abacus")
     assert mine.changes(certify(job).coverage) == [f"the processor's arithmetic ({mine.arithmetic}, now abacus)"]
 
 
