@@ -236,6 +236,42 @@ async def test_a_shadow_that_fails_harms_nobody(
     assert (shadow["requests"], shadow["errors"]) == (1, 1)
 
 
+async def test_a_shadow_of_an_adapter_with_a_scale(
+    client: httpx.AsyncClient, state: State, engine: FakeEngine, digests: list[str]
+) -> None:
+    engine.resident = set(digests)
+    await put(client, PROD, version=1)
+    await put(client, f"{PROD}/shadow", version=2, percent=100)
+    asked = await ask(client, "tiny", adapters=[{"name": "sql@prod", "scale": 0.5}], temperature=0)
+    assert asked.headers[VERSION] == "sql@1"
+    await until(lambda: not state.shadows._running)
+    refs = [(ref.digest, ref.scale) for request in engine.requests for ref in request.adapters]
+    assert refs == [(digests[0], 0.5), (digests[1], 0.5)]
+    (shadow,) = [one for one in await parts(client) if one["role"] == "shadow"]
+    assert (shadow["requests"], shadow["compared"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("temperature", "compared"), [(0, 1), (0.7, 0)])
+async def test_answers_are_compared_where_the_profiles_make_them_greedy(
+    client: httpx.AsyncClient,
+    state: State,
+    engine: FakeEngine,
+    digests: list[str],
+    temperature: float,
+    compared: int,
+) -> None:
+    engine.resident = set(digests)
+    await put(client, PROD, version=1)
+    await put(client, f"{PROD}/shadow", version=2, percent=100)
+    await put(client, "/api/v1/adapters/sql@1/profile", temperature=0)
+    await put(client, "/api/v1/adapters/sql@2/profile", temperature=temperature)
+    assert (await ask(client, "sql@prod")).status_code == 200
+    await until(lambda: not state.shadows._running)
+    assert [request.params.temperature for request in engine.requests] == [0, temperature]
+    (shadow,) = [one for one in await parts(client) if one["role"] == "shadow"]
+    assert (shadow["requests"], shadow["compared"]) == (1, compared)
+
+
 async def test_a_shadow_gives_way(
     client: httpx.AsyncClient, state: State, engine: FakeEngine, digests: list[str]
 ) -> None:
