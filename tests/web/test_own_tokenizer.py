@@ -279,7 +279,7 @@ async def test_the_switch_off(
     assert "not used" in warning["message"] and "adapter_tokenizers" in warning["remedy"]
     await chat(client, "new")
     assert max(engine.requests[-1].prompt_token_ids) < TURN
-    state.wordings._allowed = False
+    state.wordings.allowed = False
     gone = await client.post("/v1/chat/completions", json={"model": "own", "messages": CHAT})
     assert (gone.status_code, gone.json()["error"]["code"]) == (400, "adapter_unavailable")
 
