@@ -72,6 +72,22 @@ async def test_a_canary_of_the_bare_name(client: httpx.AsyncClient, digests: lis
     assert (await client.delete("/api/v1/adapters/sql@1")).json()["error"]["code"] == "version_in_use"
 
 
+async def test_tokenize_is_routed_as_what_it_counts_for(
+    client: httpx.AsyncClient, engine: FakeEngine, digests: list[str]
+) -> None:
+    """The versions' profiles make different prompts."""
+    await put(client, "/api/v1/adapters/sql@2/profile", system_prompt="Answer in SQL.")
+    await put(client, f"{ALIASES}/default", version=1, weights={"1": 50, "2": 50})
+    seen = set()
+    for who in ({}, *({"user": str(number)} for number in range(10))):
+        body = {"model": "sql", "messages": [{"role": "user", "content": "hi"}], **who}
+        counted = (await client.post("/tokenize", json=body)).json()["tokens"]
+        answer = await client.post("/v1/chat/completions", json=body | {"max_tokens": 1})
+        assert engine.requests[-1].prompt_token_ids == counted
+        seen.add((answer.headers[VERSION], len(counted)))
+    assert len(seen) == 2
+
+
 async def test_promotion_rollback_and_the_figures(client: httpx.AsyncClient, digests: list[str]) -> None:
     await put(client, PROD, version=1, weights={"1": 0, "2": 100})
     assert (await ask(client, "sql@prod")).headers[VERSION] == "sql@2"
