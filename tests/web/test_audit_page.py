@@ -4,12 +4,15 @@ import csv
 import io
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
 from bs4 import BeautifulSoup
 from sqlalchemy import text
 
+import loraplex.registry
+from loraplex.web.admin.audit_rows import ACTIONS
 from loraplex.web.state import State
 
 from .test_access import log_in
@@ -40,6 +43,7 @@ async def test_rows_are_found_by_who_what_and_when(person: httpx.AsyncClient) ->
         ({"action": "REVOKE"}, ["key.revoke"]),
         ({"subject": "key:", "action": "revoke", "from": str(today), "to": str(today)}, ["key.revoke"]),
         ({"to": str(today - timedelta(days=1))}, []),
+        ({"subject": "key:", "action": "revoke", "to": "9999-12-31"}, ["key.revoke"]),
         ({"from": str(today + timedelta(days=1))}, []),
     ):
         part = await person.get("/audit", params=asked, headers=HTMX)
@@ -50,6 +54,11 @@ async def test_rows_are_found_by_who_what_and_when(person: httpx.AsyncClient) ->
         answer = await person.get("/audit", params=wrong, headers=HTMX)
         assert answer.status_code == 400
         assert BeautifulSoup(answer.text, "html.parser").select("#audit-rows [role=alert]")
+
+
+def test_suggestions_are_actions_that_are_written() -> None:
+    sources = "".join(path.read_text() for path in Path(loraplex.registry.__file__).parent.glob("*.py"))
+    assert [action for action in ACTIONS if f'"{action}"' not in sources] == []
 
 
 async def test_pages_follow_one_another(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from ..units import age_words
 
 COLUMNS: Final = ("id", "at", "tenant", "actor", "action", "subject", "detail", "hash", "intact")
 ACTIONS: Final = (
-    *("adapter.add", "adapter.alias", "adapter.remove", "certificate.request", "key.create", "key.limit", "key.revoke"),
-    *("tenant.create", "tenant.disable", "tenant.limit", "user.create", "user.remove", "user.set_password"),
-    "user.set_role",
+    *("adapter.add", "adapter.remove", "alias.set", "alias.promote", "alias.rollback", "alias.trip"),
+    *("certificate.request", "key.create", "key.limit", "key.revoke", "profile.set"),
+    *("tenant.create", "tenant.disable", "tenant.limit"),
+    *("user.create", "user.remove", "user.set_password", "user.set_role"),
 )
 """Suggestions; any part of any action is found."""
 PLACES: Final = {"adapter": "/adapters/", "key": "/keys/", "user": "/users/"}
