@@ -140,6 +140,21 @@ async def test_wrong_routes_are_refused_by_name(
     assert (await client.get(PROD)).json()["weights"] == {"1": 100}
 
 
+@pytest.mark.parametrize(
+    ("field", "typed"), [("min_requests", "inf"), ("min_requests", "20.7"), ("window_seconds", "nan")]
+)
+async def test_counts_that_are_typed_must_be_whole(
+    client: httpx.AsyncClient, digests: list[str], field: str, typed: str
+) -> None:
+    await put(client, PROD, version=1)
+    form = {"max_latency_ms": "5", field: typed}
+    refused = await client.post("/adapters/sql/aliases/prod/guard", data=form)
+    assert refused.status_code == 400 and "whole number" in refused.text
+    assert (await client.get(PROD)).json()["guard"] is None
+    saved = await client.post("/adapters/sql/aliases/prod/guard", data=form | {field: "30"})
+    assert saved.status_code == 303 and (await client.get(PROD)).json()["guard"][field] == 30
+
+
 async def test_the_guard_takes_a_failing_candidate_out_for_good(
     client: httpx.AsyncClient, state: State, engine: FakeEngine, digests: list[str]
 ) -> None:

@@ -25,6 +25,8 @@ from .page import PageRoute, go_to, page
 
 SECTION: Final = "/adapters"
 NONE: Final = "–"
+COUNTS: Final = ("min_requests", "window_seconds")
+"""Of a guard's fields those that are whole numbers."""
 NOTICES: Final = {
     "weights": "The weights hold now. A caller keeps its version while they stay.",
     "promote": "Promoted: this version answers all callers now.",
@@ -112,16 +114,15 @@ def _promote(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., ob
 
 def _guard(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
     names = (name for name in Guard.__struct_fields__ if fields.get(name, "").strip())
-    given: dict[str, float] = {name: _decimal(fields, name) for name in names}
+    given = {name: _number(fields, name) if name in COUNTS else _decimal(fields, name) for name in names}
     if "max_error_rate" in given:
         given["max_error_rate"] /= 100
     return partial(routes.set_guard, guard=_guard_of(given))
 
 
 def _guard_of(given: Mapping[str, float]) -> Guard:
-    whole = {name: int(value) if name in ("min_requests", "window_seconds") else value for name, value in given.items()}
     try:
-        return guard_of(whole)
+        return guard_of(given)
     except ValueError as error:
         raise invalid(str(error), "guard") from None
 
