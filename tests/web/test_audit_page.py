@@ -12,6 +12,8 @@ from bs4 import BeautifulSoup
 from sqlalchemy import text
 
 import loraplex.registry
+from loraplex.registry.audit import record
+from loraplex.registry.tenants import tenant_id
 from loraplex.web.admin.audit_rows import ACTIONS
 from loraplex.web.state import State
 
@@ -103,6 +105,18 @@ async def test_one_row_is_told_in_full(person: httpx.AsyncClient, state: State) 
     assert detail == entry.detail
     for absent in ("0", "99999", "x", "-1", "1" * 40):
         assert (await person.get(f"/audit/{absent}")).status_code == 404, absent
+
+
+async def test_rows_of_other_tenants_lead_to_what_they_name(person: httpx.AsyncClient, state: State) -> None:
+    created = state.registry.keys.create("theirs", ["inference"], actor="user:root", tenant="acme").key
+    with state.registry.database.write() as session:
+        record(session, "user:root", "adapter.add", "adapter:other@1", tenant_id=tenant_id(session, "acme"))
+    for asked in ({"tenant": "acme"}, {"everyone": "true"}):
+        page = BeautifulSoup((await person.get("/audit", params=asked)).text, "html.parser")
+        places = {link.text: str(link["href"]) for link in page.select("td code + small a")}
+        assert places[f"key:{created.prefix}"] == f"/keys/{created.prefix}?tenant=acme"
+        assert (await person.get(places[f"key:{created.prefix}"])).status_code == 200
+        assert "adapter:other@1" not in places, "an adapter of the operator's own with this name is another one"
 
 
 async def test_files_have_every_row(person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
