@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from bs4 import BeautifulSoup
 
 from loraplex.engine.client import RequestRejected
+from loraplex.registry.routes import guard_of
 from loraplex.web.routing.tallies import Lane
 from loraplex.web.routing.watch import is_fault
 from loraplex.web.state import State
@@ -153,6 +155,32 @@ async def test_counts_that_are_typed_must_be_whole(
     assert (await client.get(PROD)).json()["guard"] is None
     saved = await client.post("/adapters/sql/aliases/prod/guard", data=form | {field: "30"})
     assert saved.status_code == 303 and (await client.get(PROD)).json()["guard"][field] == 30
+
+
+async def test_a_page_that_is_older_than_what_the_guard_did_changes_nothing(
+    client: httpx.AsyncClient, state: State, digests: list[str]
+) -> None:
+    await put(client, PROD, version=1, weights={"1": 90, "2": 10})
+    guard = guard_of({"max_error_rate": 0.1})
+    await put(client, f"{PROD}/guard", max_error_rate=0.1)
+
+    async def seen() -> str:
+        page = BeautifulSoup((await client.get("/adapters/sql")).text, "html.parser")
+        (found,) = {str(field["value"]) for field in page.select('#aliases input[name="seen"]')}
+        return found
+
+    form = {"stable": "1", "weight-2": "20", "seen": await seen()}
+    (candidate,) = (await asyncio.to_thread(state.registry.adapters.get, "sql")).routes["prod"].candidates
+    trip = state.registry.adapters.routes.trip
+    assert await asyncio.to_thread(trip, "sql", "prod", 2, candidate.since, "Slow.", {}, guard=guard)
+    for action in ("weights", "rollback"):
+        refused = await client.post(f"/adapters/sql/aliases/prod/{action}", data=form)
+        assert refused.status_code == 409 and "guard" in refused.text
+    route = (await client.get(PROD)).json()
+    assert route["weights"] == {"1": 100} and route["trip"]["version"] == 2
+    again = await client.post("/adapters/sql/aliases/prod/weights", data=form | {"seen": await seen()})
+    assert again.status_code == 303
+    assert (await client.get(PROD)).json()["weights"] == {"1": 80, "2": 20}
 
 
 async def test_the_guard_takes_a_failing_candidate_out_for_good(
