@@ -155,7 +155,9 @@ def _remedies(
     if most > config.gpu_memory_utilization:
         found.append(Remedy(f"raise gpu_memory_utilization up to {most:g}", int(most * seen.total) - split.allowed))
     if split.adapters:
-        found.append(Remedy("lower adapter_memory", split.adapters))
+        share = config.adapter_memory_share
+        words = "lower adapter_memory" if share is None else f"lower adapter_memory_share, now {share:g}"
+        found.append(Remedy(words, split.adapters))
     if seen.activations:
         words = f"lower max_num_batched_tokens, now {config.max_num_batched_tokens}"
         found.append(Remedy(words, seen.activations))

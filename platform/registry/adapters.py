@@ -22,6 +22,7 @@ from .promotion import PromotionRule
 from .report import Report
 from .rows import adapter_row, artifact_row, get_or_add_adapter, target_row, version_row
 from .tables import DEFAULT_TENANT, utc_now
+from .tenants import tenant_id
 from .tokenizers import keep_tokenizer
 from .views import Adapter, Version, adapter_view, load_adapters, version_view
 
@@ -81,7 +82,7 @@ class Adapters:
         """
         self.check_name(name)
         if report.summary is None or not report.passed:
-            self._record_refusal(name, report, actor)
+            self._record_refusal(name, report, actor, tenant)
             raise PreflightRefused(report)
         with self._database.write() as session:
             bump_generation(session)
@@ -196,10 +197,11 @@ class Adapters:
     def _problem(self, artifact: tables.Artifact) -> str | None:
         return self._store.problem(artifact.digest, artifact.config_size, artifact.weights_size)
 
-    def _record_refusal(self, name: str, report: Report, actor: str) -> None:
+    def _record_refusal(self, name: str, report: Report, actor: str, tenant: str) -> None:
         checks = [finding.check for finding in report.failures]
         with self._database.write() as session:
-            record(session, actor, "adapter.refuse", f"adapter:{name}", failed=checks)
+            subject, tenant_of = f"adapter:{name}", tenant_id(session, tenant)
+            record(session, actor, "adapter.refuse", subject, tenant_id=tenant_of, failed=checks)
 
 
 def _remove_versions(adapter: tables.Adapter, versions: Sequence[tables.AdapterVersion], actor: str) -> None:

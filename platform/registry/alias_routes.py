@@ -1,5 +1,5 @@
 """Changing what an alias means. Each change is one transaction that bumps the generation and writes an audit row; a
-version that is to get a share of the callers, which it had not, must obey the operator's rule."""
+version that is to get more of the callers than it has must obey the operator's rule."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -145,14 +145,16 @@ class AliasRoutes:
         reason: str,
         figures: Mapping[str, float],
         *,
+        guard: Guard,
         tenant: str = DEFAULT_TENANT,
     ) -> bool:
-        """The guard takes a candidate out. False where it has no share since then any more: somebody was faster."""
+        """`guard` takes a candidate out. False where it has no share since then any more, or another guard: somebody
+        was faster."""
         with self._database.write() as session:
             hold_changes(session)
             row = _alias_row(session, name, alias, tenant)
             found = [one for one in row.candidates if (one.version.number, one.since) == (version, since)]
-            if not found or not found[0].weight:
+            if not found or not found[0].weight or row.guard != msgspec.to_builtins(guard):
                 return False
             bump_generation(session)
             weight, found[0].weight = found[0].weight, 0
@@ -189,7 +191,8 @@ class AliasRoutes:
         for number, weight in shares.items():
             version = version_row(session, Reference(adapter.name, number), adapter.tenant.name)
             _check_enabled(version)
-            self._check(session, version)
+            if weight > sum(one.weight for one in row.candidates if one.version is version):
+                self._check(session, version)
             candidate = _get_or_add(row, version)
             if not candidate.weight:
                 candidate.since = utc_now()

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, select
@@ -163,7 +163,7 @@ def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
     if wanted.first is not None:
         conditions.append(AuditRow.at >= datetime.combine(wanted.first, time(), UTC))
     if wanted.last is not None:
-        conditions.append(AuditRow.at < datetime.combine(wanted.last, time(), UTC) + timedelta(days=1))
+        conditions.append(AuditRow.at <= datetime.combine(wanted.last, time.max, UTC))
     return conditions
 
 

@@ -57,7 +57,7 @@ class ServingProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 class ServingProfiles:
     """A profile belongs to a version: going back to a version goes back to its profile, a new version takes over the
-    one of the version before. A bare name means its newest enabled version.
+    one of the version that the bare name means.
 
     Every method raises InvalidName or UnknownAdapter for a reference that means nothing to the tenant.
     """

@@ -71,7 +71,7 @@ class Adapter:
 
     def inherited_profile(self) -> str | None:
         """Digest of the serving profile that the next version begins with."""
-        before = self.latest() or next(reversed(self.versions), None)
+        before = self.current() or next(reversed(self.versions), None)
         return None if before is None else before.profile_digest
 
     def current(self) -> Version | None:

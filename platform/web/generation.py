@@ -96,6 +96,11 @@ class Generation:
         """Whether its tokens count: it ran, and did not fail before its first token."""
         return self._begun and (not self.failed or self.usage.completion_tokens > 0)
 
+    @property
+    def is_greedy(self) -> bool:
+        """Nothing of its answer is drawn."""
+        return self._request.params.temperature == 0
+
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """New text as it comes; ends when every choice has ended. Raises ApiError, possibly after some deltas."""
         self._begun = True

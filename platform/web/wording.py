@@ -39,6 +39,10 @@ class Wording:
     system_prompt: str | None = None
     """Put before messages that bring none."""
 
+    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids, without holding up the event loop for long."""
+        return await off_loop(lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
+
 
 class TrustedTemplate:
     """The operator's: rendered in this process."""

@@ -64,6 +64,8 @@ def test_too_little_says_what_took_how_much_and_what_would_help_most() -> None:
         "lower max_num_batched_tokens, now 8192 (frees up to 6.00 GB)",
         "lower max_num_seqs, now 64 (frees up to 1.00 GB)",
     ]
+    with pytest.raises(ValueError, match=r"lower adapter_memory_share, now 0\.5 \(frees up to 35\.00 GB\)"):
+        split(kv_cache_memory=60 * GB, adapter_memory_share=0.5)
     with pytest.raises(ValueError) as refused:
         split(tight, adapter_memory=0, num_kv_blocks=4 * GB // BLOCK, quantization="int4")
     assert "kv_cache_dtype to fp8_e4m3 (frees up to 2.00 GB)" in str(refused.value)

@@ -56,7 +56,8 @@ def test_what_failed_preflight_is_refused_and_audited(registry: Registry) -> Non
         registry.adapters.add_version("sql", config, weights, report, base_fingerprint=FINGERPRINT, actor=ACTOR)
     assert refused.value.report == report
     assert registry.adapters.list() == []
-    assert registry.audit.entries()[0].detail == {"failed": ["shapes"]}
+    (entry,) = registry.audit.entries(tenant="default")
+    assert (entry.action, entry.detail) == ("adapter.refuse", {"failed": ["shapes"]})
 
 
 def test_registering_bytes_that_were_never_uploaded_leaves_no_row(registry: Registry) -> None:

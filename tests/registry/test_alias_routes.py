@@ -117,8 +117,8 @@ def test_the_guard_takes_a_candidate_out_once(three: Registry) -> None:
     assert route.guard == guard
     (since,) = {one.since for one in route.candidates if one.version == 3}
     generation = snapshot(three).generation
-    assert routes.trip("sql", "prod", 3, since, "3 of 20 failed.", {"error_rate": 0.15})
-    assert not routes.trip("sql", "prod", 3, since, "3 of 20 failed.", {"error_rate": 0.15})
+    assert routes.trip("sql", "prod", 3, since, "3 of 20 failed.", {"error_rate": 0.15}, guard=guard)
+    assert not routes.trip("sql", "prod", 3, since, "3 of 20 failed.", {"error_rate": 0.15}, guard=guard)
     assert snapshot(three).generation == generation + 1
     assert set(shares_of(three)) == {1, 2}
     tripped = three.adapters.get("sql").routes["prod"]
@@ -129,8 +129,20 @@ def test_the_guard_takes_a_candidate_out_once(three: Registry) -> None:
     again = routes.set("sql", "prod", 1, {1: 90, 3: 10}, actor=ACTOR).routes["prod"]
     assert again.trip is None and again.guard == guard
     assert again.candidates[0].since > since
-    assert not routes.trip("sql", "prod", 3, since, "Old figures.", {}), "a share given anew is judged anew"
-    assert not routes.trip("sql", "prod", 3, since + timedelta(1), "Other figures.", {})
+    assert not routes.trip("sql", "prod", 3, since, "Old figures.", {}, guard=guard), (
+        "a share given anew is judged anew"
+    )
+    assert not routes.trip("sql", "prod", 3, since + timedelta(1), "Other figures.", {}, guard=guard)
+
+
+@pytest.mark.parametrize("changed", [None, Guard(max_error_rate=0.5)])
+def test_a_guard_that_a_person_has_changed_meanwhile_takes_nobody_out(three: Registry, changed: Guard | None) -> None:
+    routes, guard = three.adapters.routes, Guard(max_error_rate=0.05)
+    routes.set("sql", "prod", 1, {1: 90, 3: 10}, actor=ACTOR)
+    (candidate,) = routes.set_guard("sql", "prod", guard, actor=ACTOR).routes["prod"].candidates
+    routes.set_guard("sql", "prod", changed, actor=ACTOR)
+    assert not routes.trip("sql", "prod", 3, candidate.since, "3 of 20 failed.", {}, guard=guard)
+    assert three.adapters.get("sql").routes["prod"].weights == {1: 90, 3: 10}
 
 
 def test_a_candidate_that_keeps_its_share_is_not_judged_anew(three: Registry) -> None:
@@ -225,3 +237,18 @@ def test_every_version_that_gets_callers_obeys_the_rule(three: Registry) -> None
         routes.set("sql", "default", 2, actor=ACTOR)
     routes.set_shadow("sql", "prod", 2, 50, actor=ACTOR)
     assert set(shares_of(three)) == {1, 3}, "a shadow answers nobody"
+
+
+def test_who_no_longer_obeys_the_rule_keeps_or_loses_callers_and_gets_no_more(three: Registry) -> None:
+    class Nobody(PromotionRule):
+        def check(self, session: object, version: AdapterVersion) -> None:
+            raise PromotionRefused("its prompts have changed")
+
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 1, {1: 50, 3: 50}, actor=ACTOR)
+    routes._rule = Nobody(0.5, lambda subject: "")
+    for share in (50, 10):
+        changed = routes.set("sql", "prod", None, {1: 100 - share, 3: share}, actor=ACTOR)
+        assert changed.routes["prod"].weights == {1: 100 - share, 3: share}
+    with pytest.raises(PromotionRefused, match="prompts have changed"):
+        routes.set("sql", "prod", None, {1: 89, 3: 11}, actor=ACTOR)

@@ -105,6 +105,16 @@ def test_a_new_version_begins_with_the_profile_of_the_one_before(registry: Regis
     assert served(registry, "sql") == BRIEF
 
 
+def test_a_candidate_passes_no_profile_on(registry: Registry) -> None:
+    for weights in (b"one", b"two"):
+        add(registry, "sql", weights)
+    registry.adapters.set_alias("sql", "default", 1, actor=ACTOR)
+    put(registry, "sql", BRIEF)
+    put(registry, "sql@2", WHOLE)
+    add(registry, "sql", b"three")
+    assert served(registry, "sql@1") == BRIEF == served(registry, "sql@3")
+
+
 def test_a_name_that_is_used_again_begins_without(registry: Registry) -> None:
     add(registry, "sql", b"one")
     put(registry, "sql", BRIEF)

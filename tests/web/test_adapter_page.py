@@ -49,6 +49,18 @@ async def test_rolling_back_and_forth(
     assert (await latest(state)).number == 2
 
 
+async def test_rolling_to_a_disabled_version_enables_it(
+    three_versions: None, person: httpx.AsyncClient, trusted: Headers, state: State
+) -> None:
+    adapters = state.registry.adapters
+    adapters.set_alias("sql", "default", 3, actor="cli")
+    adapters.set_enabled("sql@1", False, actor="cli")
+    assert (await person.post("/adapters/sql@1/current", headers=trusted)).status_code == 303
+    adapter = adapters.get("sql")
+    assert adapter.aliases == {"default": 1}
+    assert [version.number for version in adapter.versions if version.enabled] == [1, 2, 3]
+
+
 async def test_rolling_back_never_serves_a_version_in_between(
     three_versions: None, person: httpx.AsyncClient, trusted: Headers, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

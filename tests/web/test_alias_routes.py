@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from bs4 import BeautifulSoup
 
 from loraplex.engine.client import RequestRejected
+from loraplex.registry.routes import guard_of
 from loraplex.web.routing.tallies import Lane
 from loraplex.web.routing.watch import is_fault
 from loraplex.web.state import State
@@ -72,6 +74,22 @@ async def test_a_canary_of_the_bare_name(client: httpx.AsyncClient, digests: lis
     assert (await client.delete("/api/v1/adapters/sql@1")).json()["error"]["code"] == "version_in_use"
 
 
+async def test_tokenize_is_routed_as_what_it_counts_for(
+    client: httpx.AsyncClient, engine: FakeEngine, digests: list[str]
+) -> None:
+    """The versions' profiles make different prompts."""
+    await put(client, "/api/v1/adapters/sql@2/profile", system_prompt="Answer in SQL.")
+    await put(client, f"{ALIASES}/default", version=1, weights={"1": 50, "2": 50})
+    seen = set()
+    for who in ({}, *({"user": str(number)} for number in range(10))):
+        body = {"model": "sql", "messages": [{"role": "user", "content": "hi"}], **who}
+        counted = (await client.post("/tokenize", json=body)).json()["tokens"]
+        answer = await client.post("/v1/chat/completions", json=body | {"max_tokens": 1})
+        assert engine.requests[-1].prompt_token_ids == counted
+        seen.add((answer.headers[VERSION], len(counted)))
+    assert len(seen) == 2
+
+
 async def test_promotion_rollback_and_the_figures(client: httpx.AsyncClient, digests: list[str]) -> None:
     await put(client, PROD, version=1, weights={"1": 0, "2": 100})
     assert (await ask(client, "sql@prod")).headers[VERSION] == "sql@2"
@@ -122,6 +140,47 @@ async def test_wrong_routes_are_refused_by_name(
     response = await client.request(method, path, json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (status, param), response.text
     assert (await client.get(PROD)).json()["weights"] == {"1": 100}
+
+
+@pytest.mark.parametrize(
+    ("field", "typed"), [("min_requests", "inf"), ("min_requests", "20.7"), ("window_seconds", "nan")]
+)
+async def test_counts_that_are_typed_must_be_whole(
+    client: httpx.AsyncClient, digests: list[str], field: str, typed: str
+) -> None:
+    await put(client, PROD, version=1)
+    form = {"max_latency_ms": "5", field: typed}
+    refused = await client.post("/adapters/sql/aliases/prod/guard", data=form)
+    assert refused.status_code == 400 and "whole number" in refused.text
+    assert (await client.get(PROD)).json()["guard"] is None
+    saved = await client.post("/adapters/sql/aliases/prod/guard", data=form | {field: "30"})
+    assert saved.status_code == 303 and (await client.get(PROD)).json()["guard"][field] == 30
+
+
+async def test_a_page_that_is_older_than_what_the_guard_did_changes_nothing(
+    client: httpx.AsyncClient, state: State, digests: list[str]
+) -> None:
+    await put(client, PROD, version=1, weights={"1": 90, "2": 10})
+    guard = guard_of({"max_error_rate": 0.1})
+    await put(client, f"{PROD}/guard", max_error_rate=0.1)
+
+    async def seen() -> str:
+        page = BeautifulSoup((await client.get("/adapters/sql")).text, "html.parser")
+        (found,) = {str(field["value"]) for field in page.select('#aliases input[name="seen"]')}
+        return found
+
+    form = {"stable": "1", "weight-2": "20", "seen": await seen()}
+    (candidate,) = (await asyncio.to_thread(state.registry.adapters.get, "sql")).routes["prod"].candidates
+    trip = state.registry.adapters.routes.trip
+    assert await asyncio.to_thread(trip, "sql", "prod", 2, candidate.since, "Slow.", {}, guard=guard)
+    for action in ("weights", "rollback"):
+        refused = await client.post(f"/adapters/sql/aliases/prod/{action}", data=form)
+        assert refused.status_code == 409 and "guard" in refused.text
+    route = (await client.get(PROD)).json()
+    assert route["weights"] == {"1": 100} and route["trip"]["version"] == 2
+    again = await client.post("/adapters/sql/aliases/prod/weights", data=form | {"seen": await seen()})
+    assert again.status_code == 303
+    assert (await client.get(PROD)).json()["weights"] == {"1": 80, "2": 20}
 
 
 async def test_the_guard_takes_a_failing_candidate_out_for_good(
@@ -234,6 +293,42 @@ async def test_a_shadow_that_fails_harms_nobody(
     await until(lambda: not state.shadows._running)
     (shadow,) = [one for one in await parts(client) if one["role"] == "shadow"]
     assert (shadow["requests"], shadow["errors"]) == (1, 1)
+
+
+async def test_a_shadow_of_an_adapter_with_a_scale(
+    client: httpx.AsyncClient, state: State, engine: FakeEngine, digests: list[str]
+) -> None:
+    engine.resident = set(digests)
+    await put(client, PROD, version=1)
+    await put(client, f"{PROD}/shadow", version=2, percent=100)
+    asked = await ask(client, "tiny", adapters=[{"name": "sql@prod", "scale": 0.5}], temperature=0)
+    assert asked.headers[VERSION] == "sql@1"
+    await until(lambda: not state.shadows._running)
+    refs = [(ref.digest, ref.scale) for request in engine.requests for ref in request.adapters]
+    assert refs == [(digests[0], 0.5), (digests[1], 0.5)]
+    (shadow,) = [one for one in await parts(client) if one["role"] == "shadow"]
+    assert (shadow["requests"], shadow["compared"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("temperature", "compared"), [(0, 1), (0.7, 0)])
+async def test_answers_are_compared_where_the_profiles_make_them_greedy(
+    client: httpx.AsyncClient,
+    state: State,
+    engine: FakeEngine,
+    digests: list[str],
+    temperature: float,
+    compared: int,
+) -> None:
+    engine.resident = set(digests)
+    await put(client, PROD, version=1)
+    await put(client, f"{PROD}/shadow", version=2, percent=100)
+    await put(client, "/api/v1/adapters/sql@1/profile", temperature=0)
+    await put(client, "/api/v1/adapters/sql@2/profile", temperature=temperature)
+    assert (await ask(client, "sql@prod")).status_code == 200
+    await until(lambda: not state.shadows._running)
+    assert [request.params.temperature for request in engine.requests] == [0, temperature]
+    (shadow,) = [one for one in await parts(client) if one["role"] == "shadow"]
+    assert (shadow["requests"], shadow["compared"]) == (1, compared)
 
 
 async def test_a_shadow_gives_way(

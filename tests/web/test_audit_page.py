@@ -4,12 +4,17 @@ import csv
 import io
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
 from bs4 import BeautifulSoup
 from sqlalchemy import text
 
+import loraplex.registry
+from loraplex.registry.audit import record
+from loraplex.registry.tenants import tenant_id
+from loraplex.web.admin.audit_rows import ACTIONS
 from loraplex.web.state import State
 
 from .test_access import log_in
@@ -40,6 +45,7 @@ async def test_rows_are_found_by_who_what_and_when(person: httpx.AsyncClient) ->
         ({"action": "REVOKE"}, ["key.revoke"]),
         ({"subject": "key:", "action": "revoke", "from": str(today), "to": str(today)}, ["key.revoke"]),
         ({"to": str(today - timedelta(days=1))}, []),
+        ({"subject": "key:", "action": "revoke", "to": "9999-12-31"}, ["key.revoke"]),
         ({"from": str(today + timedelta(days=1))}, []),
     ):
         part = await person.get("/audit", params=asked, headers=HTMX)
@@ -50,6 +56,11 @@ async def test_rows_are_found_by_who_what_and_when(person: httpx.AsyncClient) ->
         answer = await person.get("/audit", params=wrong, headers=HTMX)
         assert answer.status_code == 400
         assert BeautifulSoup(answer.text, "html.parser").select("#audit-rows [role=alert]")
+
+
+def test_suggestions_are_actions_that_are_written() -> None:
+    sources = "".join(path.read_text() for path in Path(loraplex.registry.__file__).parent.glob("*.py"))
+    assert [action for action in ACTIONS if f'"{action}"' not in sources] == []
 
 
 async def test_pages_follow_one_another(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +105,18 @@ async def test_one_row_is_told_in_full(person: httpx.AsyncClient, state: State) 
     assert detail == entry.detail
     for absent in ("0", "99999", "x", "-1", "1" * 40):
         assert (await person.get(f"/audit/{absent}")).status_code == 404, absent
+
+
+async def test_rows_of_other_tenants_lead_to_what_they_name(person: httpx.AsyncClient, state: State) -> None:
+    created = state.registry.keys.create("theirs", ["inference"], actor="user:root", tenant="acme").key
+    with state.registry.database.write() as session:
+        record(session, "user:root", "adapter.add", "adapter:other@1", tenant_id=tenant_id(session, "acme"))
+    for asked in ({"tenant": "acme"}, {"everyone": "true"}):
+        page = BeautifulSoup((await person.get("/audit", params=asked)).text, "html.parser")
+        places = {link.text: str(link["href"]) for link in page.select("td code + small a")}
+        assert places[f"key:{created.prefix}"] == f"/keys/{created.prefix}?tenant=acme"
+        assert (await person.get(places[f"key:{created.prefix}"])).status_code == 200
+        assert "adapter:other@1" not in places, "an adapter of the operator's own with this name is another one"
 
 
 async def test_files_have_every_row(person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from loraplex.engine.protocol import GenerateRequest
+from loraplex.engine.tokenizer import Tokenizer
 from loraplex.web.settings import Settings
 from loraplex.web.state import State
 from loraplex.web.template_workers import process
@@ -300,6 +302,21 @@ async def test_what_is_no_profile_is_refused_by_field(
     assert (answer.status_code, error["param"]) == (400, field), error
     assert words in error["message"]
     assert (await client.get(PATH)).json() == kept
+
+
+async def test_a_long_prompt_of_a_profile_is_tokenized_beside_the_event_loop(
+    client: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, threads = Tokenizer.encode, []
+
+    def watched(self: Tokenizer, text: str, **fields: Any) -> list[int]:
+        threads.append(threading.current_thread())
+        return encode(self, text, **fields)
+
+    monkeypatch.setattr(Tokenizer, "encode", watched)
+    refused = await client.put(PATH, json={"system_prompt": "word " * 5000})
+    assert refused.status_code == 400 and "tokens of a simple conversation" in refused.text
+    assert len(threads) == 1 and threads[0] is not threading.main_thread()
 
 
 async def test_a_megabyte_and_half_a_character_are_refused(client: httpx.AsyncClient) -> None:

@@ -104,6 +104,25 @@ async def test_links_of_rows_lead_to_what_they_name(person: httpx.AsyncClient) -
     assert BeautifulSoup(narrowed.text, "html.parser").select("#adapter")[0]["value"] == "sql"
 
 
+async def test_copies_for_shadows_are_found_by_their_link(person: httpx.AsyncClient, state: State) -> None:
+    with state.registry.database.write() as session:
+        row: dict[str, Any] = {"day": TODAY.isoformat(), "hour": 1, "adapter_name": "sql", "adapter_digest": "b" * 64}
+        _book(session, [row | {"tenant_id": tenant_id(session, "default"), "actor": "shadow", "requests": 4}])
+    page = await person.get("/usage", params={"by": "key"})
+    links = BeautifulSoup(page.text, "html.parser").select("#usage tbody a")
+    (link,) = [link for link in links if link.text == "shadow"]
+    assert table_of(await person.get(str(link["href"])))[0][:2] == [TODAY.isoformat(), "4"]
+    file = await person.get("/usage/csv", params={"actor": "shadow"})
+    assert [line["requests"] for line in csv.DictReader(io.StringIO(file.text))] == ["4"]
+
+
+async def test_the_last_day_of_all(person: httpx.AsyncClient) -> None:
+    asked = {"from": "9999-12-30", "to": "9999-12-31"}
+    assert (await person.get("/usage", params=asked)).status_code == 200
+    points = (await person.get("/usage/points", params=asked)).json()
+    assert len(points["at"]) == 48 and points["at"][-1] - points["at"][0] == 47 * 3600
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from loraplex.registry.names import DEFAULT, parse_reference
-from loraplex.registry.views import Adapter
+from loraplex.registry.views import Adapter, Version
 
 from ..api.certification import request_certificate, version_subject
 from ..api.refusals import in_words
@@ -50,8 +50,8 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
 
 
 async def _make_current(state: State, caller: Caller, reference: str) -> None:
-    """Let the bare name mean this version: by its alias, or as the newest enabled one. Then newer ones are disabled,
-    the served one last."""
+    """Let the bare name mean this version, which is enabled for it: by its alias, or as the newest enabled one. Then
+    newer ones are disabled, the served one last."""
     with in_words():
         parsed = parse_reference(reference)
     adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
@@ -59,15 +59,17 @@ async def _make_current(state: State, caller: Caller, reference: str) -> None:
     if version is None or parsed.selector is None:
         raise ApiError(404, f"There is no version '{reference}'. Name one as {adapter.name}@NUMBER.")
     if DEFAULT in adapter.routes:
-        await change(state, lambda: _point_default(state, caller, adapter.name, version.number))
+        await change(state, lambda: _point_default(state, caller, adapter.name, version))
         return
     newer = [one.number for one in adapter.versions if one.number > version.number and one.enabled]
     steps = [(version.number, True), *((number, False) for number in newer)]
     await change(state, lambda: _enable(state, caller, adapter.name, steps))
 
 
-def _point_default(state: State, caller: Caller, name: str, version: int) -> Adapter:
-    return state.registry.adapters.routes.set(name, DEFAULT, version, actor=caller.actor, tenant=caller.tenant)
+def _point_default(state: State, caller: Caller, name: str, version: Version) -> None:
+    if not version.enabled:
+        _enable(state, caller, name, [(version.number, True)])
+    state.registry.adapters.routes.set(name, DEFAULT, version.number, actor=caller.actor, tenant=caller.tenant)
 
 
 def _enable(state: State, caller: Caller, name: str, steps: Sequence[tuple[int, bool]]) -> None:

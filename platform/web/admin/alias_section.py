@@ -16,7 +16,7 @@ from loraplex.registry.views import Adapter
 
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
-from ..errors import invalid, not_found
+from ..errors import ApiError, invalid, not_found
 from ..routing.figures import Part, milliseconds, parts_of
 from ..state import State
 from ..units import age_words
@@ -25,6 +25,8 @@ from .page import PageRoute, go_to, page
 
 SECTION: Final = "/adapters"
 NONE: Final = "–"
+COUNTS: Final = ("min_requests", "window_seconds")
+"""Of a guard's fields those that are whole numbers."""
 NOTICES: Final = {
     "weights": "The weights hold now. A caller keeps its version while they stay.",
     "promote": "Promoted: this version answers all callers now.",
@@ -54,10 +56,12 @@ class PartRow:
 
 @dataclass(frozen=True, slots=True)
 class RouteView:
-    """`model`: what a client asks for. `candidates` and `others`: version numbers with and without a weight."""
+    """`model`: what a client asks for. `seen`: which state of the route this is.
+    `candidates` and `others`: version numbers with and without a weight."""
 
     alias: str
     model: str
+    seen: str
     stable: int
     candidates: list[tuple[int, int]]
     others: list[int]
@@ -90,8 +94,17 @@ async def act(request: Request, name: str, alias: str, action: str, state: State
     make = CHANGES.get(action)
     if make is None:
         raise not_found(f"There is no action '{action}' on an alias.")
+    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    _check_seen(adapter.routes.get(alias), fields.get("seen", ""))
     await change(state, partial(make(routes, fields), name, alias, actor=caller.actor, tenant=caller.tenant))
     return go_to(request, f"{SECTION}/{name}?done={action}#aliases")
+
+
+def _check_seen(route: Route | None, seen: str) -> None:
+    """A form is about the route that its page showed: the guard may have acted since. Raises ApiError."""
+    if route is not None and seen and seen != route.updated_at.isoformat():
+        message = f"'{route.updated_by}' has changed this route since the page was shown, so nothing was done."
+        raise ApiError(409, f"{message} Load the page again and look at what it is now.", code="route_changed")
 
 
 def _weights(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
@@ -112,16 +125,15 @@ def _promote(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., ob
 
 def _guard(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
     names = (name for name in Guard.__struct_fields__ if fields.get(name, "").strip())
-    given: dict[str, float] = {name: _decimal(fields, name) for name in names}
+    given = {name: _number(fields, name) if name in COUNTS else _decimal(fields, name) for name in names}
     if "max_error_rate" in given:
         given["max_error_rate"] /= 100
     return partial(routes.set_guard, guard=_guard_of(given))
 
 
 def _guard_of(given: Mapping[str, float]) -> Guard:
-    whole = {name: int(value) if name in ("min_requests", "window_seconds") else value for name, value in given.items()}
     try:
-        return guard_of(whole)
+        return guard_of(given)
     except ValueError as error:
         raise invalid(str(error), "guard") from None
 
@@ -166,6 +178,7 @@ def _view(state: State, adapter: Adapter, route: Route) -> RouteView:
     return RouteView(
         alias=route.alias,
         model=adapter.name if route.alias == DEFAULT else f"{adapter.name}@{route.alias}",
+        seen=route.updated_at.isoformat(),
         stable=route.stable,
         candidates=candidates,
         others=[one.number for one in reversed(adapter.versions) if one.enabled and one.number not in numbers],

@@ -61,7 +61,7 @@ async def index(
         SECTION,
         200,
         **_frame(request, caller, tenant, everyone, filter_words(wanted)),
-        rows=[audit_line(entry) for entry in found[:PAGE_ROWS]],
+        rows=[audit_line(entry, caller.tenant) for entry in found[:PAGE_ROWS]],
         after=found[PAGE_ROWS - 1].id if len(found) > PAGE_ROWS else None,
         quickly=head <= QUICKLY_VERIFIED,
         length=f"{head:,}",
@@ -109,7 +109,14 @@ async def detail(
         raise ApiError(404, "The audit log has no such row that you may see.")
     frame = _frame(request, caller, tenant, everyone, {})
     return page(
-        request, "audit/detail.html", SECTION, 200, **frame, row=audit_line(entry), entry=entry, json=detail_json(entry)
+        request,
+        "audit/detail.html",
+        SECTION,
+        200,
+        **frame,
+        row=audit_line(entry, caller.tenant),
+        entry=entry,
+        json=detail_json(entry),
     )
 
 

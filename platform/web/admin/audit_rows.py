@@ -10,12 +10,14 @@ from loraplex.registry.audit import AuditEntry, AuditFilter
 from ..api.audit import entry_json
 from ..csv_lines import csv_lines
 from ..units import age_words
+from .addresses import local_address
 
 COLUMNS: Final = ("id", "at", "tenant", "actor", "action", "subject", "detail", "hash", "intact")
 ACTIONS: Final = (
-    *("adapter.add", "adapter.alias", "adapter.remove", "certificate.request", "key.create", "key.limit", "key.revoke"),
-    *("tenant.create", "tenant.disable", "tenant.limit", "user.create", "user.remove", "user.set_password"),
-    "user.set_role",
+    *("adapter.add", "adapter.remove", "alias.set", "alias.promote", "alias.rollback", "alias.trip"),
+    *("certificate.request", "key.create", "key.limit", "key.revoke", "profile.set"),
+    *("tenant.create", "tenant.disable", "tenant.limit"),
+    *("user.create", "user.remove", "user.set_password", "user.set_role"),
 )
 """Suggestions; any part of any action is found."""
 PLACES: Final = {"adapter": "/adapters/", "key": "/keys/", "user": "/users/"}
@@ -33,12 +35,13 @@ class AuditLine:
     action: str
     subject: str
     place: str
-    """Path of the subject's page; empty: it has none."""
+    """Address of the subject's page; empty: there is none for whoever looks."""
     detail: str
     intact: bool
 
 
-def audit_line(entry: AuditEntry) -> AuditLine:
+def audit_line(entry: AuditEntry, own: str) -> AuditLine:
+    """`own`: the tenant of whoever looks."""
     return AuditLine(
         id=entry.id,
         at_iso=entry.at.isoformat(timespec="milliseconds"),
@@ -47,7 +50,7 @@ def audit_line(entry: AuditEntry) -> AuditLine:
         actor=entry.actor,
         action=entry.action,
         subject=entry.subject,
-        place=_place(entry.subject),
+        place=_place(entry, own),
         detail=_clipped(detail_words(entry.detail)),
         intact=entry.intact,
     )
@@ -86,9 +89,13 @@ def _csv_cell(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
 
-def _place(subject: str) -> str:
-    kind, _, name = subject.partition(":")
-    return f"{PLACES[kind]}{name.partition('@')[0] if kind == 'adapter' else name}" if kind in PLACES and name else ""
+def _place(entry: AuditEntry, own: str) -> str:
+    """The operator opens keys and users of other tenants, but no adapters."""
+    kind, _, name = entry.subject.partition(":")
+    if kind not in PLACES or not name or entry.tenant is None or (kind == "adapter" and entry.tenant != own):
+        return ""
+    path = f"{PLACES[kind]}{name.partition('@')[0] if kind == 'adapter' else name}"
+    return local_address(path, "" if entry.tenant == own else entry.tenant)
 
 
 def _value(value: object) -> str:

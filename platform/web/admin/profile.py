@@ -107,7 +107,7 @@ async def _preview(state: State, caller: Caller, version: Version, fields: Mappi
         wording = state.wordings.with_profile(wording, profile, bench.owner, trial=True)
     message = {"role": "user", "content": fields.get("message", "").replace("\r\n", "\n")}
     text = await chat_text(state, wording, convert({"model": "-", "messages": [message]}, ChatRequest))
-    tokens = len(wording.tokenizer.encode(text, add_special_tokens=False))
+    tokens = len(await wording.encode(text, add_special_tokens=False))
     return Preview(text, count_words(tokens, "token"))
 
 

@@ -19,6 +19,7 @@ from ..csv_lines import csv_lines
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError, invalid
 from ..permissions import Permission
+from ..quotas import SHADOW
 from ..state import State
 from ..units import count_words
 from .addresses import tenant_frame
@@ -124,9 +125,10 @@ async def _csv(usage: Usage, query: UsageQuery) -> AsyncIterator[str]:
 
 def _query(tenant: str, first: str, to: str, actor: str, adapter: str, by: str) -> UsageQuery:
     """With the last 30 days where none are named. Raises ApiError."""
-    kind, _, name = actor.strip().partition(":")
-    if actor.strip() and (kind not in ("key", "user") or not name):
-        raise invalid("Write whose usage you look for as key:PREFIX or user:NAME.", "actor")
+    asked = actor.strip()
+    kind, _, name = asked.partition(":")
+    if asked not in ("", SHADOW) and (kind not in ("key", "user") or not name):
+        raise invalid(f"Write whose usage you look for as key:PREFIX or user:NAME, or {SHADOW} for copies.", "actor")
     key, user = (name, "") if kind == "key" else ("", name)
     last = to or datetime.now(UTC).date().isoformat()
     try:
@@ -138,7 +140,7 @@ def _query(tenant: str, first: str, to: str, actor: str, adapter: str, by: str) 
         raise invalid("There are no days before 0001-01-01. Choose later ones.", "to") from None
     if not 0 <= (date.fromisoformat(last) - date.fromisoformat(begin)).days < MOST_DAYS:
         raise invalid("The first day must not be after the last one, nor more than ten years before it.", "from")
-    return replace(query, first=begin)
+    return replace(query, first=begin, actor=asked if asked == SHADOW else query.actor)
 
 
 async def _names(state: State, caller: Caller, tenant: str) -> Mapping[str, str]:

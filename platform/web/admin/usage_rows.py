@@ -8,6 +8,7 @@ from typing import Any, Final
 from loraplex.registry.ledger import COUNTS
 from loraplex.registry.usage import UsageQuery, columns_of
 
+from ..quotas import SHADOW
 from ..state import State
 from ..units import count_words
 
@@ -102,12 +103,10 @@ def is_hourly(query: UsageQuery) -> bool:
 def chart_points(query: UsageQuery, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
     """Counts by day, or by hour: from the first to the last, zeros where nothing was used. `at` in Unix seconds."""
     hourly = is_hourly(query)
-    start, end = _moment(query.first), _moment(query.last) + timedelta(days=1)
+    start, days = _moment(query.first), (date.fromisoformat(query.last) - date.fromisoformat(query.first)).days + 1
     found = {_moment(row["day"]) + timedelta(hours=row.get("hour", 0)): row for row in rows}
-    moments, step = [], timedelta(hours=1) if hourly else timedelta(days=1)
-    while start < end:
-        moments.append(start)
-        start += step
+    hours = range(0, 24 * days, 1 if hourly else 24)
+    moments = [start + timedelta(hours=number) for number in hours]
     points = {name: [found[moment][name] if moment in found else 0 for moment in moments] for name in COUNTS}
     return {"at": [int(moment.timestamp()) for moment in moments], **points}
 
@@ -149,6 +148,8 @@ def _cells(
 def _actor(actor: str, names: Mapping[str, str]) -> Cell:
     kind, _, name = actor.partition(":")
     query = {"actor": actor}
+    if actor == SHADOW:
+        return Cell(actor, "copies of requests", query)
     if kind == "key":
         return Cell(names.get(name, f"lp-{name}…"), f"lp-{name}…" if name in names else "key", query)
     return Cell(name or actor, kind if name else "", query)

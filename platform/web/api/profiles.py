@@ -16,7 +16,7 @@ router = APIRouter(tags=["Adapters"])
 
 @router.get("/api/v1/adapters/{reference}/profile")
 async def get_profile(reference: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """Of a version: name (the newest enabled one), name@version or name@alias. null: none."""
+    """Of a version: name (the one that it means), name@version or name@alias. null: none."""
     return await _as_json(state, caller, reference)
 
 

@@ -33,7 +33,7 @@ console = Console(highlight=False, markup=False)
 def profile(
     reference: Reference, file: File = None, show: Show = False, clear: Clear = False, as_json: Json = False
 ) -> None:
-    """Show, set or remove the serving profile of an adapter's newest enabled version, or of the one that is named."""
+    """Show, set or remove the serving profile of a version; of the one that the name means unless another is named."""
     if (file is not None) + show + clear > 1:
         raise ValueError("--file, --show and --clear exclude one another. Give one of them.")
     settings = Settings()

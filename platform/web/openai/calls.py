@@ -81,7 +81,7 @@ async def _complete(state: State, caller: Caller, call: Call, limits: dict[str, 
         generations = await start_watched(state, caller.tenant, call, admission)
         limits |= admission.headers() | version_header(call.served)
         answers = await collect(generations)
-    copy = draw_copy(state, caller.tenant, call)
+    copy = draw_copy(state, caller.tenant, call, generations)
     if copy is not None:
         copy.hear_all(answers)
         copy.send()
@@ -94,7 +94,7 @@ async def _stream(state: State, caller: Caller, call: Call, limits: dict[str, st
     with _admitted(state, caller) as admission:
         generations = await start_watched(state, caller.tenant, call, admission)
         limits |= admission.headers() | version_header(call.served)
-        copy = draw_copy(state, caller.tenant, call)
+        copy = draw_copy(state, caller.tenant, call, generations)
         chunks = Chunks(_head(call, call.chunk_object), call.fields.wants_usage(), call.fields.wants_running_usage())
         n = call.fields.n
         async with aclosing(deltas_of(generations)) as deltas:

@@ -4,7 +4,6 @@ from typing import Any
 
 from ..chat_template import TemplateFailure
 from ..errors import invalid
-from ..off_loop import off_loop
 from ..serving import check_chars
 from ..state import State
 from ..wording import Template, Wording
@@ -24,7 +23,7 @@ OWN_VARIABLES = frozenset(
 
 async def chat_prompt(state: State, wording: Wording, chat: ChatRequest) -> list[int]:
     """Token ids of the rendered chat. Raises ApiError that names the message at fault."""
-    return await _encoded(wording, await chat_text(state, wording, chat), chat.add_special_tokens)
+    return await wording.encode(await chat_text(state, wording, chat), chat.add_special_tokens)
 
 
 async def chat_text(state: State, wording: Wording, chat: ChatRequest) -> str:
@@ -48,11 +47,7 @@ async def chat_text(state: State, wording: Wording, chat: ChatRequest) -> str:
 
 async def text_prompt(state: State, wording: Wording, text: str, add_special_tokens: bool) -> list[int]:
     check_chars(len(text), state, "prompt")
-    return await _encoded(wording, text, add_special_tokens)
-
-
-async def _encoded(wording: Wording, text: str, add_special_tokens: bool) -> list[int]:
-    return await off_loop(lambda: wording.tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
+    return await wording.encode(text, add_special_tokens)
 
 
 async def completion_prompts(state: State, wording: Wording, completion: CompletionRequest) -> list[list[int]]:

@@ -33,7 +33,20 @@ class AdapterPart(msgspec.Struct, forbid_unknown_fields=True):
     scale: Annotated[float, Meta(ge=-100.0, le=100.0)] = 1.0
 
 
-class GenerationFields(msgspec.Struct, kw_only=True):
+class EndUser(msgspec.Struct, kw_only=True):
+    """On whose behalf a client asks."""
+
+    user: str | None = None
+    safety_identifier: str | None = None
+    """The newer name of `user`."""
+
+    def sticky(self, actor: str) -> str:
+        """Who an alias routes: the end user, where the client names one, else the key."""
+        end_user = self.user or self.safety_identifier
+        return f"end user {end_user}" if end_user else actor
+
+
+class GenerationFields(EndUser, kw_only=True):
     """What chat and completions share."""
 
     model: Name
@@ -62,14 +75,6 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    """The newer name of `user`."""
-
-    def sticky(self, actor: str) -> str:
-        """Who an alias routes: the end user, where the client names one, else the key."""
-        end_user = self.user or self.safety_identifier
-        return f"end user {end_user}" if end_user else actor
 
     def adapter_scales(self) -> dict[str, float] | None:
         """By name; None where `model` alone says what runs. Raises ApiError for a name that stands twice."""
@@ -150,14 +155,14 @@ class TokenizeChat(ChatRequest, kw_only=True):
     return_token_strs: bool = False
 
 
-class TokenizeText(msgspec.Struct, kw_only=True):
+class TokenizeText(EndUser, kw_only=True):
     prompt: str
     model: Name | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
 
-class Detokenize(msgspec.Struct, kw_only=True):
+class Detokenize(EndUser, kw_only=True):
     tokens: list[TokenId]
     model: Name | None = None
 

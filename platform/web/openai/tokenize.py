@@ -1,5 +1,6 @@
 """POST /tokenize and /detokenize, as vLLM has them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -21,12 +22,13 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[s
     """Token ids of a `prompt`, or of `messages` through the chat template."""
     body = await read_json(request, state.settings.body_timeout)
     fields: TokenizeText | TokenizeChat
-    wording = (await _find(body, state, caller)).wording
     if "messages" in body:
         fields = convert({"model": state.base.name, **body}, TokenizeChat)
+        wording = (await _find(fields, state, caller, fields.adapter_scales())).wording
         tokens = await chat_prompt(state, wording, fields)
     else:
         fields = convert(body, TokenizeText)
+        wording = (await _find(fields, state, caller)).wording
         tokens = await text_prompt(state, wording, fields.prompt, fields.add_special_tokens)
     strings = [wording.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
     return {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens, "token_strs": strings}
@@ -36,17 +38,22 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[s
 async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[str, str]:
     """The text of token ids."""
     body = await read_json(request, state.settings.body_timeout)
-    served = await _find(body, state, caller)
     fields = convert(body, Detokenize)
+    served = await _find(fields, state, caller)
     _check_ids(fields.tokens, served.vocab_size)
     return {"prompt": served.wording.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
 
 
-async def _find(body: dict[str, Any], state: State, caller: Caller) -> Served:
-    """Most models share the base's tokenizer, so the name may be left out; a wrong one is refused as everywhere."""
-    given = body.get("model")
-    name = given if isinstance(given, str) else state.base.name
-    return await find_served(state, name, None, caller.tenant, caller.only)
+async def _find(
+    fields: TokenizeText | TokenizeChat | Detokenize,
+    state: State,
+    caller: Caller,
+    adapters: Mapping[str, float] | None = None,
+) -> Served:
+    """What would answer this caller. Most models share the base's tokenizer, so the name may be left out; a wrong one
+    is refused as everywhere."""
+    name, sticky = fields.model or state.base.name, fields.sticky(caller.actor)
+    return await find_served(state, name, adapters, caller.tenant, caller.only, sticky)
 
 
 def _check_ids(tokens: list[int], vocabulary: int) -> None:

@@ -64,7 +64,7 @@ async def try_profile(profile: ServingProfile, bench: Bench) -> None:
     if wording.template is None:
         raise invalid("system_prompt needs a chat template, and this model has none. Set one.", "system_prompt")
     text = await _rendered(wording.template, profile)
-    tokens = len(wording.tokenizer.encode(text, add_special_tokens=False))
+    tokens = len(await wording.encode(text, add_special_tokens=False))
     if tokens >= bench.max_model_len:
         message = f"{_cause(profile)} makes {tokens} tokens of a simple conversation; this model takes fewer than"
         raise invalid(f"{message} {bench.max_model_len} of prompt and answer. Shorten it.", _cause(profile))

@@ -1,7 +1,7 @@
 """Shadow traffic: a share of an alias's requests, once answered, is asked again of another version and thrown away."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -10,9 +10,9 @@ from loraplex.registry.snapshot import ResolvedAdapter
 
 from ..auth import Caller
 from ..errors import ApiError
-from ..generation import Answers, Delta, collect
+from ..generation import Answers, Delta, Generation, collect
 from ..metrics import FinishedRequest
-from ..openai.schemas import GenerationFields
+from ..openai.schemas import AdapterPart, GenerationFields
 from ..quotas import SHADOW
 from ..state import State
 from .tallies import Lane
@@ -39,6 +39,8 @@ class Copy:
     call: Repeatable
     adapter: ResolvedAdapter
     candidate: Candidate
+    is_greedy: bool
+    """Of the user's answer, by the request or by the profile that it was asked by."""
     text: str = ""
     """Of the user's answer, as far as it has come."""
 
@@ -67,7 +69,7 @@ class Copy:
         return Lane(self.tenant, self.adapter.name, route.alias, candidate.version, candidate.since, shadow=True)
 
     async def _ask(self, model: str) -> None:
-        changes = {"model": model, "stream": False, "stream_options": None, "priority": LAST}
+        changes = self._naming(model) | {"stream": False, "stream_options": None, "priority": LAST}
         state = replace(self.state, metrics=self.state.shadows.metrics)
         call = self.call.repeat(state, Caller(self.tenant, SHADOW, frozenset()), changes)
         try:
@@ -80,7 +82,13 @@ class Copy:
             self._note_error(error)
             return
         self.state.shadows.count(self.lane, "ok")
-        self._compare(answers)
+        if self.is_greedy and generations[0].is_greedy:
+            self._compare(answers)
+
+    def _naming(self, model: str) -> dict[str, Any]:
+        """The fields that name what runs, as the request named it: as `model`, or with a scale beside the base."""
+        parts = self.call.fields.adapters
+        return {"model": model} if parts is None else {"adapters": [AdapterPart(model, parts[0].scale)]}
 
     def _note(self, finished: FinishedRequest, error: Exception | None) -> None:
         if finished.status != "abort":
@@ -91,17 +99,19 @@ class Copy:
         self.state.shadows.count(self.lane, "dropped" if error.status == 503 else "error")
 
     def _compare(self, answers: Answers) -> None:
-        """Greedy answers only: all others differ by chance."""
-        if self.call.fields.temperature == 0 and len(answers.choices) == 1:
+        """For greedy answers only: all others differ by chance."""
+        if len(answers.choices) == 1:
             copies = self.state.tallies.copies(self.lane)
             copies.compared += 1
             copies.equal += answers.choices[0].text == self.text
 
 
-def draw_copy(state: State, tenant: str, call: Repeatable) -> Copy | None:
-    """A copy of this request, if it is one of those that its alias's shadow gets."""
+def draw_copy(state: State, tenant: str, call: Repeatable, generations: Sequence[Generation]) -> Copy | None:
+    """A copy of this request, which has begun, if it is one of those that its alias's shadow gets."""
     adapter = None if call.served is None else call.served.routed
     candidate = None if adapter is None or adapter.route is None else adapter.route.shadow
     if adapter is None or candidate is None or candidate.version == adapter.version:
         return None
-    return Copy(state, tenant, call, adapter, candidate) if random.uniform(0, 100) < candidate.shadow else None
+    if random.uniform(0, 100) >= candidate.shadow:
+        return None
+    return Copy(state, tenant, call, adapter, candidate, generations[0].is_greedy)

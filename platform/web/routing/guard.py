@@ -7,7 +7,7 @@ from typing import Final
 
 from loraplex.registry.errors import RegistryError
 from loraplex.registry.registry import Registry
-from loraplex.registry.routes import Route
+from loraplex.registry.routes import Guard, Route
 from loraplex.registry.snapshot import Snapshot
 
 from ..reconcile import Reconciler
@@ -42,10 +42,10 @@ class GuardKeeper:
         """Take out every candidate that breaks its guard now."""
         snapshot = self._registry.snapshots.current
         self._tallies.keep([lane for lane in self._tallies.lanes if _is_routed(snapshot, lane)])
-        for lane, breach in list(self._breaches(snapshot)):
-            await self._trip(lane, breach)
+        for lane, guard, breach in list(self._breaches(snapshot)):
+            await self._trip(lane, guard, breach)
 
-    def _breaches(self, snapshot: Snapshot) -> Iterator[tuple[Lane, Breach]]:
+    def _breaches(self, snapshot: Snapshot) -> Iterator[tuple[Lane, Guard, Breach]]:
         for lane in self._tallies.lanes:
             route = route_of(snapshot, lane)
             if route is None or route.guard is None or lane.since is None or lane.shadow:
@@ -55,13 +55,14 @@ class GuardKeeper:
             found = self._tallies.figures(lane, window), self._tallies.figures(stable, window)
             breach = judge(route.guard, lane.version, *found)
             if breach is not None:
-                yield lane, breach
+                yield lane, route.guard, breach
 
-    async def _trip(self, lane: Lane, breach: Breach) -> None:
+    async def _trip(self, lane: Lane, guard: Guard, breach: Breach) -> None:
         assert lane.since is not None
         place = lane.adapter, lane.alias, lane.version, lane.since, breach.reason, breach.figures
         try:
-            acted = await asyncio.to_thread(self._registry.adapters.routes.trip, *place, tenant=lane.tenant)
+            trip = self._registry.adapters.routes.trip
+            acted = await asyncio.to_thread(trip, *place, guard=guard, tenant=lane.tenant)
         except RegistryError:
             return  # the alias was removed meanwhile
         if acted:
