@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
+import httpx
 import pytest
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.cli import push_files
+from loraplex.web.cli.api_client import Refused
 from loraplex.web.server import Server
 from loraplex.web.state import State
 
@@ -143,8 +146,11 @@ def test_what_is_wrong_is_said_in_words(
     assert "Incorrect API key" in run("adapters", "push", folder, "--name", "a", "--key", "lp-wrong")[2]
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setattr(push_files, "PAUSE_SECONDS", inf)  # who was never there is not waited for
     code, _, err = run("adapters", "push", folder, "--name", "a", "--server", nobody)
     assert code == 2
     assert "cannot be reached" in err
+    strange = httpx.Response(502, json={"error": "bad gateway"})
+    assert str(Refused(strange)) == 'the server answered 502: {"error":"bad gateway"}'
     monkeypatch.delenv("LORAPLEX_KEY")
     assert "LORAPLEX_KEY" in run("adapters", "push", folder, "--name", "a")[2]

@@ -20,7 +20,8 @@ class Refused(ValueError):
     def __init__(self, response: httpx.Response) -> None:
         self.status = response.status_code
         self.body = _object(response)
-        error = self.body.get("error", {})
+        error = self.body.get("error")
+        error = error if isinstance(error, dict) else {}
         self.code = error.get("code")
         super().__init__(error.get("message") or f"the server answered {response.status_code}: {response.text[:200]}")
 

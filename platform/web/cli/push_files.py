@@ -53,12 +53,14 @@ def local_files(folder: Path) -> list[LocalFile]:
 
 
 def send(client: ApiClient, adapter: str, file: LocalFile, on_bytes: OnBytes) -> Sent:
-    """Bring it to the server. A connection that breaks is taken up again some times; then httpx.TransportError."""
+    """Bring it to the server. A connection that breaks is taken up again some times; then, and where there
+    was none at first, httpx.TransportError."""
     for attempt in range(ATTEMPTS):
         try:
             return _send(client, adapter, file, on_bytes)
         except (httpx.TransportError, Refused) as error:
-            if attempt == ATTEMPTS - 1 or not _may_go_on(error):
+            never_there = attempt == 0 and isinstance(error, httpx.ConnectError)
+            if attempt == ATTEMPTS - 1 or never_there or not _may_go_on(error):
                 raise
         time.sleep(PAUSE_SECONDS * 2**attempt)
     raise AssertionError("unreachable")
@@ -94,8 +96,8 @@ def _chunks(path: Path, start: int, on_bytes: OnBytes) -> Iterator[bytes]:
 
 
 def _may_go_on(error: Exception) -> bool:
-    """A server that nobody reaches at all is no broken connection; one that is busy, or has not yet noticed that the
-    last connection is gone, is worth another try."""
+    """A server that is busy, starts again, or has not yet noticed that the last connection is gone, is worth another
+    try."""
     if isinstance(error, Refused):
         return error.status == 503 or error.code in ("upload_busy", "wrong_offset")
     return not isinstance(error, httpx.UnsupportedProtocol)
