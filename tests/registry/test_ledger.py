@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -249,6 +249,13 @@ def test_days_are_the_sums_of_their_hours_also_of_before_there_were_days(
     for name in COUNTS:
         assert sum(row[name] for row in by_day) == sum(row[name] for row in by_hour), name
     assert registry.usage.days(UsageQuery()) == ["2026-11-23", "2026-11-22"]
+    heaviest = registry.usage.sums(UsageQuery(), largest_first=True)
+    assert [tokens_of(row) for row in heaviest] == sorted(map(tokens_of, by_day), reverse=True)
     largest = registry.usage.sums(UsageQuery(by=("key",)), 1, largest_first=True)
     assert [row["actor"] for row in largest] == [SQL.actor]
     registry.close()
+
+
+def tokens_of(row: Mapping[str, Any]) -> int:
+    tokens: int = row["prompt_tokens"] + row["completion_tokens"] + row["unknown_tokens"]
+    return tokens
