@@ -150,16 +150,6 @@ class Adapters:
             _record(session, actor, "adapter.pin" if pinned else "adapter.unpin", adapter, _number(version))
             return adapter_view(adapter)
 
-    def set_alias(
-        self, name: str, alias: str, selector: int | str, *, actor: str, tenant: str = DEFAULT_TENANT
-    ) -> Adapter:
-        """Let `name@alias` mean the version that `name@selector` means now, for all callers. Raises as `routes`."""
-        return self.routes.set(name, alias, selector, actor=actor, tenant=tenant)
-
-    def remove_alias(self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
-        """Does nothing when there is no such alias."""
-        return self.routes.remove(name, alias, actor=actor, tenant=tenant)
-
     def prompts(self, name: str, tenant: str = DEFAULT_TENANT) -> Sequence[str] | None:
         """What its certificates are measured on; None: generated prompts."""
         with self._database.read() as session:

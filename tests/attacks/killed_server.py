@@ -27,10 +27,14 @@ WARM_UP = "KILLED_SERVER_WARM_UP"
 quick_hasher = functools.partial(Argon2Hasher, time_cost=1, memory_cost=8, parallelism=1)
 
 
+def hash_quickly() -> None:
+    users.Argon2Hasher = quick_hasher  # type: ignore[misc,assignment]
+
+
 def serve(listener: socket.socket, settings: Settings, model: Path) -> None:
     """Until somebody kills it."""
     preflight.ask_child = inspect_here
-    users.Argon2Hasher = quick_hasher  # type: ignore[misc,assignment]
+    hash_quickly()
     state = open_state(settings, model, FakeEngine(Tokenizer(model)))
     asyncio.run(Server(state).serve(sockets=[listener]))
 
@@ -49,7 +53,7 @@ def settings_of(folder: Path, model: Path, key: str) -> Settings:
 
 
 def _warm_up(model: Path) -> None:
-    users.Argon2Hasher = quick_hasher  # type: ignore[misc,assignment]
+    hash_quickly()
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_of(Path(folder), model, "lp-a-key-that-is-used-by-nobody")
         state = open_state(settings, model, FakeEngine(Tokenizer(model)))

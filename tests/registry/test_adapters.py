@@ -92,16 +92,16 @@ def test_disabling_a_version_serves_the_one_before(registry: Registry) -> None:
 def test_an_alias_moves(registry: Registry) -> None:
     add(registry, "sql", b"one")
     add(registry, "sql", b"two")
-    assert registry.adapters.set_alias("sql", "stable", 1, actor=ACTOR).aliases == {"stable": 1}
-    assert registry.adapters.set_alias("sql", "stable", "latest", actor=ACTOR).aliases == {"stable": 2}
-    assert registry.adapters.set_alias("sql", "canary", "stable", actor=ACTOR).aliases == {"canary": 2, "stable": 2}
-    assert registry.adapters.remove_alias("sql", "stable", actor=ACTOR).aliases == {"canary": 2}
+    assert registry.adapters.routes.set("sql", "stable", 1, actor=ACTOR).aliases == {"stable": 1}
+    assert registry.adapters.routes.set("sql", "stable", "latest", actor=ACTOR).aliases == {"stable": 2}
+    assert registry.adapters.routes.set("sql", "canary", "stable", actor=ACTOR).aliases == {"canary": 2, "stable": 2}
+    assert registry.adapters.routes.remove("sql", "stable", actor=ACTOR).aliases == {"canary": 2}
 
 
 def test_removing_a_version_takes_its_aliases(registry: Registry) -> None:
     add(registry, "sql", b"one")
     add(registry, "sql", b"two")
-    registry.adapters.set_alias("sql", "stable", 1, actor=ACTOR)
+    registry.adapters.routes.set("sql", "stable", 1, actor=ACTOR)
     registry.adapters.remove("sql@stable", actor=ACTOR)
     adapter = registry.adapters.get("sql")
     assert ([version.number for version in adapter.versions], adapter.aliases) == ([2], {})
@@ -131,8 +131,8 @@ def test_each_change_bumps_the_generation_and_is_audited(registry: Registry) -> 
         lambda: adapters.set_enabled("sql@1", False, actor=ACTOR),
         lambda: adapters.set_enabled("sql@1", True, actor=ACTOR),
         lambda: adapters.set_pinned("sql", True, actor=ACTOR),
-        lambda: adapters.set_alias("sql", "stable", 1, actor=ACTOR),
-        lambda: adapters.remove_alias("sql", "stable", actor=ACTOR),
+        lambda: adapters.routes.set("sql", "stable", 1, actor=ACTOR),
+        lambda: adapters.routes.remove("sql", "stable", actor=ACTOR),
         lambda: adapters.remove("sql", actor="key:abc"),
     ):
         change()
@@ -157,7 +157,7 @@ def test_a_refused_change_changes_nothing(registry: Registry) -> None:
     before = generation(registry)
     for change in (
         lambda: registry.adapters.remove("sqll", actor=ACTOR),
-        lambda: registry.adapters.set_alias("sql", "stable", 7, actor=ACTOR),
+        lambda: registry.adapters.routes.set("sql", "stable", 7, actor=ACTOR),
         lambda: registry.adapters.set_pinned("sql@nope", True, actor=ACTOR),
     ):
         with pytest.raises(UnknownAdapter):
@@ -193,8 +193,8 @@ def test_tenants_do_not_see_each_other(registry: Registry) -> None:
         lambda adapters, hostile: adapters.report(hostile),
         lambda adapters, hostile: adapters.remove(hostile, actor=ACTOR),
         lambda adapters, hostile: adapters.set_enabled(hostile, False, actor=ACTOR),
-        lambda adapters, hostile: adapters.set_alias("sql", hostile, 1, actor=ACTOR),
-        lambda adapters, hostile: adapters.set_alias("sql", "stable", hostile, actor=ACTOR),
+        lambda adapters, hostile: adapters.routes.set("sql", hostile, 1, actor=ACTOR),
+        lambda adapters, hostile: adapters.routes.set("sql", "stable", hostile, actor=ACTOR),
         lambda adapters, hostile: adapters.check_name(hostile),
     ],
     ids=["get", "report", "remove", "set_enabled", "set_alias", "set_alias to", "check_name"],

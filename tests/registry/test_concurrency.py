@@ -100,7 +100,7 @@ def test_readers_see_only_whole_changes(registry: Registry) -> None:
         readers = [pool.submit(read) for _ in range(2)]
         for number in range(15):
             version = add(registry, "sql", b"weights %d" % number).version.number
-            registry.adapters.set_alias("sql", "stable", version, actor="system")
+            registry.adapters.routes.set("sql", "stable", version, actor="system")
             registry.adapters.remove(f"sql@{version - 1}", actor="system")
         done.set()
         assert all(reader.result() >= 5 for reader in readers)

@@ -74,7 +74,7 @@ def test_going_back_to_a_version_goes_back_to_its_profile(registry: Registry) ->
         add(registry, "sql", weights)
     put(registry, "sql@1", BRIEF)
     put(registry, "sql", WHOLE)
-    registry.adapters.set_alias("sql", "prod", 1, actor=ACTOR)
+    registry.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
     assert {model: served(registry, model) for model in ("sql", "sql@2", "sql@1", "sql@prod")} == {
         "sql": WHOLE,
         "sql@2": WHOLE,
@@ -108,7 +108,7 @@ def test_a_new_version_begins_with_the_profile_of_the_one_before(registry: Regis
 def test_a_candidate_passes_no_profile_on(registry: Registry) -> None:
     for weights in (b"one", b"two"):
         add(registry, "sql", weights)
-    registry.adapters.set_alias("sql", "default", 1, actor=ACTOR)
+    registry.adapters.routes.set("sql", "default", 1, actor=ACTOR)
     put(registry, "sql", BRIEF)
     put(registry, "sql@2", WHOLE)
     add(registry, "sql", b"three")

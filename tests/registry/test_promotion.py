@@ -43,7 +43,7 @@ def test_a_version_without_a_certificate_is_refused_in_words(careful: Registry) 
     add(careful, "sql", b"one")
     before = snapshot(careful).generation
     with pytest.raises(PromotionRefused, match=r"Version 1 of 'sql' has no valid .* loraplex certify sql@1") as refused:
-        careful.adapters.set_alias("sql", "prod", "latest", actor=ACTOR)
+        careful.adapters.routes.set("sql", "prod", "latest", actor=ACTOR)
     assert refused.value.code == "promotion_refused"
     assert (careful.adapters.get("sql").aliases, snapshot(careful).generation) == ({}, before)
 
@@ -53,19 +53,19 @@ def test_one_that_agrees_enough_is_promoted_and_others_are_not(careful: Registry
     add(careful, "sql", b"two")
     certify(careful, b"one", 0.98)
     certify(careful, b"two", 0.9799)
-    assert careful.adapters.set_alias("sql", "prod", 1, actor=ACTOR).aliases == {"prod": 1}
+    assert careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR).aliases == {"prod": 1}
     with pytest.raises(PromotionRefused, match=r"in 97\.99% of places, and this server asks for 98\.00%"):
-        careful.adapters.set_alias("sql", "prod", 2, actor=ACTOR)
+        careful.adapters.routes.set("sql", "prod", 2, actor=ACTOR)
     assert careful.adapters.get("sql").aliases == {"prod": 1}
     certify(careful, b"two", 0.99)
-    assert careful.adapters.set_alias("sql", "prod", 2, actor=ACTOR).aliases == {"prod": 2}
+    assert careful.adapters.routes.set("sql", "prod", 2, actor=ACTOR).aliases == {"prod": 2}
 
 
 def test_a_few_tokens_prove_nothing(careful: Registry) -> None:
     add(careful, "sql", b"one")
     certify(careful, b"one", 1.0, tokens=511)
     with pytest.raises(PromotionRefused, match=r"compared on 511 tokens only, and an alias asks for 512"):
-        careful.adapters.set_alias("sql", "prod", 1, actor=ACTOR)
+        careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
     assert careful.adapters.get("sql").aliases == {}
 
 
@@ -75,7 +75,7 @@ def test_a_certificate_of_something_else_does_not_count(careful: Registry) -> No
     careful.certificates.keep(subject, Measured("0" * 64, 1.0, {}), actor="cli")
     careful.certificates.keep(Subject(None), Measured(coverage_of(subject), 1.0, {}), actor="cli")
     with pytest.raises(PromotionRefused, match="no valid"):
-        careful.adapters.set_alias("sql", "prod", 1, actor=ACTOR)
+        careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
 
 
 def test_other_prompts_make_the_certificate_invalid(careful: Registry) -> None:
@@ -83,9 +83,9 @@ def test_other_prompts_make_the_certificate_invalid(careful: Registry) -> None:
     certify(careful, b"one", 1.0)
     careful.adapters.set_prompts("sql", ["Count the customers."], actor=ACTOR)
     with pytest.raises(PromotionRefused, match="no valid"):
-        careful.adapters.set_alias("sql", "prod", 1, actor=ACTOR)
+        careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
     certify(careful, b"one", 1.0, ["Count the customers."])
-    assert careful.adapters.set_alias("sql", "prod", 1, actor=ACTOR).aliases == {"prod": 1}
+    assert careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR).aliases == {"prod": 1}
 
 
 def test_where_nothing_can_be_certified_the_reason_is_said(careful: Registry) -> None:
@@ -95,16 +95,16 @@ def test_where_nothing_can_be_certified_the_reason_is_said(careful: Registry) ->
     add(careful, "sql", b"one")
     careful.adapters.routes._rule = replace(PromotionRule(0.5, coverage_of), coverage_of=fail)
     with pytest.raises(PromotionRefused, match=r"so no alias moves: the reference is gone\."):
-        careful.adapters.set_alias("sql", "prod", 1, actor=ACTOR)
+        careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
 
 
 def test_removing_an_alias_is_no_promotion(careful: Registry) -> None:
     add(careful, "sql", b"one")
     certify(careful, b"one", 1.0)
-    careful.adapters.set_alias("sql", "prod", 1, actor=ACTOR)
-    assert careful.adapters.remove_alias("sql", "prod", actor=ACTOR).aliases == {}
+    careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
+    assert careful.adapters.routes.remove("sql", "prod", actor=ACTOR).aliases == {}
 
 
 def test_without_the_rule_any_version_may_be_meant(registry: Registry) -> None:
     add(registry, "sql", b"one")
-    assert registry.adapters.set_alias("sql", "prod", 1, actor=ACTOR).aliases == {"prod": 1}
+    assert registry.adapters.routes.set("sql", "prod", 1, actor=ACTOR).aliases == {"prod": 1}

@@ -25,7 +25,7 @@ def version_of(view: Snapshot, model: str) -> int:
 def test_every_way_to_name_a_version(registry: Registry) -> None:
     add(registry, "sql", b"one")
     add(registry, "sql", b"two")
-    registry.adapters.set_alias("sql", "stable", 1, actor=ACTOR)
+    registry.adapters.routes.set("sql", "stable", 1, actor=ACTOR)
     view = snapshot(registry)
     versions = {"sql": 2, "sql@latest": 2, "sql@1": 1, "sql@2": 2, "sql@stable": 1, "demo:sql": 2, "demo:sql@stable": 1}
     assert {model: version_of(view, model) for model in versions} == versions
@@ -53,7 +53,7 @@ def test_what_a_request_gets(registry: Registry) -> None:
 )
 def test_an_unknown_model_says_what_there_is(registry: Registry, model: str, message: str) -> None:
     add(registry, "sql", b"one")
-    registry.adapters.set_alias("sql", "stable", 1, actor=ACTOR)
+    registry.adapters.routes.set("sql", "stable", 1, actor=ACTOR)
     with pytest.raises(UnknownAdapter, match=message):
         snapshot(registry).resolve(model)
 
@@ -196,7 +196,7 @@ def change(registry: Registry, kind: str, name: str, argument: object) -> None:
     if kind == "add":
         add(registry, name, argument)  # type: ignore[arg-type]
     elif kind == "alias":
-        registry.adapters.set_alias(name, "stable", argument, actor=ACTOR)  # type: ignore[arg-type]
+        registry.adapters.routes.set(name, "stable", argument, actor=ACTOR)  # type: ignore[arg-type]
     elif kind == "remove":
         registry.adapters.remove(f"{name}@{argument}", actor=ACTOR)
     else:

@@ -34,7 +34,7 @@ def change_one_adapter(url: str, store: str, worker: int, rounds: int) -> None:
     registry = Registry.open(url, Path(store), BASE, free_floor=0)
     for number in range(rounds):
         added = add(registry, "shared", f"{worker} {number}".encode())
-        registry.adapters.set_alias("shared", f"from-{worker}", added.version.number, actor=f"worker {worker}")
+        registry.adapters.routes.set("shared", f"from-{worker}", added.version.number, actor=f"worker {worker}")
         registry.adapters.set_pinned(f"shared@from-{worker}", True, actor=f"worker {worker}")
         add(registry, "common", b"the same bytes")
         if number % 3 == 2:

@@ -53,7 +53,7 @@ async def test_rolling_to_a_disabled_version_enables_it(
     three_versions: None, person: httpx.AsyncClient, trusted: Headers, state: State
 ) -> None:
     adapters = state.registry.adapters
-    adapters.set_alias("sql", "default", 3, actor="cli")
+    adapters.routes.set("sql", "default", 3, actor="cli")
     adapters.set_enabled("sql@1", False, actor="cli")
     assert (await person.post("/adapters/sql@1/current", headers=trusted)).status_code == 303
     adapter = adapters.get("sql")

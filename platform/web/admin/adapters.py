@@ -131,7 +131,7 @@ async def tensors(request: Request, name: str, state: StateOf, caller: CallerOf,
 async def point_alias(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     fields, adapters = await form_fields(request), state.registry.adapters
     alias, selector = fields.get("alias", "").strip(), fields.get("version", "").strip()
-    await change(state, lambda: adapters.set_alias(name, alias, selector, actor=caller.actor, tenant=caller.tenant))
+    await change(state, lambda: adapters.routes.set(name, alias, selector, actor=caller.actor, tenant=caller.tenant))
     return go_to(request, f"{SECTION}/{name}?done=alias")
 
 

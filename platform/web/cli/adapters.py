@@ -111,7 +111,7 @@ def alias(reference: Reference, alias: str) -> None:
     parsed = parse_reference(reference)
     selector = LATEST if parsed.selector is None else parsed.selector
     with opened_registry(Settings()) as (registry, _):
-        adapter = registry.adapters.set_alias(parsed.name, alias, selector, actor=ACTOR)
+        adapter = registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR)
     console.print(f"[green]✓[/] {adapter.name}@{alias} means version {adapter.aliases[alias]}")
 
 
