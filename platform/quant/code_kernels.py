@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from .kernels import any_linear as forms
 from .kernels import digits, dots
+from .kernels.address import address_of
 from .kernels.code_dots import dots_scratch_size
-from .kernels.code_linear import code_linear_in_dots, code_linear_in_vectors, scratch_size
+from .kernels.code_linear import code_linear_in_vectors, in_dots, scratch_size
 from .kernels.codes import pack_codes, unpack_codes
 from .kernels.expand import FLOAT8
 from .kernels.integer_linear import integer_linear, integer_scratch_size, pack_integers, unpack_integers
@@ -19,8 +18,6 @@ from .kernels.integer_linear import integer_linear, integer_scratch_size, pack_i
 @dataclass(frozen=True, slots=True)
 class CodeKernel:
     name: str
-    form: int
-    """Of any_linear."""
     step: int
     """Inputs that are multiplied at once: a group is a multiple, or all inputs."""
     pack: Callable[[np.ndarray, int], np.ndarray]
@@ -30,33 +27,25 @@ class CodeKernel:
     scratch_bytes: Callable[[int, int, int], int]
     """(rows, inputs, workers)"""
     multiply: Any
-    """(kind, addresses of codes, scales, zeros, bias, x, scratch, y, then M, N, K, steps of a group, workers)"""
+    """Compiled: (kind, addresses of codes, scales, zeros, bias, x, scratch, y, then M, N, K, group, workers)"""
+
+    def address(self) -> int:
+        """The address of `multiply`, as any_linear calls it."""
+        return address_of(self.multiply)
 
 
 def _floats(rows: int, inputs: int, workers: int) -> int:
     return 4 * max(scratch_size(rows, inputs, workers), dots_scratch_size(rows, inputs, workers))
 
 
-VECTORS: Final = CodeKernel(
-    "vectors", forms.VECTORS, dots.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors
-)
+VECTORS: Final = CodeKernel("vectors", dots.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors)
 """Any kind of code, on any CPU."""
-DOTS: Final = CodeKernel(
-    "dots", forms.DOTS, dots.STEP, pack_codes, unpack_codes, _floats, partial(code_linear_in_dots, addends=1)
-)
+DOTS: Final = CodeKernel("dots", dots.STEP, pack_codes, unpack_codes, _floats, in_dots(addends=1))
 """Any kind of code, on a CPU with dot products of bfloat16, to which activations are rounded."""
-SPLIT_DOTS: Final = CodeKernel(
-    "split dots",
-    forms.SPLIT_DOTS,
-    dots.STEP,
-    pack_codes,
-    unpack_codes,
-    _floats,
-    partial(code_linear_in_dots, addends=2),
-)
+SPLIT_DOTS: Final = CodeKernel("split dots", dots.STEP, pack_codes, unpack_codes, _floats, in_dots(addends=2))
 """The same with 16 bits of each activation."""
 INTEGERS: Final = CodeKernel(
-    "integers", forms.INTEGERS, digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
+    "integers", digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
 )
 """INT4 and INT8 on a CPU with dot products of bytes, with longer steps and 16 bits of each activation: faster than
 SPLIT_DOTS, and in matrix registers faster than DOTS."""
@@ -73,8 +62,3 @@ def choose_kernel(kind: int, group: int, inputs: int, exact: bool = True) -> Cod
     if dots.HAS_INTEGERS and kind != FLOAT8 and prefers_bytes:
         kernels.insert(0, INTEGERS)
     return next((kernel for kernel in kernels if group == inputs or group % kernel.step == 0), None)
-
-
-def is_compiled(kernel: CodeKernel) -> bool:
-    """Whether any_linear has it on this CPU: dot products of bfloat16 take the place of vectors there."""
-    return kernel is not VECTORS or not dots.HAS_BFLOAT16

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from .code_kernels import KERNELS, VECTORS, CodeKernel, choose_kernel, is_compiled
+from .code_kernels import KERNELS, VECTORS, CodeKernel, choose_kernel
 from .kernels.codes import by_panel
 from .kernels.expand import FLOAT8, FLOAT8_SCALE, INT4, INT8
 from .kernels.panels import pack_in_blocks
@@ -116,22 +116,41 @@ class CodedLinear:
         if not len(x):
             return y
         scratch = torch.empty(self.scratch_bytes(len(x)), dtype=torch.uint8)
-        codes, bias, _, scales, zeros, kind, group, _ = self.where()
-        places = x.data_ptr(), scratch.data_ptr(), y.data_ptr()
-        sizes = len(x), self._rows, self.in_features
-        self._kernel.multiply(kind, codes, scales, zeros, bias, *places, *sizes, group, self._workers)
+        codes, scales, zeros = self._addresses()
+        self._kernel.multiply(
+            self._form.kind,
+            codes,
+            scales,
+            zeros,
+            self._bias.data_ptr(),
+            x.data_ptr(),
+            scratch.data_ptr(),
+            y.data_ptr(),
+            len(x),
+            self._rows,
+            self.in_features,
+            self._group_steps,
+            self._workers,
+        )
         return y
 
     @property
     def fits_any_linear(self) -> bool:
-        """Whether any_linear takes it: with x as it is, and by a kernel that it has here."""
-        return self._order is None and is_compiled(self._kernel)
+        """Whether any_linear takes it: with x as it is."""
+        return self._order is None
 
     def where(self) -> list[int]:
         """As any_linear takes it."""
-        arrays = [array.ctypes.data for array in (self._codes, self._scales, self._zeros)]
-        form, group = self._kernel.form, -(-self._form.group // self._kernel.step)
-        return [arrays[0], self._bias.data_ptr(), form, *arrays[1:], self._form.kind, group, 0]
+        codes, scales, zeros = self._addresses()
+        kind, group = self._form.kind, self._group_steps
+        return [codes, self._bias.data_ptr(), self._kernel.address(), scales, zeros, kind, group, 0]
+
+    def _addresses(self) -> list[int]:
+        return [array.ctypes.data for array in (self._codes, self._scales, self._zeros)]
+
+    @property
+    def _group_steps(self) -> int:
+        return -(-self._form.group // self._kernel.step)
 
     def scratch_bytes(self, rows: int) -> int:
         """That any_linear needs for so many rows."""

@@ -7,8 +7,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from .kernels.any_linear import PANELS
-from .kernels.panel_linear import panel_linear, scratch_size
+from .kernels.panel_linear import panel_linear, panels_address, scratch_size
 from .kernels.panels import pack_in_blocks, pack_weight, unpack_columns
 from .kernels.tile import PANEL
 from .packed import PackedLinear
@@ -77,7 +76,7 @@ class StoredFloatLinear:
 
     def where(self) -> list[int]:
         """As any_linear takes it."""
-        return [self.panels.ctypes.data, self.biases.ctypes.data, PANELS, 0, 0, 0, 0, 0]
+        return [self.panels.ctypes.data, self.biases.ctypes.data, panels_address(self.panels.dtype), 0, 0, 0, 0, 0]
 
     def scratch_bytes(self, rows: int) -> int:
         """That any_linear needs for so many rows."""

@@ -15,7 +15,7 @@ from loraplex.lora.apply import kernel_arrays
 from loraplex.lora.batch import KINDS, NORMS, LoraBatch, PageTable
 from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.coded import CodedLinear
-from loraplex.quant.kernels.any_linear import FORM, Coded
+from loraplex.quant.kernels.any_linear import KERNEL
 from loraplex.quant.scaled_input import ScaledInputLinear
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
@@ -42,7 +42,7 @@ class FusedDecoder:
     model: kernels.Model
     sizes: kernels.Sizes
     linears: list[Linear]
-    """One of each form and size, for the scratch they need."""
+    """One of each kernel and size, for the scratch they need."""
     no_lora: kernels.Lora
     no_embeddings: Embedded
     owners: tuple[object, ...]
@@ -91,8 +91,8 @@ def fuse(
     table, methods = as_array(embedding), [head, *(linear.method for layer in layers for linear in _linears(layer))]
     if not isinstance(cache, CpuAttention) or not all(_fits(layer, cache) for layer in layers):
         return None
-    linears, stored = [method for method in methods if _is_known(method)], _stored(methods)
-    if len(linears) < len(methods) or stored is None:
+    linears = [method for method in methods if _is_known(method)]
+    if len(linears) < len(methods):
         return None
     rotary, mlp = layers[0].attention.rotary, layers[0].mlp
     hidden, intermediate = mlp.gate_up.method.in_features, mlp.down.method.in_features
@@ -103,7 +103,6 @@ def fuse(
         model=kernels.Model(
             table=np.array([_addresses(layer) for layer in layers]),
             embedding=table,
-            stored=stored,
             norm=norm.weight.numpy(),
             head=np.array(linears[0].where()),
             cos=rotary.cos.numpy(),
@@ -114,7 +113,7 @@ def fuse(
             norm_kinds=np.array([KINDS.index(norm) for norm in NORMS]),
         ),
         sizes=kernels.Sizes(hidden, cache.num_heads, cache.num_kv_heads, cache.head_dim, intermediate, norm_size),
-        linears=list({(linear.where()[FORM], linear.in_features): linear for linear in linears}.values()),
+        linears=list({(linear.where()[KERNEL], linear.in_features): linear for linear in linears}.values()),
         no_lora=_no_lora(embedding.dtype),
         no_embeddings=Embedded(torch.empty(0, dtype=torch.int64), torch.empty(0, hidden)),
         owners=(layers, head),
@@ -156,15 +155,6 @@ def _is_known(method: LinearMethod) -> TypeGuard[Linear]:
 
 def _inner(method: LinearMethod) -> LinearMethod:
     return method.method if isinstance(method, ScaledInputLinear) else method
-
-
-def _stored(methods: list[LinearMethod]) -> Any:
-    """What tells the kernels how the linears are stored; None where floats are of several types."""
-    floats = [method.panels for method in map(_inner, methods) if isinstance(method, StoredFloatLinear)]
-    if len({panels.dtype for panels in floats}) > 1:
-        return None
-    panels = floats[0][:0] if floats else np.empty(0, np.float32)
-    return panels if len(floats) == len(methods) else Coded(panels)
 
 
 def _fits(layer: DecoderLayer, cache: CpuAttention) -> bool:

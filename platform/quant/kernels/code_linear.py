@@ -10,7 +10,7 @@ Shapes: x [M, K] fp32, codes, scales and zeros by panels (`codes.py`), bias [N u
 A group is a multiple of STEP inputs, or all. A row's result does not depend on M, bit for bit.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit, prange
@@ -171,3 +171,16 @@ def code_linear_in_vectors(
 
 # By dot products, in the registers that this processor has for them.
 code_linear_in_dots = code_linear_in_matrix if HAS_MATRIX else code_linear_in_vector_dots
+
+
+def in_dots(addends: int) -> Any:
+    """code_linear_in_dots with the arguments of the other kernels."""
+
+    @njit(cache=True)
+    def multiply(
+        kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int,
+        k: int, group: int, workers: int,
+    ) -> None:  # fmt: skip
+        code_linear_in_dots(kind, codes, scales, zeros, bias, x, scratch, y, m, n, k, group, workers, addends)
+
+    return multiply

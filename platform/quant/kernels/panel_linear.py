@@ -4,11 +4,13 @@
 Shapes: x [M, K] fp32, W [N, K] as panels (`panels.py`), bias [N up to whole panels] fp32, y [M, N] fp32.
 """
 
-from typing import Any
+from typing import Any, Final
 
-from numba import njit, types
+import numpy as np
+from numba import carray, njit, types
 from numba.extending import overload
 
+from .address import address_of, pointer
 from .dot_linear import dot_linear
 from .split import split_size
 from .vector_linear import packed_size, vector_linear
@@ -44,3 +46,25 @@ def panel_linear(panels: Any, bias: int, x: int, scratch: int, y: int, m: int, n
     """
     if m:
         _multiply(panels, bias, x, scratch, y, m, n, k, workers)
+
+
+def _at_an_address(like: np.ndarray) -> Any:
+    @njit(cache=True)
+    def multiply(
+        kind: int, panels: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int,
+        k: int, group: int, workers: int,
+    ) -> None:  # fmt: skip
+        panel_linear(carray(pointer(panels, like), (1,)), bias, x, scratch, y, m, n, k, workers)
+
+    return multiply
+
+
+_BY_ADDRESS: Final = {
+    np.dtype(kind): _at_an_address(np.empty(1, kind)) for kind in (np.uint16, np.uint32, np.int16, np.float32)
+}
+
+
+def panels_address(dtype: np.dtype[Any]) -> int:
+    """The address of panel_linear for panels of a dtype, as any_linear calls it: kind, scales, zeros and group are of
+    no account."""
+    return address_of(_BY_ADDRESS[dtype])

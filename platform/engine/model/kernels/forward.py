@@ -14,7 +14,8 @@ from numba import carray, njit
 from loraplex.lora.kernels.cpu import add_lora
 from loraplex.lora.kernels.norms import replace_norms
 from loraplex.lora.kernels.vectors import apply_vectors
-from loraplex.quant.kernels.any_linear import WIDTH, any_linear, pointer
+from loraplex.quant.kernels.address import pointer
+from loraplex.quant.kernels.any_linear import WIDTH, any_linear
 
 from ...attention.kernels.arguments import Paged
 from ...attention.kernels.paged import Cache, Step, attend, merge
@@ -50,8 +51,6 @@ class Model(NamedTuple):
     """[L, 36] int64, where each layer's weights are in memory: four norms, four linears as any_linear takes them"""
     embedding: Any
     """[V, C], bits of a short float or float32"""
-    stored: Any
-    """How the linears are stored, as any_linear takes it"""
     norm: Any
     """[C] float32, the last one"""
     head: Any
@@ -119,7 +118,7 @@ def _floats(model: Model, layer: int, column: int, size: int) -> Array:
 @njit(inline="always")
 def _multiply(model: Model, where: Array, x: Array, y: Array, scratch: Array, workers: int) -> None:
     addresses = x.ctypes.data, scratch.ctypes.data, y.ctypes.data
-    any_linear(model.stored, where, *addresses, len(x), y.shape[1], x.shape[1], workers)
+    any_linear(where, *addresses, len(x), y.shape[1], x.shape[1], workers)
 
 
 @njit(inline="always")
