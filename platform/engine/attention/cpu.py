@@ -14,7 +14,7 @@ from ..kernels.arrays import WORTH, as_array
 from .backend import CacheShape, Rotary
 from .kernels.arguments import Paged
 from .kernels.paged import TILE, Cache, Step, attend, merge
-from .kernels.plan import SPLIT, plan
+from .kernels.plan import plan
 from .kernels.write import SERIAL_TOKENS, Heads, rotate_and_write, rotate_and_write_parallel, write
 from .reference import normed, rotate
 
@@ -27,7 +27,8 @@ CACHE_LINE: Final = 64
 
 
 class CpuAttention:
-    """AttentionBackend. Head sizes that are no multiple of 16 are padded with zeros, here and nowhere else."""
+    """AttentionBackend for float32 queries, keys and values, stored in any dtype. Head sizes that are no multiple of 16
+    are padded with zeros, here and nowhere else."""
 
     takes_own_norms = False
 
@@ -81,6 +82,7 @@ class CpuAttention:
         if not self.rotates_in_kernel:
             return self._rotate_then_write(layer, qkv, rotary, batch)
         step = self.arguments(batch)
+        assert qkv.dtype == torch.float32
         query = qkv.new_empty(len(qkv), self.num_heads, self.head_dim)
         heads, cache, clipped = self._heads_of(rotary), self._caches[layer], step.clipped[layer]
         arguments = as_array(qkv), step.positions, step.slots, heads, cache, clipped, as_array(query)
@@ -133,19 +135,6 @@ class CpuAttention:
         self._scales.zero_()
         return scales.contiguous()
 
-    def warm_up(self, compute_dtype: torch.dtype) -> None:
-        """Compile (or fetch from numba's cache) every kernel for activations of this dtype. Overwrites block 0."""
-        for tokens, length in ((1, SPLIT + 1), (2, 2), (SERIAL_TOKENS, SERIAL_TOKENS)):
-            batch = _first_block_batch(tokens, length)
-            table = torch.ones(TILE, self.head_dim // 2)
-            width = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
-            query = self.rotate_and_write(
-                0, torch.zeros(tokens, width, dtype=compute_dtype), Rotary(table, table), batch
-            )
-            key = torch.zeros(tokens, self.num_kv_heads, self.head_dim, dtype=compute_dtype)
-            self.write(0, key, key, batch)
-            self.attend(0, query, batch)
-
     def _plan(self, batch: Batch) -> Paged:
         layers, tokens = len(self._windows), len(batch.slot_mapping)
         if batch.clipped is None and self._is_static:
@@ -188,6 +177,7 @@ class CpuAttention:
         return heads
 
     def _padded(self, heads: torch.Tensor) -> torch.Tensor:
+        assert heads.dtype == torch.float32
         missing = self._size - self.head_dim
         return F.pad(heads, (0, missing)) if missing else heads.contiguous()
 
@@ -198,10 +188,3 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     memory = np.zeros(size + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return torch.from_numpy(memory[start : start + size]).view(dtype).view(shape)
-
-
-def _first_block_batch(tokens: int, length: int) -> Batch:
-    """The last `tokens` of a sequence of `length` whose blocks are all block 0."""
-    new = torch.arange(tokens)
-    starts, lengths = torch.tensor([0, tokens], dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
-    return Batch(new, new, new, starts, lengths, torch.zeros(1, length, dtype=torch.int32), new[-1:])
