@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loraplex.registry.errors import InvalidRoute, PromotionRefused, UnknownAdapter, UnknownAlias, VersionInUse
+from loraplex.registry.alias_routes import NEW
+from loraplex.registry.errors import (
+    InvalidRoute,
+    PromotionRefused,
+    RouteChanged,
+    UnknownAdapter,
+    UnknownAlias,
+    VersionInUse,
+)
 from loraplex.registry.promotion import PromotionRule
 from loraplex.registry.registry import Registry
 from loraplex.registry.routes import Guard, choose
@@ -107,6 +115,29 @@ def test_promotion_and_back(three: Registry) -> None:
     assert (ended.stable, ended.candidates) == (1, ())
     actions = [entry.action for entry in three.audit.entries()]
     assert actions[:4] == ["alias.rollback", "alias.set", "alias.rollback", "alias.promote"]
+
+
+def test_a_change_that_is_meant_for_another_state_changes_nothing(three: Registry) -> None:
+    routes = three.adapters.routes
+    first = routes.set("sql", "prod", 1, actor=ACTOR, seen=NEW).routes["prod"].revision
+    now = routes.set("sql", "prod", 2, actor="user:bob", seen=first)
+    changes: list[Callable[[str], object]] = [
+        lambda seen: routes.set("sql", "prod", 3, actor=ACTOR, seen=seen),
+        lambda seen: routes.promote("sql", "prod", actor=ACTOR, seen=seen),
+        lambda seen: routes.rollback("sql", "prod", actor=ACTOR, seen=seen),
+        lambda seen: routes.set_guard("sql", "prod", Guard(max_error_rate=0.1), actor=ACTOR, seen=seen),
+        lambda seen: routes.set_shadow("sql", "prod", 3, 5, actor=ACTOR, seen=seen),
+        lambda seen: routes.remove("sql", "prod", actor=ACTOR, seen=seen),
+    ]
+    for change in changes:
+        with pytest.raises(RouteChanged, match="'user:bob' has changed 'sql@prod'"):
+            change(first)
+        with pytest.raises(RouteChanged, match="there already and means version 2"):
+            change(NEW)
+    assert three.adapters.get("sql") == now
+    routes.remove("sql", "prod", actor=ACTOR, seen=now.routes["prod"].revision)
+    with pytest.raises(RouteChanged, match="was removed meanwhile"):
+        routes.set("sql", "prod", 3, actor=ACTOR, seen=first)
 
 
 def test_the_guard_takes_a_candidate_out_once(three: Registry) -> None:

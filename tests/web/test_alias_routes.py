@@ -175,12 +175,26 @@ async def test_a_page_that_is_older_than_what_the_guard_did_changes_nothing(
     assert await asyncio.to_thread(trip, "sql", "prod", 2, candidate.since, "Slow.", {}, guard=guard)
     for action in ("weights", "rollback"):
         refused = await client.post(f"/adapters/sql/aliases/prod/{action}", data=form)
-        assert refused.status_code == 409 and "guard" in refused.text
+        assert refused.status_code == 412 and "guard" in refused.text
     route = (await client.get(PROD)).json()
     assert route["weights"] == {"1": 100} and route["trip"]["version"] == 2
     again = await client.post("/adapters/sql/aliases/prod/weights", data=form | {"seen": await seen()})
     assert again.status_code == 303
     assert (await client.get(PROD)).json()["weights"] == {"1": 80, "2": 20}
+
+
+async def test_the_page_adds_a_route_once_and_changes_none_by_that(
+    client: httpx.AsyncClient, digests: list[str]
+) -> None:
+    form = {"alias": "prod", "version": "1"}
+    added = await client.post("/adapters/sql/aliases", data=form)
+    assert (added.status_code, added.headers["location"]) == (303, "/adapters/sql?done=route#aliases")
+    again = await client.post("/adapters/sql/aliases", data=form | {"version": "2"})
+    assert again.status_code == 412 and "means version 1; change it" in again.text
+    assert (await client.get(PROD)).json()["weights"] == {"1": 100}
+    for wrong in ({"alias": "7"}, {"alias": ""}, {"alias": "next", "version": "newest"}):
+        assert (await client.post("/adapters/sql/aliases", data=form | wrong)).status_code == 400
+    assert (await client.post("/adapters/sql/alias", data=form)).status_code == 404
 
 
 async def test_the_guard_takes_a_failing_candidate_out_for_good(

@@ -30,7 +30,7 @@ WITH_PARTS = (
     *("/adapters", "/cache", "/playground", "/requests"),
     *("/usage", "/keys", "/users", "/tenants", "/audit"),
 )
-ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "alias", "delete", "check", "versions")
+ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "aliases", "delete", "check", "versions")
 POSTS = (
     *(f"/adapters/sql/{action}" for action in ACTIONS),
     *(

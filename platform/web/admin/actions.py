@@ -22,7 +22,6 @@ NOTICES: Final = {
     "evict": "Evicted from memory. The next request loads it again.",
     "certify": "Asked for a certificate. It is measured in the background, at low priority.",
     "current": "Rolled: the name means this version now. Running requests finish on the one they began with.",
-    "alias": "The alias points there now.",
     "profile": "Saved. Requests that begin now are asked by it.",
     "delete": "Deleted. Running requests finish.",
 }

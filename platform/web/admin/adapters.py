@@ -127,14 +127,6 @@ async def tensors(request: Request, name: str, state: StateOf, caller: CallerOf,
     return page(request, "adapters/_tensors.html", SECTION, rows=rows[:MOST_TENSORS], count=len(rows))
 
 
-@router.post("/{name}/alias")
-async def point_alias(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
-    fields, adapters = await form_fields(request), state.registry.adapters
-    alias, selector = fields.get("alias", "").strip(), fields.get("version", "").strip()
-    await change(state, lambda: adapters.routes.set(name, alias, selector, actor=caller.actor, tenant=caller.tenant))
-    return go_to(request, f"{SECTION}/{name}?done=alias")
-
-
 @router.post("/{name}/delete")
 async def delete(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     fields = await form_fields(request)
