@@ -22,6 +22,7 @@ from .views import Adapter, adapter_view
 
 GUARD: Final = "guard"
 """Actor of what the server does when a candidate fails its guard."""
+ROLLBACK: Final = "alias.rollback"
 NEW: Final = ""
 """Revision of a route that is not there yet."""
 
@@ -85,21 +86,32 @@ class AliasRoutes:
             return self._changed(session, row, "alias.promote", actor, version=chosen.number, before=before)
 
     def rollback(
-        self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT, seen: str | None = None
+        self,
+        name: str,
+        alias: str,
+        selector: int | str | None = None,
+        *,
+        actor: str,
+        tenant: str = DEFAULT_TENANT,
+        seen: str | None = None,
     ) -> Adapter:
-        """Take all candidates out; where there is none, go back to the stable version before."""
+        """Take all candidates out; where there is none, go back to the stable version before. `selector` says to which
+        of the two. What has been rolled back already stays as it is, so that a client may ask again.
+
+        The operator's rule is not asked: what has answered all callers may always do so again.
+        """
         with self._database.write() as session:
-            bump_generation(session)
+            hold_changes(session)
             row = _alias_row(session, name, alias, tenant, seen)
-            if not any(candidate.weight for candidate in row.candidates) and row.trip is None:
-                if row.previous is None:
-                    raise InvalidRoute(
-                        f"'{name}@{alias}' has no candidate and no version before: there is nothing to roll back.",
-                        "alias",
-                    )
-                self._set_stable(session, row, row.previous)
+            back_to = _back_to(f"{name}@{alias}", row, selector)
+            if back_to is row.version and not _is_shared(row):
+                return adapter_view(row.adapter)
+            bump_generation(session)
+            if back_to is not row.version:
+                _check_enabled(back_to)
+                row.previous, row.version = row.version, back_to
             self._set_weights(session, row, {row.version.number: 100}, row.adapter)
-            return self._changed(session, row, "alias.rollback", actor, version=row.version.number)
+            return self._changed(session, row, ROLLBACK, actor, version=row.version.number)
 
     def set_guard(
         self,
@@ -196,6 +208,7 @@ class AliasRoutes:
     def _set_stable(self, session: Session, row: tables.Alias, version: tables.AdapterVersion) -> None:
         if row.version is version:
             return
+        _check_enabled(version)
         self._check(session, version)
         row.previous, row.version = row.version, version
 
@@ -228,7 +241,7 @@ class AliasRoutes:
         """`clear`: who changes the route has seen what the guard did."""
         row.updated_at, row.updated_by = utc_now(), actor
         if clear:
-            row.trip = None
+            row.trip, row.rolled_back = None, action == ROLLBACK
         _record(session, row, row.adapter, action, actor, **detail)
         return adapter_view(row.adapter)
 
@@ -248,6 +261,17 @@ def drop_versions(adapter: tables.Adapter, versions: Sequence[tables.AdapterVers
             adapter.aliases.remove(row)
         row.candidates[:] = [one for one in row.candidates if one.version not in versions]
         row.previous = None if row.previous in versions else row.previous
+
+
+def check_unrouted(adapter: tables.Adapter, version: tables.AdapterVersion) -> None:
+    """Raise VersionInUse where an alias would lead its callers to a version that is served no more."""
+    names = ", ".join(str(Reference(adapter.name, row.name)) for row in adapter.aliases if row.version is version)
+    if names:
+        raise VersionInUse(
+            f"Version {version.number} of '{adapter.name}' answers the callers of {names}, who would be left without "
+            "an answer. Point the alias at another version, roll it back, or remove it before you disable the version, "
+            f"or disable all of '{adapter.name}'."
+        )
 
 
 def _alias_row(session: Session, name: str, alias: str, tenant: str, seen: str | None = None) -> tables.Alias:
@@ -276,6 +300,29 @@ def _check_seen(label: str, row: tables.Alias | None, seen: str | None) -> None:
         f"'{row.updated_by}' has changed '{label}' since it was looked at, so nothing was done. Load it again and look "
         "at what it is now."
     )
+
+
+def _is_shared(row: tables.Alias) -> bool:
+    """Whether there are callers to take back, or a deed of the guard that nobody has looked at."""
+    return row.trip is not None or any(candidate.weight for candidate in row.candidates)
+
+
+def _back_to(label: str, row: tables.Alias, selector: int | str | None) -> tables.AdapterVersion:
+    """The stable version of the route after a rollback."""
+    if selector is not None:
+        known = [version for version in (row.version, row.previous) if version is not None]
+        found = next((version for version in known if str(version.number) == str(selector)), None)
+        if found is None:
+            numbers = " or ".join(str(version.number) for version in known)
+            raise InvalidRoute(
+                f"'{label}' can be rolled back to version {numbers}. Any other has to be set.", "version"
+            )
+        return found
+    if _is_shared(row) or row.rolled_back:
+        return row.version
+    if row.previous is None:
+        raise InvalidRoute(f"'{label}' has no candidate and no version before: there is nothing to roll back.", "alias")
+    return row.previous
 
 
 def _candidate(row: tables.Alias, selector: int | str | None) -> tables.AdapterVersion:
@@ -310,8 +357,15 @@ def _drop_idle(row: tables.Alias) -> None:
 
 
 def _check_enabled(version: tables.AdapterVersion) -> None:
+    """And its bytes are there."""
     if not version.enabled:
         raise InvalidRoute(f"Version {version.number} is disabled. Enable it before it gets requests.", "version")
+    if version.artifact.broken is not None:
+        raise InvalidRoute(
+            f"Version {version.number} cannot be served: {version.artifact.broken}. Upload the same two files again "
+            "before it gets requests.",
+            "version",
+        )
 
 
 def _reference(name: str, selector: int | str) -> Reference:

@@ -112,7 +112,7 @@ class RouteChanged(RegistryError):
 
 
 class VersionInUse(RegistryError):
-    """An alias stands in the way of removing it."""
+    """An alias stands in the way of removing or disabling it."""
 
     code = "version_in_use"
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from loraplex.registry.alias_routes import NEW
 from loraplex.registry.errors import (
@@ -20,7 +21,7 @@ from loraplex.registry.errors import (
 from loraplex.registry.promotion import PromotionRule
 from loraplex.registry.registry import Registry
 from loraplex.registry.routes import Guard, choose
-from loraplex.registry.tables import AdapterVersion
+from loraplex.registry.tables import AdapterVersion, Artifact
 
 from .helpers import add, sha256, snapshot
 
@@ -115,6 +116,66 @@ def test_promotion_and_back(three: Registry) -> None:
     assert (ended.stable, ended.candidates) == (1, ())
     actions = [entry.action for entry in three.audit.entries()]
     assert actions[:4] == ["alias.rollback", "alias.set", "alias.rollback", "alias.promote"]
+
+
+def test_rolling_back_again_changes_nothing(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 1, actor=ACTOR)
+    routes.set("sql", "prod", 2, {2: 90, 3: 10}, actor=ACTOR)
+    once = routes.rollback("sql", "prod", actor=ACTOR)
+    assert (once.routes["prod"].stable, once.routes["prod"].candidates) == (2, ())
+    generation, rows = snapshot(three).generation, len(three.audit.entries())
+    for version in (None, 2):
+        assert routes.rollback("sql", "prod", version, actor=ACTOR) == once
+    assert (snapshot(three).generation, len(three.audit.entries())) == (generation, rows)
+    further = routes.rollback("sql", "prod", 1, actor=ACTOR)
+    assert (further.routes["prod"].stable, further.routes["prod"].previous) == (1, 2)
+    for version in (None, 1):
+        assert routes.rollback("sql", "prod", version, actor=ACTOR) == further
+    with pytest.raises(InvalidRoute, match="to version 1 or 2"):
+        routes.rollback("sql", "prod", 3, actor=ACTOR)
+    routes.set("sql", "prod", 3, actor=ACTOR)
+    assert routes.rollback("sql", "prod", actor=ACTOR).aliases == {"prod": 1}, "a new change can be taken back anew"
+
+
+def test_a_route_leads_to_no_version_that_is_disabled_or_broken(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 1, actor=ACTOR)
+    routes.set("sql", "prod", 2, {2: 50, 3: 50}, actor=ACTOR)
+    for number in (1, 3):
+        three.adapters.set_enabled(f"sql@{number}", False, actor=ACTOR)
+    changes: list[Callable[[], object]] = [
+        lambda: routes.set("sql", "next", 1, actor=ACTOR),
+        lambda: routes.set("sql", "prod", 3, actor=ACTOR),
+        lambda: routes.promote("sql", "prod", actor=ACTOR),
+        lambda: routes.rollback("sql", "prod", 1, actor=ACTOR),
+    ]
+    before = three.adapters.get("sql")
+    for change in changes:
+        with pytest.raises(InvalidRoute, match=r"Version [13] is disabled\. Enable it"):
+            change()
+    assert three.adapters.get("sql") == before
+    three.adapters.set_enabled("sql@1", True, actor=ACTOR)
+    with three.database.write() as session:
+        for artifact in session.scalars(select(Artifact).where(Artifact.digest == sha256(b"one"))):
+            artifact.broken = "its files are gone"
+    with pytest.raises(InvalidRoute, match=r"Version 1 cannot be served: its files are gone\. Upload"):
+        routes.set("sql", "next", 1, actor=ACTOR)
+
+
+def test_the_stable_version_of_a_route_is_not_disabled(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 2, {2: 0, 3: 100}, actor=ACTOR)
+    routes.set("sql", "next", 2, actor=ACTOR)
+    with pytest.raises(VersionInUse, match=r"Version 2 of 'sql' answers the callers of sql@next, sql@prod.*Point"):
+        three.adapters.set_enabled("sql@2", False, actor=ACTOR)
+    three.adapters.set_enabled("sql@3", False, actor=ACTOR)
+    assert shares_of(three) == {2: 1000}, "a candidate's callers have the stable version"
+    three.adapters.set_enabled("sql", False, actor=ACTOR)
+    three.adapters.set_enabled("sql", True, actor=ACTOR)
+    routes.set("sql", "prod", 1, actor=ACTOR)
+    routes.remove("sql", "next", actor=ACTOR)
+    three.adapters.set_enabled("sql@2", False, actor=ACTOR)
 
 
 def test_a_change_that_is_meant_for_another_state_changes_nothing(three: Registry) -> None:
@@ -283,3 +344,7 @@ def test_who_no_longer_obeys_the_rule_keeps_or_loses_callers_and_gets_no_more(th
         assert changed.routes["prod"].weights == {1: 100 - share, 3: share}
     with pytest.raises(PromotionRefused, match="prompts have changed"):
         routes.set("sql", "prod", None, {1: 89, 3: 11}, actor=ACTOR)
+    routes._rule = None
+    routes.promote("sql", "prod", actor=ACTOR)
+    routes._rule = Nobody(0.5, lambda subject: "")
+    assert routes.rollback("sql", "prod", actor=ACTOR).aliases == {"prod": 1}, "what was served may be served again"

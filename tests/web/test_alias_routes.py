@@ -102,6 +102,8 @@ async def test_promotion_rollback_and_the_figures(client: httpx.AsyncClient, dig
     assert (promoted["version"], promoted["previous"], promoted["weights"]) == (2, 1, {"2": 100})
     back = (await client.post(f"{PROD}/rollback")).json()
     assert back["aliases"] == {"prod": 1}
+    assert (await client.post(f"{PROD}/rollback")).json()["routes"] == back["routes"], "asked again, it goes back once"
+    assert (await client.post(f"{PROD}/rollback", json={"version": 1})).json()["routes"] == back["routes"]
     assert await said(client, "sql@prod") == sentence_of(digests[0])
     assert [one["alias"] for one in (await client.get(ALIASES)).json()["data"]] == ["prod"]
 
@@ -140,6 +142,46 @@ async def test_wrong_routes_are_refused_by_name(
     response = await client.request(method, path, json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (status, param), response.text
     assert (await client.get(PROD)).json()["weights"] == {"1": 100}
+
+
+async def test_a_change_of_a_route_that_was_changed_meanwhile(client: httpx.AsyncClient, digests: list[str]) -> None:
+    await put(client, PROD, version=1)
+    seen = (await client.get(PROD)).headers["etag"]
+    await put(client, PROD, version=1, weights={"1": 90, "2": 10})
+    changes: list[tuple[str, str, dict[str, Any] | None]] = [
+        ("PUT", PROD, {"version": 2}),
+        ("DELETE", PROD, None),
+        ("POST", f"{PROD}/promote", None),
+        ("POST", f"{PROD}/rollback", None),
+        ("PUT", f"{PROD}/guard", {"max_error_rate": 0.1}),
+        ("DELETE", f"{PROD}/guard", None),
+        ("PUT", f"{PROD}/shadow", {"version": 2, "percent": 5}),
+        ("DELETE", f"{PROD}/shadow", None),
+    ]
+    before = (await client.get(PROD)).json()
+    for method, path, body in changes:
+        refused = await client.request(method, path, json=body, headers={"if-match": seen})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (412, "route_changed"), (method, path)
+    wrong = await client.post(f"{PROD}/rollback", headers={"if-match": before["updated_at"]})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "if-match")
+    assert (await client.get(PROD)).json() == before
+    now = {"if-match": (await client.get(PROD)).headers["etag"]}
+    assert (await client.post(f"{PROD}/rollback", headers=now)).status_code == 200
+    assert (await client.post(f"{PROD}/rollback", headers=now)).status_code == 412
+
+
+async def test_what_a_route_needs_is_not_disabled(client: httpx.AsyncClient, digests: list[str]) -> None:
+    await put(client, PROD, version=2)
+    refused = await client.patch("/api/v1/adapters/sql@2", json={"enabled": False})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "version_in_use")
+    assert "callers of sql@prod" in refused.text
+    for action in ("sql@2/disable", "sql@1/current"):
+        page = await client.post(f"/adapters/{action}", headers={"accept": "text/html"})
+        assert page.status_code == 409 and "the callers of sql@prod" in page.text
+    assert await said(client, "sql") == await said(client, "sql@prod") == sentence_of(digests[1])
+    assert (await client.patch("/api/v1/adapters/sql@1", json={"enabled": False})).status_code == 200
+    pointed = await client.put(PROD, json={"version": 1})
+    assert (pointed.status_code, pointed.json()["error"]["code"]) == (400, "invalid_route")
 
 
 @pytest.mark.parametrize(

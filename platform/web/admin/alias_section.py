@@ -149,7 +149,7 @@ def _shadow(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., obj
 CHANGES: Final[Mapping[str, Callable[[AliasRoutes, Mapping[str, str]], Callable[..., object]]]] = {
     "weights": _weights,
     "promote": _promote,
-    "rollback": lambda routes, _: routes.rollback,
+    "rollback": lambda routes, fields: partial(routes.rollback, selector=fields.get("version") or None),
     "guard": _guard,
     "unguard": lambda routes, _: partial(routes.set_guard, guard=None),
     "shadow": _shadow,
