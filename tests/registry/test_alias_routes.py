@@ -18,6 +18,7 @@ from loraplex.registry.errors import (
     UnknownAlias,
     VersionInUse,
 )
+from loraplex.registry.generation import bump_generation
 from loraplex.registry.promotion import PromotionRule
 from loraplex.registry.registry import Registry
 from loraplex.registry.routes import Guard, choose
@@ -101,6 +102,21 @@ def test_the_bare_name_goes_through_the_alias_default(three: Registry) -> None:
     assert shares_of(three, "sql") == shares, "an upload moves nothing"
     three.adapters.routes.remove("sql", "default", actor=ACTOR)
     assert shares_of(three, "sql") == {4: 1000}
+
+
+def test_what_is_listed_is_what_answers(three: Registry) -> None:
+    three.adapters.routes.set("sql", "default", 1, {1: 0, 3: 100}, actor=ACTOR)
+    with three.database.write() as session:
+        for artifact in session.scalars(select(Artifact).where(Artifact.digest == sha256(b"one"))):
+            artifact.broken = "its files are gone"
+        bump_generation(session)
+    now = snapshot(three)
+    for caller in (None, *CALLERS[:5]):
+        assert [version.number for _, version in now.servable(caller=caller)] == [3]
+    three.adapters.routes.set("sql", "default", 2, {2: 50, 3: 50}, actor=ACTOR)
+    now, answers = snapshot(three), versions_of(three, "sql")
+    for caller in CALLERS[:20]:
+        assert [version.number for _, version in now.servable(caller=caller)] == [answers[caller]]
 
 
 def test_promotion_and_back(three: Registry) -> None:

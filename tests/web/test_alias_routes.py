@@ -74,6 +74,13 @@ async def test_a_canary_of_the_bare_name(client: httpx.AsyncClient, digests: lis
     assert (await client.delete("/api/v1/adapters/sql@1")).json()["error"]["code"] == "version_in_use"
 
 
+async def test_the_list_of_models_has_the_version_that_answers(client: httpx.AsyncClient, digests: list[str]) -> None:
+    await put(client, f"{ALIASES}/default", version=1, weights={"1": 0, "2": 100})
+    cards = {card["id"]: card["root"] for card in (await client.get("/v1/models")).json()["data"]}
+    assert cards["sql"] == (await client.get("/v1/models/sql")).json()["root"] == digests[1]
+    assert (await ask(client, "sql")).headers[VERSION] == "sql@2"
+
+
 async def test_tokenize_is_routed_as_what_it_counts_for(
     client: httpx.AsyncClient, engine: FakeEngine, digests: list[str]
 ) -> None:
