@@ -185,6 +185,15 @@ async def test_tokenize_and_detokenize(client: httpx.AsyncClient, own: str, thei
     assert chat == theirs.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
     base = (await client.post("/tokenize", json={"prompt": text})).json()["tokens"]
     assert max(base) < TURN
+    part = {"adapters": [{"name": "own", "scale": 0.5}]}
+    for body in ({"prompt": text}, {"model": "tiny", "prompt": text}):
+        assert (await client.post("/tokenize", json=body | part)).json()["tokens"] == answer["tokens"]
+    found = await client.post("/detokenize", json={"tokens": answer["tokens"]} | part)
+    assert found.json() == back.json()
+    wrong = ({"model": "own"} | part, part | {"adapters": [{"name": "absent"}]}, {"adapters": part["adapters"] * 2})
+    for names, status in zip(wrong, (400, 404, 400), strict=True):
+        refused = await client.post("/tokenize", json={"prompt": text} | names)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (status, "adapters")
 
 
 async def test_a_running_request_keeps_what_it_began_with(
