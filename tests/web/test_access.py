@@ -72,6 +72,7 @@ API = {
     "DELETE /api/v1/keys/{prefix}": ADMIN,
     "GET /api/v1/usage": READ,
     "GET /api/v1/audit": ADMIN,
+    "GET /api/v1/audit/export": ADMIN,
     "GET /api/v1/openapi.json": READ,
     "GET /api/v1/me": READ,
     "PUT /api/v1/me/password": READ,

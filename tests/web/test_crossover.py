@@ -102,10 +102,10 @@ LISTS = (
     *("/v1/models", "/api/v1/adapters", "/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
     *("/", "/adapters", "/cache", "/playground", "/requests", "/dashboard/state", "/api/v1/audit?everyone=true"),
     *("/keys?show=all", "/users", "/usage", "/usage/csv?by=day,key,adapter", "/usage/points", "/audit"),
-    *("/audit?everyone=true", "/audit/export", "/audit/export?format=jsonl&everyone=true"),
+    *("/api/v1/audit/export", "/audit?everyone=true", "/audit/export", "/audit/export?format=jsonl&everyone=true"),
 )
 OF_ANY_TENANT = (
-    *("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
+    *("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit", "/api/v1/audit/export"),
     *("/keys", "/users", "/usage", "/usage/csv", "/usage/points", "/audit", "/audit/export"),
 )
 

@@ -122,6 +122,7 @@ OPERATIONS: Final = {
     "PATCH /api/v1/tenants/{tenant}": Operation(answers(Tenant), (TenantChange,)),
     "GET /api/v1/usage": Operation(USAGE),
     "GET /api/v1/audit": Operation(answers(AuditLog)),
+    "GET /api/v1/audit/export": Operation({200: Answer({"text/csv": str, "application/jsonl": str})}),
     "POST /v1/load_lora_adapter": Operation(TEXT, (LoadOrder,), refusals=(404,)),
     "POST /v1/unload_lora_adapter": Operation(TEXT, (UnloadOrder,), refusals=(404,)),
     "POST /load_lora_adapter": Operation(LOADED, (LoadOrder,)),
