@@ -1,7 +1,8 @@
 """Aliases over HTTP: who is answered by which version, the guard that takes one back, and shadows."""
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bs4 import BeautifulSoup
 
 from loraplex.engine.client import RequestRejected
 from loraplex.registry.routes import guard_of
+from loraplex.web.percentile import percentile
 from loraplex.web.routing.tallies import Lane
 from loraplex.web.routing.watch import is_fault
 from loraplex.web.state import State
@@ -292,6 +294,31 @@ async def test_a_slow_candidate_loses_to_a_fast_stable_version(
     assert route["weights"] == {"1": 100}
     assert "p95 time to first token of 250 ms" in route["trip"]["reason"]
     assert "2 times the stable version's 100 ms" in route["trip"]["reason"]
+
+
+async def test_the_event_loop_runs_on_while_figures_are_taken(
+    client: httpx.AsyncClient, state: State, digests: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(client, PROD, version=1, weights={"1": 50, "2": 50})
+    await put(client, f"{PROD}/guard", max_first_token_ms=1000, min_requests=1)
+    (candidate,) = state.registry.snapshots.current.adapters["default"]["sql"].routes["prod"].candidates
+    state.tallies.note(Lane("default", "sql", "prod", 2, candidate.since), False, 0.25, 1.0, 4)
+    taken: list[bool] = []
+
+    def waits(values: Sequence[float], share: float) -> float:
+        """Done only when the loop has done something else meanwhile."""
+        taken.append(moved.wait(5))
+        return percentile(values, share)
+
+    monkeypatch.setattr("loraplex.web.routing.tallies.percentile", waits)
+    for path in ("", PROD, ALIASES, "/adapters/sql", "/adapters/sql/aliases"):
+        moved = threading.Event()
+        asyncio.get_running_loop().call_later(0.02, moved.set)
+        if path:
+            assert (await client.get(path)).status_code == 200
+        else:
+            await state.guard.look()
+    assert len(taken) >= 5 and all(taken)
 
 
 async def test_a_candidate_that_the_engine_refuses_is_the_candidates_fault(

@@ -78,6 +78,7 @@ class RouteView:
 
 
 def route_views(state: State, adapter: Adapter) -> list[RouteView]:
+    """Counts and sorts what is noted of each version: call it off the event loop."""
     return [_view(state, adapter, route) for route in adapter.routes.values()]
 
 
@@ -85,7 +86,7 @@ def route_views(state: State, adapter: Adapter) -> list[RouteView]:
 async def figures(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """A fragment: how the latest requests of each version went."""
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    routes = route_views(state, adapter)
+    routes = await asyncio.to_thread(route_views, state, adapter)
     return page(request, "adapters/_alias_figures.html", SECTION, name=name, routes=routes)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
 from loraplex.registry.errors import InvalidRoute
-from loraplex.registry.routes import Guard
+from loraplex.registry.routes import Guard, Route
 from loraplex.registry.views import Adapter
 
 from ..auth import Caller
@@ -17,6 +17,7 @@ from ..dependencies import CallerOf, StateOf
 from ..errors import invalid, not_found
 from ..json_body import convert, read_json
 from ..routing.figures import figures_json
+from ..state import State
 from .adapters import changed
 from .refusals import in_words
 from .views import route_json
@@ -62,7 +63,7 @@ async def list_aliases(name: str, state: StateOf, caller: CallerOf) -> dict[str,
     with in_words():
         adapter = await asyncio.to_thread(state.registry.adapters.get, name, caller.tenant)
     routes = adapter.routes.values()
-    return {"data": [route_json(route) | figures_json(state.tallies, adapter, route) for route in routes]}
+    return {"data": [route_json(route) | await _figures(state, adapter, route) for route in routes]}
 
 
 @router.get("/api/v1/adapters/{name}/aliases/{alias}")
@@ -74,7 +75,7 @@ async def get_alias(name: str, alias: str, response: Response, state: StateOf, c
     if route is None:
         raise not_found(f"Adapter '{name}' has no alias {alias[:80]!a}.", "alias", "alias_not_found")
     response.headers["etag"] = f'"{route.revision}"'
-    return route_json(route) | figures_json(state.tallies, adapter, route)
+    return route_json(route) | await _figures(state, adapter, route)
 
 
 @router.put("/api/v1/adapters/{name}/aliases/{alias}")
@@ -153,6 +154,10 @@ async def set_shadow(
 async def remove_shadow(name: str, alias: str, state: StateOf, caller: CallerOf, seen: SeenOf) -> dict[str, Any]:
     routes, by = state.registry.adapters.routes, _by(caller, seen)
     return await changed(state, lambda: routes.set_shadow(name, alias, None, 0, **by))
+
+
+async def _figures(state: State, adapter: Adapter, route: Route) -> dict[str, Any]:
+    return await asyncio.to_thread(figures_json, state.tallies, adapter, route)
 
 
 def _by(caller: Caller, seen: str | None) -> dict[str, Any]:

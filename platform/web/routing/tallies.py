@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -69,7 +69,11 @@ class Tally:
 
 
 class Tallies:
-    """Bounded: LATEST outcomes for each lane; `keep` drops lanes that are gone."""
+    """Bounded: LATEST outcomes for each lane; `keep` drops lanes that are gone.
+
+    The event loop alone notes, counts and drops. Any thread may read; figures sort thousands of numbers, so they are
+    read beside the loop.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -85,12 +89,20 @@ class Tallies:
         self._of(lane).outcomes.append(outcome)
 
     def copies(self, lane: Lane) -> Copies:
+        """To be counted up."""
         return self._of(lane).copies
+
+    def copies_of(self, lane: Lane) -> Copies:
+        """As they are now."""
+        tally = self._tallies.get(lane)
+        return Copies() if tally is None else replace(tally.copies)
 
     def figures(self, lane: Lane, seconds: float) -> Figures:
         """Of the latest requests, at most so many seconds ago."""
         first, tally = self.clock() - seconds, self._tallies.get(lane)
-        found = [outcome for outcome in tally.outcomes if outcome.at >= first] if tally else []
+        # One step of the interpreter: nothing is noted meanwhile.
+        noted = list(tally.outcomes) if tally else []
+        found = [outcome for outcome in noted if outcome.at >= first]
         firsts = [one.first_token for one in found if one.first_token is not None]
         finished = [one.latency for one in found if not one.failed]
         return Figures(
