@@ -14,7 +14,8 @@ from bs4 import BeautifulSoup
 from loraplex.engine.client import RequestRejected
 from loraplex.registry.routes import guard_of
 from loraplex.web.percentile import percentile
-from loraplex.web.routing.tallies import Lane
+from loraplex.web.route_metrics import MOST_LANES, RouteCollector
+from loraplex.web.routing.tallies import Lane, Tallies
 from loraplex.web.routing.watch import is_fault
 from loraplex.web.state import State
 
@@ -319,6 +320,41 @@ async def test_the_event_loop_runs_on_while_figures_are_taken(
         else:
             await state.guard.look()
     assert len(taken) >= 5 and all(taken)
+
+
+async def test_metrics_of_a_route_by_version(
+    client: httpx.AsyncClient, state: State, engine: FakeEngine, digests: list[str]
+) -> None:
+    engine.resident, engine.fails = set(digests), {digests[1]}
+    await put(client, PROD, version=1, weights={"1": 0, "2": 100})
+    for _ in range(3):
+        await ask(client, "sql@prod")
+    engine.fails = set()
+    await ask(client, "sql@prod")
+    text = (await client.get("/metrics")).text
+    labels = 'role="candidate",route="sql@prod",version="2"'
+
+    def value(name: str, more: str = "") -> float:
+        found = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
+        wanted = sorted(filter(None, [*labels.split(","), *more.split(",")]))
+        (line,) = [one for one in found if sorted(one.partition("{")[2].partition("}")[0].split(",")) == wanted]
+        return float(line.rpartition(" ")[2])
+
+    assert value("loraplex_route_requests_total", 'outcome="error"') == 3
+    assert value("loraplex_route_requests_total", 'outcome="ok"') == 1
+    assert value("loraplex_route_latency_seconds_count") == 1
+    assert value("loraplex_route_first_token_seconds_bucket", 'le="+Inf"') >= 1
+    await client.delete(PROD)
+    await state.guard.look()
+    assert 'route="sql@prod"' not in (await client.get("/metrics")).text, "a route that is gone has no series"
+
+
+async def test_series_of_routes_are_bounded() -> None:
+    tallies = Tallies()
+    for number in range(MOST_LANES + 50):
+        tallies.note(Lane("default", "sql", f"alias-{number}", 1), False, 0.1, 1.0, 4)
+    requests, *_ = RouteCollector(tallies).collect()
+    assert len(requests.samples) == 2 * MOST_LANES
 
 
 async def test_a_candidate_that_the_engine_refuses_is_the_candidates_fault(
