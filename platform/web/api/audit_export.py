@@ -13,6 +13,8 @@ from ..csv_lines import csv_lines
 
 COLUMNS: Final = ("id", "at", "tenant", "actor", "action", "subject", "detail", "hash", "intact")
 BATCH: Final = 1000
+FIRST_BATCH: Final = 100
+"""Smaller, so that the file begins to come at once."""
 Format = Literal["csv", "jsonl"]
 
 
@@ -47,10 +49,10 @@ async def _streamed(
 ) -> AsyncIterator[str]:
     """A batch at a time, so that any log fits into memory."""
     yield head
-    before: int | None = None
-    while rows := await asyncio.to_thread(audit.search, wanted, BATCH, before):
+    before, limit = None, FIRST_BATCH
+    while rows := await asyncio.to_thread(audit.search, wanted, limit, before):
         yield write(rows)
-        before = rows[-1].id
+        before, limit = rows[-1].id, BATCH
 
 
 def _as_csv(entries: Sequence[AuditEntry]) -> str:
