@@ -21,7 +21,7 @@ COPY --chmod=0755 deploy/healthcheck.py deploy/loraplex bin/
 COPY --from=frontend /build/node_modules platform/web/frontend/node_modules
 RUN python platform/web/frontend/install.py --copy
 RUN rm -r platform/web/frontend/node_modules
-RUN python -m compileall -q platform migrations examples
+RUN python -m compileall -q src platform migrations examples
 
 FROM ${PYTHON_IMAGE} AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1

@@ -11,27 +11,32 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
-from sqlalchemy import insert, text
+from sqlalchemy import insert, select, text
 from starlette.routing import compile_path
 
 from loraplex.engine.protocol import AdapterStatus, EngineStatus
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry import tables
+from loraplex.registry.audit import chain_hash
 from loraplex.registry.ledger import COUNTS, DAY_KEY
+from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.routes import Guard
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.tenants import tenant_id
 from loraplex.web.app import create_app
 from loraplex.web.metrics import RECENT, FinishedRequest
 from loraplex.web.permissions import PUBLIC, access_of
+from loraplex.web.routing.tallies import LATEST, Lane
 from loraplex.web.sessions import COOKIE
 from loraplex.web.settings import DEMO_MODEL, Settings
 from loraplex.web.state import State, open_state
@@ -69,7 +74,19 @@ PAGES: Final = (
     "/audit",
     "/login",
     "/adapters/adapter-00042/diff?before=1&after=1",
+    "/adapters/adapter-00042/profile",
+    "/adapters/adapter-00042/aliases",
+    "/users/admin",
+    "/tenants/default",
+    "/audit/1",
+    "/audit/chain",
 )
+KEY_PAGE: Final = "/keys/{prefix}"
+FILES: Final = ("/usage/csv", "/audit/export", "/audit/export?format=jsonl", "/api/v1/audit/export")
+"""Of these the time to the first bytes counts: as long as the file, the rest takes."""
+AUDIT_ROWS: Final = 20_000
+ROUTED: Final = "adapter-00042"
+"""Has two versions, a route with a candidate, and a serving profile."""
 NOT_MEASURED: Final = frozenset({"/dashboard/live", "/adapters/{name}/tensors"})
 """Endless; of one file, however many adapters there are."""
 
@@ -115,6 +132,51 @@ def fill(state: State, count: int) -> list[str]:
             session.add(adapter)
     state.registry.snapshots._current = state.registry.snapshots._load()
     return digests
+
+
+def route(state: State) -> None:
+    """All that an adapter's page may have to show."""
+    with state.registry.database.write() as session:
+        adapter = session.scalars(select(tables.Adapter).where(tables.Adapter.name == ROUTED)).one()
+        first = adapter.versions[0]
+        second = tables.AdapterVersion(
+            number=2,
+            digest=f"{1:064x}",
+            base_fingerprint=first.base_fingerprint,
+            report={"findings": []},
+            uploaded_by="benchmark",
+        )
+        adapter.versions.append(second)
+    registry, by = state.registry, {"actor": "benchmark"}
+    profile = ServingProfile(system_prompt="Answer in SQL.", temperature=0.2, max_tokens=200)
+    registry.profiles.set(f"{ROUTED}@1", profile, **by)
+    registry.adapters.routes.set(ROUTED, "default", 1, {1: 90, 2: 10}, **by)
+    changed = registry.adapters.routes.set_guard(ROUTED, "default", Guard(max_error_rate=0.1), **by)
+    (candidate,) = changed.routes["default"].candidates
+    stable = Lane(DEFAULT_TENANT, ROUTED, "default", 1)
+    for lane in (stable, replace(stable, version=2, since=candidate.since)):
+        for number in range(LATEST):
+            state.tallies.note(lane, False, number % 97 / 100, number % 89 / 10, 50)
+    registry.snapshots.refresh()
+
+
+def log(state: State) -> None:
+    """An audit log of some length, chained as `record` does it one by one."""
+    with state.registry.database.write() as session:
+        head = session.scalars(select(tables.AuditHead)).one()
+        for number in range(AUDIT_ROWS):
+            row = tables.AuditRow(
+                id=head.last_id + 1,
+                at=tables.utc_now(),
+                actor="user:admin",
+                action="adapter.pin",
+                subject=f"adapter:adapter-{number % 5000:05}",
+                tenant_id=1,
+                detail={},
+            )
+            row.hash = chain_hash(head.hash, row)
+            head.last_id, head.hash = row.id, row.hash
+            session.add(row)
 
 
 def statuses(digests: list[str]) -> list[AdapterStatus]:
@@ -187,7 +249,7 @@ def unmeasured(app: FastAPI) -> set[str]:
         and "GET" in (getattr(context, "methods", None) or ())
         and access_of(context.path, True) != PUBLIC
     }
-    asked = [path.partition("?")[0] for path in PAGES]
+    asked = [path.partition("?")[0] for path in (*PAGES, KEY_PAGE, *FILES)]
     apis = ("/api/", "/v1/", "/metrics")
     return {
         path
@@ -208,6 +270,57 @@ async def measure(client: httpx.AsyncClient, path: str) -> tuple[float, float]:
     return statistics.median(taken[1:]), max(taken[1:])
 
 
+async def measure_start(app: FastAPI, path: str, headers: dict[str, str]) -> tuple[float, float]:
+    """As measure, of the time until the first bytes of the body have come; the rest is not waited for."""
+    taken = []
+    for _ in range(REPEATS + 1):
+        started = time.perf_counter()
+        await first_bytes(app, path, headers)
+        taken.append(1000 * (time.perf_counter() - started))
+    return statistics.median(taken[1:]), max(taken[1:])
+
+
+async def first_bytes(app: FastAPI, path: str, headers: dict[str, str]) -> None:
+    """Ask for a file and leave when it begins to come."""
+    place, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": place,
+        "raw_path": place.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in {"host": "pages", **headers}.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("pages", 80),
+        "state": {},
+    }
+    begun, sizes, asked, status = asyncio.Event(), [0], [False], [0]
+
+    async def receive() -> dict[str, object]:
+        if asked[0]:
+            await asyncio.Event().wait()
+        asked[0] = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        status[0] = message.get("status", status[0])
+        sizes[0] += len(message.get("body", b""))
+        # The head of a table comes before the first row is read.
+        if sizes[0] > 200 or (message["type"] == "http.response.body" and not message.get("more_body")):
+            begun.set()
+
+    task = asyncio.create_task(app(scope, receive, send))
+    await begun.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    if status[0] != 200:
+        raise RuntimeError(f"{path}: {status[0]}")
+
+
 async def run(folder: Path, count: int, usage: int) -> bool:
     """Whether every page is within the limit."""
     settings = Settings(data_dir=folder, admin_password=PASSWORD, min_free_bytes=0)
@@ -216,6 +329,9 @@ async def run(folder: Path, count: int, usage: int) -> bool:
     digests = fill(state, count)
     remember(state, digests)
     book(state, usage)
+    route(state)
+    log(state)
+    prefix = state.registry.keys.list()[0].prefix
     app = create_app(state)
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[object]] = app.router.lifespan_context
     async with lifespan(app):
@@ -227,7 +343,8 @@ async def run(folder: Path, count: int, usage: int) -> bool:
         headers = {"accept": "text/html", "cookie": f"{COOKIE}={cookie}"}
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://pages", headers=headers) as client:
-            figures = [(path, *await measure(client, path)) for path in PAGES]
+            figures = [(path, *await measure(client, path)) for path in (*PAGES, KEY_PAGE.format(prefix=prefix))]
+            figures += [(f"{path} (start)", *await measure_start(app, path, headers)) for path in FILES]
     print(
         f"{count:,} adapters, {RECENT:,} requests kept, {usage:,} rows of usage; milliseconds, {REPEATS} times each\n"
     )

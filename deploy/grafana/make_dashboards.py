@@ -4,6 +4,7 @@ python deploy/grafana/make_dashboards.py
 """
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,10 @@ from typing import Any, Final
 FOLDER: Final = Path(__file__).resolve().parent / "dashboards"
 SOURCE: Final = {"type": "prometheus", "uid": "prometheus"}
 FAILED: Final = 'loraplex_adapter_requests_total{status="error"}'
+ROUTE_FAILED: Final = 'loraplex_route_requests_total{outcome="error"}'
+ANSWERED: Final = 'loraplex_route_requests_total{role!="shadow"}'
+ROUTED: Final = "route, version, role"
+VERSION: Final = "{{route}} version {{version}} ({{role}})"
 COLUMNS: Final = 3
 WIDTH: Final = 24 // COLUMNS
 HEIGHT: Final = 8
@@ -23,6 +28,18 @@ class Panel:
     title: str
     unit: str
     queries: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line with a title above the panels that follow."""
+
+    title: str
+
+
+def quantiles_by(metric: str, labels: str, share: float) -> str:
+    """Of a histogram, for each value of the labels."""
+    return f"histogram_quantile({share:g}, sum by (le, {labels}) (rate({metric}_bucket[$__rate_interval])))"
 
 
 def quantiles(metric: str, *shares: float) -> dict[str, str]:
@@ -88,6 +105,21 @@ ADAPTERS: Final = (
     Panel("Idle longest of those in memory", "s", {
         "{{adapter}}": "topk(12, loraplex_adapter_idle_seconds and on (adapter) (loraplex_adapter_resident == 1))",
     }),
+    Row("Routes: the versions of an alias that has candidates or a shadow"),
+    Panel("Share of the traffic", "percentunit", {
+        VERSION: f"{rate(ANSWERED, ROUTED)} / on (route) group_left () {rate(ANSWERED, 'route')}",
+    }),
+    Panel("Share that failed", "percentunit", {
+        VERSION: f"{rate(ROUTE_FAILED, ROUTED)} / {rate('loraplex_route_requests_total', ROUTED)}",
+    }),
+    Panel("p95 time to first token", "s", {
+        VERSION: quantiles_by("loraplex_route_first_token_seconds", ROUTED, 0.95),
+    }),
+    Panel("p95 time of a request", "s", {VERSION: quantiles_by("loraplex_route_latency_seconds", ROUTED, 0.95)}),
+    Panel("Requests", "reqps", {VERSION: rate(ANSWERED, ROUTED)}),
+    Panel("Copies for shadows", "reqps", {
+        "{{adapter}} {{outcome}}": rate("loraplex_shadow_requests_total", "adapter, outcome"),
+    }),
 )  # fmt: skip
 DASHBOARDS: Final = {"server": ("loraplex: server", SERVER), "adapters": ("loraplex: adapters", ADAPTERS)}
 
@@ -103,18 +135,32 @@ def document(name: str) -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "schemaVersion": 41,
-        "panels": [_panel(number, panel) for number, panel in enumerate(panels)],
+        "panels": list(_placed(panels)),
     }
 
 
-def _panel(number: int, panel: Panel) -> dict[str, Any]:
-    row, column = divmod(number, COLUMNS)
+def _placed(panels: Sequence[Panel | Row]) -> Iterator[dict[str, Any]]:
+    """From left to right and top to bottom; a row begins a new line."""
+    column, y = 0, 0
+    for number, panel in enumerate(panels, start=1):
+        if isinstance(panel, Row):
+            y, column = y + (HEIGHT if column else 0), 0
+            line = {"id": number, "type": "row", "title": panel.title, "collapsed": False, "panels": []}
+            yield line | {"gridPos": {"x": 0, "y": y, "w": 24, "h": 1}}
+            y += 1
+            continue
+        yield _panel(number, panel, column * WIDTH, y)
+        column = (column + 1) % COLUMNS
+        y += 0 if column else HEIGHT
+
+
+def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:
     return {
-        "id": number + 1,
+        "id": number,
         "type": "timeseries",
         "title": panel.title,
         "datasource": SOURCE,
-        "gridPos": {"x": column * WIDTH, "y": row * HEIGHT, "w": WIDTH, "h": HEIGHT},
+        "gridPos": {"x": x, "y": y, "w": WIDTH, "h": HEIGHT},
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "targets": [
             {"refId": chr(ord("A") + place), "datasource": SOURCE, "expr": query, "legendFormat": legend}

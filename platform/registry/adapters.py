@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from . import tables
 from .adapter_tokenizer import AdapterTokenizer
-from .alias_routes import AliasRoutes, drop_versions
+from .alias_routes import AliasRoutes, check_unrouted, drop_versions
 from .artifacts import ArtifactStore, Blob
 from .audit import record
 from .certificates import CoverageOf, Subject, request_of_upload
@@ -132,10 +132,12 @@ class Adapters:
             return msgspec.convert(row.report, Report)
 
     def set_enabled(self, reference: str, enabled: bool, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
-        """A disabled adapter or version is kept but not served."""
+        """A disabled adapter or version is kept but not served. Raises VersionInUse for a route's stable version."""
         with self._database.write() as session:
             bump_generation(session)
             adapter, version = target_row(session, parse_reference(reference), tenant)
+            if version is not None and version.enabled and not enabled:
+                check_unrouted(adapter, version)
             (version or adapter).enabled = enabled
             action = "adapter.enable" if enabled else "adapter.disable"
             _record(session, actor, action, adapter, _number(version))

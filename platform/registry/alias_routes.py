@@ -11,22 +11,26 @@ from sqlalchemy.orm import Session
 from . import tables
 from .audit import record
 from .database import Database
-from .errors import InvalidRoute, UnknownAlias, VersionInUse
+from .errors import InvalidRoute, RouteChanged, UnknownAlias, VersionInUse
 from .generation import bump_generation, hold_changes
 from .names import DEFAULT, Reference, check_alias, parse_reference
 from .promotion import PromotionRule
-from .routes import Guard, Trip, check_share, check_weights
+from .routes import Guard, Trip, check_share, check_weights, revision_of
 from .rows import adapter_row, version_row
 from .tables import DEFAULT_TENANT, utc_now
 from .views import Adapter, adapter_view
 
 GUARD: Final = "guard"
 """Actor of what the server does when a candidate fails its guard."""
+ROLLBACK: Final = "alias.rollback"
+NEW: Final = ""
+"""Revision of a route that is not there yet."""
 
 
 class AliasRoutes:
     """Methods raise InvalidName, UnknownAdapter and UnknownAlias for what is not there, InvalidRoute for a route that
-    cannot be, and PromotionRefused where the operator's rule forbids it."""
+    cannot be, and PromotionRefused where the operator's rule forbids it. `seen`: the revision of the route that the
+    change is meant for, NEW: none is there yet, None: whichever; RouteChanged is raised where it has another one."""
 
     def __init__(self, database: Database, rule: PromotionRule | None) -> None:
         self._database, self._rule = database, rule
@@ -40,6 +44,7 @@ class AliasRoutes:
         *,
         actor: str,
         tenant: str = DEFAULT_TENANT,
+        seen: str | None = None,
     ) -> Adapter:
         """Let `name@alias` mean the version that `name@selector` means now, but for the callers that `weights`, which
         are per cent by number and add up to 100, give to others. `selector` None: the stable version stays."""
@@ -48,6 +53,7 @@ class AliasRoutes:
             bump_generation(session)
             adapter = adapter_row(session, name, tenant)
             row = next((row for row in adapter.aliases if row.name == alias), None)
+            _check_seen(f"{name}@{alias}", row, seen)
             if row is None:
                 row = tables.Alias(name=alias, candidates=[])
             if selector is None and row.version is None:
@@ -67,41 +73,62 @@ class AliasRoutes:
         *,
         actor: str,
         tenant: str = DEFAULT_TENANT,
+        seen: str | None = None,
     ) -> Adapter:
         """Make a candidate the stable version, for all callers; the only one unless it is named."""
         with self._database.write() as session:
             bump_generation(session)
-            row = _alias_row(session, name, alias, tenant)
+            row = _alias_row(session, name, alias, tenant, seen)
             chosen, before = _candidate(row, selector), row.version.number
             self._set_stable(session, row, chosen)
             self._set_weights(session, row, {chosen.number: 100}, row.adapter)
             _end_shadows(row, chosen)
             return self._changed(session, row, "alias.promote", actor, version=chosen.number, before=before)
 
-    def rollback(self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
-        """Take all candidates out; where there is none, go back to the stable version before."""
+    def rollback(
+        self,
+        name: str,
+        alias: str,
+        selector: int | str | None = None,
+        *,
+        actor: str,
+        tenant: str = DEFAULT_TENANT,
+        seen: str | None = None,
+    ) -> Adapter:
+        """Take all candidates out; where there is none, go back to the stable version before. `selector` says to which
+        of the two. What has been rolled back already stays as it is, so that a client may ask again.
+
+        The operator's rule is not asked: what has answered all callers may always do so again.
+        """
         with self._database.write() as session:
+            hold_changes(session)
+            row = _alias_row(session, name, alias, tenant, seen)
+            back_to = _back_to(f"{name}@{alias}", row, selector)
+            if back_to is row.version and not _is_shared(row):
+                return adapter_view(row.adapter)
             bump_generation(session)
-            row = _alias_row(session, name, alias, tenant)
-            if not any(candidate.weight for candidate in row.candidates) and row.trip is None:
-                if row.previous is None:
-                    raise InvalidRoute(
-                        f"'{name}@{alias}' has no candidate and no version before: there is nothing to roll back.",
-                        "alias",
-                    )
-                self._set_stable(session, row, row.previous)
+            if back_to is not row.version:
+                _check_enabled(back_to)
+                row.previous, row.version = row.version, back_to
             self._set_weights(session, row, {row.version.number: 100}, row.adapter)
-            return self._changed(session, row, "alias.rollback", actor, version=row.version.number)
+            return self._changed(session, row, ROLLBACK, actor, version=row.version.number)
 
     def set_guard(
-        self, name: str, alias: str, guard: Guard | None, *, actor: str, tenant: str = DEFAULT_TENANT
+        self,
+        name: str,
+        alias: str,
+        guard: Guard | None,
+        *,
+        actor: str,
+        tenant: str = DEFAULT_TENANT,
+        seen: str | None = None,
     ) -> Adapter:
         """Watch the candidates by these limits from now on; None: not at all."""
         if guard is not None:
             guard.check()
         with self._database.write() as session:
             bump_generation(session)
-            row = _alias_row(session, name, alias, tenant)
+            row = _alias_row(session, name, alias, tenant, seen)
             row.guard = None if guard is None else msgspec.to_builtins(guard)
             limits = {} if guard is None else {"limits": row.guard}
             action = "alias.unguard" if guard is None else "alias.guard"
@@ -116,13 +143,14 @@ class AliasRoutes:
         *,
         actor: str,
         tenant: str = DEFAULT_TENANT,
+        seen: str | None = None,
     ) -> Adapter:
         """Copy so many per cent of the requests to the version that `name@selector` means now; None: copy none."""
         if selector is not None:
             check_share(percent)
         with self._database.write() as session:
             bump_generation(session)
-            row = _alias_row(session, name, alias, tenant)
+            row = _alias_row(session, name, alias, tenant, seen)
             _end_shadows(row, None)
             if selector is None:
                 return self._changed(session, row, "alias.unshadow", actor, clear=False)
@@ -164,12 +192,15 @@ class AliasRoutes:
             self._changed(session, row, "alias.trip", GUARD, clear=False, **detail)
             return True
 
-    def remove(self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
+    def remove(
+        self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT, seen: str | None = None
+    ) -> Adapter:
         """Does nothing when there is no such alias."""
         with self._database.write() as session:
             bump_generation(session)
             adapter = adapter_row(session, name, tenant)
             for row in [row for row in adapter.aliases if row.name == alias]:
+                _check_seen(f"{name}@{alias}", row, seen)
                 adapter.aliases.remove(row)
                 _record(session, row, adapter, "alias.remove", actor, version=row.version.number)
             return adapter_view(adapter)
@@ -177,6 +208,7 @@ class AliasRoutes:
     def _set_stable(self, session: Session, row: tables.Alias, version: tables.AdapterVersion) -> None:
         if row.version is version:
             return
+        _check_enabled(version)
         self._check(session, version)
         row.previous, row.version = row.version, version
 
@@ -209,7 +241,7 @@ class AliasRoutes:
         """`clear`: who changes the route has seen what the guard did."""
         row.updated_at, row.updated_by = utc_now(), actor
         if clear:
-            row.trip = None
+            row.trip, row.rolled_back = None, action == ROLLBACK
         _record(session, row, row.adapter, action, actor, **detail)
         return adapter_view(row.adapter)
 
@@ -231,13 +263,66 @@ def drop_versions(adapter: tables.Adapter, versions: Sequence[tables.AdapterVers
         row.previous = None if row.previous in versions else row.previous
 
 
-def _alias_row(session: Session, name: str, alias: str, tenant: str) -> tables.Alias:
+def check_unrouted(adapter: tables.Adapter, version: tables.AdapterVersion) -> None:
+    """Raise VersionInUse where an alias would lead its callers to a version that is served no more."""
+    names = ", ".join(str(Reference(adapter.name, row.name)) for row in adapter.aliases if row.version is version)
+    if names:
+        raise VersionInUse(
+            f"Version {version.number} of '{adapter.name}' answers the callers of {names}, who would be left without "
+            "an answer. Point the alias at another version, roll it back, or remove it before you disable the version, "
+            f"or disable all of '{adapter.name}'."
+        )
+
+
+def _alias_row(session: Session, name: str, alias: str, tenant: str, seen: str | None = None) -> tables.Alias:
     adapter = adapter_row(session, name, tenant)
     found = next((row for row in adapter.aliases if row.name == alias), None)
     if found is None:
         names = ", ".join(row.name for row in adapter.aliases) or "none"
         raise UnknownAlias(f"Adapter '{name}' has no alias {alias[:80]!a}. It has: {names}.")
+    _check_seen(f"{name}@{alias}", found, seen)
     return found
+
+
+def _check_seen(label: str, row: tables.Alias | None, seen: str | None) -> None:
+    now = NEW if row is None else revision_of(row.updated_at)
+    if seen in (None, now):
+        return
+    if row is None:
+        raise RouteChanged(
+            f"'{label}' was removed meanwhile, so nothing was done. Look at which aliases there are now."
+        )
+    if seen == NEW:
+        raise RouteChanged(
+            f"'{label}' is there already and means version {row.version.number}; change it instead of adding it."
+        )
+    raise RouteChanged(
+        f"'{row.updated_by}' has changed '{label}' since it was looked at, so nothing was done. Load it again and look "
+        "at what it is now."
+    )
+
+
+def _is_shared(row: tables.Alias) -> bool:
+    """Whether there are callers to take back, or a deed of the guard that nobody has looked at."""
+    return row.trip is not None or any(candidate.weight for candidate in row.candidates)
+
+
+def _back_to(label: str, row: tables.Alias, selector: int | str | None) -> tables.AdapterVersion:
+    """The stable version of the route after a rollback."""
+    if selector is not None:
+        known = [version for version in (row.version, row.previous) if version is not None]
+        found = next((version for version in known if str(version.number) == str(selector)), None)
+        if found is None:
+            numbers = " or ".join(str(version.number) for version in known)
+            raise InvalidRoute(
+                f"'{label}' can be rolled back to version {numbers}. Any other has to be set.", "version"
+            )
+        return found
+    if _is_shared(row) or row.rolled_back:
+        return row.version
+    if row.previous is None:
+        raise InvalidRoute(f"'{label}' has no candidate and no version before: there is nothing to roll back.", "alias")
+    return row.previous
 
 
 def _candidate(row: tables.Alias, selector: int | str | None) -> tables.AdapterVersion:
@@ -272,8 +357,15 @@ def _drop_idle(row: tables.Alias) -> None:
 
 
 def _check_enabled(version: tables.AdapterVersion) -> None:
+    """And its bytes are there."""
     if not version.enabled:
         raise InvalidRoute(f"Version {version.number} is disabled. Enable it before it gets requests.", "version")
+    if version.artifact.broken is not None:
+        raise InvalidRoute(
+            f"Version {version.number} cannot be served: {version.artifact.broken}. Upload the same two files again "
+            "before it gets requests.",
+            "version",
+        )
 
 
 def _reference(name: str, selector: int | str) -> Reference:

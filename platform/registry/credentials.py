@@ -16,7 +16,7 @@ from .errors import InvalidKey
 from .keys import INFERENCE
 from .registry import Registry
 from .tokens import check_token, new_token
-from .users import check_password
+from .users import ADMIN_ROLE, check_password
 
 ADMIN_USER = "admin"
 FIRST_KEY = "first key"
@@ -38,7 +38,8 @@ def ensure_credentials(
 ) -> Credentials:
     """Make sure that there are an admin and an inference key, and keep what is known of them in `path`, mode 0600.
 
-    `admin_password` and `api_key` are the operator's; when one changes, the old one stops working.
+    `admin_password` and `api_key` are the operator's; when one changes, the old one stops working. The user `admin` is
+    made where the tenant has no admin at all; one that was removed while others stay is not made again.
     Raises WeakSecret, and ValueError for a file that is not ours.
     """
     known = read_credentials(path)
@@ -64,9 +65,12 @@ def read_credentials(path: Path) -> Credentials:
 
 def _password(registry: Registry, known: str | None, given: str | None) -> str | None:
     if given is not None:
-        return check_password(given)
+        check_password(given)
     if registry.users.get(ADMIN_USER) is None:
-        return known or secrets.token_urlsafe(12)
+        others = any(user.role == ADMIN_ROLE for user in registry.users.list())
+        return None if others else given or known or secrets.token_urlsafe(12)
+    if given is not None:
+        return given
     return known if known and registry.users.verify(ADMIN_USER, known) else None
 
 

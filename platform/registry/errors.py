@@ -105,8 +105,14 @@ class UnknownAlias(RegistryError):
     code = "alias_not_found"
 
 
+class RouteChanged(RegistryError):
+    """A change was meant for another state of the route than it has."""
+
+    code = "route_changed"
+
+
 class VersionInUse(RegistryError):
-    """An alias stands in the way of removing it."""
+    """An alias stands in the way of removing or disabling it."""
 
     code = "version_in_use"
 

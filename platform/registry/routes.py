@@ -89,6 +89,11 @@ class Route:
     updated_by: str
 
     @property
+    def revision(self) -> str:
+        """Which state of the route this is; every change makes another."""
+        return revision_of(self.updated_at)
+
+    @property
     def weights(self) -> Mapping[int, int]:
         """Version -> per cent; the stable one first, also when it has none left."""
         shares = {candidate.version: candidate.weight for candidate in self.candidates if candidate.weight}
@@ -98,6 +103,10 @@ class Route:
     def shadow(self) -> Candidate | None:
         """The version that gets copies."""
         return next((candidate for candidate in self.candidates if candidate.shadow), None)
+
+
+def revision_of(updated_at: datetime) -> str:
+    return updated_at.isoformat()
 
 
 def choose(weights: Mapping[int, int], place: str, caller: str) -> int:

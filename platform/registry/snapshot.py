@@ -84,9 +84,12 @@ class Snapshot:
         found = self.adapters.get(tenant, {}).values()
         return [adapter for adapter in found if only is None or adapter.name in only]
 
-    def servable(self, tenant: str = DEFAULT_TENANT, only: Only = None) -> Sequence[tuple[Adapter, Version]]:
-        """Each adapter that its bare name can be used for now, with the version that the name means."""
-        pairs = ((adapter, adapter.current()) for adapter in self.of_tenant(tenant, only))
+    def servable(
+        self, tenant: str = DEFAULT_TENANT, only: Only = None, caller: str | None = None
+    ) -> Sequence[tuple[Adapter, Version]]:
+        """Each adapter that its bare name can be used for now, with the version that answers: `caller`, or, where it is
+        None, whoever asks first: the stable version unless only candidates answer."""
+        pairs = ((adapter, self._answering(adapter, caller)) for adapter in self.of_tenant(tenant, only))
         return [(adapter, version) for adapter, version in pairs if version and not self._obstacle(adapter, version)]
 
     def resolve(
@@ -119,6 +122,16 @@ class Snapshot:
                     pinned = version.pinned or (adapter.pinned and version.number in named)
                     wanted[version.digest] = wanted.get(version.digest, False) or pinned
         return [DesiredAdapter(digest, self.store.folder(digest), pinned) for digest, pinned in wanted.items()]
+
+    def _answering(self, adapter: Adapter, caller: str | None) -> Version | None:
+        """Of the versions that the bare name may lead to."""
+        stable, route = adapter.current(), adapter.route(None)
+        if stable is None or route is None or not route.candidates:
+            return stable
+        if caller is not None:
+            return self._routed(adapter, route, stable, caller)
+        weighted = (adapter.select(version) for version, weight in route.weights.items() if weight)
+        return next((one for one in weighted if one and not self._obstacle(adapter, one)), stable)
 
     def _parse(self, model: str, tenant: str, only: Only) -> Reference:
         base, _, reference = model.rpartition(":")

@@ -26,6 +26,7 @@ from .limits import BodyLimit
 from .middleware import RequestContext, TurnAway
 from .openai.routes import routers as openai_routers
 from .openapi.documents import admin_document, public_document
+from .route_metrics import RouteCollector
 from .state import State
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -54,6 +55,7 @@ def create_app(state: State) -> FastAPI:
     )
     app.state.loraplex = state
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
+    state.metrics.registry.register(RouteCollector(state.tallies))
     for router in (*openai_routers, *api_routers, *_dashboard()):
         app.include_router(router)
     _add_documents(app, state.settings.root_path)

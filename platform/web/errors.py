@@ -108,9 +108,14 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
 async def answer_validation_error(request: Request, error: Exception) -> Response:
     """A parameter of the path or the query that the framework has checked."""
     assert isinstance(error, RequestValidationError)
+    return from_validation(error).response()
+
+
+def from_validation(error: RequestValidationError) -> ApiError:
+    """What the framework refused, by the name of the first parameter at fault."""
     first = error.errors()[0]
     param = ".".join(str(part) for part in first["loc"][1:])
-    return invalid(f"{param}: {first['msg']}.", param or None).response()
+    return invalid(f"{param}: {first['msg']}.", param or None)
 
 
 def crashed(request_id: str) -> ApiError:

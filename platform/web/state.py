@@ -18,6 +18,7 @@ from loraplex.registry.registry import Registry
 from .bookkeeping import Bookkeeper
 from .certificates.certifier import Certifier, Certify
 from .certificates.served import ServedPath, promotion_rule
+from .chain_check import ChainCheck
 from .data_folder import prepare_data_folder
 from .engine_door import EngineDoor
 from .limits import Slots
@@ -69,6 +70,7 @@ class State:
     tallies: Tallies
     guard: GuardKeeper
     shadows: ShadowPool
+    chain: ChainCheck
     requests: Slots
     uploads: Slots
     used_keys: UsedKeys = field(default_factory=UsedKeys)
@@ -156,6 +158,7 @@ def open_state(
         tallies=tallies,
         guard=GuardKeeper(registry, tallies, reconciler),
         shadows=ShadowPool(door, tallies, metrics),
+        chain=ChainCheck(registry.audit.verify),
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
     )

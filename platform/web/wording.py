@@ -25,7 +25,7 @@ class Template(Protocol):
         continue_final_message: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        """The prompt's text. Raises TemplateFailure."""
+        """The prompt's text. Raises TemplateFailure; ApiError where nobody can render now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ async def test_an_alias_shifts(
     digests = [(await add(http, "sql", folder)).json()["version"]["digest"] for folder in adapter_folders]
     await page.goto("/adapters/sql")
     await expect(card(page)).to_contain_text("Every caller of sql is answered by version 2")
-    await page.get_by_label("Alias").fill("default")
-    await page.get_by_label("Version it shall mean").fill("1")
-    await page.get_by_role("button", name="Point alias at version").click()
+    await card(page).get_by_label("Alias").fill("default")
+    await card(page).get_by_label("Version it shall mean").select_option("1")
+    await press(page, "Add route")
     await expect(page.get_by_role("row", name="1 current")).to_contain_text("@default")
     assert await said(http, "sql") == sentence_of(digests[0])
 

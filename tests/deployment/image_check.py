@@ -6,6 +6,7 @@ this machine's Python and Node.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -111,11 +112,11 @@ def serve(stages: dict[str, Stage], root: Path, target: str) -> None:
     command = [
         word for kind in ("ENTRYPOINT", "CMD") for stage in line for step in stage.all(kind) for word in step.words
     ]
-    check = next(step.text for stage in line for step in stage.all("HEALTHCHECK")).partition("CMD ")[2]
+    check = Step("CMD", last(line, "HEALTHCHECK").text.partition("CMD ")[2])
     before = tree(root / "opt")
     server = subprocess.Popen([shutil.which(command[0], path=values["PATH"]) or command[0], *command[1:]], env=values)
     try:
-        wait_healthy(server, [moved(word, root) for word in Step("CMD", check.text.partition("CMD ")[2]).words], values)
+        wait_healthy(server, [moved(word, root) for word in check.words], values)
         models = answer(port, root)
         print(f"  healthy; it serves {models}", flush=True)
         server.send_signal(signal.SIGTERM)
@@ -123,7 +124,8 @@ def serve(stages: dict[str, Stage], root: Path, target: str) -> None:
     finally:
         server.kill()
         server.wait()
-    assert tree(root / "opt") == before, "it wrote to what the container has read-only"
+    written = sorted({place for place, _ in tree(root / "opt").items() ^ before.items()})
+    assert not written, f"it wrote to what the container has read-only: {', '.join(written[:20])}"
 
 
 def last(line: list[Stage], word: str) -> Step:
@@ -152,7 +154,7 @@ def answer(port: int, root: Path) -> str:
         f"http://127.0.0.1:{port}/v1/models", headers={"authorization": f"Bearer {key[1]}"}
     )
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as response:
-        return ", ".join(re.findall(r'"id":"([^"]+)"', response.read().decode()))
+        return ", ".join(model["id"] for model in json.load(response)["data"])
 
 
 def tree(folder: Path) -> dict[str, int]:

@@ -7,12 +7,22 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
-from loraplex.registry.errors import InvalidRoute, PromotionRefused, UnknownAdapter, UnknownAlias, VersionInUse
+from loraplex.registry.alias_routes import NEW
+from loraplex.registry.errors import (
+    InvalidRoute,
+    PromotionRefused,
+    RouteChanged,
+    UnknownAdapter,
+    UnknownAlias,
+    VersionInUse,
+)
+from loraplex.registry.generation import bump_generation
 from loraplex.registry.promotion import PromotionRule
 from loraplex.registry.registry import Registry
 from loraplex.registry.routes import Guard, choose
-from loraplex.registry.tables import AdapterVersion
+from loraplex.registry.tables import AdapterVersion, Artifact
 
 from .helpers import add, sha256, snapshot
 
@@ -94,6 +104,21 @@ def test_the_bare_name_goes_through_the_alias_default(three: Registry) -> None:
     assert shares_of(three, "sql") == {4: 1000}
 
 
+def test_what_is_listed_is_what_answers(three: Registry) -> None:
+    three.adapters.routes.set("sql", "default", 1, {1: 0, 3: 100}, actor=ACTOR)
+    with three.database.write() as session:
+        for artifact in session.scalars(select(Artifact).where(Artifact.digest == sha256(b"one"))):
+            artifact.broken = "its files are gone"
+        bump_generation(session)
+    now = snapshot(three)
+    for caller in (None, *CALLERS[:5]):
+        assert [version.number for _, version in now.servable(caller=caller)] == [3]
+    three.adapters.routes.set("sql", "default", 2, {2: 50, 3: 50}, actor=ACTOR)
+    now, answers = snapshot(three), versions_of(three, "sql")
+    for caller in CALLERS[:20]:
+        assert [version.number for _, version in now.servable(caller=caller)] == [answers[caller]]
+
+
 def test_promotion_and_back(three: Registry) -> None:
     routes = three.adapters.routes
     routes.set("sql", "prod", 1, {1: 90, 3: 10}, actor=ACTOR)
@@ -107,6 +132,89 @@ def test_promotion_and_back(three: Registry) -> None:
     assert (ended.stable, ended.candidates) == (1, ())
     actions = [entry.action for entry in three.audit.entries()]
     assert actions[:4] == ["alias.rollback", "alias.set", "alias.rollback", "alias.promote"]
+
+
+def test_rolling_back_again_changes_nothing(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 1, actor=ACTOR)
+    routes.set("sql", "prod", 2, {2: 90, 3: 10}, actor=ACTOR)
+    once = routes.rollback("sql", "prod", actor=ACTOR)
+    assert (once.routes["prod"].stable, once.routes["prod"].candidates) == (2, ())
+    generation, rows = snapshot(three).generation, len(three.audit.entries())
+    for version in (None, 2):
+        assert routes.rollback("sql", "prod", version, actor=ACTOR) == once
+    assert (snapshot(three).generation, len(three.audit.entries())) == (generation, rows)
+    further = routes.rollback("sql", "prod", 1, actor=ACTOR)
+    assert (further.routes["prod"].stable, further.routes["prod"].previous) == (1, 2)
+    for version in (None, 1):
+        assert routes.rollback("sql", "prod", version, actor=ACTOR) == further
+    with pytest.raises(InvalidRoute, match="to version 1 or 2"):
+        routes.rollback("sql", "prod", 3, actor=ACTOR)
+    routes.set("sql", "prod", 3, actor=ACTOR)
+    assert routes.rollback("sql", "prod", actor=ACTOR).aliases == {"prod": 1}, "a new change can be taken back anew"
+
+
+def test_a_route_leads_to_no_version_that_is_disabled_or_broken(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 1, actor=ACTOR)
+    routes.set("sql", "prod", 2, {2: 50, 3: 50}, actor=ACTOR)
+    for number in (1, 3):
+        three.adapters.set_enabled(f"sql@{number}", False, actor=ACTOR)
+    changes: list[Callable[[], object]] = [
+        lambda: routes.set("sql", "next", 1, actor=ACTOR),
+        lambda: routes.set("sql", "prod", 3, actor=ACTOR),
+        lambda: routes.promote("sql", "prod", actor=ACTOR),
+        lambda: routes.rollback("sql", "prod", 1, actor=ACTOR),
+    ]
+    before = three.adapters.get("sql")
+    for change in changes:
+        with pytest.raises(InvalidRoute, match=r"Version [13] is disabled\. Enable it"):
+            change()
+    assert three.adapters.get("sql") == before
+    three.adapters.set_enabled("sql@1", True, actor=ACTOR)
+    with three.database.write() as session:
+        for artifact in session.scalars(select(Artifact).where(Artifact.digest == sha256(b"one"))):
+            artifact.broken = "its files are gone"
+    with pytest.raises(InvalidRoute, match=r"Version 1 cannot be served: its files are gone\. Upload"):
+        routes.set("sql", "next", 1, actor=ACTOR)
+
+
+def test_the_stable_version_of_a_route_is_not_disabled(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 2, {2: 0, 3: 100}, actor=ACTOR)
+    routes.set("sql", "next", 2, actor=ACTOR)
+    with pytest.raises(VersionInUse, match=r"Version 2 of 'sql' answers the callers of sql@next, sql@prod.*Point"):
+        three.adapters.set_enabled("sql@2", False, actor=ACTOR)
+    three.adapters.set_enabled("sql@3", False, actor=ACTOR)
+    assert shares_of(three) == {2: 1000}, "a candidate's callers have the stable version"
+    three.adapters.set_enabled("sql", False, actor=ACTOR)
+    three.adapters.set_enabled("sql", True, actor=ACTOR)
+    routes.set("sql", "prod", 1, actor=ACTOR)
+    routes.remove("sql", "next", actor=ACTOR)
+    three.adapters.set_enabled("sql@2", False, actor=ACTOR)
+
+
+def test_a_change_that_is_meant_for_another_state_changes_nothing(three: Registry) -> None:
+    routes = three.adapters.routes
+    first = routes.set("sql", "prod", 1, actor=ACTOR, seen=NEW).routes["prod"].revision
+    now = routes.set("sql", "prod", 2, actor="user:bob", seen=first)
+    changes: list[Callable[[str], object]] = [
+        lambda seen: routes.set("sql", "prod", 3, actor=ACTOR, seen=seen),
+        lambda seen: routes.promote("sql", "prod", actor=ACTOR, seen=seen),
+        lambda seen: routes.rollback("sql", "prod", actor=ACTOR, seen=seen),
+        lambda seen: routes.set_guard("sql", "prod", Guard(max_error_rate=0.1), actor=ACTOR, seen=seen),
+        lambda seen: routes.set_shadow("sql", "prod", 3, 5, actor=ACTOR, seen=seen),
+        lambda seen: routes.remove("sql", "prod", actor=ACTOR, seen=seen),
+    ]
+    for change in changes:
+        with pytest.raises(RouteChanged, match="'user:bob' has changed 'sql@prod'"):
+            change(first)
+        with pytest.raises(RouteChanged, match="there already and means version 2"):
+            change(NEW)
+    assert three.adapters.get("sql") == now
+    routes.remove("sql", "prod", actor=ACTOR, seen=now.routes["prod"].revision)
+    with pytest.raises(RouteChanged, match="was removed meanwhile"):
+        routes.set("sql", "prod", 3, actor=ACTOR, seen=first)
 
 
 def test_the_guard_takes_a_candidate_out_once(three: Registry) -> None:
@@ -252,3 +360,7 @@ def test_who_no_longer_obeys_the_rule_keeps_or_loses_callers_and_gets_no_more(th
         assert changed.routes["prod"].weights == {1: 100 - share, 3: share}
     with pytest.raises(PromotionRefused, match="prompts have changed"):
         routes.set("sql", "prod", None, {1: 89, 3: 11}, actor=ACTOR)
+    routes._rule = None
+    routes.promote("sql", "prod", actor=ACTOR)
+    routes._rule = Nobody(0.5, lambda subject: "")
+    assert routes.rollback("sql", "prod", actor=ACTOR).aliases == {"prod": 1}, "what was served may be served again"

@@ -70,6 +70,25 @@ def test_what_its_owner_changed_is_not_shown_any_more(registry: Registry, path: 
         snapshot(registry).authenticate(str(made.api_key))
 
 
+@pytest.mark.parametrize("given", [None, "correct horse"])
+def test_an_admin_who_was_removed_while_others_stay_is_not_made_again(
+    registry: Registry, path: Path, given: str | None
+) -> None:
+    ensure_credentials(registry, path, given)
+    registry.users.create("olga", "battery staple", "admin", actor="user:admin")
+    registry.users.remove("admin", actor="user:olga")
+    again = ensure_credentials(registry, path, given)
+    assert again.admin_password is None and read_credentials(path) == again
+    assert [user.name for user in registry.users.list()] == ["olga"]
+    assert [entry.action for entry in registry.audit.entries(1)] == ["user.remove"]
+
+
+def test_an_admin_is_made_where_there_is_none(registry: Registry, path: Path) -> None:
+    registry.users.create("eva", "battery staple", "editor", actor="cli")
+    made = ensure_credentials(registry, path)
+    assert made.admin_password and registry.users.verify("admin", made.admin_password)
+
+
 def test_a_deleted_file_makes_no_new_logins(registry: Registry, path: Path) -> None:
     made = ensure_credentials(registry, path)
     path.unlink()

@@ -85,6 +85,7 @@ async def test_versions_and_aliases(client: httpx.AsyncClient, adapter_folders: 
     assert await said(client, "sql@prod") == sentence_of(first)
     await client.put("/api/v1/adapters/sql/aliases/prod", json={"version": "latest"})
     assert await said(client, "sql@prod") == sentence_of(second)
+    await client.put("/api/v1/adapters/sql/aliases/prod", json={"version": 1})
     await client.patch("/api/v1/adapters/sql@2", json={"enabled": False})
     assert await said(client, "sql") == sentence_of(first)
     assert (await client.delete("/api/v1/adapters/sql/aliases/prod")).json()["aliases"] == {}

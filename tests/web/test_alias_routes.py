@@ -1,7 +1,8 @@
 """Aliases over HTTP: who is answered by which version, the guard that takes one back, and shadows."""
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from bs4 import BeautifulSoup
 
 from loraplex.engine.client import RequestRejected
 from loraplex.registry.routes import guard_of
-from loraplex.web.routing.tallies import Lane
+from loraplex.web.percentile import percentile
+from loraplex.web.route_metrics import MOST_LANES, RouteCollector
+from loraplex.web.routing.tallies import Lane, Tallies
 from loraplex.web.routing.watch import is_fault
 from loraplex.web.state import State
 
@@ -74,6 +77,13 @@ async def test_a_canary_of_the_bare_name(client: httpx.AsyncClient, digests: lis
     assert (await client.delete("/api/v1/adapters/sql@1")).json()["error"]["code"] == "version_in_use"
 
 
+async def test_the_list_of_models_has_the_version_that_answers(client: httpx.AsyncClient, digests: list[str]) -> None:
+    await put(client, f"{ALIASES}/default", version=1, weights={"1": 0, "2": 100})
+    cards = {card["id"]: card["root"] for card in (await client.get("/v1/models")).json()["data"]}
+    assert cards["sql"] == (await client.get("/v1/models/sql")).json()["root"] == digests[1]
+    assert (await ask(client, "sql")).headers[VERSION] == "sql@2"
+
+
 async def test_tokenize_is_routed_as_what_it_counts_for(
     client: httpx.AsyncClient, engine: FakeEngine, digests: list[str]
 ) -> None:
@@ -102,6 +112,8 @@ async def test_promotion_rollback_and_the_figures(client: httpx.AsyncClient, dig
     assert (promoted["version"], promoted["previous"], promoted["weights"]) == (2, 1, {"2": 100})
     back = (await client.post(f"{PROD}/rollback")).json()
     assert back["aliases"] == {"prod": 1}
+    assert (await client.post(f"{PROD}/rollback")).json()["routes"] == back["routes"], "asked again, it goes back once"
+    assert (await client.post(f"{PROD}/rollback", json={"version": 1})).json()["routes"] == back["routes"]
     assert await said(client, "sql@prod") == sentence_of(digests[0])
     assert [one["alias"] for one in (await client.get(ALIASES)).json()["data"]] == ["prod"]
 
@@ -142,6 +154,46 @@ async def test_wrong_routes_are_refused_by_name(
     assert (await client.get(PROD)).json()["weights"] == {"1": 100}
 
 
+async def test_a_change_of_a_route_that_was_changed_meanwhile(client: httpx.AsyncClient, digests: list[str]) -> None:
+    await put(client, PROD, version=1)
+    seen = (await client.get(PROD)).headers["etag"]
+    await put(client, PROD, version=1, weights={"1": 90, "2": 10})
+    changes: list[tuple[str, str, dict[str, Any] | None]] = [
+        ("PUT", PROD, {"version": 2}),
+        ("DELETE", PROD, None),
+        ("POST", f"{PROD}/promote", None),
+        ("POST", f"{PROD}/rollback", None),
+        ("PUT", f"{PROD}/guard", {"max_error_rate": 0.1}),
+        ("DELETE", f"{PROD}/guard", None),
+        ("PUT", f"{PROD}/shadow", {"version": 2, "percent": 5}),
+        ("DELETE", f"{PROD}/shadow", None),
+    ]
+    before = (await client.get(PROD)).json()
+    for method, path, body in changes:
+        refused = await client.request(method, path, json=body, headers={"if-match": seen})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (412, "route_changed"), (method, path)
+    wrong = await client.post(f"{PROD}/rollback", headers={"if-match": before["updated_at"]})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "if-match")
+    assert (await client.get(PROD)).json() == before
+    now = {"if-match": (await client.get(PROD)).headers["etag"]}
+    assert (await client.post(f"{PROD}/rollback", headers=now)).status_code == 200
+    assert (await client.post(f"{PROD}/rollback", headers=now)).status_code == 412
+
+
+async def test_what_a_route_needs_is_not_disabled(client: httpx.AsyncClient, digests: list[str]) -> None:
+    await put(client, PROD, version=2)
+    refused = await client.patch("/api/v1/adapters/sql@2", json={"enabled": False})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "version_in_use")
+    assert "callers of sql@prod" in refused.text
+    for action in ("sql@2/disable", "sql@1/current"):
+        page = await client.post(f"/adapters/{action}", headers={"accept": "text/html"})
+        assert page.status_code == 409 and "the callers of sql@prod" in page.text
+    assert await said(client, "sql") == await said(client, "sql@prod") == sentence_of(digests[1])
+    assert (await client.patch("/api/v1/adapters/sql@1", json={"enabled": False})).status_code == 200
+    pointed = await client.put(PROD, json={"version": 1})
+    assert (pointed.status_code, pointed.json()["error"]["code"]) == (400, "invalid_route")
+
+
 @pytest.mark.parametrize(
     ("field", "typed"), [("min_requests", "inf"), ("min_requests", "20.7"), ("window_seconds", "nan")]
 )
@@ -175,12 +227,26 @@ async def test_a_page_that_is_older_than_what_the_guard_did_changes_nothing(
     assert await asyncio.to_thread(trip, "sql", "prod", 2, candidate.since, "Slow.", {}, guard=guard)
     for action in ("weights", "rollback"):
         refused = await client.post(f"/adapters/sql/aliases/prod/{action}", data=form)
-        assert refused.status_code == 409 and "guard" in refused.text
+        assert refused.status_code == 412 and "guard" in refused.text
     route = (await client.get(PROD)).json()
     assert route["weights"] == {"1": 100} and route["trip"]["version"] == 2
     again = await client.post("/adapters/sql/aliases/prod/weights", data=form | {"seen": await seen()})
     assert again.status_code == 303
     assert (await client.get(PROD)).json()["weights"] == {"1": 80, "2": 20}
+
+
+async def test_the_page_adds_a_route_once_and_changes_none_by_that(
+    client: httpx.AsyncClient, digests: list[str]
+) -> None:
+    form = {"alias": "prod", "version": "1"}
+    added = await client.post("/adapters/sql/aliases", data=form)
+    assert (added.status_code, added.headers["location"]) == (303, "/adapters/sql?done=route#aliases")
+    again = await client.post("/adapters/sql/aliases", data=form | {"version": "2"})
+    assert again.status_code == 412 and "means version 1; change it" in again.text
+    assert (await client.get(PROD)).json()["weights"] == {"1": 100}
+    for wrong in ({"alias": "7"}, {"alias": ""}, {"alias": "next", "version": "newest"}):
+        assert (await client.post("/adapters/sql/aliases", data=form | wrong)).status_code == 400
+    assert (await client.post("/adapters/sql/alias", data=form)).status_code == 404
 
 
 async def test_the_guard_takes_a_failing_candidate_out_for_good(
@@ -229,6 +295,66 @@ async def test_a_slow_candidate_loses_to_a_fast_stable_version(
     assert route["weights"] == {"1": 100}
     assert "p95 time to first token of 250 ms" in route["trip"]["reason"]
     assert "2 times the stable version's 100 ms" in route["trip"]["reason"]
+
+
+async def test_the_event_loop_runs_on_while_figures_are_taken(
+    client: httpx.AsyncClient, state: State, digests: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(client, PROD, version=1, weights={"1": 50, "2": 50})
+    await put(client, f"{PROD}/guard", max_first_token_ms=1000, min_requests=1)
+    (candidate,) = state.registry.snapshots.current.adapters["default"]["sql"].routes["prod"].candidates
+    state.tallies.note(Lane("default", "sql", "prod", 2, candidate.since), False, 0.25, 1.0, 4)
+    taken: list[bool] = []
+
+    def waits(values: Sequence[float], share: float) -> float:
+        """Done only when the loop has done something else meanwhile."""
+        taken.append(moved.wait(5))
+        return percentile(values, share)
+
+    monkeypatch.setattr("loraplex.web.routing.tallies.percentile", waits)
+    for path in ("", PROD, ALIASES, "/adapters/sql", "/adapters/sql/aliases"):
+        moved = threading.Event()
+        asyncio.get_running_loop().call_later(0.02, moved.set)
+        if path:
+            assert (await client.get(path)).status_code == 200
+        else:
+            await state.guard.look()
+    assert len(taken) >= 5 and all(taken)
+
+
+async def test_metrics_of_a_route_by_version(
+    client: httpx.AsyncClient, state: State, engine: FakeEngine, digests: list[str]
+) -> None:
+    engine.resident, engine.fails = set(digests), {digests[1]}
+    await put(client, PROD, version=1, weights={"1": 0, "2": 100})
+    for _ in range(3):
+        await ask(client, "sql@prod")
+    engine.fails = set()
+    await ask(client, "sql@prod")
+    text = (await client.get("/metrics")).text
+    labels = 'role="candidate",route="sql@prod",version="2"'
+
+    def value(name: str, more: str = "") -> float:
+        found = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
+        wanted = sorted(filter(None, [*labels.split(","), *more.split(",")]))
+        (line,) = [one for one in found if sorted(one.partition("{")[2].partition("}")[0].split(",")) == wanted]
+        return float(line.rpartition(" ")[2])
+
+    assert value("loraplex_route_requests_total", 'outcome="error"') == 3
+    assert value("loraplex_route_requests_total", 'outcome="ok"') == 1
+    assert value("loraplex_route_latency_seconds_count") == 1
+    assert value("loraplex_route_first_token_seconds_bucket", 'le="+Inf"') >= 1
+    await client.delete(PROD)
+    await state.guard.look()
+    assert 'route="sql@prod"' not in (await client.get("/metrics")).text, "a route that is gone has no series"
+
+
+async def test_series_of_routes_are_bounded() -> None:
+    tallies = Tallies()
+    for number in range(MOST_LANES + 50):
+        tallies.note(Lane("default", "sql", f"alias-{number}", 1), False, 0.1, 1.0, 4)
+    requests, *_ = RouteCollector(tallies).collect()
+    assert len(requests.samples) == 2 * MOST_LANES
 
 
 async def test_a_candidate_that_the_engine_refuses_is_the_candidates_fault(

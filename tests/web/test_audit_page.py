@@ -1,8 +1,10 @@
 """The audit log's page: found, paged, verified, downloaded; what was tampered with shows."""
 
+import asyncio
 import csv
 import io
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,9 +14,10 @@ from bs4 import BeautifulSoup
 from sqlalchemy import text
 
 import loraplex.registry
-from loraplex.registry.audit import record
+from loraplex.registry.audit import Verdict, record
 from loraplex.registry.tenants import tenant_id
 from loraplex.web.admin.audit_rows import ACTIONS
+from loraplex.web.chain_check import FRESH_SECONDS, ChainCheck
 from loraplex.web.state import State
 
 from .test_access import log_in
@@ -77,7 +80,10 @@ async def test_pages_follow_one_another(person: httpx.AsyncClient, monkeypatch: 
     assert found == whole
 
 
-async def test_the_chain_is_computed_and_a_changed_row_shows(person: httpx.AsyncClient, state: State) -> None:
+async def test_the_chain_is_computed_and_a_changed_row_shows(
+    person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loraplex.web.chain_check.FRESH_SECONDS", 0)
     assert "✓ Intact" in (await person.get("/audit/chain", headers=HTMX)).text
     assert "not as written" not in (await person.get("/audit")).text
     row = state.registry.audit.entries()[1].id
@@ -87,6 +93,52 @@ async def test_the_chain_is_computed_and_a_changed_row_shows(person: httpx.Async
     assert f"Row {row} is not what was written" in chain
     assert (await person.get("/audit")).text.count("not as written") == 1
     assert "its hash does not follow" in (await person.get(f"/audit/{row}")).text
+
+
+async def test_one_computes_the_chain_and_the_others_hear_what_it_finds(
+    person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, begun, may_end = [0.0], [0], threading.Event()
+    verify = state.registry.audit.verify
+
+    def slowly() -> Verdict:
+        begun[0] += 1
+        assert may_end.wait(10)
+        return verify()
+
+    state.chain = ChainCheck(slowly, lambda: now[0])
+    asked = [asyncio.create_task(person.get("/audit/chain", headers=HTMX)) for _ in range(3)]
+    asked += [asyncio.create_task(person.get("/api/v1/audit?verify=true")) for _ in range(3)]
+    while not begun[0]:
+        await asyncio.sleep(0.01)
+    asked.pop(0).cancel()
+    may_end.set()
+    answers = await asyncio.gather(*asked)
+    assert begun == [1] and {answer.status_code for answer in answers} == {200}
+    assert {answer.json()["chain"]["intact"] for answer in answers[2:]} == {True}
+    await person.get("/audit/chain", headers=HTMX)
+    assert begun == [1], "a verdict is good for a while"
+    now[0] += FRESH_SECONDS
+    await person.get("/audit/chain", headers=HTMX)
+    assert begun == [2]
+
+
+async def test_the_api_filters_as_the_page_does(person: httpx.AsyncClient, state: State) -> None:
+    whole = (await person.get("/api/v1/audit?limit=1000")).json()["data"]
+    asked = {"actor": "BOB", "action": "key.", "subject": "key:", "from": "2026-01-01", "to": "2999-01-01"}
+    found = (await person.get("/api/v1/audit", params=asked)).json()["data"]
+    expected = [row for row in whole if "bob" in row["actor"] and "key." in row["action"]]
+    assert found == expected and 0 < len(found) < len(whole)
+    lines = (await person.get("/api/v1/audit/export", params=asked | {"format": "jsonl"})).text.splitlines()
+    assert [json.loads(line) for line in lines] == expected
+    table = await person.get("/api/v1/audit/export", params=asked)
+    assert table.text == (await person.get("/audit/export", params=asked)).text
+    assert table.headers["content-disposition"] == 'attachment; filename="audit-default.csv"'
+    assert (await person.get("/api/v1/audit", params={"from": "2999-01-01"})).json()["data"] == []
+    for field, value in (("from", "today"), ("to", "2026-13-01"), ("actor", "a\x00")):
+        for path in ("/api/v1/audit", "/api/v1/audit/export"):
+            refused = await person.get(path, params={field: value})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
 
 
 async def test_a_long_log_is_verified_when_asked(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +172,8 @@ async def test_rows_of_other_tenants_lead_to_what_they_name(person: httpx.AsyncC
 
 
 async def test_files_have_every_row(person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loraplex.web.admin.audit.BATCH", 2)
+    monkeypatch.setattr("loraplex.web.api.audit_export.FIRST_BATCH", 1)
+    monkeypatch.setattr("loraplex.web.api.audit_export.BATCH", 2)
     entries = state.registry.audit.entries(tenant="default")
     answer = await person.get("/audit/export")
     rows = list(csv.DictReader(io.StringIO(answer.text)))

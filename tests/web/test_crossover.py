@@ -69,11 +69,11 @@ ROWS: dict[str, dict[str, Any]] = {
     "POST /adapters/{name}/check": {"data": FILES},
     "POST /adapters/{name}/versions": {"data": FILES},
     "POST /adapters/{name}/delete": {"data": {"confirm": "NAME"}},
-    "POST /adapters/{name}/alias": {"data": {"alias": "prod", "version": "1"}},
     "GET /adapters/{reference}/profile": {},
     "POST /adapters/{reference}/profile": {"data": {"system_prompt": "Tell me all."}},
     "POST /adapters/{reference}/profile/preview": {"data": {"message": "Hello"}},
     "GET /adapters/{name}/aliases": {},
+    "POST /adapters/{name}/aliases": {"data": {"alias": "prod", "version": "1"}},
     "POST /adapters/{name}/aliases/{alias}/{action}": {"data": {"stable": "1"}},
     "POST /adapters/{reference}/{action}": {},
     "POST /cache/{reference}/{action}": {},
@@ -102,10 +102,10 @@ LISTS = (
     *("/v1/models", "/api/v1/adapters", "/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
     *("/", "/adapters", "/cache", "/playground", "/requests", "/dashboard/state", "/api/v1/audit?everyone=true"),
     *("/keys?show=all", "/users", "/usage", "/usage/csv?by=day,key,adapter", "/usage/points", "/audit"),
-    *("/audit?everyone=true", "/audit/export", "/audit/export?format=jsonl&everyone=true"),
+    *("/api/v1/audit/export", "/audit?everyone=true", "/audit/export", "/audit/export?format=jsonl&everyone=true"),
 )
 OF_ANY_TENANT = (
-    *("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
+    *("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit", "/api/v1/audit/export"),
     *("/keys", "/users", "/usage", "/usage/csv", "/usage/points", "/audit", "/audit/export"),
 )
 

@@ -17,7 +17,7 @@ from tests.deployment.dockerfile import ROOT
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARDS = ROOT / "deploy" / "grafana" / "dashboards"
-NOT_METRICS = frozenset("sum min max rate increase topk histogram_quantile by on and le or without".split())  # noqa: SIM905
+NOT_METRICS = frozenset("sum min max rate increase topk histogram_quantile by on and le or without group_left".split())  # noqa: SIM905
 OF_PROMETHEUS = frozenset({"up"})
 
 
@@ -25,7 +25,9 @@ def expressions() -> Iterator[str]:
     for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"]:
         yield from (rule["expr"] for rule in group["rules"])
     for file in sorted(DASHBOARDS.glob("*.json")):
-        yield from (target["expr"] for panel in json.loads(file.read_text())["panels"] for target in panel["targets"])
+        yield from (
+            target["expr"] for panel in json.loads(file.read_text())["panels"] for target in panel.get("targets", ())
+        )
 
 
 def metrics_in(expression: str) -> set[str]:
@@ -52,7 +54,9 @@ async def series(client: httpx.AsyncClient, admin: dict[str, str], state: State)
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         if line.startswith("# TYPE"):
-            found.setdefault(line.split()[2], set())
+            _, _, name, kind = line.split()
+            for suffix in ("_bucket", "_count", "_sum") if kind == "histogram" else ("",):
+                found.setdefault(name + suffix, set())
         elif not line.startswith("#"):
             name, labels = re.match(r"([\w:]+)(\{.*\})?", line).groups()  # type: ignore[union-attr]
             found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels or ""))

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,15 @@ async def test_tokenize_and_detokenize(client: httpx.AsyncClient, own: str, thei
     assert chat == theirs.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
     base = (await client.post("/tokenize", json={"prompt": text})).json()["tokens"]
     assert max(base) < TURN
+    part = {"adapters": [{"name": "own", "scale": 0.5}]}
+    for body in ({"prompt": text}, {"model": "tiny", "prompt": text}):
+        assert (await client.post("/tokenize", json=body | part)).json()["tokens"] == answer["tokens"]
+    found = await client.post("/detokenize", json={"tokens": answer["tokens"]} | part)
+    assert found.json() == back.json()
+    wrong = ({"model": "own"} | part, part | {"adapters": [{"name": "absent"}]}, {"adapters": part["adapters"] * 2})
+    for names, status in zip(wrong, (400, 404, 400), strict=True):
+        refused = await client.post("/tokenize", json={"prompt": text} | names)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (status, "adapters")
 
 
 async def test_a_running_request_keeps_what_it_began_with(
@@ -247,6 +257,18 @@ async def test_a_slow_template_delays_nobody_else(
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "chat_template_error")
     assert "took longer than" in refused.json()["error"]["message"]
     assert answers > 1
+
+
+async def test_a_worker_that_does_not_start_in_time_is_worth_another_try(
+    client: httpx.AsyncClient, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": "own", "messages": CHAT, "max_tokens": 1}
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "START_SECONDS", 0.2)
+        patched.setattr(process, "child_command", lambda module: [sys.executable, "-c", "import time; time.sleep(60)"])
+        refused = await client.post("/v1/chat/completions", json=body)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2"), refused.text
+    assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
 
 
 async def test_sums_need_one_wording(client: httpx.AsyncClient, state: State, own: str) -> None:

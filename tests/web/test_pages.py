@@ -30,7 +30,7 @@ WITH_PARTS = (
     *("/adapters", "/cache", "/playground", "/requests"),
     *("/usage", "/keys", "/users", "/tenants", "/audit"),
 )
-ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "alias", "delete", "check", "versions")
+ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "aliases", "delete", "check", "versions")
 POSTS = (
     *(f"/adapters/sql/{action}" for action in ACTIONS),
     *(
@@ -267,6 +267,19 @@ async def test_the_live_stream_is_events_of_the_same_document(person: httpx.Asyn
     assert json.loads(first.removeprefix("data: ")).keys() == document.keys()
 
 
+@pytest.mark.parametrize(("path", "field"), [("/audit?before=abc", "before"), ("/audit?everyone=perhaps", "everyone")])
+async def test_a_query_that_means_nothing_is_refused_on_a_page(
+    person: httpx.AsyncClient, path: str, field: str
+) -> None:
+    refused = await person.get(path, headers=HTML)
+    assert refused.status_code == 400 and refused.headers["content-type"].startswith("text/html")
+    page = BeautifulSoup(refused.text, "html.parser")
+    assert page.select_one("h1") is not None and "That did not work" in refused.text and f"{field}: " in refused.text
+    assert page.select_one("nav a") is not None, "the menu leads on"
+    for_programs = await person.get(path, headers={"accept": "application/json"})
+    assert for_programs.json()["error"]["param"] == field
+
+
 async def test_a_lost_engine_leaves_every_page_standing(
     person: httpx.AsyncClient, trusted: Headers, engine: FakeEngine
 ) -> None:
@@ -278,7 +291,7 @@ async def test_a_lost_engine_leaves_every_page_standing(
     document = (await person.get("/dashboard/state")).json()
     assert document["residency"]["states"] is None
     answer = await person.post("/adapters/sql/load", headers=trusted)
-    assert answer.status_code == 503
+    assert answer.status_code == 503 and answer.headers["retry-after"]
     assert "Not available right now" in answer.text
 
 

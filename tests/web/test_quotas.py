@@ -280,3 +280,5 @@ async def test_limits_over_the_api(client: httpx.AsyncClient, admin: Headers) ->
     admin_of_some = {"name": "n", "scopes": ["admin"], "adapters": ["sql"]}
     assert (await client.post("/api/v1/keys", json=admin_of_some)).status_code == 400
     assert (await client.post("/api/v1/keys", json={"name": "n", "expires_at": "2030-01-01"})).status_code == 400
+    past = await client.post("/api/v1/keys", json={"name": "n", "expires_at": "2020-01-01T00:00:00Z"})
+    assert (past.status_code, past.json()["error"]["param"]) == (400, "expires_at")

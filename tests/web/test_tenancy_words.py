@@ -2,12 +2,15 @@
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from loraplex.registry.ledger import Account, Ledger
 from loraplex.registry.registry import Registry
+from loraplex.web.cli.expiry import read_expiry
 
 from .typed import Run, typed
 
@@ -25,7 +28,7 @@ def opened(tmp_path: Path) -> Registry:
 
 
 def test_keys_from_create_to_revoke(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("keys", "create", "notebook", "--adapter", "sql", "--rpm", "60", "--days", "30", "--json")
+    code, out, _ = run("keys", "create", "notebook", "--adapter", "sql", "--rpm", "60", "--expires", "30d", "--json")
     made = json.loads(out)
     assert (code, made["adapters"], made["limits"]["requests_per_minute"]) == (0, ["sql"], 60)
     registry = opened(tmp_path)
@@ -35,14 +38,58 @@ def test_keys_from_create_to_revoke(run: Run, tmp_path: Path) -> None:
     listed = json.loads(run("keys", "list", "--json")[1])
     assert [key["name"] for key in listed] == ["plain", "notebook"] and "token" not in listed[0]
     assert made["token"] not in run("keys", "list")[1]
+    ends = datetime.fromisoformat(made["expires_at"])
+    assert timedelta(days=29) < ends - datetime.now(UTC) <= timedelta(days=30)
     code, out, _ = run("keys", "limit", made["prefix"], "--tokens-per-day", "5000")
     assert code == 0 and "5,000 tokens a day" in out and "rpm" not in out
     assert run("keys", "revoke", made["prefix"])[0] == 0
     assert json.loads(run("keys", "list", "--json")[1])[1]["revoked_at"]
-    for wrong in (("revoke", "0123456789ab"), ("create", "x", "--scope", "root"), ("list", "--tenant", "none")):
+    for wrong in (
+        ("revoke", "0123456789ab"),
+        ("create", "x", "--scope", "root"),
+        ("create", "x", "--expires", "soon"),
+        ("list", "--tenant", "none"),
+    ):
         code, _, err = run("keys", *wrong)
         assert code == 2 and "Traceback" not in err
     registry.close()
+
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("typed_in", "expected"),
+    [
+        ("12h", NOW + timedelta(hours=12)),
+        ("30d", NOW + timedelta(days=30)),
+        ("8w", NOW + timedelta(weeks=8)),
+        ("2027-01-31", datetime(2027, 1, 31, tzinfo=UTC)),
+        ("2027-01-31T18:00+01:00", datetime(2027, 1, 31, 17, tzinfo=UTC)),
+    ],
+)
+def test_when_a_key_ends(typed_in: str, expected: datetime) -> None:
+    assert read_expiry(typed_in, NOW) == expected
+
+
+@pytest.mark.parametrize("typed_in", ["", "30", "d", "-1d", "999999y", "2027-02-30", "2027-01-31T18:00", "tomorrow"])
+def test_a_time_that_is_none_is_refused_in_words(typed_in: str) -> None:
+    with pytest.raises(ValueError, match="a duration such as 12h"):
+        read_expiry(typed_in, NOW)
+
+
+@pytest.mark.parametrize("typed_in", ["0d", "2026-11-22", "2026-11-22T11:59+00:00"])
+def test_a_key_does_not_begin_expired(typed_in: str) -> None:
+    with pytest.raises(ValueError, match="has passed already"):
+        read_expiry(typed_in, NOW)
+
+
+def test_the_list_says_when_keys_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=200))
+    run("keys", "create", "short", "--expires", "2999-01-31")
+    run("keys", "create", "long")
+    _, out, _ = run("keys", "list")
+    assert "2999-01-31 00:00 UTC" in out and "never" in out
 
 
 def test_usage_in_a_table_json_and_csv(run: Run, tmp_path: Path) -> None:

@@ -144,6 +144,8 @@ class Alias(Table):
     version_id: Mapped[int] = mapped_column(ForeignKey("adapter_versions.id"))
     previous_id: Mapped[int | None] = mapped_column(ForeignKey("adapter_versions.id"))
     """The stable one before; what a rollback goes back to."""
+    rolled_back: Mapped[bool] = mapped_column(default=False)
+    """Since then nobody has shared the callers out anew: whoever rolls back once more repeats himself."""
     guard: Mapped[dict[str, Any] | None]
     """`routes.Guard`; none: nobody watches the candidates."""
     trip: Mapped[dict[str, Any] | None]

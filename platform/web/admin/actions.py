@@ -22,7 +22,6 @@ NOTICES: Final = {
     "evict": "Evicted from memory. The next request loads it again.",
     "certify": "Asked for a certificate. It is measured in the background, at low priority.",
     "current": "Rolled: the name means this version now. Running requests finish on the one they began with.",
-    "alias": "The alias points there now.",
     "profile": "Saved. Requests that begin now are asked by it.",
     "delete": "Deleted. Running requests finish.",
 }
@@ -62,8 +61,20 @@ async def _make_current(state: State, caller: Caller, reference: str) -> None:
         await change(state, lambda: _point_default(state, caller, adapter.name, version))
         return
     newer = [one.number for one in adapter.versions if one.number > version.number and one.enabled]
+    _check_unrouted(adapter, newer, version.number)
     steps = [(version.number, True), *((number, False) for number in newer)]
     await change(state, lambda: _enable(state, caller, adapter.name, steps))
+
+
+def _check_unrouted(adapter: Adapter, newer: Sequence[int], number: int) -> None:
+    """Raises ApiError before the first of them is disabled."""
+    names = ", ".join(f"{adapter.name}@{alias}" for alias, stable in adapter.aliases.items() if stable in newer)
+    if names:
+        message = (
+            f"For that newer versions would be disabled, and they answer the callers of {names}. Add a route for "
+            f"'{DEFAULT}' to version {number} instead: then the name means it, and the others stay."
+        )
+        raise ApiError(409, message, code="version_in_use")
 
 
 def _point_default(state: State, caller: Caller, name: str, version: Version) -> None:

@@ -93,7 +93,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         ),
         profile=profile_view(state, adapter, version),
         snippets=snippets(address_of(request), name, chat=state.template is not None),
-        routes=route_views(state, adapter),
+        routes=await asyncio.to_thread(route_views, state, adapter),
         clipping=clipping_words(state.engine.info, residency(state).get(version.digest, ON_DISK).clipping),
         use=_use_words(state, adapter),
         done=(NOTICES | ROUTE_NOTICES).get(done),
@@ -125,14 +125,6 @@ async def tensors(request: Request, name: str, state: StateOf, caller: CallerOf,
     found = await asyncio.to_thread(tensors_of, state.registry.store, _version(adapter, version).digest)
     rows = [(one.name, one.dtype, " × ".join(map(str, one.shape)), size_words(one.end - one.start)) for one in found]
     return page(request, "adapters/_tensors.html", SECTION, rows=rows[:MOST_TENSORS], count=len(rows))
-
-
-@router.post("/{name}/alias")
-async def point_alias(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
-    fields, adapters = await form_fields(request), state.registry.adapters
-    alias, selector = fields.get("alias", "").strip(), fields.get("version", "").strip()
-    await change(state, lambda: adapters.routes.set(name, alias, selector, actor=caller.actor, tenant=caller.tenant))
-    return go_to(request, f"{SECTION}/{name}?done=alias")
 
 
 @router.post("/{name}/delete")

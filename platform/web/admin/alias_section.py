@@ -9,14 +9,14 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.alias_routes import AliasRoutes
+from loraplex.registry.alias_routes import NEW, AliasRoutes
 from loraplex.registry.names import DEFAULT
 from loraplex.registry.routes import Guard, Route, guard_of
 from loraplex.registry.views import Adapter
 
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
-from ..errors import ApiError, invalid, not_found
+from ..errors import invalid, not_found
 from ..routing.figures import Part, milliseconds, parts_of
 from ..state import State
 from ..units import age_words
@@ -28,6 +28,7 @@ NONE: Final = "–"
 COUNTS: Final = ("min_requests", "window_seconds")
 """Of a guard's fields those that are whole numbers."""
 NOTICES: Final = {
+    "route": "The route is there: its alias means this version now.",
     "weights": "The weights hold now. A caller keeps its version while they stay.",
     "promote": "Promoted: this version answers all callers now.",
     "rollback": "Rolled back: the stable version answers all callers now.",
@@ -77,6 +78,7 @@ class RouteView:
 
 
 def route_views(state: State, adapter: Adapter) -> list[RouteView]:
+    """Counts and sorts what is noted of each version: call it off the event loop."""
     return [_view(state, adapter, route) for route in adapter.routes.values()]
 
 
@@ -84,8 +86,18 @@ def route_views(state: State, adapter: Adapter) -> list[RouteView]:
 async def figures(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """A fragment: how the latest requests of each version went."""
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    routes = route_views(state, adapter)
+    routes = await asyncio.to_thread(route_views, state, adapter)
     return page(request, "adapters/_alias_figures.html", SECTION, name=name, routes=routes)
+
+
+@router.post("/{name}/aliases")
+async def add(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
+    """A new route, to one version."""
+    routes, fields = state.registry.adapters.routes, await form_fields(request)
+    alias, version = fields.get("alias", "").strip(), _number(fields, "version")
+    add_route = partial(routes.set, name, alias, version, actor=caller.actor, tenant=caller.tenant, seen=NEW)
+    await change(state, add_route)
+    return go_to(request, f"{SECTION}/{name}?done=route#aliases")
 
 
 @router.post("/{name}/aliases/{alias}/{action}")
@@ -94,17 +106,10 @@ async def act(request: Request, name: str, alias: str, action: str, state: State
     make = CHANGES.get(action)
     if make is None:
         raise not_found(f"There is no action '{action}' on an alias.")
-    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    _check_seen(adapter.routes.get(alias), fields.get("seen", ""))
-    await change(state, partial(make(routes, fields), name, alias, actor=caller.actor, tenant=caller.tenant))
+    # A form is about the route that its page showed: the guard may have acted since.
+    by = {"actor": caller.actor, "tenant": caller.tenant, "seen": fields.get("seen") or None}
+    await change(state, partial(make(routes, fields), name, alias, **by))
     return go_to(request, f"{SECTION}/{name}?done={action}#aliases")
-
-
-def _check_seen(route: Route | None, seen: str) -> None:
-    """A form is about the route that its page showed: the guard may have acted since. Raises ApiError."""
-    if route is not None and seen and seen != route.updated_at.isoformat():
-        message = f"'{route.updated_by}' has changed this route since the page was shown, so nothing was done."
-        raise ApiError(409, f"{message} Load the page again and look at what it is now.", code="route_changed")
 
 
 def _weights(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
@@ -145,7 +150,7 @@ def _shadow(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., obj
 CHANGES: Final[Mapping[str, Callable[[AliasRoutes, Mapping[str, str]], Callable[..., object]]]] = {
     "weights": _weights,
     "promote": _promote,
-    "rollback": lambda routes, _: routes.rollback,
+    "rollback": lambda routes, fields: partial(routes.rollback, selector=fields.get("version") or None),
     "guard": _guard,
     "unguard": lambda routes, _: partial(routes.set_guard, guard=None),
     "shadow": _shadow,
@@ -178,7 +183,7 @@ def _view(state: State, adapter: Adapter, route: Route) -> RouteView:
     return RouteView(
         alias=route.alias,
         model=adapter.name if route.alias == DEFAULT else f"{adapter.name}@{route.alias}",
-        seen=route.updated_at.isoformat(),
+        seen=route.revision,
         stable=route.stable,
         candidates=candidates,
         others=[one.number for one in reversed(adapter.versions) if one.enabled and one.number not in numbers],

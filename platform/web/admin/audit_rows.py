@@ -1,18 +1,15 @@
-"""Rows of the audit log as the pages show them, and as files have them."""
+"""Rows of the audit log as the pages show them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from loraplex.registry.audit import AuditEntry, AuditFilter
 
-from ..api.audit import entry_json
-from ..csv_lines import csv_lines
 from ..units import age_words
 from .addresses import local_address
 
-COLUMNS: Final = ("id", "at", "tenant", "actor", "action", "subject", "detail", "hash", "intact")
 ACTIONS: Final = (
     *("adapter.add", "adapter.remove", "alias.set", "alias.promote", "alias.rollback", "alias.trip"),
     *("certificate.request", "key.create", "key.limit", "key.revoke", "profile.set"),
@@ -74,19 +71,6 @@ def filter_words(wanted: AuditFilter) -> dict[str, str]:
         "subject": wanted.subject,
         **{name: day.isoformat() if day else "" for name, day in days.items()},
     }
-
-
-def as_csv(entries: Sequence[AuditEntry]) -> str:
-    rows = [entry_json(entry) for entry in entries]
-    return csv_lines([_csv_cell(row[name]) for name in COLUMNS] for row in rows)
-
-
-def as_json_lines(entries: Sequence[AuditEntry]) -> str:
-    return "".join(json.dumps(entry_json(entry), ensure_ascii=False) + "\n" for entry in entries)
-
-
-def _csv_cell(value: object) -> object:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
 
 def _place(entry: AuditEntry, own: str) -> str:

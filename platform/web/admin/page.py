@@ -6,13 +6,14 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
 from starlette.templating import Jinja2Templates
 
 from ..auth import Caller
 from ..dependencies import state_of
-from ..errors import LOGIN_PATH, ApiError
+from ..errors import LOGIN_PATH, ApiError, from_validation
 from .menu import menu_of
 from .words import engine_words
 
@@ -32,8 +33,9 @@ class PageRoute(APIRoute):
         async def handle_for_people(request: Request) -> Response:
             try:
                 return await handle(request)
-            except ApiError as error:
-                refusal = _refusal(request, error)
+            except (ApiError, RequestValidationError) as error:
+                known = from_validation(error) if isinstance(error, RequestValidationError) else error
+                refusal = _refusal(request, known)
                 if refusal is None:
                     raise
                 return refusal
@@ -85,7 +87,9 @@ def _refusal(request: Request, error: ApiError) -> Response | None:
     if error.status == 401:
         return go_to(request, f"{LOGIN_PATH}?next={quote(_path(request))}" if request.method == "GET" else LOGIN_PATH)
     heading = HEADINGS.get(error.status, "That did not work")
-    return page(request, "error.html", "", error.status, heading=heading, message=error.message)
+    refused = page(request, "error.html", "", error.status, heading=heading, message=error.message)
+    refused.headers.update(error.headers)
+    return refused
 
 
 def _path(request: Request) -> str:

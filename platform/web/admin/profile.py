@@ -91,10 +91,9 @@ async def preview(request: Request, reference: str, state: StateOf, caller: Call
     """A fragment: what a message becomes with what stands in the form, saved or not."""
     fields, (version, _) = await form_fields(request), await find_profile(state, caller, reference)
     try:
-        found, problem = await _preview(state, caller, version, fields), ""
+        found, problem, status = await _preview(state, caller, version, fields), "", 200
     except ApiError as error:
-        found, problem = None, error.message
-    status = 400 if problem else 200
+        found, problem, status = None, error.message, error.status
     return page(request, "adapters/_profile_preview.html", SECTION, status, preview=found, problem=problem)
 
 

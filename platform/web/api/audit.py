@@ -4,12 +4,12 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-
-from loraplex.registry.audit import AuditEntry
+from starlette.responses import Response
 
 from ..dependencies import CallerOf, StateOf, TenantOf
-from ..errors import forbidden
 from ..permissions import Permission
+from .audit_export import Format, entry_json, export
+from .audit_filter import First, Part, filter_of, scope_of
 
 router = APIRouter(tags=["Audit"])
 
@@ -19,35 +19,44 @@ async def get_audit(
     state: StateOf,
     caller: CallerOf,
     tenant: TenantOf,
+    actor: Part = "",
+    action: Part = "",
+    subject: Part = "",
+    first: First = "",
+    to: str = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     everyone: bool = False,
     verify: bool = False,
 ) -> dict[str, Any]:
     """Newest first; `before` is the id of the last row of the page above. `everyone`: of all tenants and the server
-    itself, for the operator. Each row says whether it is `intact`; `verify` computes the whole chain."""
-    if everyone and not caller.allows(Permission.OPERATE):
-        raise forbidden("Only the operator of this server may see the audit log of all tenants. Leave everyone out.")
-    audit = state.registry.audit
-    rows = await asyncio.to_thread(audit.entries, limit, before, None if everyone else tenant)
+    itself, for the operator. `actor`, `action` and `subject` are parts that these must contain, `from` and `to` days of
+    UTC, both included. Each row says whether it is `intact`; `verify` computes the whole chain, or tells what that said
+    in the last seconds."""
+    wanted = filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
+    rows = await asyncio.to_thread(state.registry.audit.search, wanted, limit, before)
     answer: dict[str, Any] = {"data": [entry_json(row) for row in rows]}
     if verify:
-        verdict = await asyncio.to_thread(audit.verify)
+        verdict = await state.chain.verdict()
         answer["chain"] = {"intact": verdict.problem is None}
         if caller.allows(Permission.OPERATE):
             answer["chain"] |= {"rows": verdict.rows, "head": verdict.head, "problem": verdict.problem}
     return answer
 
 
-def entry_json(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "at": entry.at.isoformat(),
-        "tenant": entry.tenant,
-        "actor": entry.actor,
-        "action": entry.action,
-        "subject": entry.subject,
-        "detail": entry.detail,
-        "hash": entry.hash,
-        "intact": entry.intact,
-    }
+@router.get("/api/v1/audit/export")
+async def export_audit(
+    state: StateOf,
+    caller: CallerOf,
+    tenant: TenantOf,
+    actor: Part = "",
+    action: Part = "",
+    subject: Part = "",
+    first: First = "",
+    to: str = "",
+    everyone: bool = False,
+    format: Format = "csv",
+) -> Response:
+    """All rows that are wanted, by the same filters, newest first, as a file."""
+    wanted = filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
+    return export(state.registry.audit, wanted, format)

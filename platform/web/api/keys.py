@@ -1,7 +1,7 @@
 """/api/v1/keys: API keys, for administrators."""
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +13,7 @@ from loraplex.registry.keys import INFERENCE, ApiKey
 from loraplex.registry.quotas import OPEN, Quota
 
 from ..dependencies import CallerOf, StateOf, TenantOf
+from ..errors import invalid
 from ..json_body import convert, read_json
 from ..openapi.fields import Label, Scope
 from .refusals import in_words
@@ -50,6 +51,8 @@ async def list_keys(state: StateOf, tenant: TenantOf) -> dict[str, Any]:
 async def create_key(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
     """A new key; `token` is in this answer and nowhere else."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewKey)
+    if fields.expires_at is not None and fields.expires_at <= datetime.now(UTC):
+        raise invalid("expires_at has passed already: the key would open nothing. Give a later moment.", "expires_at")
     with in_words():
         created = await asyncio.to_thread(
             state.registry.keys.create,

@@ -85,11 +85,16 @@ def promote(
 
 
 @app.command()
-def rollback(reference: Name, tenant: Tenant = DEFAULT_TENANT, as_json: Json = False) -> None:
-    """Take the candidates out; where there are none, go back to the stable version before."""
+def rollback(
+    reference: Name,
+    version: Annotated[str | None, typer.Option(metavar="NUMBER", help="The stable one, or the one before.")] = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> None:
+    """Take the candidates out; where there are none, go back to the stable version before. Twice is as good as once."""
     name, alias = _parts(reference)
     with opened_registry(Settings()) as (registry, _):
-        adapter = registry.adapters.routes.rollback(name, alias, actor=ACTOR, tenant=tenant)
+        adapter = registry.adapters.routes.rollback(name, alias, version, actor=ACTOR, tenant=tenant)
     _tell(adapter, alias, as_json)
 
 

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..api.audit import entry_json
+from ..api.audit_export import entry_json
 from ..settings import Settings
 from .opened import opened_database
 from .output import Json, print_json

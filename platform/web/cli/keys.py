@@ -1,6 +1,6 @@
 """`loraplex keys`: create, list, limit and revoke API keys, with or without a running server."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -14,6 +14,7 @@ from loraplex.registry.tables import DEFAULT_TENANT
 from ..api.keys import key_json
 from ..settings import Settings
 from ..units import age_words
+from .expiry import read_expiry
 from .opened import opened_database
 from .output import ACTOR, Json, Tenant, print_json
 
@@ -26,12 +27,14 @@ Concurrency = Annotated[int | None, typer.Option("--concurrency", help="Requests
 PerDay = Annotated[int | None, typer.Option("--tokens-per-day", help="Tokens in a day of UTC.")]
 
 
-@app.command(epilog="Example: loraplex keys create notebook --adapter sql --rpm 60 --days 30")
+@app.command(epilog="Example: loraplex keys create notebook --adapter sql --rpm 60 --expires 30d")
 def create(
     name: str,
     scope: Annotated[list[str] | None, typer.Option(help="inference, adapters or admin; may be repeated.")] = None,
     adapter: Annotated[list[str] | None, typer.Option(help="Only for this model; may be repeated.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, max=36500, help="Expires after so many days.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="After a duration (12h, 30d, 8w, 1y) or on a day (2027-01-31).")
+    ] = None,
     rpm: Rpm = None,
     tpm: Tpm = None,
     concurrency: Concurrency = None,
@@ -40,13 +43,14 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Make a key and print it: it is shown once."""
+    expires_at = None if expires is None else read_expiry(expires, datetime.now(UTC))
     with opened_database(Settings()) as registry:
         created = registry.keys.create(
             name,
             scope or [INFERENCE],
             actor=ACTOR,
             tenant=tenant,
-            expires_at=None if days is None else datetime.now(UTC) + timedelta(days=days),
+            expires_at=expires_at,
             adapters=adapter,
             quota=Quota(rpm, tpm, concurrency, tokens_per_day),
         )
@@ -66,12 +70,12 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: Json = False) -> None:
     if as_json:
         print_json([key_json(key) for key in keys])
         return
-    table = Table("prefix", "name", "scopes", "models", "limits", "state", "last used")
+    table = Table("prefix", "name", "scopes", "models", "limits", "state", "expires", "last used")
     for key in keys:
         models = "all" if key.adapters is None else ", ".join(sorted(key.adapters))
         used = "never" if key.last_used_at is None else age_words(key.last_used_at)
         scopes = ", ".join(sorted(key.scopes))
-        table.add_row(key.prefix, key.name, scopes, models, _limits(key.quota), _state(key), used)
+        table.add_row(key.prefix, key.name, scopes, models, _limits(key.quota), _state(key), _expiry(key), used)
     console.print(table)
 
 
@@ -112,6 +116,8 @@ def _limits(quota: Quota) -> str:
 def _state(key: ApiKey) -> str:
     if key.revoked_at is not None:
         return "revoked"
-    if key.expires_at is None:
-        return "valid"
-    return f"{'expired' if key.expires_at <= datetime.now(UTC) else 'until'} {key.expires_at:%Y-%m-%d}"
+    return "expired" if key.expires_at is not None and key.expires_at <= datetime.now(UTC) else "valid"
+
+
+def _expiry(key: ApiKey) -> str:
+    return "never" if key.expires_at is None else f"{key.expires_at:%Y-%m-%d %H:%M} UTC"

@@ -18,9 +18,9 @@ router = APIRouter(tags=["OpenAI"])
 
 @router.get("/v1/models")
 async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """All that `model` may be for this key, the base first."""
+    """All that `model` may be for this key, the base first; of a routed name the version that answers this key."""
     snapshot = state.registry.snapshots.current
-    servable, profiles = snapshot.servable(caller.tenant, caller.only), snapshot.profiles
+    servable, profiles = snapshot.servable(caller.tenant, caller.only, caller.actor), snapshot.profiles
     cards = [
         _adapter_card(state, adapter.name, version.digest, version.created_at, profiles.get(version.profile_digest))
         for adapter, version in servable
@@ -34,7 +34,7 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
     """One model by any name that `model` takes, for example adapter@alias. All models when the name is empty."""
     if not name:
         return await list_models(state, caller)
-    found = find_model(state, name, caller.tenant, caller.only)
+    found = find_model(state, name, caller.tenant, caller.only, caller.actor)
     if found is None:
         return _base_card(state)
     return _adapter_card(state, name, found.digest, found.created_at, found.profile)

@@ -46,12 +46,26 @@ class EndUser(msgspec.Struct, kw_only=True):
         return f"end user {end_user}" if end_user else actor
 
 
-class GenerationFields(EndUser, kw_only=True):
+class Adapted(EndUser, kw_only=True):
+    """What may run with several adapters."""
+
+    adapters: Annotated[list[AdapterPart], Meta(min_length=1, max_length=MAX_ADAPTERS)] | None = None
+    """With the base as `model`: the sum of these instead of one adapter."""
+
+    def adapter_scales(self) -> dict[str, float] | None:
+        """By name; None where `model` alone says what runs. Raises ApiError for a name that stands twice."""
+        if self.adapters is None:
+            return None
+        scales = {part.name: part.scale for part in self.adapters}
+        if len(scales) < len(self.adapters):
+            raise invalid("adapters names an adapter twice; add its scales up.", "adapters")
+        return scales
+
+
+class GenerationFields(Adapted, kw_only=True):
     """What chat and completions share."""
 
     model: Name
-    adapters: Annotated[list[AdapterPart], Meta(min_length=1, max_length=MAX_ADAPTERS)] | None = None
-    """With the base as `model`: the sum of these instead of one adapter."""
     max_tokens: Limit | None = None
     n: Choices = 1
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
@@ -75,15 +89,6 @@ class GenerationFields(EndUser, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-
-    def adapter_scales(self) -> dict[str, float] | None:
-        """By name; None where `model` alone says what runs. Raises ApiError for a name that stands twice."""
-        if self.adapters is None:
-            return None
-        scales = {part.name: part.scale for part in self.adapters}
-        if len(scales) < len(self.adapters):
-            raise invalid("adapters names an adapter twice; add its scales up.", "adapters")
-        return scales
 
     def sampling(self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
         """Not yet verified against the vocabulary."""
@@ -155,14 +160,14 @@ class TokenizeChat(ChatRequest, kw_only=True):
     return_token_strs: bool = False
 
 
-class TokenizeText(EndUser, kw_only=True):
+class TokenizeText(Adapted, kw_only=True):
     prompt: str
     model: Name | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
 
-class Detokenize(EndUser, kw_only=True):
+class Detokenize(Adapted, kw_only=True):
     tokens: list[TokenId]
     model: Name | None = None
 

@@ -1,6 +1,5 @@
 """POST /tokenize and /detokenize, as vLLM has them."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -24,7 +23,7 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[s
     fields: TokenizeText | TokenizeChat
     if "messages" in body:
         fields = convert({"model": state.base.name, **body}, TokenizeChat)
-        wording = (await _find(fields, state, caller, fields.adapter_scales())).wording
+        wording = (await _find(fields, state, caller)).wording
         tokens = await chat_prompt(state, wording, fields)
     else:
         fields = convert(body, TokenizeText)
@@ -44,16 +43,11 @@ async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict
     return {"prompt": served.wording.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
 
 
-async def _find(
-    fields: TokenizeText | TokenizeChat | Detokenize,
-    state: State,
-    caller: Caller,
-    adapters: Mapping[str, float] | None = None,
-) -> Served:
+async def _find(fields: TokenizeText | TokenizeChat | Detokenize, state: State, caller: Caller) -> Served:
     """What would answer this caller. Most models share the base's tokenizer, so the name may be left out; a wrong one
     is refused as everywhere."""
     name, sticky = fields.model or state.base.name, fields.sticky(caller.actor)
-    return await find_served(state, name, adapters, caller.tenant, caller.only, sticky)
+    return await find_served(state, name, fields.adapter_scales(), caller.tenant, caller.only, sticky)
 
 
 def _check_ids(tokens: list[int], vocabulary: int) -> None:

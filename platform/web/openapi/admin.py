@@ -47,6 +47,11 @@ RANGE: Final = Header(
     "The rest of a file of which some bytes are here: from the first that is missing to the end",
     {"type": "string", "pattern": "^bytes [0-9]{1,15}-[0-9]{1,15}/[0-9]{1,15}$"},
 )
+IF_MATCH: Final = Header(
+    "if-match",
+    "The route's ETag: nothing is changed where it has another one by now",
+    {"type": "string", "pattern": '^"[^"]{1,64}"$'},
+)
 ADDED: Final = {
     200: Answer({JSON: AddedVersion}, "The name means these bytes already"),
     201: Answer({JSON: AddedVersion}, "A new version"),
@@ -64,18 +69,25 @@ OPERATIONS: Final = {
     "GET /api/v1/adapters/{name}": Operation(answers(Adapter)),
     "GET /api/v1/adapters/{reference}/report": Operation(answers(Report)),
     "POST /api/v1/adapters/{name}/versions": Operation(ADDED, (NewVersion,), refusals=(507,)),
-    "PATCH /api/v1/adapters/{reference}": Operation(answers(Adapter), (Change,)),
-    "DELETE /api/v1/adapters/{reference}": Operation(NOTHING),
+    "PATCH /api/v1/adapters/{reference}": Operation(answers(Adapter), (Change,), refusals=(409,)),
+    "DELETE /api/v1/adapters/{reference}": Operation(NOTHING, refusals=(409,)),
     "GET /api/v1/adapters/{name}/aliases": Operation(answers(RouteList)),
     "GET /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(WatchedRoute)),
-    "PUT /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(Adapter), (NewRoute,), refusals=(409,)),
-    "DELETE /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(Adapter)),
-    "POST /api/v1/adapters/{name}/aliases/{alias}/promote": Operation(answers(Adapter), (Chosen,), refusals=(409,)),
-    "POST /api/v1/adapters/{name}/aliases/{alias}/rollback": Operation(answers(Adapter), refusals=(409,)),
-    "PUT /api/v1/adapters/{name}/aliases/{alias}/guard": Operation(answers(Adapter), (Guard,)),
-    "DELETE /api/v1/adapters/{name}/aliases/{alias}/guard": Operation(answers(Adapter)),
-    "PUT /api/v1/adapters/{name}/aliases/{alias}/shadow": Operation(answers(Adapter), (NewShadow,), refusals=(409,)),
-    "DELETE /api/v1/adapters/{name}/aliases/{alias}/shadow": Operation(answers(Adapter)),
+    **{
+        f"{method} /api/v1/adapters/{{name}}/aliases/{{alias}}{rest}": Operation(
+            answers(Adapter), body, refusals=(409, 412), headers=(IF_MATCH,)
+        )
+        for method, rest, body in (
+            ("PUT", "", (NewRoute,)),
+            ("DELETE", "", ()),
+            ("POST", "/promote", (Chosen,)),
+            ("POST", "/rollback", (Chosen,)),
+            ("PUT", "/guard", (Guard,)),
+            ("DELETE", "/guard", ()),
+            ("PUT", "/shadow", (NewShadow,)),
+            ("DELETE", "/shadow", ()),
+        )
+    },
     "GET /api/v1/adapters/{reference}/profile": Operation(answers(Profile)),
     "PUT /api/v1/adapters/{reference}/profile": Operation(answers(Profile), (ServingProfile,)),
     "DELETE /api/v1/adapters/{reference}/profile": Operation(NOTHING),
@@ -110,6 +122,7 @@ OPERATIONS: Final = {
     "PATCH /api/v1/tenants/{tenant}": Operation(answers(Tenant), (TenantChange,)),
     "GET /api/v1/usage": Operation(USAGE),
     "GET /api/v1/audit": Operation(answers(AuditLog)),
+    "GET /api/v1/audit/export": Operation({200: Answer({"text/csv": str, "application/jsonl": str})}),
     "POST /v1/load_lora_adapter": Operation(TEXT, (LoadOrder,), refusals=(404,)),
     "POST /v1/unload_lora_adapter": Operation(TEXT, (UnloadOrder,), refusals=(404,)),
     "POST /load_lora_adapter": Operation(LOADED, (LoadOrder,)),

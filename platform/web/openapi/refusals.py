@@ -20,6 +20,7 @@ WORDS: Final = {
     408: "The body did not arrive in time",
     409: "Something that is there stands against it",
     411: "The size of the body was not declared",
+    412: "What is there is not what `If-Match` names",
     413: "The body is too large",
     415: "The body is of a kind that is not accepted",
     429: "A quota or a limit is used up for now",

@@ -38,7 +38,7 @@ def parts_of(tallies: Tallies, adapter: Adapter, route: Route) -> list[Part]:
             role,
             percent,
             tallies.figures(lane, window),
-            tallies.copies(lane) if lane.shadow else Copies(),
+            tallies.copies_of(lane) if lane.shadow else Copies(),
         )
         for role, percent, lane in _lanes(adapter, route)
     ]

@@ -42,7 +42,8 @@ class GuardKeeper:
         """Take out every candidate that breaks its guard now."""
         snapshot = self._registry.snapshots.current
         self._tallies.keep([lane for lane in self._tallies.lanes if _is_routed(snapshot, lane)])
-        for lane, guard, breach in list(self._breaches(snapshot)):
+        breaches = await asyncio.to_thread(lambda: list(self._breaches(snapshot)))
+        for lane, guard, breach in breaches:
             await self._trip(lane, guard, breach)
 
     def _breaches(self, snapshot: Snapshot) -> Iterator[tuple[Lane, Guard, Breach]]:

@@ -3,15 +3,19 @@
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
+
+from loraplex.engine.histogram import Histogram
 
 from ..percentile import percentile
 
 LATEST: Final = 2000
 """Outcomes that are kept of a lane."""
 SHARE: Final = 0.95
+SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+"""Buckets of both times in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,36 @@ class Copies:
 
 
 @dataclass(slots=True)
+class Totals:
+    """Since the lane began; for metrics, whose windows others choose."""
+
+    requests: int = 0
+    errors: int = 0
+    first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    latency: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+
+    def note(self, outcome: Outcome) -> None:
+        self.requests += 1
+        self.errors += outcome.failed
+        if outcome.first_token is not None:
+            self.first_token.observe(outcome.first_token)
+        if not outcome.failed:
+            self.latency.observe(outcome.latency)
+
+
+@dataclass(slots=True)
 class Tally:
+    totals: Totals = field(default_factory=Totals)
     outcomes: deque[Outcome] = field(default_factory=lambda: deque(maxlen=LATEST))
     copies: Copies = field(default_factory=Copies)
 
 
 class Tallies:
-    """Bounded: LATEST outcomes for each lane; `keep` drops lanes that are gone."""
+    """Bounded: LATEST outcomes for each lane; `keep` drops lanes that are gone.
+
+    The event loop alone notes, counts and drops. Any thread may read; figures sort thousands of numbers, so they are
+    read beside the loop.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -82,15 +109,29 @@ class Tallies:
     def note(self, lane: Lane, failed: bool, first_token: float | None, latency: float, tokens: int) -> None:
         """One request has ended now."""
         outcome = Outcome(self.clock(), failed, first_token, latency, tokens)
-        self._of(lane).outcomes.append(outcome)
+        tally = self._of(lane)
+        tally.outcomes.append(outcome)
+        tally.totals.note(outcome)
 
     def copies(self, lane: Lane) -> Copies:
+        """To be counted up."""
         return self._of(lane).copies
+
+    def copies_of(self, lane: Lane) -> Copies:
+        """As they are now."""
+        tally = self._tallies.get(lane)
+        return Copies() if tally is None else replace(tally.copies)
+
+    def totals(self, lane: Lane) -> Totals:
+        tally = self._tallies.get(lane)
+        return Totals() if tally is None else tally.totals
 
     def figures(self, lane: Lane, seconds: float) -> Figures:
         """Of the latest requests, at most so many seconds ago."""
         first, tally = self.clock() - seconds, self._tallies.get(lane)
-        found = [outcome for outcome in tally.outcomes if outcome.at >= first] if tally else []
+        # One step of the interpreter: nothing is noted meanwhile.
+        noted = list(tally.outcomes) if tally else []
+        found = [outcome for outcome in noted if outcome.at >= first]
         firsts = [one.first_token for one in found if one.first_token is not None]
         finished = [one.latency for one in found if not one.failed]
         return Figures(

@@ -27,7 +27,7 @@ class TemplateWorkers:
         self._resting: dict[str, float] = {}
 
     async def render(self, owner: str, job: RenderJob) -> str:
-        """`owner`: whose template it is. Raises TemplateFailure."""
+        """`owner`: whose template it is. Raises TemplateFailure; ApiError where no worker starts in time."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._render, owner, job)
 
     def close(self) -> None:

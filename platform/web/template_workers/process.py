@@ -10,6 +10,7 @@ import msgspec
 from loraplex.registry.child import child_command, child_environment
 
 from ..chat_template import TemplateFailure
+from ..errors import overloaded
 from .job import Rendered, RenderJob, receive_frame, send_frame
 
 SECONDS: Final = 3.0
@@ -29,7 +30,7 @@ class TemplateProcess:
         self._channel: socket.socket | None = None
 
     def render(self, job: RenderJob) -> str:
-        """Raises TemplateFailure; TemplateTooSlow after SECONDS."""
+        """Raises TemplateFailure; TemplateTooSlow after SECONDS; ApiError 503 where no process starts in time."""
         channel = self._channel or self._start()
         try:
             answer = _ask(channel, job)
@@ -62,10 +63,18 @@ class TemplateProcess:
                 stderr=subprocess.DEVNULL,
                 env=child_environment(),
             )
-        if receive_frame(self._channel, time.monotonic() + START_SECONDS) is None:
+        if not _is_there(self._channel):
             self.close()
-            raise RuntimeError("the process that renders chat templates cannot be started")
+            raise overloaded("The process that renders chat templates of adapters did not start. Try again soon.")
         return self._channel
+
+
+def _is_there(channel: socket.socket) -> bool:
+    """Whether the process has said so in time."""
+    try:
+        return receive_frame(channel, time.monotonic() + START_SECONDS) is not None
+    except OSError:
+        return False
 
 
 def _ask(channel: socket.socket, job: RenderJob) -> Rendered | None:

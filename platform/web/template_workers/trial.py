@@ -12,7 +12,7 @@ MAX_CHARS: Final = 100_000
 
 
 def try_template(source: str, named_tokens: Mapping[str, str]) -> str | None:
-    """Why not, or None. In a process of its own; blocks."""
+    """Why not, or None. In a process of its own; blocks. ApiError where that does not start in time."""
     process = TemplateProcess()
     try:
         text = process.render(RenderJob(source, dict(named_tokens), MAX_CHARS, MESSAGES))
