@@ -1,22 +1,27 @@
-"""What the dashboard costs those who generate: python -m benchmarks.open_browsers [--browsers 20] [--rounds 9]
+"""What the dashboard costs those who generate: python -m benchmarks.open_browsers [--browsers 20] [--rounds 21]
 
 A served model answers streams through HTTP, in turn with nobody on the dashboard and with so many browsers on it: each
 holds the live stream of events and asks for its page every --reload seconds. The browsers are a process of their own
-that reads bytes and draws nothing; what they take of the machine's processors is in the figure.
+that reads bytes and draws nothing (browsers.py); what it takes of the processors is in the ratio, and said apart.
 """
 
 import argparse
 import asyncio
 import http.client
-import multiprocessing
+import os
 import random
 import re
 import statistics
+import subprocess
+import sys
+import time
 import urllib.parse
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing.synchronize import Semaphore
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Final
 
 from loraplex.web.load import Server, run_round
@@ -24,12 +29,13 @@ from loraplex.web.sessions import COOKIE
 from loraplex.web.settings import DEMO_MODEL
 
 from .report import Row, show
-from .server import serving
+from .server import ROOT, Serving, serving
 
 PASSWORD: Final = "only for this benchmark"
 BASE: Final = "base"
 LEAST_SHARE: Final = 0.98
 STREAMS, PROMPT_TOKENS = 16, 32
+IDLE_SECONDS: Final = 20.0
 PAGES: Final = ("/", "/adapters", "/cache", "/requests")
 
 
@@ -47,99 +53,106 @@ def logged_in(server: Server) -> str:
     return f"{COOKIE}={found[1]}"
 
 
-@contextmanager
-def browsing(server: Server, cookie: str, count: int, reload_seconds: float) -> Iterator[None]:
-    """So many browsers look at the dashboard meanwhile; it begins when all of them have their first event."""
-    context = multiprocessing.get_context("spawn")
-    opened = context.Semaphore(0)
-    process = context.Process(target=browse, args=(server, cookie, count, reload_seconds, opened))
-    process.start()
-    try:
-        for _ in range(count):
-            if not opened.acquire(timeout=60):
-                raise RuntimeError("the browsers did not open")
-        yield
-    finally:
-        process.terminate()
-        process.join()
+class Browsers:
+    """A process of its own, so that its processor time is known apart."""
+
+    def __init__(self, server: Server, cookie: str, count: int, reload_seconds: float) -> None:
+        command = [sys.executable, "-m", "benchmarks.browsers", server.host, str(server.port), cookie]
+        self._process = subprocess.Popen(
+            [*command, str(count), str(reload_seconds), *PAGES], stdin=PIPE, stdout=PIPE, text=True, cwd=ROOT
+        )
+
+    def tell(self, word: str) -> str:
+        """Once it is done; what it answers."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(word, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the browsers ended with exit code {self._process.wait()}")
+        return answer
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
 
 
-def browse(server: Server, cookie: str, count: int, reload_seconds: float, opened: Semaphore) -> None:
-    async def all_of_them() -> None:
-        live = [watch(server, cookie, opened) for _ in range(count)]
-        pages = [reload(server, cookie, PAGES[index % len(PAGES)], reload_seconds) for index in range(count)]
-        await asyncio.gather(*live, *pages)
+@dataclass(frozen=True)
+class Share:
+    """Of one core, and the tokens/s meanwhile."""
 
-    asyncio.run(all_of_them())
-
-
-async def watch(server: Server, cookie: str, opened: Semaphore) -> None:
-    """The live stream, for ever."""
-    reader, writer = await ask(server, cookie, "/dashboard/live")
-    try:
-        await reader.readuntil(b"data: ")
-        opened.release()
-        while await reader.read(1 << 16):
-            pass
-        raise RuntimeError("the live stream ended")
-    finally:
-        writer.close()
+    api: float
+    browsers: float
+    speed: float = 0.0
 
 
-async def reload(server: Server, cookie: str, path: str, seconds: float) -> None:
-    """Not all at once."""
-    await asyncio.sleep(random.uniform(0, seconds))
-    while True:
-        reader, writer = await ask(server, cookie, path)
-        while await reader.read(1 << 16):
-            pass
-        writer.close()
-        await asyncio.sleep(seconds)
+def observe(server: Serving, browsers: Browsers | None, work: Callable[[], float]) -> Share:
+    if browsers is not None:
+        browsers.tell("open")
+    began, used = time.perf_counter(), processor_seconds(server.pid)
+    speed = work()
+    seconds, used = time.perf_counter() - began, processor_seconds(server.pid) - used
+    theirs = 0.0 if browsers is None else float(browsers.tell("close"))
+    return Share(used / seconds, theirs / seconds, speed)
 
 
-async def ask(server: Server, cookie: str, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection(server.host, server.port)
-    head = f"GET {path} HTTP/1.1\r\nhost: {server.host}:{server.port}\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n"
-    writer.write(head.encode())
-    status = await reader.readline()
-    if b" 200 " not in status:
-        raise RuntimeError(f"{path}: {status.decode()}")
-    return reader, writer
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def speed(server: Server, tokens: int) -> float:
-    """Tokens a second of all streams together."""
+def idle(seconds: float) -> float:
+    time.sleep(seconds)
+    return 0.0
+
+
+def speed(server: Server, tokens: int, times: int) -> float:
+    """Tokens a second of all streams together, so many times one after the other."""
     draw = random.Random(0)
     prompts = [[draw.randrange(10, 250) for _ in range(PROMPT_TOKENS)] for _ in range(STREAMS)]
-    return asyncio.run(run_round(server, [BASE] * STREAMS, prompts, tokens)).tokens_per_second
+    rounds = [asyncio.run(run_round(server, [BASE] * STREAMS, prompts, tokens)) for _ in range(times)]
+    return times * STREAMS * tokens / sum(one.seconds for one in rounds)
 
 
-def measure(model: Path, browsers: int, rounds: int, tokens: int, reload_seconds: float) -> list[Row]:
-    alone: list[float] = []
-    watched: list[float] = []
+def measure(model: Path, count: int, rounds: int, tokens: int, times: int, reload_seconds: float) -> list[Row]:
+    """Rounds with and without browsers in turn, each kind first in every second pair."""
+    alone: list[Share] = []
+    watched: list[Share] = []
     with serving(model, {}, served_name=BASE, admin_password=PASSWORD, enable_prefix_caching=False) as server:
-        cookie = logged_in(server)
-        speed(server, 8)
-        for _ in range(rounds):
-            alone.append(speed(server, tokens))
-            with browsing(server, cookie, browsers, reload_seconds):
-                watched.append(speed(server, tokens))
-    ratio = statistics.median(with_them / without for with_them, without in zip(watched, alone, strict=True))
+        browsers = Browsers(server, logged_in(server), count, reload_seconds)
+        work = partial(speed, server, tokens, times)
+        observe(server, browsers, partial(speed, server, tokens, 1))
+        for number in range(rounds):
+            for with_browsers in (False, True) if number % 2 else (True, False):
+                seen = observe(server, browsers if with_browsers else None, work)
+                (watched if with_browsers else alone).append(seen)
+        resting = observe(server, None, partial(idle, IDLE_SECONDS))
+        looked_at = observe(server, browsers, partial(idle, IDLE_SECONDS))
+        browsers.end()
+    ratio = statistics.median(
+        with_them.speed / without.speed for with_them, without in zip(watched, alone, strict=True)
+    )
     return [
-        Row("nobody on the dashboard", statistics.median(alone), "tokens/s"),
-        Row(f"{browsers} browsers on it", statistics.median(watched), "tokens/s"),
-        Row(f"{browsers} browsers / nobody", ratio, "x", LEAST_SHARE),
+        Row("nobody on the dashboard", statistics.median(one.speed for one in alone), "tokens/s"),
+        Row(f"{count} browsers on it", statistics.median(one.speed for one in watched), "tokens/s"),
+        Row(f"{count} browsers / nobody", ratio, "x", LEAST_SHARE),
+        Row("API process while it serves, nobody", 100 * statistics.median(one.api for one in alone), "% of a core"),
+        Row("the same, with browsers", 100 * statistics.median(one.api for one in watched), "% of a core"),
+        Row("what reads for the browsers", 100 * statistics.median(one.browsers for one in watched), "% of a core"),
+        Row("API process at rest, nobody", 100 * resting.api, "% of a core"),
+        Row("the same, with browsers", 100 * looked_at.api, "% of a core"),
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--browsers", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--times", type=int, default=1, help="completions of each stream in a round")
     parser.add_argument("--reload", type=float, default=30, metavar="SECONDS")
     arguments = parser.parse_args()
-    rows = measure(DEMO_MODEL, arguments.browsers, arguments.rounds, arguments.tokens, arguments.reload)
+    given = (arguments.browsers, arguments.rounds, arguments.tokens, arguments.times, arguments.reload)
+    rows = measure(DEMO_MODEL, *given)
     show("open browsers", rows)
 
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from loraplex.web.load import Server
@@ -17,8 +18,14 @@ from loraplex.web.load import Server
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@dataclass(frozen=True)
+class Serving(Server):
+    pid: int
+    """Of the API process."""
+
+
 @contextlib.contextmanager
-def serving(model: Path, adapters: dict[str, Path], **settings: object) -> Iterator[Server]:
+def serving(model: Path, adapters: dict[str, Path], **settings: object) -> Iterator[Serving]:
     """Serve `model` with `adapters` registered; yields when it is ready, ends it on the way out."""
     with tempfile.TemporaryDirectory(prefix="loraplex-bench-") as folder:
         server = Server("127.0.0.1", _free_port(), f"lp-bench-{secrets.token_hex(24)}")
@@ -38,7 +45,7 @@ def serving(model: Path, adapters: dict[str, Path], **settings: object) -> Itera
         process = subprocess.Popen([*command, "serve"], env=environment, stdout=subprocess.DEVNULL)
         try:
             _wait_until_ready(process, server)
-            yield server
+            yield Serving(server.host, server.port, server.key, process.pid)
         finally:
             process.terminate()
             process.wait(60)

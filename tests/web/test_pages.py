@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ from bs4 import BeautifulSoup
 
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.web.admin import live
 from loraplex.web.admin.words import engine_words
 from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State, open_state
@@ -278,6 +280,14 @@ async def test_a_query_that_means_nothing_is_refused_on_a_page(
     assert page.select_one("nav a") is not None, "the menu leads on"
     for_programs = await person.get(path, headers={"accept": "application/json"})
     assert for_programs.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(("now", "wake"), [(7.0, 8.0), (7.4, 8.0), (7.6, 9.0), (7.999, 9.0)])
+def test_streams_wake_together_so_that_one_document_serves_them(
+    now: float, wake: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert now + live.seconds_to_next() == pytest.approx(wake)
 
 
 async def test_a_lost_engine_leaves_every_page_standing(

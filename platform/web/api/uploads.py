@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +12,15 @@ from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, check_s
 from loraplex.registry.incoming import IncomingFile, kept_bytes
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
+from ..body import open_body
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError, invalid, not_found
+from ..file_copy import copy_body
 from ..sources.fetch import MAX_CONFIG_BYTES
 from ..state import State
 from .refusals import in_words
 
 DIGEST_HEADER = "x-content-sha256"
-WRITE_BYTES = 1 << 20
-"""Chunks are gathered to this size, so that the disk is asked seldom."""
 
 LENGTH = re.compile(r"[0-9]{1,15}", re.ASCII)
 RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15})", re.ASCII)
@@ -53,7 +52,7 @@ async def put_file(name: str, filename: str, request: Request, state: StateOf, c
         incoming = await asyncio.to_thread(
             state.registry.store.receive, declared.size, declared.sha256, limit, caller.tenant
         )
-        blob = await _receive(incoming, declared.start, request, state.settings.upload_timeout)
+        blob = await _receive(incoming, declared, request, state.settings.upload_timeout)
         await asyncio.to_thread(state.registry.uploads.note, declared.sha256, caller.tenant)
     return _receipt(filename, blob, already_here=False)
 
@@ -74,14 +73,14 @@ async def get_received(
     return {"file": filename, "sha256": sha256, "received": received, "already_here": already_here}
 
 
-async def _receive(incoming: IncomingFile, start: int, request: Request, timeout: float) -> Blob:
+async def _receive(incoming: IncomingFile, declared: Declared, request: Request, timeout: float) -> Blob:
     with incoming:
-        if start == 0:
+        if declared.start == 0:
             await asyncio.to_thread(incoming.restart)
-        elif start != incoming.received:
-            raise _not_there(start, incoming.received)
+        elif declared.start != incoming.received:
+            raise _not_there(declared.start, incoming.received)
         try:
-            await asyncio.wait_for(_copy(request, incoming), timeout)
+            await asyncio.wait_for(_copy(request, incoming, declared.size - declared.start), timeout)
         except TimeoutError:
             raise ApiError(
                 408, f"The file did not arrive within {timeout:g} seconds.", code="request_timeout"
@@ -93,42 +92,8 @@ async def _receive(incoming: IncomingFile, start: int, request: Request, timeout
         return await asyncio.to_thread(incoming.finish)
 
 
-async def _copy(request: Request, incoming: IncomingFile) -> None:
-    """What has come is written also when the connection breaks: a PUT may go on from there."""
-    writing, gathered, size = Writing(incoming), list[bytes](), 0
-    try:
-        async for chunk in request.stream():
-            gathered.append(chunk)
-            size += len(chunk)
-            if size >= WRITE_BYTES:
-                full, gathered, size = gathered, [], 0
-                await writing.begin(full)
-    finally:
-        await writing.begin(gathered)
-        await writing.end()
-
-
-class Writing:
-    """One write at a time in a thread, while the next bytes come; one that has begun is always waited for."""
-
-    def __init__(self, incoming: IncomingFile) -> None:
-        self._incoming = incoming
-        self._last: asyncio.Future[None] | None = None
-
-    async def begin(self, chunks: Sequence[bytes]) -> None:
-        """Once the last one has ended. Raises what that has raised."""
-        await self.end()
-        self._last = asyncio.ensure_future(asyncio.to_thread(self._write, chunks))
-
-    def _write(self, chunks: Sequence[bytes]) -> None:
-        """One after the other, as they came: joining them would copy every byte once more."""
-        for chunk in chunks:
-            self._incoming.write(chunk)
-
-    async def end(self) -> None:
-        if self._last is not None:
-            await asyncio.shield(self._last)
-            self._last = None
+async def _copy(request: Request, incoming: IncomingFile, size: int) -> None:
+    await copy_body(await open_body(request, size), incoming)
 
 
 def _limit(filename: str, state: State) -> int:

@@ -1,0 +1,175 @@
+"""Bodies over the connection itself: whole, broken, given up, and what comes on the same connection afterwards."""
+
+import asyncio
+import errno
+import hashlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from loraplex.registry.artifacts import ArtifactStore
+from loraplex.registry.errors import StorageFull
+from loraplex.registry.incoming import IncomingFile
+from loraplex.web.body import open_body
+from loraplex.web.body_reader import BodyReader
+from loraplex.web.file_copy import BLOCK_BYTES, BLOCKS, copy_body
+from loraplex.web.http_protocol import Http
+
+OFFER = b"\r\nupgrade: h2c\r\n"
+LARGE = os.urandom(5 * BLOCK_BYTES) + OFFER + os.urandom(12_345)
+
+
+class App:
+    """Answers the SHA-256 of a body, or after `blocks` of them nothing but "enough"."""
+
+    def __init__(self) -> None:
+        self.blocks: int | None = None
+        self.broken: list[bytes] = []
+        self.kinds: list[type] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        request = Request(scope, receive)
+        body = await open_body(request, int(request.headers.get("content-length", 0)))
+        self.kinds.append(type(body))
+        came, block, read = bytearray(), memoryview(bytearray(BLOCK_BYTES)), 0
+        while not body.ended and read != self.blocks:
+            try:
+                await body.read_into(block)
+            except ClientDisconnect:
+                self.broken.append(bytes(came + block[: body.filled]))
+                return
+            came += block[: body.filled]
+            read += 1
+        body.leave()
+        answer = hashlib.sha256(came).hexdigest() if read != self.blocks else "enough"
+        await PlainTextResponse(answer)(scope, receive, send)
+
+
+@asynccontextmanager
+async def serving(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a server of `app`."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, http=Http, lifespan="off", log_config=None))
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            server.should_exit = True
+            await running
+
+
+def put(body: bytes, *more: str) -> bytes:
+    head = "\r\n".join(["PUT / HTTP/1.1", "host: here", f"content-length: {len(body)}", *more])
+    return head.encode() + b"\r\n\r\n" + body
+
+
+async def answer(reader: asyncio.StreamReader) -> str:
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).lower()
+    assert head.startswith(b"http/1.1 200 ")
+    length = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
+    return (await reader.readexactly(length)).decode()
+
+
+async def test_bodies_of_any_size_and_the_requests_after_them() -> None:
+    app = App()
+    async with serving(app) as (reader, writer):
+        for body in (LARGE, b"", b"x", LARGE[: 2 * BLOCK_BYTES], LARGE):
+            writer.write(put(body))
+            assert await answer(reader) == hashlib.sha256(body).hexdigest()
+        assert set(app.kinds) == {BodyReader}
+
+
+async def test_requests_sent_behind_a_body_are_not_taken_for_it() -> None:
+    async with serving(App()) as (reader, writer):
+        writer.write(put(LARGE) + put(b"second") + put(LARGE[::-1]))
+        for body in (LARGE, b"second", LARGE[::-1]):
+            assert await answer(reader) == hashlib.sha256(body).hexdigest()
+
+
+async def test_an_offer_of_http2_is_taken_out_of_the_head_alone() -> None:
+    async with serving(App()) as (reader, writer):
+        writer.write(put(OFFER * 3, "connection: upgrade", "upgrade: h2c"))
+        assert await answer(reader) == hashlib.sha256(OFFER * 3).hexdigest()
+
+
+async def test_what_a_broken_connection_brought_is_known() -> None:
+    app = App()
+    async with serving(app) as (_, writer):
+        writer.write(put(LARGE)[: -len(LARGE) // 3])
+        await writer.drain()
+        writer.close()
+        while not app.broken:
+            await asyncio.sleep(0.01)
+    assert len(app.broken[0]) > BLOCK_BYTES and LARGE.startswith(app.broken[0])
+
+
+async def test_a_body_that_nobody_wants_keeps_no_answer_back() -> None:
+    app = App()
+    app.blocks = 2
+    async with serving(app) as (reader, writer):
+        writer.write(put(LARGE))
+        assert await answer(reader) == "enough"
+        app.blocks = None
+        writer.write(put(b"next"))
+        assert await answer(reader) == hashlib.sha256(b"next").hexdigest()
+
+
+class Source:
+    """A body of blocks of zeros, the last of which never comes whole: 100 bytes of it, then nothing."""
+
+    def __init__(self, blocks: int) -> None:
+        self._blocks = blocks
+        self.filled, self.ended = 0, False
+
+    async def read_into(self, block: memoryview) -> None:
+        self.filled = len(block)
+        self._blocks -= 1
+        if self._blocks < 0:
+            self.filled = 100
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+
+    def leave(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def incoming(tmp_path: Path) -> IncomingFile:
+    store = ArtifactStore(tmp_path, free_floor=0)
+    return store.receive(1 << 30, "a" * 64, 1 << 30, "me")
+
+
+async def test_what_came_before_a_timeout_is_written(incoming: IncomingFile) -> None:
+    body = Source(5)
+    with incoming, pytest.raises(TimeoutError):
+        await asyncio.wait_for(copy_body(body, incoming), 0.5)
+    assert incoming.received == 5 * BLOCK_BYTES + 100
+    assert body.ended
+
+
+async def test_nothing_is_written_behind_a_gap(incoming: IncomingFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write, calls = os.write, 0
+
+    def write(descriptor: int, data: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(errno.ENOSPC, "full")
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    with incoming, pytest.raises(StorageFull):
+        await copy_body(Source(3 * BLOCKS), incoming)
+    assert calls == 2 and incoming.received == BLOCK_BYTES
