@@ -5,6 +5,7 @@ from typing import Final
 
 import torch
 
+from loraplex.lora.cuda_limits import most_tokens
 from loraplex.lora.pool import AdapterPool
 
 from . import cuda_stream, cuda_warmup, gpu_profile
@@ -113,7 +114,7 @@ def build_cuda_runner(
         decoder=decoder,
         cache=cache,
         adapters=adapters,
-        sampler=CudaSampler(config.max_num_seqs, vocab_size, device, outbox),
+        sampler=CudaSampler(config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, outbox),
         inputs=inputs,
         graphs=GraphPool(queues.capture, most_graphs(config)),
         outbox=outbox,

@@ -53,7 +53,7 @@ class CudaRunner:
         draws, logprobs = self.sampler.prepare(rows)
         splits = self.cache.count_splits(shape.tokens, shape.sequences, self.inputs.blocks)
         lora = shape.lora
-        acting = (False, frozenset[str]()) if lora is None else (lora.has_vectors, lora.changed)
+        acting = (False, frozenset[str](), False) if lora is None else (lora.has_vectors, lora.changed, lora.own_logits)
         key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, splits, draws, logprobs)
         self.graphs.run(key, partial(self._launch, shape, draws, logprobs))
         return CudaHandle(plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))

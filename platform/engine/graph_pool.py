@@ -19,6 +19,8 @@ class GraphKey(NamedTuple):
     """Whether any adapter scales or shifts what linears put out."""
     changed: frozenset[str]
     """LoraBatch.changed: norms and ends of the model that are computed again for the adapters."""
+    own_logits: bool
+    """LoraBatch.own_logits: whether logits have room for tokens that the base lacks."""
     attention_splits: int
     """Parts that a sequence's keys are cut into at most."""
     draws: bool

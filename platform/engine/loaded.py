@@ -17,6 +17,7 @@ from .attention.backend import AttentionBackend, CacheShape
 from .base_modules import DecoderModules
 from .config import EngineConfig
 from .device import Device
+from .kernels.cuda.sampling.layout import MOST_TOKENS
 from .kv_cache import KvCachePlan
 from .model.config import ModelConfig
 from .model.decoder import Decoder, DecoderLoader
@@ -48,7 +49,7 @@ class Loaded:
             device=self.device.device,
             host_memory=host_memory,
             modules=self.modules,
-            refuse=partial(why_not_on_cuda, self.base) if self.device.is_cuda else lambda contents: None,
+            refuse=partial(why_not_on_cuda, self.base, MOST_TOKENS) if self.device.is_cuda else lambda contents: None,
         )
 
     def cache_shape(self, blocks: int) -> CacheShape:

@@ -26,12 +26,12 @@ KINDS: Final = (*LINEARS, HEAD, EMBEDDING, *NORMS)
 
 @dataclass(frozen=True, slots=True)
 class RowPages:
-    """Rows of the embedding or of the head that an adapter brings."""
+    """Rows of the embedding or of the head that an adapter brings, for the host."""
 
     tokens: torch.Tensor
     """[rows] int64, ascending."""
     offsets: torch.Tensor
-    """[pages] int64, where in the arena each page `[TOKENS_PER_PAGE, hidden size]` of them begins."""
+    """[pages] int64, where in the arena each page of them begins (row_pages.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Extras:
     """Tokens that the adapted model knows."""
     has_vectors: bool = False
     """Whether it has vectors over outputs of the layers' linears."""
+    own_logits: bool = False
+    """Whether it has rows of the head, or another vocabulary than the base's."""
 
 
 @dataclass(slots=True)
@@ -72,15 +74,30 @@ class PageTable:
     vectors: torch.Tensor = field(init=False)
     """[N, K] int64, where in `floats` the page `[L, 2, out]` of gains and shifts begins: y = gain * y + shift after the
     adapter's ranks. -1: none."""
+    row_index: torch.Tensor = field(init=False)
+    """[N, K] int64, where in the arena read as int64 stands at which element of the arena each page of rows of tokens
+    begins (row_pages.py)."""
+    row_counts: torch.Tensor = field(init=False)
+    """[N, K] int32, how many rows of tokens there are."""
+    vocabularies: torch.Tensor = field(init=False)
+    """[N] int32, tokens that the adapted model knows; 0: as many as the base."""
 
     def __post_init__(self) -> None:
-        self.vectors = torch.full(self.offset.shape[:2], -1, dtype=torch.int64, device=self.offset.device)
+        shape, device = self.offset.shape[:2], self.offset.device
+        self.vectors = torch.full(shape, -1, dtype=torch.int64, device=device)
+        self.row_index = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.row_counts = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.vocabularies = torch.zeros(shape[:1], dtype=torch.int32, device=device)
 
     @property
     def floats(self) -> torch.Tensor:
         """The arena read as float32."""
-        per_float = 4 // self.arena.element_size()
-        return self.arena[: len(self.arena) // per_float * per_float].view(torch.float32)
+        return self.read_as(torch.float32)
+
+    def read_as(self, dtype: torch.dtype) -> torch.Tensor:
+        """The arena, as far as it has whole numbers of `dtype`, which is no narrower."""
+        per_number = dtype.itemsize // self.arena.element_size()
+        return self.arena[: len(self.arena) // per_number * per_number].view(dtype)
 
 
 @dataclass(slots=True)
@@ -106,6 +123,8 @@ class LoraBatch:
     """Kinds of modules beside the layers' linears that an adapter of this step changes."""
     has_vectors: bool = False
     """Whether an adapter of this step has vectors over outputs of the layers' linears."""
+    own_logits: bool = False
+    """Whether an adapter of this step has rows of the head, or another vocabulary than the base's."""
     arrays: Any = None
     """What the kernels of the device take, made on first use."""
 
@@ -121,6 +140,7 @@ class LoraBatch:
         ends = np.cumsum([len(part[0]) for part in rounds])
         changes = np.flatnonzero(slots[1:] != slots[:-1]) + 1
         starts = np.unique(np.concatenate(([0], changes, ends))).astype(np.int32)
+        extras = _extras(table, slots[starts[:-1]])
         return LoraBatch(
             table,
             token_slot,
@@ -130,8 +150,9 @@ class LoraBatch:
             segment_starts=torch.from_numpy(starts),
             segment_slots=torch.from_numpy(slots[starts[:-1]]),
             round_starts=torch.from_numpy(np.concatenate(([0], starts.searchsorted(ends))).astype(np.int32)),
-            changed=_changed_kinds(table, slots[starts[:-1]]),
-            has_vectors=_have_vectors(table, slots[starts[:-1]]),
+            changed=frozenset().union(*(extra.kinds for extra in extras)),
+            has_vectors=any(extra.has_vectors for extra in extras),
+            own_logits=any(extra.own_logits for extra in extras),
         )
 
     def segments(self) -> Iterator[tuple[int, slice]]:
@@ -158,14 +179,8 @@ class LoraBatch:
         )
 
 
-def _have_vectors(table: PageTable, slots: np.ndarray) -> bool:
-    return any(table.extras[slot].has_vectors for slot in slots.tolist() if slot in table.extras)
-
-
-def _changed_kinds(table: PageTable, slots: np.ndarray) -> frozenset[str]:
-    if not table.extras:
-        return frozenset()
-    return frozenset().union(*(table.extras[slot].kinds for slot in slots.tolist() if slot in table.extras))
+def _extras(table: PageTable, slots: np.ndarray) -> list[Extras]:
+    return [table.extras[slot] for slot in slots.tolist() if slot in table.extras] if table.extras else []
 
 
 def _sort(slots: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

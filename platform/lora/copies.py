@@ -63,7 +63,6 @@ class Carrier:
 
     def __init__(self, device: torch.device, streams: Streams | None) -> None:
         """Without `streams` on a CUDA device: steps are on its default stream."""
-        self._device = device
         self._pinned = device.type == "cuda"
         self._streams = _default_streams(device) if streams is None and self._pinned else streams
 
@@ -100,12 +99,6 @@ class Carrier:
             target.copy_(source)
         else:
             self._streams.steps.copy(target, source.pin_memory() if self._pinned else source)
-
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`put` in new memory of the device."""
-        placed = torch.empty_like(tensor, device=self._device)
-        self.put(placed, tensor)
-        return placed
 
 
 def _default_streams(device: torch.device) -> Streams:

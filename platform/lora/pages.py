@@ -14,6 +14,7 @@ from .config_fields import MAX_RANK
 from .copies import Carrier, Event, Streams, bits_of
 from .finish import BaseModules, finish_module, needs_base
 from .manifest import HEAD, BaseSignature, ModuleLora
+from .row_pages import INDEX_BYTES, index_bytes, page_bytes
 from .weights import Contents, PageKind, Pages
 
 DTYPE_NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -91,8 +92,10 @@ class PageStore:
             ranks[module.kind] = max(module.rank, ranks.get(module.kind, 0))
         pages = {PageKind(kind, "ranks"): -(-rank // RANKS_PER_PAGE) for kind, rank in ranks.items() if rank}
         pages |= {PageKind(module.kind, "vectors"): 1 for module in contents.modules if module.vectors}
-        rows = {PageKind(kind, "rows"): -(-len(tokens) // TOKENS_PER_PAGE) for kind, tokens in contents.tokens.items()}
-        return pages | {page: count for page, count in rows.items() if count}
+        for kind, tokens in contents.tokens.items():
+            if len(tokens):
+                pages |= {PageKind(kind, "rows"): -(-len(tokens) // TOKENS_PER_PAGE), PageKind(kind, "index"): 1}
+        return pages
 
     def count_bytes(self, pages: dict[PageKind, int]) -> int:
         return (
@@ -140,34 +143,50 @@ class PageStore:
     def publish(self, room: Room, contents: Contents) -> None:
         """Point the table at a filled room: from now on kernels may use its slot."""
         offset, rank, scaling = (np.zeros(part.shape[1:], dtype) for part, dtype in self._table_parts())
-        vectors = np.full(len(KINDS), -1, np.int64)
+        vectors, index = np.full(len(KINDS), -1, np.int64), np.zeros(len(KINDS), np.int64)
+        counts = np.zeros(len(KINDS), np.int32)
         for (kind, part), offsets in room.offsets.items():
-            if part == "vectors":
-                vectors[KINDS.index(kind)] = offsets[0] * self._item_size // FLOAT_BYTES
-            elif part == "ranks":
-                offset[KINDS.index(kind), : len(offsets)] = offsets
+            row = KINDS.index(kind)
+            match part:
+                case "vectors":
+                    vectors[row] = offsets[0] * self._item_size // FLOAT_BYTES
+                case "ranks":
+                    offset[row, : len(offsets)] = offsets
+                case "index":
+                    index[row], counts[row] = self._write_index(room, kind), len(contents.tokens[kind])
         for module in contents.modules:
             place = KINDS.index(module.kind), module.layer
             rank[place], scaling[place] = module.rank, module.scaling
-        tables = [self.table.vectors, *(table for table, _ in self._table_parts())]
-        for table, row in zip(tables, (vectors, offset, rank, scaling), strict=True):
-            self._carrier.put(table[room.slot], torch.from_numpy(row))
+        known = np.array(0 if contents.vocab_size == self._base.vocab_size else contents.vocab_size, np.int32)
+        table = self.table
+        tables = [table.vectors, table.row_index, table.row_counts, table.vocabularies]
+        tables += [part for part, _ in self._table_parts()]
+        for target, values in zip(tables, (vectors, index, counts, known, offset, rank, scaling), strict=True):
+            self._carrier.put(target[room.slot], torch.from_numpy(values))
         self._publish_extras(room, contents)
+
+    def _write_index(self, room: Room, kind: str) -> int:
+        """Where it begins, in numbers of 64 bits."""
+        pages = room.offsets[PageKind(kind, "rows")]
+        begin = room.offsets[PageKind(kind, "index")][0] * self._item_size // INDEX_BYTES
+        self._carrier.put(self.table.read_as(torch.int64)[begin : begin + len(pages)], torch.tensor(pages))
+        return begin
 
     def _publish_extras(self, room: Room, contents: Contents) -> None:
         kinds = {kind for kind, _ in room.offsets}.difference(LINEARS)
-        if contents.vocab_size != self._base.vocab_size:
+        own_logits = PageKind(HEAD, "rows") in room.offsets or contents.vocab_size != self._base.vocab_size
+        if own_logits:
             kinds.add(HEAD)
         has_vectors = any(part == "vectors" and kind in LINEARS for kind, part in room.offsets)
         if kinds or has_vectors:
             rows = {
                 kind: self._row_pages(room, kind, tokens) for kind, tokens in contents.tokens.items() if len(tokens)
             }
-            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size, has_vectors)
+            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size, has_vectors, own_logits)
 
-    def _row_pages(self, room: Room, kind: str, tokens: NDArray[np.int64]) -> RowPages:
-        offsets = torch.tensor(room.offsets[PageKind(kind, "rows")])
-        return RowPages(self._carrier.place(torch.from_numpy(tokens)), self._carrier.place(offsets))
+    @staticmethod
+    def _row_pages(room: Room, kind: str, tokens: NDArray[np.int64]) -> RowPages:
+        return RowPages(torch.from_numpy(tokens), torch.tensor(room.offsets[PageKind(kind, "rows")]))
 
     def finish(self, room: Room, contents: Contents, base: BaseModules | None) -> Iterator[None]:
         """Add to a filled room what depends on the base's weights, a part of it between two yields."""
@@ -185,11 +204,12 @@ class PageStore:
     def free(self, room: Room) -> None:
         """Take the room back; its slot then does nothing to whoever still names it. Steps submitted before may go on
         reading it: whoever gets its pages waits for them."""
-        for part, nothing in ((self.table.rank, 0), (self.table.vectors, -1)):
+        table = self.table
+        for part, nothing in ((table.rank, 0), (table.vectors, -1), (table.row_counts, 0), (table.vocabularies, 0)):
             row = part[room.slot]
             self._carrier.put(row, torch.full_like(row, nothing, device="cpu"))
         self._vacated = self.mark()
-        self.table.extras.pop(room.slot, None)
+        table.extras.pop(room.slot, None)
         self._arena.release_all(offset for offsets in room.offsets.values() for offset in offsets)
         self._free_slots.append(room.slot)
 
@@ -216,7 +236,9 @@ class PageStore:
             case "vectors":
                 return layers * 2 * outputs * FLOAT_BYTES // self._item_size
             case "rows":
-                return TOKENS_PER_PAGE * self._base.hidden_size
+                return page_bytes(self._base.hidden_size, self._item_size) // self._item_size
+            case "index":
+                return index_bytes(self._base.vocab_size) // self._item_size
 
     def _views(self, room: Room, module: ModuleLora) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The module's A [rank, in] and B rank-major [rank, out], copied, and its vectors [2, out] in the arena."""

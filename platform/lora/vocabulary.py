@@ -95,7 +95,7 @@ def _row_values(table: PageTable, rows: RowPages, places: torch.Tensor) -> torch
     """[n, C] float32, the rows at these places of `rows`."""
     size = table.shapes[EMBEDDING][1]
     starts = rows.offsets[places // TOKENS_PER_PAGE] + places % TOKENS_PER_PAGE * size
-    return table.arena[starts[:, None] + torch.arange(size, device=starts.device)].float()
+    return table.arena[starts[:, None] + torch.arange(size)].float()
 
 
 def _embedding_delta(table: PageTable, slot: int, ids: torch.Tensor) -> torch.Tensor:
@@ -124,8 +124,6 @@ def _own_logits(hidden: torch.Tensor, batch: LoraBatch, slot: int, part: slice) 
 
 def _multiply(table: PageTable, rows: RowPages, x: torch.Tensor) -> torch.Tensor:
     """x [n, C] float32 -> [n, rows]."""
-    if x.device.type != "cpu":
-        return x @ _row_values(table, rows, torch.arange(len(rows.tokens), device=x.device)).T
     y = torch.empty(len(x), len(rows.offsets) * TOKENS_PER_PAGE)
     multiply_rows(as_bits(table.arena), rows.offsets.numpy(), TOKENS_PER_PAGE, x.contiguous().numpy(), y.numpy())
     return y[:, : len(rows.tokens)]

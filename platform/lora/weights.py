@@ -1,9 +1,9 @@
 """Adapter weights from disk to rank pages: read once, verified against the digest, converted, laid out.
 
 Pages are numpy arrays of bit patterns, unsigned integers as wide as the arena's dtype: rank pages
-`[L, RANKS_PER_PAGE * (in + out)]`, vector pages `[L, 2 * out]` float32, pages of token rows `[1, TOKENS_PER_PAGE *
-hidden size]`. Only numpy and serial kernels run here: torch operations on a loader thread would start a second team of
-OpenMP threads.
+`[L, RANKS_PER_PAGE * (in + out)]`, vector pages `[L, 2 * out]` float32, pages of token rows as in row_pages.py, whose
+index is written where it is known where they lie. Only numpy and serial kernels run here: torch operations on a loader
+thread would start a second team of OpenMP threads.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from .digest import canonical_tensors, digest_opening
 from .inspection import CONFIG_FILE, WEIGHTS_FILE, read_structure
 from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
 from .report import Report
+from .row_pages import rows_of, write_tokens
 from .token_rows import StoredRows, find_changed_tokens
 from .values import Bits, convert, read_bits, to_floats
 
@@ -35,13 +36,13 @@ except ModuleNotFoundError:  # numba, which a machine with a GPU need not have: 
 MOST_BEHIND: Final = 8
 """Tensors in memory that are not yet hashed."""
 
-Part = Literal["ranks", "vectors", "rows"]
+Part = Literal["ranks", "vectors", "rows", "index"]
 
 
 class PageKind(NamedTuple):
     kind: str
     part: Part
-    """Ranks of A and B; gains and shifts over the outputs; rows of tokens."""
+    """Ranks of A and B; gains and shifts over the outputs; rows of tokens; where these are."""
 
 
 Pages = Mapping[PageKind, Sequence[Bits]]
@@ -88,6 +89,8 @@ def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages:
     ValueError when the bytes on disk are not those of `digest`: then `pages` must not be used.
     """
     clear_pages(pages)
+    for kind, tokens in contents.tokens.items():
+        write_tokens(pages.get(PageKind(kind, "rows"), ()), tokens)
     homes = _homes(contents, dtype, pages)
     seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
     # Hashing is the longest part: it runs beside the others, a few tensors behind.
@@ -173,7 +176,7 @@ class _TokenRows:
     """Where rows of tokens go: each token that has room takes its row."""
 
     pages: Sequence[Bits]
-    """[1, TOKENS_PER_PAGE * hidden size] each."""
+    """As in row_pages.py."""
     room: NDArray[np.int64]
     """The tokens that have room, ascending."""
     tokens: tuple[int, ...] | None
@@ -185,9 +188,9 @@ class _TokenRows:
         sources = np.full(len(self.pages) * TOKENS_PER_PAGE, -1)
         brought = np.flatnonzero(np.isin(tokens, self.room))
         sources[self.room.searchsorted(tokens[brought])] = brought
-        for page, rows in zip(self.pages, sources.reshape(-1, TOKENS_PER_PAGE), strict=True):
-            taken = rows >= 0
-            page.reshape(TOKENS_PER_PAGE, -1)[taken] = convert(bits[rows[taken]], self.source, self.target)
+        for page, places in zip(self.pages, sources.reshape(-1, TOKENS_PER_PAGE), strict=True):
+            taken = places >= 0
+            rows_of(page)[taken] = convert(bits[places[taken]], self.source, self.target)
 
 
 def _homes(contents: Contents, dtype: str, pages: Pages) -> dict[TensorInfo, list[_Home]]:

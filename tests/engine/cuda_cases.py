@@ -19,6 +19,8 @@ from loraplex.engine.cuda_runner import CudaRunner
 from loraplex.engine.graph_pool import size_ladder
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.outputs import RequestOutput
+from loraplex.lora import cuda_limits
+from loraplex.lora.kernels import own_logits
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
@@ -70,13 +72,15 @@ def tokens(outputs: list[RequestOutput]) -> list[list[list[int]]]:
 
 
 @torch.inference_mode()
-def with_peft(base: Path, adapters: dict[str, Path], prompts: list[list[int]], names: Any) -> list[list[list[int]]]:
-    model, found = reference_model(base, adapters), []
+def with_peft(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]], names: Any, vocab_size: int | None = None
+) -> list[list[list[int]]]:
+    model, found = reference_model(base, adapters, vocab_size), []
     for prompt, name in zip(prompts, names, strict=True):
         if name is not None:
             model.set_adapter(name)
         ids = list(prompt)
-        with model.disable_adapter() if name is None else nullcontext():
+        with model.disable_adapter() if name is None and adapters else nullcontext():
             for _ in range(NEW_TOKENS):
                 ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
         found.append([ids[len(prompt) :]])
@@ -218,6 +222,42 @@ def test_adapters_that_change_norms_embedding_and_head_are_pefts_and_the_cpus(
     assert RecordedGraph.replayed > 0
 
 
+def test_adapters_with_tokens_of_their_own_are_pefts_and_the_cpus(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trained tokens, a whole head beside an embedding, and vocabularies larger and smaller than the base's, beside an
+    adapter and a base that have none of it."""
+    monkeypatch.setattr(own_logits, "ROW_PROGRAMS", 3)
+    settings: dict[str, dict[str, Any]] = {
+        "trained": {"kinds": ("q_proj",), "trainable_token_indices": [7, 300, 11]},
+        "saved": {"kinds": ("embed_tokens", "v_proj"), "modules_to_save": ["lm_head"]},
+        "grown": {"kinds": ("q_proj",), "vocab_size": 325},
+        "fewer": {"kinds": ("q_proj",), "vocab_size": 310},
+    }
+    more = {
+        name: make_adapter(tmp_path / name, base, rank=4, seed=seed, **fields)
+        for seed, (name, fields) in enumerate(settings.items(), 3)
+    }
+    names = ("trained", "saved", "grown", "fewer", "rank12", None)
+    prompts = [[*prompts[place % 4][:6], 7] for place in range(len(names))]
+    prompts[2] = [9, 324, 5, 320, 321]
+    share = {"max_loaded_adapters": 5, "adapter_memory": 4 << 20, "max_num_seqs": 8, "max_num_batched_tokens": 48}
+    # Tokens that only it knows are likely in a model that says so.
+    bias = [greedy(logit_bias={322: 40.0}) if name == "grown" else greedy(prompt_logprobs=1) for name in names]
+    found = []
+    for llm in on_both(base, adapters | more, **share):
+        found.append((tokens(run(llm, prompts, names)), run(llm, prompts, names, bias)))
+    (one, told_one), (other, told_other) = found
+    assert other == one and tokens(told_other) == tokens(told_one)
+    assert told(told_other) == pytest.approx(told(told_one), abs=1e-4)
+    assert tokens(told_other)[2] == [[322] * NEW_TOKENS]
+    for place, name in enumerate(names):
+        size = settings.get(name or "", {}).get("vocab_size")
+        own = {name: (adapters | more)[name]} if name else {}
+        assert other[place : place + 1] == with_peft(base, own, prompts[place : place + 1], [name], size), name
+    assert RecordedGraph.replayed > 0
+
+
 def test_norms_of_heads_that_adapters_bring_are_pefts_and_the_cpus(tmp_path: Path, prompts: list[list[int]]) -> None:
     base = make_checkpoint(tmp_path / "base", "qwen3", num_hidden_layers=2, **TINY)
     saved = {"kinds": ("v_proj",), "modules_to_save": ["q_norm", "layers.1.self_attn.k_norm"]}
@@ -276,13 +316,14 @@ def test_bfloat16_and_int4_are_close_to_the_cpus(
     assert (other - one).abs().mean() < 0.03 and (other - one).abs().max() < 0.2
 
 
-def test_an_adapter_that_cuda_cannot_serve_is_refused_in_words(
-    base: Path, prompts: list[list[int]], tmp_path: Path
+def test_an_adapter_with_more_tokens_than_the_sampler_has_room_for_is_refused_in_words(
+    base: Path, prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = make_adapter(tmp_path / "saved", base, rank=4, kinds=("q_proj",), trainable_token_indices=[7, 300])
-    words = r"rows of tokens of its own for embed_tokens, which is not served on CUDA yet: serve it on a CPU"
-    with open_llm(base, {"saved": saved}) as llm, pytest.raises(RuntimeError, match=words):
-        run(llm, prompts[:1], ["saved"])
+    monkeypatch.setattr(cuda_limits, "MOST_ADDED", 3)
+    grown = make_adapter(tmp_path / "grown", base, rank=4, kinds=("q_proj",), vocab_size=324)
+    words = "has 324 tokens with the adapter and 320 without; on CUDA it may have 323: serve it on a CPU"
+    with open_llm(base, {"grown": grown}) as llm, pytest.raises(RuntimeError, match=words):
+        run(llm, prompts[:1], ["grown"])
 
 
 def test_what_reads_keys_on_a_cpu_says_so(base: Path) -> None:

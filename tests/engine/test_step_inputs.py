@@ -145,7 +145,10 @@ def test_a_graph_is_captured_once_for_each_key_up_to_a_limit(stream: VirtualStre
 
     pool = GraphPool(stream.capture, most=2)
     for tokens in (1, 2, 1, 1, 4, 2, 4):
-        pool.run(GraphKey(tokens, tokens, 0, False, frozenset(), 1, False, False), lambda tokens=tokens: launch(tokens))
+        pool.run(
+            GraphKey(tokens, tokens, 0, False, frozenset(), False, 1, False, False),
+            lambda tokens=tokens: launch(tokens),
+        )
     stream.record().synchronize()
     assert ran == [1, 2, 1, 1, 4, 2, 4] and len(pool) == 2
     assert launched == [1, 1, 2, 2, 4, 4], "once to run and once to capture; without room for a graph each time"

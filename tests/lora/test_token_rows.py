@@ -12,6 +12,7 @@ from loraplex.lora.batch import LINEARS, TOKENS_PER_PAGE
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import EMBEDDING, HEAD, BaseSignature
 from loraplex.lora.pool import AdapterPool
+from loraplex.lora.row_pages import index_bytes
 from loraplex.lora.values import Bits
 
 from .adapters import BASE as WIDE
@@ -157,7 +158,9 @@ def test_copies_of_the_base_take_no_room(tmp_path: Path) -> None:
     assert list(rows_of(pool, digest, EMBEDDING)) == [40, 50, 51, 52]
     assert list(rows_of(pool, digest, HEAD)) == [50, 51, 52]
     assert pool.vocab_size(digest) == 53 and not pool.is_additive(digest)
-    assert pool.bytes_used == nothing + 2 * TOKENS_PER_PAGE * SIZE * 4
+    assert pool.bytes_used == nothing + 2 * (
+        TOKENS_PER_PAGE * (SIZE * 4 + 4) + -(-index_bytes(VOCABULARY) // 128) * 128
+    )
     assert pool.check_integrity() == []
 
 

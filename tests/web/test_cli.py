@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -13,11 +14,15 @@ import httpx
 import pytest
 
 import loraplex
+from loraplex.engine import device, gpu_profile
 from loraplex.engine.weights_cache import entry_name
 from loraplex.registry.migrate import head
+from loraplex.web.cli.machine_checks import check_memory
 from loraplex.web.cli.service_checks import check_model, check_port, check_static
 from loraplex.web.settings import Settings
 
+from ..engine.cuda_double import pretend_cuda
+from ..engine.paper_gauge import PaperGauge
 from .typed import Run, typed
 
 KEY = "lp-cli-test-key-0123456789"
@@ -206,6 +211,26 @@ def test_doctor_says_what_to_do(
     failed = [place for place, line in enumerate(lines) if line.startswith("fail")]
     assert code == 1 and failed
     assert any(what in lines[place] and remedy in lines[place + 1] for place in failed), out
+
+
+@pytest.mark.parametrize(
+    ("total", "setting", "level", "words"),
+    [
+        (40 * 10**9, {}, "ok", "memory of a card: "),
+        (40 * 10**9, {"adapter_memory": 50 * 10**9}, "fail", "a card has too little memory .* lower adapter_memory"),
+        (10**6, {}, "fail", "CUDA graphs .* lower max_num_seqs"),
+    ],
+)
+def test_doctor_looks_at_the_memory_of_the_device_that_serves(
+    total: int, setting: dict[str, int], level: str, words: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at the host's, of which there is none."""
+    pretend_cuda(monkeypatch)
+    monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge(total=total))
+    monkeypatch.setattr(device, "free_memory", lambda: 0)
+    found = check_memory(Settings(model=str(checkpoint), device="cuda", **setting))
+    assert found.level == level and re.search(words, found.what + (found.remedy or "")), found
+    assert "less what the largest step takes" in found.what or level == "fail"
 
 
 def test_doctor_knows_a_server_of_ours_from_another_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,9 @@ class CpuOperations:
     def add_lora(self, y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
         add_lora(y, x, batch, layer, kinds)
 
+    def widen_logits(self, logits: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+        return logits.float()
+
     def adapt_logits(
         self, logits: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor, lora: LoraBatch
     ) -> torch.Tensor:

@@ -3,13 +3,15 @@
 import torch
 
 from loraplex.lora.batch import KINDS, LoraBatch
+from loraplex.lora.cuda_limits import most_tokens
 from loraplex.lora.kernels.own_norm import norm_with_own
 from loraplex.lora.manifest import EMBEDDING, HEAD
-from loraplex.lora.rounds import adapt_embeddings, add_rounds
+from loraplex.lora.rounds import adapt_embeddings, adapt_own_logits, add_rounds
 
 from ..kernels.cuda.embedding import gather_rows
 from ..kernels.cuda.gate import multiply_gate
 from ..kernels.cuda.norm import add_rms_norm
+from ..kernels.cuda.sampling.layout import MOST_TOKENS
 
 
 class CudaOperations:
@@ -47,9 +49,19 @@ class CudaOperations:
     def add_lora(self, y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
         add_rounds(y, x, batch.arrays.rounds, batch.table, layer, kinds, batch.has_vectors)
 
+    def widen_logits(self, logits: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+        if lora is None or not lora.own_logits:
+            return logits.float()
+        rows, vocabulary = logits.shape
+        wide = torch.empty(rows, most_tokens(vocabulary, MOST_TOKENS), dtype=torch.float32, device=logits.device)
+        wide[:, :vocabulary], wide[:, vocabulary:] = logits, float("-inf")
+        return wide
+
     def adapt_logits(
         self, logits: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor, lora: LoraBatch
     ) -> torch.Tensor:
+        if lora.own_logits:
+            adapt_own_logits(logits, hidden, lora.arrays.head, lora.table)
         if HEAD in lora.changed:
             add_rounds(logits, hidden, lora.arrays.head, lora.table, 0, (HEAD,), has_vectors=True)
         return logits

@@ -77,7 +77,7 @@ class Decoder:
         x = self.norm.apply_to_sum(x, residual)
         if batch.lora is not None and "norm" in batch.lora.changed:
             x = self.operations.replace_norms(x, residual, rows, batch.lora, 0, "norm", self.norm.eps)
-        return self.head.apply(x).float(), x
+        return self.operations.widen_logits(self.head.apply(x), batch.lora), x
 
     def weight_bytes(self) -> int:
         linears = [

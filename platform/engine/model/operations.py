@@ -39,10 +39,14 @@ class Operations(Protocol):
     def add_lora(self, y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
         """Add the adapters' part to y [T, sum of the kinds' out_features], of x [T, in], in place."""
 
+    def widen_logits(self, logits: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
+        """logits [R, V] of the base in any float dtype -> float32, with room [R, at least V] for what `adapt_logits`
+        puts there."""
+
     def adapt_logits(
         self, logits: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor, lora: LoraBatch
     ) -> torch.Tensor:
-        """logits [R, V] float32 of the base for hidden [R, C], the tokens `rows` [R] -> as their adapters have them, as
+        """What `widen_logits` gave for hidden [R, C], the tokens `rows` [R] -> as their adapters have them, at least as
         wide as the largest vocabulary; -inf where a row's model has no such token. May work in place."""
 
 

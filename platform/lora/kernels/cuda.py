@@ -42,7 +42,7 @@ def add_lora(
     y: torch.Tensor, x: torch.Tensor, step: StepTensors, chunks: int, layer: int, kinds: tuple[int, ...],
     widths: tuple[int, ...],
 ) -> None:  # fmt: skip
-    """y [T, sum of widths], x [T, in], both contiguous; the rest as in PageTable and LoraBatch.
+    """y [T, at least the sum of widths], x [T, in], both contiguous; the rest as in PageTable and LoraBatch.
 
     chunks: how many of the list are looked at, no fewer than T tokens can ever make, so that a captured launch replays
     right with any other step of up to T tokens. Runs of the same step give the same bits.
@@ -50,7 +50,7 @@ def add_lora(
     item_size, (_, table_kinds, pages) = step.arena.element_size(), step.offset.shape
     split = count_split_inputs(x.shape[1], len(x), item_size)
     table = (table_kinds, pages, step.rank.shape[2])
-    launches = plan_launches(kinds, widths, x.shape[1], split, item_size, table, _can_chain(y.device))
+    launches = plan_launches(kinds, widths, y.shape[1], x.shape[1], split, item_size, table, _can_chain(y.device))
     assert len(x) * len(kinds) * launches.splits * round_ranks(pages) <= step.intermediate.numel()
     rows, places = (step.chunks, step.tokens), (step.arena, step.offset, step.rank)
     shrink[launches.splits, len(kinds), chunks](
@@ -68,7 +68,7 @@ def scale_outputs(
     blocks = _first_blocks(widths)
     scale[blocks[-1], chunks](
         y, step.chunks, step.tokens, step.scales, floats, vectors, layer, KINDS=kinds, WIDTHS=widths,
-        FIRST_COLUMNS=tuple(accumulate(widths, initial=0)), FIRST_BLOCKS=blocks, COLUMNS=COLUMNS, ROWS=ROWS,
+        FIRST_COLUMNS=_first_columns(widths, y.shape[1]), FIRST_BLOCKS=blocks, COLUMNS=COLUMNS, ROWS=ROWS,
         TABLE_KINDS=vectors.shape[1],
     )  # fmt: skip
 
@@ -78,13 +78,18 @@ def _first_blocks(widths: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(accumulate((-(-width // COLUMNS) for width in widths), initial=0))
 
 
+def _first_columns(widths: tuple[int, ...], pitch: int) -> tuple[int, ...]:
+    """Column of y that each member begins with, and those of a row."""
+    return (*accumulate(widths[:-1], initial=0), pitch)
+
+
 @cache
 def plan_launches(
-    kinds: tuple[int, ...], widths: tuple[int, ...], inputs: int, split: int, item_size: int,
+    kinds: tuple[int, ...], widths: tuple[int, ...], pitch: int, inputs: int, split: int, item_size: int,
     table: tuple[int, int, int], chained: bool,
 ) -> Launches:  # fmt: skip
-    """table: kinds, pages and layers of the page table; chained: on a device where expand may begin while shrink
-    still runs (programmatic dependent launch)."""
+    """pitch: columns of a row of y; table: kinds, pages and layers of the page table; chained: on a device where expand
+    may begin while shrink still runs (programmatic dependent launch)."""
     blocks = _first_blocks(widths)
     splits = -(-inputs // split)
     shared = {
@@ -92,7 +97,7 @@ def plan_launches(
         "ALIGNMENT": ALIGNMENT_BYTES // item_size, "TABLE_KINDS": table[0], "TABLE_PAGES": table[1],
         "LAYERS": table[2], "ROOM": round_ranks(table[1]), "CHAINED": chained, "enable_fp_fusion": True,
     }  # fmt: skip
-    columns = {"FIRST_COLUMNS": tuple(accumulate(widths, initial=0)), "FIRST_BLOCKS": blocks, "COLUMNS": COLUMNS}
+    columns = {"FIRST_COLUMNS": _first_columns(widths, pitch), "FIRST_BLOCKS": blocks, "COLUMNS": COLUMNS}
     return Launches(
         splits,
         blocks[-1],

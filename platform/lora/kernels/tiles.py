@@ -10,6 +10,10 @@ ROWS: Final = 16
 """Tokens of one chunk at most, the height of one tile of the matrix units."""
 RANKS: Final = 16
 """Ranks of one tile: two pages."""
+ROW_TOKENS: Final = 32
+"""Rows of tokens of one page."""
+ROW_PROGRAMS: Final = 128
+"""That share the rows of the head of a chunk's adapter: they are a few, or as many as the vocabulary."""
 COLUMNS: Final = 128
 """Columns of y that one program of expand owns."""
 STEP_BYTES: Final = 256

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.folder import resolve_model_folder
@@ -12,6 +13,13 @@ from loraplex.engine.model.folder import resolve_model_folder
 from ..settings import Settings
 from ..units import size_words
 from .service_checks import Check
+
+if TYPE_CHECKING:
+    import torch
+
+    from loraplex.engine.config import EngineConfig
+    from loraplex.engine.device import Device
+    from loraplex.engine.static_scales import CacheScales
 
 SUPPORTED_PYTHONS = ((3, 11), (3, 13))
 REMEDIES = "--kv-cache-memory, --num-kv-blocks, --adapter-memory or --adapter-host-memory"
@@ -43,7 +51,7 @@ def check_compute(settings: Settings) -> Check:
 
 
 def check_memory(settings: Settings) -> Check:
-    """Whether adapters and KV cache fit beside the weights."""
+    """Whether adapters and KV cache fit beside the weights, in the memory of the device that serves them."""
     from loraplex.engine.device import choose_device, free_memory
     from loraplex.engine.kv_cache import choose_cache_dtype, plan_kv_cache
     from loraplex.engine.model.loader import Checkpoint
@@ -52,12 +60,15 @@ def check_memory(settings: Settings) -> Check:
     folder = resolve_model_folder(settings.model)
     config, model = settings.engine_config(folder), ModelConfig.from_folder(folder)
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    device = choose_device(config, model)
+    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
+    scales = choose_scales(config, model, cache_dtype, Checkpoint(folder), base_signature(folder).fingerprint)
+    if device.is_cuda:
+        return _check_gpu_memory(device, config, model, weights, cache_dtype, scales)
     free = free_memory()
     adapters = config.adapter_memory + config.adapter_host_memory
     left = free - weights - adapters
-    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, choose_device(config, model).stored_dtype)
     longest = config.max_model_len or model.max_position_embeddings
-    scales = choose_scales(config, model, cache_dtype, Checkpoint(folder), base_signature(folder).fingerprint)
     plan = plan_kv_cache(config, model, longest, cache_dtype, max(0, left), scales.static is not None)
     needs = {"weights": weights, "adapters": adapters, "KV cache": plan.bytes}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
@@ -66,6 +77,35 @@ def check_memory(settings: Settings) -> Check:
     if plan.bytes > left:
         return Check("fail", what, f"They do not fit. Lower {REMEDIES}.")
     return Check("ok", what)
+
+
+def _check_gpu_memory(
+    device: "Device",
+    config: "EngineConfig",
+    model: ModelConfig,
+    weights: int,
+    dtype: "torch.dtype",
+    scales: "CacheScales",
+) -> Check:
+    """By the rule of the engine's start, but for what it measures then: what a step takes, and weights as they lie."""
+    from loraplex.engine import gpu_profile
+    from loraplex.engine.cuda_build import most_graphs
+    from loraplex.engine.gpu_memory import SHORTER, Seen, estimate_graphs, split_memory
+
+    gauge = gpu_profile.open_gauge(device.device)
+    free, total = gauge.free_and_total()
+    ratio = 1.0 if model.quantization is not None else SHORTER.get(config.quantization, 1.0)
+    graphs = estimate_graphs(most_graphs(config), model.num_layers)
+    seen = Seen(gauge.name, total, free, int(weights / ratio), activations=0, graphs=graphs)
+    what = f"memory of {gauge.name}: {size_words(free)} of {size_words(total)} free"
+    try:
+        split = split_memory(config, model, seen, dtype, scales.static is not None)
+    except ValueError as error:
+        return Check("fail", what, f"{error}.")
+    needs = {"weights": seen.weights, "CUDA graphs": graphs, "adapters": split.adapters, "KV cache": split.cache.bytes}
+    words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
+    what += f"; {words} for {split.cache.num_usable * config.block_size:,} tokens, less what the largest step takes"
+    return Check("ok", what + (f"; {scales.words}" if scales.words else ""))
 
 
 def check_kernel_cache() -> Check:

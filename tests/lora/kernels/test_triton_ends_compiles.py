@@ -6,8 +6,9 @@ import pytest
 import torch
 from triton.runtime import driver
 
-from loraplex.lora.kernels import own_embedding, own_norm
+from loraplex.lora.kernels import own_embedding, own_logits, own_norm
 from loraplex.lora.kernels.cuda import StepTensors
+from loraplex.lora.kernels.own_rows import OwnRows
 from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
 
 HIDDEN, VOCABULARY, BF16 = 4096, 128256, torch.bfloat16
@@ -19,9 +20,12 @@ def test_no_spills_wide_loads_and_one_compilation_for_all_steps(
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "_active", None)
-    norm, embed = CompileOnly(own_norm.own_norm), CompileOnly(own_embedding.embed)
+    norm, embed, logits = (
+        CompileOnly(kernel) for kernel in (own_norm.own_norm, own_embedding.embed, own_logits.own_logits)
+    )
     monkeypatch.setattr(own_norm, "own_norm", norm)
     monkeypatch.setattr(own_embedding, "embed", embed)
+    monkeypatch.setattr(own_logits, "own_logits", logits)
     driver.set_active(AbsentDevice(architecture))
     for tokens, layer in ((1, 0), (16, 1), (7, 31)):
         x, ids = torch.empty(tokens, HIDDEN, dtype=BF16), torch.empty(tokens, dtype=torch.int64)
@@ -32,9 +36,12 @@ def test_no_spills_wide_loads_and_one_compilation_for_all_steps(
             torch.empty(8, 14, 64, dtype=torch.int64), torch.empty(8, 14, 32, dtype=torch.int32),
             torch.empty(8, 14, 32),
         )  # fmt: skip
-        own_embedding.add_embedding(x, ids, step, 8, 8, VOCABULARY)
-    for kernel in (norm, embed):
+        own = OwnRows(vectors, vectors.int(), torch.empty(16, dtype=torch.int64), torch.empty(32, dtype=torch.int32))
+        own_embedding.add_embedding(x, ids, step, own, 8, 8, VOCABULARY)
+        wide = torch.empty(tokens, VOCABULARY + 4096)
+        own_logits.put_own_logits(wide, x, step, own, own.tokens, 8, 7, VOCABULARY)
+    for kernel in (norm, embed, logits):
         assert len(kernel.compiled) == 3 and len({id(compiled) for compiled in kernel.compiled}) == 1
         used, ptx = resources(kernel.compiled[0].asm["cubin"], tmp_path), kernel.compiled[0].asm["ptx"]
         assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= 128
-        assert "ld.global.v4" in ptx or "ld.global.v2" in ptx
+        assert any(wide in ptx for wide in ("ld.global.v4", "ld.global.v2", "cp.async.cg"))

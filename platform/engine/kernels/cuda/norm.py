@@ -9,7 +9,7 @@ import triton.language as tl
 
 from loraplex.quant.kernels.cuda.cast import cast_row, empty_cast
 
-from .tiles import row_warps
+from .tiles import REGISTERS, row_warps
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -40,8 +40,9 @@ def _launch(
     if tokens:
         width = triton.next_power_of_2(size)
         norm[(tokens,)](
-            normed, values, scales, x, residual, weight, eps, SIZE=size, WIDTH=width, num_warps=row_warps(width)
-        )
+            normed, values, scales, x, residual, weight, eps, SIZE=size, WIDTH=width, num_warps=row_warps(width),
+            maxnreg=REGISTERS,
+        )  # fmt: skip
 
 
 @triton.jit
