@@ -10,6 +10,7 @@ from .kernels.cuda.sampling.layout import (
     FILTERED,
     GREEDY,
     INTEGERS,
+    MASKED,
     PENALIZED,
     RECORD,
     WHOLE,
@@ -73,8 +74,8 @@ class RowLines:
         mode = GREEDY if params.temperature == 0 else FILTERED if has_filter(row) else WHOLE
         record = RowParameters(
             mode=mode, seed=_signed(row.seed), position=row.position, slot=index,
-            edits=BIASED * _is_biased(row) + PENALIZED * row.penalized, top_k=max(params.top_k, 0),
-            logprobs=-1 if row.logprobs is None else row.logprobs,
+            edits=BIASED * _is_biased(row) + PENALIZED * row.penalized + MASKED * (row.mask is not None),
+            top_k=max(params.top_k, 0), logprobs=-1 if row.logprobs is None else row.logprobs, mask=0,
             temperature=max(params.temperature, LEAST_TEMPERATURE), top_p=params.top_p, min_p=params.min_p,
             repetition=params.repetition_penalty, frequency=params.frequency_penalty, presence=params.presence_penalty,
         )  # fmt: skip
