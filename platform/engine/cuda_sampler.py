@@ -25,7 +25,6 @@ from .sampling_state import SampleRow
 MODE: Final = RowParameters._fields.index("mode")
 POSITION: Final = RowParameters._fields.index("position")
 LOGPROBS: Final = RowParameters._fields.index("logprobs")
-MASK: Final = RowParameters._fields.index("mask")
 
 
 class CudaSampler:
@@ -72,7 +71,6 @@ class CudaSampler:
         assert len(rows) <= self._shape.rows
         records = self._lines.records(rows)
         records[:, POSITION] = [row.position for row in rows]
-        self._upload_masks(rows, records)
         self._upload(records)
         return bool((records[:, MODE] > GREEDY).any()), bool((records[:, LOGPROBS] >= 0).any())
 
@@ -105,21 +103,6 @@ class CudaSampler:
         self._buffers.results[:2, : len(token_ids)].copy_(results, non_blocking=True)
         describe(with_logits(self._buffers, logits, self._shape), self._shape)
         return self.fetch([count] * len(token_ids))
-
-    def _upload_masks(self, rows: list[SampleRow], records: np.ndarray) -> None:
-        """One copy of the masks of constrained rows; nothing where there are none."""
-        masked = [index for index, row in enumerate(rows) if row.mask is not None]
-        if not masked:
-            return
-        records[masked, MASK] = range(len(masked))
-        pinned = torch.zeros(len(masked), self._shape.words, dtype=torch.int32, pin_memory=self._pinned)
-        lines = pinned.numpy().view(np.uint8)
-        for line, index in zip(lines, masked, strict=True):
-            mask = rows[index].mask
-            assert mask is not None and mask.bits is not None
-            bits = mask.bits[: len(line)]
-            line[: len(bits)] = bits
-        self._buffers.masks[: len(masked)].copy_(pinned, non_blocking=True)
 
     def _upload(self, records: np.ndarray) -> None:
         """One copy of all parameters; rows past the records are idle."""

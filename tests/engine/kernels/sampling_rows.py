@@ -54,10 +54,11 @@ def random_row(choose: random.Random, vocabulary: int) -> SampleRow:
         fields["allowed_token_ids"] = tokens(9)
     if choose.random() < 0.2:
         fields["blocked_token_ids"] = tuple(tokens(3))
-    if choose.random() < 0.3:
-        fields["mask"] = random_mask(choose, vocabulary)
     if choose.random() < 0.4:
         fields["logprobs"] = choose.choice([0, 1, 5, 20])
+    own = random.Random(str(fields))
+    if own.random() < 0.3 and not {"allowed_token_ids", "blocked_token_ids"} & fields.keys():
+        fields["mask"] = random_mask(own, vocabulary)
     return make_row(choose.randrange(-(2**63), 2**63), choose.randrange(2**20), **fields)
 
 

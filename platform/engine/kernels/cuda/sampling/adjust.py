@@ -1,34 +1,15 @@
-"""Logits as a row wants them: mask, bias (with the forbidden tokens at -inf), then penalties, in fp32 (triton).
+"""Logits as a row wants them: bias (with the forbidden tokens at -inf), then penalties, in fp32 (triton).
 
 Nothing edited is stored: every kernel that needs edited logits edits what it reads. A product is rounded before it is
 subtracted, as torch does it, so launches switch fusing off.
 """
 
-from typing import Final
-
 import triton
 import triton.language as tl
 
-from . import layout
 from .layout import Buffers, Shape
 from .numbers import ONE, exponential
-from .rows import (
-    BIASED,
-    EDITS,
-    FREQUENCY,
-    MASK,
-    MASKED,
-    MIN_P,
-    PENALIZED,
-    PRESENCE,
-    REPETITION,
-    SLOT,
-    TEMPERATURE,
-    integer,
-    short,
-)  # fmt: skip
-
-WORD: Final = tl.constexpr(layout.WORD)
+from .rows import BIASED, EDITS, FREQUENCY, MIN_P, PENALIZED, PRESENCE, REPETITION, SLOT, TEMPERATURE, integer, short
 
 
 @triton.jit
@@ -44,10 +25,6 @@ def adjust(value: tl.tensor, buffers: Buffers, row: tl.tensor, ids: tl.tensor, S
     edits = integer(buffers, row, EDITS)
     places = integer(buffers, row, SLOT) * SHAPE.width + ids
     inside = ids < buffers.vocabulary
-    if edits & MASKED != 0:
-        words = buffers.masks + integer(buffers, row, MASK) * SHAPE.words + ids // WORD
-        allowed = (tl.load(words, mask=inside, other=0) >> (ids % WORD)) & 1
-        value = tl.where(allowed != 0, value, float("-inf"))
     if edits & BIASED != 0:
         value += tl.load(buffers.bias + places, mask=inside, other=0.0)
     if edits & PENALIZED != 0:

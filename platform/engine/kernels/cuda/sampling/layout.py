@@ -21,9 +21,7 @@ MOST_TOKENS: Final = 1 << 18
 """Longest vocabulary whose masses add up within 63 bits."""
 IDLE, GREEDY, WHOLE, FILTERED = -1, 0, 1, 2
 """No row (nothing is computed or written); largest logit; drawn from all tokens; from those that filters keep."""
-BIASED, PENALIZED, MASKED = 1, 2, 4
-WORD: Final = 32
-"""Tokens of one word of a mask."""
+BIASED, PENALIZED = 1, 2
 TOKEN, FAILED, RANK, LOGPROB, TOP = 0, 1, 2, 3, 4
 """Lines of the results; from TOP on the ids of the most likely tokens, then their log-probabilities."""
 
@@ -37,13 +35,11 @@ class RowParameters(NamedTuple):
     slot: int
     """Line of `bias` and `seen`."""
     edits: int
-    """BIASED, PENALIZED and MASKED, added up."""
+    """BIASED and PENALIZED, added up."""
     top_k: int
     """0: off."""
     logprobs: int
     """How many most likely tokens are described besides the drawn one; -1: not even that one."""
-    mask: int
-    """Line of `masks`, where it is MASKED."""
     temperature: float
     top_p: float
     min_p: float
@@ -52,7 +48,7 @@ class RowParameters(NamedTuple):
     presence: float
 
 
-INTEGERS: Final = 8
+INTEGERS: Final = 7
 """How many of them are integers."""
 
 
@@ -67,8 +63,6 @@ class Shape(NamedTuple):
     """chunks, rounded up to a power of 2."""
     tile: int
     room: int
-    words: int
-    """Of a line of `masks`."""
     rows: int
     tops: int
     """Most likely tokens that can be described."""
@@ -89,8 +83,6 @@ class Buffers(NamedTuple):
     seen: torch.Tensor
     """[slots, width] int32: 0 for a token that is new to the row, 1 for one of its prompt, one more for each time it
     was put out."""
-    masks: torch.Tensor
-    """[R, words] int32: one bit a token, the lowest of a word first; 0: it is forbidden."""
     best: torch.Tensor
     """[R, N] float32: the largest edited logit of each chunk; NaN counts as infinity."""
     best_ids: torch.Tensor
@@ -121,8 +113,7 @@ def make_shape(rows: int, vocabulary: int, tops: int) -> Shape:
     assert vocabulary <= MOST_TOKENS
     chunks = -(-vocabulary // CHUNK)
     lanes = 1 << (chunks - 1).bit_length()
-    width, words = -(-vocabulary // 16) * 16, -(-vocabulary // WORD)
-    return Shape(width, CHUNK, chunks, lanes, TILE, ROOM, words, rows, tops)
+    return Shape(-(-vocabulary // 16) * 16, CHUNK, chunks, lanes, TILE, ROOM, rows, tops)
 
 
 def make_buffers(shape: Shape, slots: int, device: torch.device) -> Buffers:
@@ -135,7 +126,6 @@ def make_buffers(shape: Shape, slots: int, device: torch.device) -> Buffers:
     return Buffers(
         logits=empty(0), vocabulary=0, stride=0, parameters=empty(shape.rows, RECORD, dtype=torch.int64),
         bias=empty(slots, shape.width, dtype=torch.float32), seen=empty(slots, shape.width),
-        masks=empty(shape.rows, shape.words),
         best=empty(*by_chunk, dtype=torch.float32), best_ids=empty(*by_chunk),
         raw_best=empty(*by_chunk, dtype=torch.float32), raw_sums=empty(*by_chunk, dtype=torch.float32),
         counts=empty(*by_rung), masses=empty(*by_rung, dtype=torch.int64),
