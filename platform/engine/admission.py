@@ -84,6 +84,10 @@ def _check_adapters(message: GenerateRequest) -> None:
 
 def _check_masks(message: GenerateRequest, limits: Limits) -> None:
     params = message.params
+    if params.structured_outputs is not None and not (limits.eos_token_ids or params.stop_token_ids):
+        raise ValueError(
+            "structured_outputs needs a token that ends the text, and this model has none; name one in stop_token_ids"
+        )
     if params.min_tokens == 0 or params.allowed_token_ids is None:
         return
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else limits.eos_token_ids)

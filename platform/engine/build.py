@@ -15,6 +15,7 @@ from .attention.backend import AttentionBackend
 from .base_modules import DecoderModules
 from .block_pool import BlockPool
 from .config import EngineConfig
+from .constraints.followers import Followers, make_followers
 from .core import EngineCore
 from .device import Device, choose_device
 from .kv_cache import cache_dtype_name, choose_cache_dtype
@@ -39,10 +40,12 @@ class Engine:
     adapters: AdapterPool
     cache: AttentionBackend
     info: EngineInfo
+    followers: Followers
 
     def close(self) -> None:
-        """End the loader threads. The memory goes with the last reference."""
+        """End the loader threads and the grammar process. The memory goes with the last reference."""
         self.adapters.close()
+        self.followers.close()
 
 
 def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
@@ -90,8 +93,9 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
     with stages.timed("kernels compiled"):
         runner = builder.make_runner(loaded, cache, adapters)
     scheduler = Scheduler(_limits(loaded), BlockPool(shares.cache.num_blocks, config.block_size), adapters)
-    core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters))
-    return Engine(core, adapters, cache, _info(loaded, shares, words, stages.seconds))
+    followers = make_followers(config.model)
+    core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters), followers=followers)
+    return Engine(core, adapters, cache, _info(loaded, shares, words, stages.seconds), followers)
 
 
 def choose_builder(config: EngineConfig, device: Device) -> Builder:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from .clipping import ClippingTotals
+from .constraints.followers import Followers
 from .faults import judge
 from .histogram import STEP_TOKENS, Histogram, LoadTimes
 from .plan import StepPlan
@@ -19,7 +20,8 @@ logger = logging.getLogger(__name__)
 class EngineCore:
     """`strict` raises on an integrity problem at idle, for tests; production counts and logs it.
 
-    `describe_adapters` lists all registered adapters; running and waiting are filled in here.
+    `describe_adapters` lists all registered adapters; running and waiting are filled in here. `followers` say what
+    constrained choices may draw; without them there are none.
     """
 
     def __init__(
@@ -28,10 +30,12 @@ class EngineCore:
         runner: Runner,
         describe_adapters: Callable[[], list[AdapterStatus]] = list,
         strict: bool = False,
+        followers: Followers | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.progressed = False
         """Whether the last step began or ended anything; False while all requests wait for adapters."""
+        self._followers = followers
         self._in_flight = StepsInFlight(runner)
         self._describe_adapters = describe_adapters
         self._strict = strict
@@ -46,7 +50,12 @@ class EngineCore:
 
     def add(self, request: GenerateRequest) -> None:
         """Raises ValueError for what is wrong with it or can never run, Overloaded when the queue is full."""
-        self.scheduler.add(request)
+        if self._followers is None:
+            assert request.params.structured_outputs is None, "an engine without followers"
+            self.scheduler.add(request)
+            return
+        self._followers.check(request)
+        self._followers.follow(self.scheduler.add(request))
 
     def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
         """Last messages of the request's unfinished choices, or of its choice `index`; none if that has ended."""
@@ -63,14 +72,17 @@ class EngineCore:
         An error in a step ends its requests and no others. DeviceLost: there is no point in another step.
         """
         begin = time.perf_counter()
+        messages = self._learn_masks()
         plan = self.scheduler.schedule()
         self.progressed = bool(plan.scheduled or self._in_flight)
-        messages = self._carry_out(plan)
+        messages += self._carry_out(plan)
         self._step_seconds += time.perf_counter() - begin
         self._check_idle()
         return messages
 
     def status(self) -> EngineStatus:
+        if self._followers:
+            self._followers.drop_ended()
         roster, pool = self.scheduler.roster, self.scheduler.pool
         adapters = self._describe_adapters()
         count_adapters(adapters, roster)
@@ -100,6 +112,11 @@ class EngineCore:
             base_clipping=base_clipping,
         )
 
+    def _learn_masks(self) -> list[FromEngine]:
+        """What constrained choices may draw, as far as it is known in time; ends those that cannot go on."""
+        failures = self._followers.collect() if self._followers else ()
+        return [message for it in failures for message in self.scheduler.fail(it.request, it.kind, it.message)]
+
     def _count(self, plan: StepPlan) -> None:
         self._steps += 1
         self._step_tokens.observe(sum(item.count for item in plan.scheduled))
@@ -121,7 +138,10 @@ class EngineCore:
             return self.scheduler.fail_step(plan, fault.message, fault.kind)
         self._model_seconds += result.model_seconds
         self._clipping.add(result.clipping)
-        return self.scheduler.commit(plan, result)
+        messages = self.scheduler.commit(plan, result)
+        if self._followers:
+            self._followers.advance(plan.scheduled)
+        return messages
 
     def _check_idle(self) -> None:
         """When the last request has ended, nothing may be held."""

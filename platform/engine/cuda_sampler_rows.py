@@ -36,6 +36,7 @@ class RowLines:
 
     def __init__(self, buffers: Buffers, lines: int) -> None:
         self._bias, self._seen = buffers.bias, buffers.seen
+        self._eight = torch.arange(8, dtype=torch.uint8, device=buffers.bias.device)
         self._free = list(range(lines))
         self._used: dict[int, Line] = {}
         """By `_name` of the row, the latest use last. A line holds its row, so that no other can get that name."""
@@ -46,6 +47,7 @@ class RowLines:
         known = [self._used.pop(_name(row), None) for row in rows]
         self._used |= {_name(row): line for row, line in zip(rows, known, strict=True) if line is not None}
         lines = [self._update(row) if line else self._begin(row) for row, line in zip(rows, known, strict=True)]
+        self._write_masks([(index, row) for index, row in zip(lines, rows, strict=True) if row.mask is not None])
         return self._records[lines]
 
     def _begin(self, row: SampleRow) -> int:
@@ -81,8 +83,26 @@ class RowLines:
         line[:INTEGERS] = record[:INTEGERS]
         line.view(np.float64)[INTEGERS : len(record)] = record[INTEGERS:]
 
+    def _write_masks(self, masked: list[tuple[int, SampleRow]]) -> None:
+        """The bias of constrained rows, anew in each step: -inf where a token is forbidden. One copy of all masks."""
+        if not masked:
+            return
+        packed = np.zeros((len(masked), -(-self._bias.shape[1] // 8)), np.uint8)
+        for line, (_, row) in zip(packed, masked, strict=True):
+            assert row.mask is not None and row.mask.bits is not None
+            bits = row.mask.bits[: len(line)]
+            line[: len(bits)] = bits
+        lines = self._to_device(np.array([index for index, _ in masked]))
+        unpacked = (self._to_device(packed)[:, :, None] >> self._eight) & 1
+        allowed = unpacked.flatten(1)[:, : self._bias.shape[1]].bool()
+        self._bias[lines] = torch.where(allowed, 0.0, -torch.inf)
+        for index, row in masked:
+            bias = row.params.logit_bias or {}
+            ids, values = np.array(list(bias), np.int64), np.array(list(bias.values()), np.float32)
+            self._bias[index].scatter_add_(0, self._to_device(ids), self._to_device(values))
+
     def _write_bias(self, index: int, row: SampleRow) -> None:
-        if not _is_biased(row):
+        if row.mask is not None or not _is_biased(row):
             return
         allowed = row.params.allowed_token_ids
         bias = dict.fromkeys(allowed or (), 0.0)
@@ -112,7 +132,8 @@ def _name(row: SampleRow) -> int:
 
 
 def _is_biased(row: SampleRow) -> bool:
-    return bool(row.params.allowed_token_ids or row.params.logit_bias or row.blocked_token_ids)
+    listed = row.params.allowed_token_ids or row.params.logit_bias or row.blocked_token_ids
+    return bool(listed or row.mask is not None)
 
 
 def _signed(seed: int) -> int:

@@ -176,7 +176,8 @@ class LLM:
             engine.adapters.poll()
             for message in engine.core.step():
                 if isinstance(message, RequestFailed):
-                    raise RuntimeError(f"request {message.request_id} failed: {message.message}")
+                    kind = ValueError if message.kind == "invalid" else RuntimeError
+                    raise kind(f"request {message.request_id} failed: {message.message}")
                 if isinstance(message, Tokens) and message.request_id in live:
                     collector = live[message.request_id]
                     if collector.take(message):

@@ -81,7 +81,8 @@ class Draft:
     def grant(self, sequence: Sequence, most: int) -> None:
         """Give it up to `most` more tokens, as far as it has any left and the budget allows."""
         granted = self.grants.get(sequence, 0)
-        count = min(most, sequence.remaining - granted, self.budget)
+        # The last of them draws a token, for which all must be known.
+        count = min(most, sequence.remaining - granted - sequence.lacks_mask, self.budget)
         if count > 0:
             self.grants[sequence] = granted + count
             self.budget -= count

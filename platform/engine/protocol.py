@@ -37,6 +37,18 @@ class AdapterSpec(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
 
 
+class AddedToken(msgspec.Struct, frozen=True):
+    """One entry of `added_tokens` in tokenizer.json."""
+
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
+
 class TokenLogprob(msgspec.Struct, frozen=True):
     """Log-probability of one token and of the most likely ones at its position, most likely first."""
 
@@ -68,6 +80,8 @@ class GenerateRequest(Message, kw_only=True):
     """Prefix-cache blocks are shared only between equal salts; the web layer fills in the tenant."""
     priority: int = 0
     """Lower runs earlier, among the requests of one tenant."""
+    added_tokens: list[AddedToken] = []
+    """Of a structured output's tokenizer, beyond those of the checkpoint's."""
 
 
 class AbortRequest(Message, kw_only=True):

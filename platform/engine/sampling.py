@@ -4,6 +4,8 @@ import math
 
 import msgspec
 
+from .structured_outputs import StructuredOutputs
+
 MAX_N = 16
 MAX_LOGPROBS = 20
 MAX_STOP = 16
@@ -39,6 +41,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    structured_outputs: StructuredOutputs | None = None
+    """What the text must look like. Log-probabilities stay those of the unmodified distribution."""
 
     def verify(self, vocab_size: int) -> None:
         """Raise ValueError naming the first field that is out of bounds."""
@@ -78,6 +82,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             if not self.allowed_token_ids:
                 raise ValueError("allowed_token_ids must not be empty")
             _token_ids("allowed_token_ids", self.allowed_token_ids, vocab_size)
+        if self.structured_outputs is not None:
+            self.structured_outputs.verify()
+            if self.allowed_token_ids is not None:
+                raise ValueError("structured_outputs and allowed_token_ids exclude each other; send one of them")
 
 
 def _bounded(name: str, value: float, low: float, high: float) -> None:

@@ -1,6 +1,6 @@
-"""Edit logits before a token is chosen: allowed tokens, bias, blocked tokens, penalties, in this order.
+"""Edit logits before a token is chosen: mask or allowed tokens, bias, blocked tokens, penalties, in this order.
 
-Shapes: R rows, V tokens of the vocabulary. Edits touch the few listed tokens of a row, never the whole row.
+Shapes: R rows, V tokens of the vocabulary. Edits touch the few listed tokens of a row; masks alone the whole row.
 """
 
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from .constraints.token_mask import TokenMask
 from .sampling_state import SampleRow
 
 
@@ -25,10 +26,13 @@ def adjust(logits: torch.Tensor, rows: list[SampleRow]) -> torch.Tensor:
 
 def _edits(row: SampleRow) -> bool:
     params = row.params
-    return bool(params.allowed_token_ids or params.logit_bias or row.blocked_token_ids or row.penalized)
+    listed = params.allowed_token_ids or params.logit_bias or row.blocked_token_ids
+    return bool(listed or row.penalized or row.mask is not None)
 
 
 def _mask_and_bias(logits: torch.Tensor, row: SampleRow) -> None:
+    if row.mask is not None:
+        logits[~_allowed(row.mask, len(logits)).to(logits.device)] = float("-inf")
     if row.params.allowed_token_ids:
         allowed = _ids(row.params.allowed_token_ids, logits)
         kept = logits[allowed]
@@ -39,6 +43,15 @@ def _mask_and_bias(logits: torch.Tensor, row: SampleRow) -> None:
         logits[_ids(row.params.logit_bias, logits)] += bias
     if row.blocked_token_ids:
         logits[_ids(row.blocked_token_ids, logits)] = float("-inf")
+
+
+def _allowed(mask: TokenMask, tokens: int) -> torch.Tensor:
+    """[tokens] bool"""
+    assert mask.bits is not None
+    allowed = np.zeros(tokens, np.bool_)
+    bits = np.unpackbits(mask.bits, bitorder="little")[:tokens]
+    allowed[: len(bits)] = bits
+    return torch.from_numpy(allowed)
 
 
 def _ids(token_ids: Iterable[int], logits: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from .constraints.token_mask import TokenMask
 from .protocol import TokenLogprob
 from .sampling import SamplingParams
 
@@ -64,6 +65,8 @@ class SampleRow:
     blocked_token_ids: tuple[int, ...] = ()
     """End-of-sequence and stop tokens while min_tokens is not reached."""
     logprobs: int | None = None
+    mask: TokenMask | None = None
+    """Of a constrained choice. Its end tokens are in it, so that none is blocked."""
     _counts: TokenCounts | None = field(default=None, init=False, repr=False)
 
     @property
@@ -71,11 +74,16 @@ class SampleRow:
         params = self.params
         return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
 
+    @property
+    def needs_all_tokens(self) -> bool:
+        """It cannot be drawn while a token before is unknown to the host."""
+        return self.penalized or self.mask is not None
+
     def at(self, position: int) -> "SampleRow":
         """The row that draws the token at `position`, while the host may not know all tokens before it."""
         if position == self.position:
             return self
-        assert not self.penalized, "penalties look at every token before"
+        assert not self.needs_all_tokens, "penalties and masks look at every token before"
         blocked = self.blocked_token_ids if position < self.params.min_tokens else ()
         return replace(self, position=position, blocked_token_ids=blocked)
 

@@ -62,7 +62,7 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.roster.requests)
 
-    def add(self, message: GenerateRequest) -> None:
+    def add(self, message: GenerateRequest) -> Request:
         """Queue a request. Raises Overloaded, or ValueError for what is wrong with it or can never run."""
         waiting = len(self.roster.unstarted)
         if waiting >= self.limits.max_queue:
@@ -71,7 +71,9 @@ class Scheduler:
             raise ValueError(f"a request with the id {message.request_id!r} is running already; choose another id")
         cache_tokens = self.pool.num_usable * self.pool.block_size
         max_length = bound_length(message, self.limits, cache_tokens)
-        self.roster.add(self._make_request(message, max_length))
+        request = self._make_request(message, max_length)
+        self.roster.add(request)
+        return request
 
     def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
         """End a live request, or only its choice `index`, with one last message for each choice that this ends."""
@@ -87,6 +89,10 @@ class Scheduler:
             Tokens(request_id=request_id, index=sequence.index, token_ids=[], finish_reason=FinishReason.ABORT)
             for sequence in ended
         ]
+
+    def fail(self, request: Request, kind: str, message: str) -> list[FromEngine]:
+        """End a request that cannot go on; nothing where it has ended."""
+        return [self.roster.fail(request, kind, message)] if request.unfinished() else []
 
     def schedule(self) -> StepPlan:
         """Plan a step. It may be empty: all requests wait for adapters, or for what a step in flight will tell."""
@@ -135,7 +141,8 @@ class Scheduler:
     def _grant_decodes(self, draft: Draft) -> None:
         for sequence in tuple(self.roster.running):
             # An earlier one may have preempted it: then all its tokens remain.
-            if sequence.remaining == 1 and not sequence.lacks_token and self._make_room(sequence, draft):
+            lacking = sequence.lacks_token or sequence.lacks_mask
+            if sequence.remaining == 1 and not lacking and self._make_room(sequence, draft):
                 draft.grant(sequence, 1)
 
     def _make_room(self, sequence: Sequence, draft: Draft) -> bool:

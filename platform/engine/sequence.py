@@ -5,6 +5,7 @@ import hashlib
 import os
 
 from .admission import largest_token
+from .constraints.token_mask import TokenMask
 from .prefix import Acting, BlockKey, block_key, encode, root_hash
 from .protocol import FinishReason, GenerateRequest, TokenLogprob
 from .sampling_state import SampleRow
@@ -44,7 +45,9 @@ class Request:
         self.max_length = max_length
         self.max_cached = max(max_length - 1, len(message.prompt_token_ids))
         """Tokens of a choice that the KV cache holds at most; the last one drawn is never computed."""
-        self.eos_token_ids = frozenset() if params.ignore_eos else eos_token_ids
+        constrained = params.structured_outputs is not None
+        self.eos_token_ids = frozenset() if params.ignore_eos and not constrained else eos_token_ids
+        """Where the text is constrained and may not go on, they end it all the same."""
         self.stop_token_ids = frozenset(params.stop_token_ids)
         self.starts = (0,) * len(message.adapters)
         """Position of the first token that each adapter acts on. Known for sure once the request holds them."""
@@ -129,9 +132,10 @@ class Sequence:
         """Seniority: the how-manieth sequence to be admitted. The most junior gives way when blocks run out."""
         self.preemptions = 0
         self.first_message = True
-        blocked = tuple(request.eos_token_ids | request.stop_token_ids) if params.min_tokens else ()
+        mask = _make_mask(request)
+        blocked = tuple(request.eos_token_ids | request.stop_token_ids) if params.min_tokens and mask is None else ()
         self.row = SampleRow(
-            params, seed, 0, message.prompt_token_ids, self.output_token_ids, blocked, logprobs=params.logprobs
+            params, seed, 0, message.prompt_token_ids, self.output_token_ids, blocked, params.logprobs, mask
         )
 
     @property
@@ -151,8 +155,13 @@ class Sequence:
 
     @property
     def lacks_token(self) -> bool:
-        """It cannot be scheduled before its newest token is known: penalties are worked out on the host."""
-        return self.num_placeholders > 0 and self.row.penalized
+        """It cannot be scheduled before its newest token is known: penalties and masks are worked out on the host."""
+        return self.num_placeholders > 0 and self.row.needs_all_tokens
+
+    @property
+    def lacks_mask(self) -> bool:
+        """Its next token cannot be drawn yet: what is allowed is not known."""
+        return self.row.mask is not None and self.row.mask.bits is None
 
     @property
     def needs_prompt_logprobs(self) -> bool:
@@ -166,6 +175,8 @@ class Sequence:
         self.row.position += 1
         if self.row.position == self.row.params.min_tokens:
             self.row.blocked_token_ids = ()
+        if self.row.mask is not None:
+            self.row.mask.forget()
 
     def hash_blocks(self, count: int, block_size: int) -> list[BlockKey]:
         """Keys of at least the first `count` blocks, all full; each block is hashed once in a sequence's life."""
@@ -185,6 +196,14 @@ class Sequence:
         if len(self.token_ids) >= self.request.max_length:
             return FinishReason.LENGTH, None
         return None, None
+
+
+def _make_mask(request: Request) -> TokenMask | None:
+    params = request.message.params
+    if params.structured_outputs is None:
+        return None
+    ignored = request.eos_token_ids if params.ignore_eos else frozenset()
+    return TokenMask(request.eos_token_ids | request.stop_token_ids, ignored, params.min_tokens)
 
 
 def choice_seed(seed: int, index: int) -> int:

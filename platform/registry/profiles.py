@@ -1,6 +1,7 @@
 """Serving profiles: how a version is meant to be asked, by clients that send no more than their messages or text."""
 
 import hashlib
+import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from .rows import version_row
 from .tables import DEFAULT_TENANT
 from .views import Version, version_view
 
-MAX_BYTES: Final = {"system_prompt": 32 << 10, "chat_template": 64 << 10}
+MAX_BYTES: Final = {"system_prompt": 32 << 10, "chat_template": 64 << 10, "json_schema": 32 << 10}
 """Of UTF-8. Every process holds all profiles in memory."""
 _BATCH: Final = 1000
 
@@ -39,6 +40,8 @@ class ServingProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     repetition_penalty: float | None = None
     seed: int | None = None
     stop: list[str] | None = None
+    json_schema: dict[str, Any] | None = None
+    """Answers are JSON of this schema, unless a request has its own word on their form."""
     max_tokens: int | None = None
     """Of requests that name none."""
     max_tokens_limit: int | None = None
@@ -51,8 +54,9 @@ class ServingProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+        """SHA-256 of the canonical JSON, and of the schema as it was written: answers have its members in its order."""
+        written = b"" if self.json_schema is None else msgspec.json.encode(self.json_schema)
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted") + written).hexdigest()
 
 
 class ServingProfiles:
@@ -94,7 +98,8 @@ def check_texts(profile: ServingProfile) -> None:
     if not profile.given():
         raise InvalidProfile(None, "The profile is empty. Set a field, or remove the profile with DELETE.")
     for field, limit in MAX_BYTES.items():
-        text: str = getattr(profile, field) or ""
+        value: str | dict[str, Any] = getattr(profile, field) or ""
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         size = len(text.encode("utf-8", "surrogatepass"))
         if size > limit or size != len(text.encode("utf-8", "replace")):
             raise InvalidProfile(field, f"{field} must be text of at most {limit:,} bytes of UTF-8, got {size:,}.")

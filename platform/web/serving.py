@@ -59,6 +59,7 @@ async def start_generations(
             tenant=caller.tenant,
             cache_salt=f"{caller.tenant}\0{order.cache_salt}",
             priority=order.priority,
+            added_tokens=[] if params.structured_outputs is None else [*order.served.wording.added_tokens],
         )
         for number, prompt in enumerate(order.prompts)
     ]

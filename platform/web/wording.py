@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from loraplex.engine.protocol import AddedToken
 from loraplex.engine.tokenizer import Tokenizer
 
 from .chat_template import ChatTemplate
@@ -38,6 +39,8 @@ class Wording:
     """Ends answers like the end tokens that the engine knows; None: no more than those."""
     system_prompt: str | None = None
     """Put before messages that bring none."""
+    added_tokens: tuple[AddedToken, ...] = ()
+    """Of the tokenizer, beyond the base's."""
 
     async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids, without holding up the event loop for long."""

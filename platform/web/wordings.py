@@ -7,8 +7,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
+from loraplex.engine.protocol import AddedToken
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.tokenizers import Tokenizers
@@ -87,6 +89,7 @@ class Wordings:
             template=self._template(digest, own, tokenizer.named_tokens)
             or trusted_template(tokenizer, self._max_chars),
             end_token_id=None if end in self._end_token_ids else end,
+            added_tokens=tuple(msgspec.convert(own.added_tokens, list[AddedToken], from_attributes=True)),
         )
 
     def _template(self, digest: str, own: AdapterTokenizer, named_tokens: dict[str, str]) -> Template | None:

@@ -27,6 +27,7 @@ WHOLE = ServingProfile(
     stop=["\n\n", "###"],
     max_tokens=64,
     max_tokens_limit=256,
+    json_schema={"type": "object", "properties": {"b": {"const": "ü\x00"}, "a": {"maximum": 10**30}}},
 )
 BRIEF = ServingProfile(system_prompt="Be brief.")
 
@@ -56,6 +57,15 @@ def test_every_field_comes_back_as_it_was(registry: Registry) -> None:
     assert snapshot(registry).generation > before
     put(registry, "sql", None)
     assert registry.profiles.get("sql")[1] is None is served(registry, "sql")
+
+
+def test_the_members_of_a_schema_keep_their_order(registry: Registry) -> None:
+    add(registry, "sql", b"one")
+    for names in ("ba", "ab"):
+        put(registry, "sql", ServingProfile(json_schema={"properties": {name: {} for name in names}}))
+        found = served(registry, "sql")
+        assert found is not None and found.json_schema is not None
+        assert "".join(found.json_schema["properties"]) == names
 
 
 def test_changes_are_audited_without_the_texts(registry: Registry) -> None:
@@ -195,9 +205,11 @@ def test_what_cannot_be_kept_is_refused(
 
 def test_the_largest_that_is_allowed(registry: Registry) -> None:
     add(registry, "sql", b"one")
-    texts = {field: "ü" * (limit // 2) for field, limit in MAX_BYTES.items()}
-    put(registry, "sql", ServingProfile(**texts))
-    assert served(registry, "sql") == ServingProfile(**texts)
+    texts = {field: "ü" * (limit // 2) for field, limit in MAX_BYTES.items() if field != "json_schema"}
+    schema = {"const": "ü" * ((MAX_BYTES["json_schema"] - len('{"const": ""}')) // 2)}
+    profile = ServingProfile(**texts, json_schema=schema)
+    put(registry, "sql", profile)
+    assert served(registry, "sql") == profile
 
 
 def test_hostile_references_find_nothing(registry: Registry) -> None:

@@ -340,7 +340,7 @@ def test_a_serving_profile_is_set_shown_and_removed(run: Run, adapter_folders: l
     for wrong, words in (
         ('{"temperature": 101}', "temperature"),
         ('{"chat_template": "x"}', "adapter_tokenizers"),
-        ('{"json_schema": {}}', "no structured output"),
+        ('{"json_schema": {"type": "foo"}}', "json_schema cannot be used: Invalid type: foo"),
         ("[]", "JSON object"),
         ("{", "not valid JSON"),
     ):

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from loraplex.registry.profiles import ServingProfile
 
-from ..errors import invalid
+from ..errors import ApiError, invalid
+from ..json_body import parse_object
 from ..units import count_words
 
 
@@ -21,6 +22,7 @@ class NumberField:
 
 
 TEXTS: Final = ("system_prompt", "chat_template")
+SCHEMA: Final = "json_schema"
 NUMBERS: Final[Sequence[NumberField]] = (
     NumberField("temperature", "Temperature", "1"),
     NumberField("top_p", "Top p", "1"),
@@ -40,7 +42,9 @@ def as_fields(profile: ServingProfile | None) -> dict[str, str]:
     given = {} if profile is None else profile.given()
     texts = {name: given.get(name, "") for name in TEXTS}
     numbers = {field.name: json.dumps(given[field.name]) for field in NUMBERS if field.name in given}
-    return texts | numbers | {"stop": "\n".join(json.dumps(text, ensure_ascii=False) for text in given.get("stop", []))}
+    schema = json.dumps(given[SCHEMA], ensure_ascii=False, indent=2) if SCHEMA in given else ""
+    stop = "\n".join(json.dumps(text, ensure_ascii=False) for text in given.get("stop", []))
+    return texts | numbers | {"stop": stop, SCHEMA: schema}
 
 
 def as_document(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -51,13 +55,16 @@ def as_document(fields: Mapping[str, str]) -> dict[str, Any]:
         field.name: _number(field, fields[field.name]) for field in NUMBERS if fields.get(field.name, "").strip()
     }
     stop = [_stop(line) for line in fields.get("stop", "").replace("\r\n", "\n").split("\n") if line.strip()]
-    return {name: value for name, value in (texts | numbers | {"stop": stop}).items() if value not in ("", [])}
+    found = texts | numbers | {"stop": stop}
+    schema = {SCHEMA: _schema(fields[SCHEMA])} if fields.get(SCHEMA, "").strip() else {}
+    return {name: value for name, value in found.items() if value not in ("", [])} | schema
 
 
 def summary(profile: ServingProfile) -> str:
     """In one line, for people."""
     given = profile.given()
     words = [name.replace("_", " ") for name in TEXTS if name in given]
+    words += ["JSON schema"] if SCHEMA in given else []
     words += [f"{field.label.lower()} {_shown(given[field.name])}" for field in NUMBERS if field.name in given]
     return ", ".join(words + ([count_words(len(given["stop"]), "stop string")] if "stop" in given else []))
 
@@ -74,6 +81,13 @@ def _number(field: NumberField, text: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise invalid(f"{field.name} must be a number, got {text[:40]!a}.", field.name)
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _schema(text: str) -> dict[str, Any]:
+    try:
+        return parse_object(text.encode("utf-8", "surrogatepass"))
+    except ApiError as error:
+        raise invalid(error.message.replace("The body", SCHEMA), SCHEMA) from None
 
 
 def _stop(line: str) -> str:

@@ -70,7 +70,7 @@ async def _checked(
     try:
         found = read_profile(parse_object(_read(file)))
         length = settings.max_model_len or model.max_position_embeddings
-        await try_profile(found, Bench(wordings, tokenizer_digest, ACTOR, length))
+        await try_profile(found, Bench(wordings, tokenizer_digest, ACTOR, length, base.folder))
     except ApiError as error:
         raise ValueError(f"{file.name}: {error.message}") from None
     finally:

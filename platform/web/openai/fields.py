@@ -12,7 +12,13 @@ MAX_NAMED = 16
 HARMLESS = frozenset(
     {
         *("metadata", "store", "service_tier", "parallel_tool_calls", "request_id"),
-        *("prompt_cache_key", "prompt_cache_retention", "prediction", "spaces_between_special_tokens"),
+        *(
+            "guided_decoding_backend",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "prediction",
+            "spaces_between_special_tokens",
+        ),
     }
 )
 """Known members that cannot change the text: taken without a word."""
@@ -22,7 +28,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "bad_words": ([],),
     "documents": ([],),
@@ -62,8 +67,7 @@ Settings of a sampler that is off (mirostat, DRY, XTC) may have their usual defa
 
 REFUSED = frozenset(
     {
-        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"),
-        *("guided_whitespace_pattern", "structured_outputs", "structural_tag", "chat_template", "audio"),
+        *("guided_whitespace_pattern", "structural_tag", "chat_template", "audio"),
         *(
             "web_search_options",
             "truncate_prompt_tokens",

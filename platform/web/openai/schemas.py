@@ -9,6 +9,7 @@ from loraplex.engine.protocol import MAX_ADAPTERS
 from loraplex.engine.sampling import MAX_LOGPROBS, MAX_N, SamplingParams
 
 from ..errors import invalid
+from .response_format import ResponseFormat, StructuredFields, asked_form
 
 MAX_MESSAGES = 4096
 DEFAULT_COMPLETION_TOKENS = 16
@@ -85,6 +86,13 @@ class GenerationFields(Adapted, kw_only=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     prompt_logprobs: Tops | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredFields | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    """Older names of what structured_outputs has."""
     stream: bool = False
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
@@ -113,6 +121,7 @@ class GenerationFields(Adapted, kw_only=True):
             skip_special_tokens=self.skip_special_tokens,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            structured_outputs=asked_form(self),
         )
 
     def wants_usage(self) -> bool:

@@ -37,7 +37,9 @@ async def clear_profile(state: State, caller: Caller, reference: str) -> None:
 
 def bench_of(state: State, caller: Caller, version: Version) -> Bench:
     """A tenant's templates rest together here: they are all tried in the same few processes."""
-    return Bench(state.wordings, version.tokenizer_digest, f"tenant {caller.tenant}", state.max_model_len)
+    return Bench(
+        state.wordings, version.tokenizer_digest, f"tenant {caller.tenant}", state.max_model_len, state.model_folder
+    )
 
 
 async def _change(state: State, caller: Caller, reference: str, profile: ServingProfile | None) -> None:

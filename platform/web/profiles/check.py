@@ -1,27 +1,29 @@
 """Is this a serving profile that requests can be served with? Its defaults are judged as a request's own fields."""
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from loraplex.engine.constraints.check import check_constraint
 from loraplex.registry.profiles import ServingProfile, check_texts
 
 from ..api.refusals import in_words
 from ..chat_template import TemplateFailure
 from ..errors import invalid
 from ..json_body import convert
+from ..openai.response_format import FORMS, schema_form
 from ..openai.schemas import GenerationFields
 from ..serving import field_of
-from ..wording import Template
+from ..wording import Template, Wording
 from ..wordings import Wordings
 from .use import DEFAULTS
 
-STRUCTURED: Final = frozenset(
-    {
-        *("schema", "json_schema", "response_format", "structured_outputs", "structural_tag", "grammar"),
-        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"),
-    }
-)
+OTHER_FORMS: Final = frozenset({"schema", "structural_tag", "regex", "choice", "grammar", *FORMS})
+CHECKS: Final = threading.Semaphore(2)
+"""Schemas at once, each in a process of its own."""
 MOST_TOKENS: Final = 2**31
 ANY_VOCABULARY: Final = 2**31
 """A profile has no token ids."""
@@ -36,14 +38,16 @@ class Bench:
     tokenizer_digest: str | None
     owner: str
     max_model_len: int
+    folder: Path
+    """Of the base's checkpoint."""
 
 
 def read_profile(document: Mapping[str, Any]) -> ServingProfile:
     """The profile that a JSON object says. Raises ApiError that names the field."""
     for name in document:
-        if name in STRUCTURED:
-            message = f"{name} is not supported: this server has no structured output, so it would do nothing."
-            raise invalid(f"{message} Leave it out.", name, "unsupported")
+        if name in OTHER_FORMS:
+            message = f"{name} is not supported in profiles: set the form of answers with json_schema, a JSON Schema."
+            raise invalid(message, name, "unsupported")
     profile = convert(_tidy(document), ServingProfile)
     with in_words():
         check_texts(profile)
@@ -53,13 +57,15 @@ def read_profile(document: Mapping[str, Any]) -> ServingProfile:
 
 
 async def try_profile(profile: ServingProfile, bench: Bench) -> None:
-    """Render a simple conversation as it would be. Raises ApiError that names the field."""
+    """Render a simple conversation as it would be, and compile the schema. Raises ApiError that names the field."""
     if profile.chat_template is not None and not bench.wordings.allowed:
         message = "chat_template is refused: this server uses no chat templates of adapters. The operator allows them"
         raise invalid(f"{message} with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true.", "chat_template")
+    base = await bench.wordings.of(bench.tokenizer_digest)
+    if profile.json_schema is not None:
+        await asyncio.to_thread(_try_schema, profile.json_schema, bench.folder, base)
     if profile.chat_template is None and profile.system_prompt is None:
         return
-    base = await bench.wordings.of(bench.tokenizer_digest)
     wording = bench.wordings.with_profile(base, profile, bench.owner, trial=True)
     if wording.template is None:
         raise invalid("system_prompt needs a chat template, and this model has none. Set one.", "system_prompt")
@@ -68,6 +74,15 @@ async def try_profile(profile: ServingProfile, bench: Bench) -> None:
     if tokens >= bench.max_model_len:
         message = f"{_cause(profile)} makes {tokens} tokens of a simple conversation; this model takes fewer than"
         raise invalid(f"{message} {bench.max_model_len} of prompt and answer. Shorten it.", _cause(profile))
+
+
+def _try_schema(schema: dict[str, Any], folder: Path, wording: Wording) -> None:
+    form = schema_form(schema)
+    try:
+        with CHECKS:
+            check_constraint(folder, form, wording.added_tokens)
+    except ValueError as error:
+        raise invalid(f"json_schema cannot be used: {error}.", "json_schema") from None
 
 
 async def _rendered(template: Template, profile: ServingProfile) -> str:

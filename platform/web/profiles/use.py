@@ -4,13 +4,14 @@ System prompt and chat template are the wording's (`Wordings.with_profile`).
 """
 
 from collections.abc import Collection
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from loraplex.registry.profiles import ServingProfile
 
 from ..errors import invalid
+from ..openai.response_format import JsonSchema, JsonSchemaFormat, asks_for_form
 
 SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),
@@ -24,7 +25,9 @@ Fields = TypeVar("Fields", bound=msgspec.Struct)
 def filled(fields: Fields, sent: Collection[str], profile: ServingProfile | None) -> Fields:
     """`fields` with the profile's defaults for what is not among `sent`, the members of the body."""
     given = {} if profile is None else profile.given()
-    defaults = {name: given[name] for name in DEFAULTS if name in given and name not in sent}
+    defaults: dict[str, Any] = {name: given[name] for name in DEFAULTS if name in given and name not in sent}
+    if "json_schema" in given and not asks_for_form(sent):
+        defaults["response_format"] = JsonSchemaFormat(JsonSchema(name="profile", schema=given["json_schema"]))
     return msgspec.structs.replace(fields, **defaults) if defaults else fields
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from loraplex.engine.constraints.token_mask import TokenMask
 from loraplex.engine.sampler import Sampler
 from loraplex.engine.sampling import SamplingParams
 from loraplex.engine.sampling_state import Sampled, SampleRow
@@ -23,7 +24,7 @@ class NudgedRow(SampleRow):
 
 
 def make_row(seed: int = 0, position: int = 0, **fields: Any) -> SampleRow:
-    row_fields = {name: fields.pop(name) for name in ("blocked_token_ids", "logprobs") if name in fields}
+    row_fields = {name: fields.pop(name) for name in ("blocked_token_ids", "logprobs", "mask") if name in fields}
     prompt, output = fields.pop("prompt", []), fields.pop("output", [])
     params = SamplingParams(**fields)
     params.verify(1 << 20)
@@ -55,7 +56,18 @@ def random_row(choose: random.Random, vocabulary: int) -> SampleRow:
         fields["blocked_token_ids"] = tuple(tokens(3))
     if choose.random() < 0.4:
         fields["logprobs"] = choose.choice([0, 1, 5, 20])
+    own = random.Random(str(fields))
+    if own.random() < 0.3 and not {"allowed_token_ids", "blocked_token_ids"} & fields.keys():
+        fields["mask"] = random_mask(own, vocabulary)
     return make_row(choose.randrange(-(2**63), 2**63), choose.randrange(2**20), **fields)
+
+
+def random_mask(choose: random.Random, vocabulary: int) -> TokenMask:
+    """Of as many tokens, of some fewer, or of a longer vocabulary."""
+    size = max(1, vocabulary // 8 + choose.choice([-5, 0, 1, 9]))
+    mask = TokenMask(frozenset(), frozenset(), 0)
+    mask.learn(bytes(choose.randrange(256) & choose.randrange(256) for _ in range(size)), False, 0)
+    return mask
 
 
 def check(sampled: Sampled, logits: torch.Tensor, rows: list[SampleRow], tolerance: float = 2e-5) -> int:

@@ -1,0 +1,1 @@
+"""Structured output: which tokens a choice may draw next, worked out by a process of its own."""

@@ -1,0 +1,229 @@
+"""Followers: the engine's constrained choices, and the process that says what each may draw next.
+
+The engine's loop never waits for long: a choice whose answer is late sits a step out, and the others go on. When the
+process ends, or is ended because it takes too long, a new one begins where the choices are.
+"""
+
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from ..plan import Scheduled
+from ..protocol import AddedToken, GenerateRequest
+from ..sequence import Request, Sequence, Status
+from .limits import COMPILE_SECONDS, FATAL, SILENT_SECONDS, TOO_LONG, WAIT_SECONDS
+from .messages import Advance, Allowed, Began, Close, FromGrammars, Open, Refused, ToGrammars
+from .process import GrammarProcess
+
+MOST_LIVES: Final = 3
+"""Processes that may end under a choice without being blamed on it."""
+MOST_BLAMED: Final = 256
+LOST: Final = "the process that applies structured output ended again and again; try again later"
+NOT_FOLLOWED: Final = "the answer cannot be continued within the limits of structured output: {reason}"
+
+Key = tuple[str, str]
+
+
+class Process(Protocol):
+    """`GrammarProcess` is one."""
+
+    ended: bool
+
+    def send(self, message: ToGrammars) -> None: ...
+    def receive(self, seconds: float) -> list[FromGrammars]: ...
+    def kill(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Follower:
+    """A choice and where its answer is."""
+
+    sequence: Sequence
+    key: Key
+    added_tokens: list[AddedToken]
+    asked_at: float
+    began_at: float | None = None
+    """Its grammar is being compiled since then."""
+    opened: bool = False
+    told: int = 0
+    """Tokens of its output that the process knows."""
+    lives: int = MOST_LIVES
+
+    @property
+    def waits(self) -> bool:
+        return self.sequence.lacks_mask and self.sequence.status is not Status.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that cannot go on. `kind` as of RequestFailed."""
+
+    request: Request
+    kind: str
+    message: str
+
+
+class Followers:
+    def __init__(
+        self, start: Callable[[], Process], clock: Callable[[], float] = time.monotonic, wait: float = WAIT_SECONDS
+    ) -> None:
+        self._start, self._clock, self._wait = start, clock, wait
+        self._process: Process | None = None
+        self._live: dict[int, Follower] = {}
+        self._numbers = itertools.count()
+        self._heard_at = 0.0
+        self._blamed: OrderedDict[Key, str] = OrderedDict()
+        """Constraints that ended a process, and why: none of them does so twice."""
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def check(self, message: GenerateRequest) -> None:
+        """Raise ValueError for a constraint that is known to be no good."""
+        constraint = message.params.structured_outputs
+        reason = None if constraint is None else self._blamed.get(constraint.source())
+        if reason is not None:
+            raise ValueError(_named(reason))
+
+    def follow(self, request: Request) -> None:
+        """Nothing, unless it is constrained."""
+        constraint = request.message.params.structured_outputs
+        if constraint is None:
+            return
+        key, now = constraint.source(), self._clock()
+        for sequence in request.sequences:
+            number = next(self._numbers)
+            self._live[number] = Follower(sequence, key, request.message.added_tokens, now)
+            self._open(number)
+
+    def advance(self, items: Iterable[Scheduled]) -> None:
+        """These have been committed."""
+        if not self._live:
+            return
+        drew = {item.sequence for item in items if item.sample}
+        self._tell([n for n, follower in self._live.items() if follower.sequence in drew and follower.opened])
+
+    def collect(self) -> list[Failure]:
+        """Take the answers that are there, or come within WAIT_SECONDS of their question."""
+        if not self._live:
+            return []
+        self.drop_ended()
+        failures: list[Failure] = []
+        while self._process is not None and any(follower.waits for follower in self._live.values()):
+            latest = max((f.asked_at for f in self._live.values() if f.waits and f.opened), default=0.0)
+            patience = max(0.0, latest + self._wait - self._clock())
+            messages = self._process.receive(patience)
+            for message in messages:
+                failures += self._take(message)
+            if self._process.ended:
+                failures += self._begin_anew(FATAL)
+            elif not messages:
+                break
+        return failures + self._end_slow()
+
+    def drop_ended(self) -> None:
+        """Forget choices that have ended, however they did."""
+        ended = [n for n, follower in self._live.items() if follower.sequence.status is Status.FINISHED]
+        if ended:
+            self._send(Close(choices=ended))
+            for number in ended:
+                del self._live[number]
+
+    def close(self) -> None:
+        """End the process. Twice is no error."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _take(self, message: FromGrammars) -> list[Failure]:
+        follower = self._live.get(message.choice)
+        now = self._heard_at = self._clock()
+        if follower is None:
+            return []
+        match message:
+            case Began():
+                follower.began_at = now
+            case Allowed():
+                follower.began_at, follower.opened = None, True
+                row = follower.sequence.row
+                if follower.told < len(row.output_token_ids):
+                    self._tell([message.choice])
+                elif row.mask is not None:
+                    row.mask.learn(message.tokens, message.complete, row.position)
+            case Refused():
+                del self._live[message.choice]
+                reason = NOT_FOLLOWED.format(reason=message.reason) if follower.opened else _named(message.reason)
+                return [Failure(follower.sequence.request, "invalid", reason)]
+        return []
+
+    def _end_slow(self) -> list[Failure]:
+        """What hangs is ended with its process."""
+        waiting = [follower for follower in self._live.values() if follower.waits]
+        now = self._clock()
+        if any(follower.began_at is not None and now - follower.began_at > COMPILE_SECONDS for follower in waiting):
+            return self._begin_anew(TOO_LONG)
+        if waiting and now - max(self._heard_at, max(f.asked_at for f in waiting)) > SILENT_SECONDS:
+            return self._begin_anew(LOST)
+        return []
+
+    def _begin_anew(self, reason: str) -> list[Failure]:
+        """Another process, which hears of all choices that are not to blame."""
+        self.close()
+        failures: list[Failure] = []
+        for number, follower in list(self._live.items()):
+            request = follower.sequence.request
+            follower.lives -= 1
+            if follower.began_at is not None:
+                self._blame(follower.key, reason)
+                failures.append(Failure(request, "invalid", _named(reason)))
+            elif follower.lives == 0:
+                failures.append(Failure(request, "internal", LOST))
+            else:
+                follower.asked_at = self._clock()
+                self._open(number)
+                continue
+            del self._live[number]
+        return failures
+
+    def _blame(self, key: Key, reason: str) -> None:
+        self._blamed[key] = reason
+        if len(self._blamed) > MOST_BLAMED:
+            self._blamed.popitem(last=False)
+
+    def _tell(self, numbers: list[int]) -> None:
+        """Ask what these may draw next."""
+        drawn = []
+        for number in numbers:
+            follower = self._live[number]
+            if not follower.waits:
+                continue
+            output = follower.sequence.output_token_ids
+            drawn.append((number, output[follower.told :]))
+            follower.told, follower.asked_at = len(output), self._clock()
+        if drawn:
+            self._send(Advance(drawn=drawn))
+
+    def _open(self, number: int) -> None:
+        follower = self._live[number]
+        kind, text = follower.key
+        tokens = list(follower.sequence.output_token_ids)
+        follower.told, follower.opened = len(tokens), False
+        self._send(Open(choice=number, kind=kind, text=text, added_tokens=follower.added_tokens, tokens=tokens))
+
+    def _send(self, message: ToGrammars) -> None:
+        if self._process is None:
+            self._process, self._heard_at = self._start(), self._clock()
+        self._process.send(message)
+
+
+def make_followers(folder: str) -> Followers:
+    """For the checkpoint in `folder`. The process starts with the first constrained request."""
+    return Followers(lambda: GrammarProcess(Path(folder)))
+
+
+def _named(reason: str) -> str:
+    return f"structured_outputs cannot be used: {reason}"

@@ -1,0 +1,152 @@
+"""Grammars: compiled once, then followed by as many choices as ask for them."""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ..protocol import AddedToken
+from .messages import Open
+from .vocabulary import read_vocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MOST_GRAMMARS: Final = 128
+MOST_BYTES: Final = 4 << 20
+"""Of the texts of the grammars that are kept."""
+MOST_VOCABULARIES: Final = 8
+"""Each takes some 30 MB for 150,000 tokens."""
+WHITESPACE: Final = r"[\x20\x0A\x0D\x09]{1,40}"
+"""Between two marks of JSON. Without a bound, models are known to go on with it until their last token."""
+BEGINNING: Final = '{"'
+"""Of objects: where one has too many members to choose from, that shows here."""
+MOST_REASON: Final = 600
+
+
+class NotCompiled(ValueError):
+    """The constraint cannot be used, in llguidance's words."""
+
+
+class Choice:
+    """One choice, and what it may draw."""
+
+    def __init__(self, matcher: "LLMatcher", end: int) -> None:
+        self._matcher, self._end = matcher, end
+
+    def draw(self, token_id: int) -> None:
+        """Raises NotCompiled where the token was not allowed, or following the text went beyond the limits."""
+        self._matcher.consume_token(token_id)
+        self._check()
+
+    def allowed(self) -> tuple[bytes, bool]:
+        """Allowed.tokens and Allowed.complete. Raises NotCompiled."""
+        bits = bytearray(self._matcher.compute_bitmask())
+        self._check()
+        place, bit = self._end // 8, 1 << self._end % 8
+        complete = bool(bits[place] & bit)
+        bits[place] &= ~bit
+        return bytes(bits), complete
+
+    def try_text(self, token_ids: Sequence[int]) -> None:
+        """Raises NotCompiled where the text is allowed, and too much may follow it. The choice is of no use then on."""
+        if self._matcher.try_consume_tokens(list(token_ids)) == len(token_ids):
+            self.allowed()
+        self._check()
+
+    def again(self) -> "Choice":
+        """Another one at the same place."""
+        return Choice(self._matcher.deep_copy(), self._end)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise NotCompiled(_words(self._matcher.get_error()))
+
+
+class Grammars:
+    """Least recently used ones are dropped beyond the bounds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._vocabularies: OrderedDict[bytes, tuple[LLTokenizer, int]] = OrderedDict()
+        self._compiled: OrderedDict[bytes, tuple[Choice, int]] = OrderedDict()
+
+    def begin(self, order: Open, on_compile: Callable[[], None]) -> Choice:
+        """A choice before its first token; `on_compile` is called where its grammar is not known yet. Raises
+        NotCompiled."""
+        tokenizer = hashlib.sha256(msgspec.msgpack.encode(order.added_tokens)).digest()
+        key = hashlib.sha256(msgspec.msgpack.encode((tokenizer, order.kind, order.text))).digest()
+        if key not in self._compiled:
+            vocabulary = self._vocabulary(tokenizer, order.added_tokens)
+            on_compile()
+            self._compiled[key] = _compile(order, *vocabulary), len(order.text)
+        self._compiled.move_to_end(key)
+        while len(self._compiled) > MOST_GRAMMARS or sum(size for _, size in self._compiled.values()) > MOST_BYTES:
+            self._compiled.popitem(last=False)
+        return self._compiled[key][0].again()
+
+    def _vocabulary(self, key: bytes, added: list[AddedToken]) -> "tuple[LLTokenizer, int]":
+        if key not in self._vocabularies:
+            try:
+                self._vocabularies[key] = read_vocabulary(self._folder, added)
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                raise NotCompiled(f"this model's tokenizer cannot be used for structured output: {error}") from None
+        self._vocabularies.move_to_end(key)
+        if len(self._vocabularies) > MOST_VOCABULARIES:
+            self._vocabularies.popitem(last=False)
+        return self._vocabularies[key]
+
+
+def _compile(order: Open, tokenizer: "LLTokenizer", end: int) -> Choice:
+    """With the first mask worked out: some grammars only fail there."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(verbose_errors=False)
+    choice = Choice(LLMatcher(tokenizer, _grammar(order), log_level=0, limits=limits), end)
+    tokens, complete = choice.again().allowed()
+    if not complete and not any(tokens):
+        raise NotCompiled("no text of this model's tokens satisfies it")
+    choice.again().try_text(tokenizer.tokenize_str(BEGINNING))
+    return choice
+
+
+def _grammar(order: Open) -> str:
+    from llguidance import LLMatcher
+
+    match order.kind:
+        case "json":
+            schema = _json_object(order.text)
+            return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
+        case "regex":
+            return LLMatcher.grammar_from_regex(order.text)
+        case "choice":
+            texts = json.loads(order.text)
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, texts)))
+        case "grammar":
+            return LLMatcher.grammar_from_lark(order.text)
+    raise NotCompiled(f"there is no constraint {order.kind!r}")
+
+
+def _json_object(text: str) -> str:
+    """The schema's text without its own options, which would overrule ours."""
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise NotCompiled(f"the schema is not JSON: {error}") from None
+    except RecursionError:
+        raise NotCompiled("the schema is nested too deeply") from None
+    if not isinstance(schema, dict):
+        raise NotCompiled("the schema must be a JSON object")
+    schema.pop("x-guidance", None)
+    return json.dumps(schema)
+
+
+def _words(error: str) -> str:
+    if error.startswith("NoExtension"):
+        return "no text satisfies it"
+    text = error.replace("<non-verbose/>", "").strip()
+    return text if len(text) <= MOST_REASON else text[:MOST_REASON] + " ..."

@@ -1,0 +1,191 @@
+"""What becomes of constrained choices when their process is late, hangs or dies; on a clock of the test's own."""
+
+from collections.abc import Callable
+
+import pytest
+
+from loraplex.engine.constraints.followers import MOST_LIVES, Followers
+from loraplex.engine.constraints.limits import COMPILE_SECONDS, SILENT_SECONDS, WAIT_SECONDS
+from loraplex.engine.constraints.messages import (
+    Advance,
+    Allowed,
+    Began,
+    Close,
+    FromGrammars,
+    Open,
+    Refused,
+    ToGrammars,
+)
+from loraplex.engine.plan import Scheduled
+from loraplex.engine.protocol import GenerateRequest
+from loraplex.engine.sampling import SamplingParams
+from loraplex.engine.sequence import Request, Status
+from loraplex.engine.structured_outputs import StructuredOutputs
+
+TOKENS = b"\x38"
+
+
+class FakeProcess:
+    def __init__(self, clock: "Clock") -> None:
+        self.ended, self.killed = False, False
+        self.heard: list[ToGrammars] = []
+        self.answers: list[FromGrammars] = []
+        self._clock = clock
+
+    def send(self, message: ToGrammars) -> None:
+        self.heard.append(message)
+
+    def receive(self, seconds: float) -> list[FromGrammars]:
+        answers, self.answers = self.answers, []
+        if not answers:
+            self._clock.now += seconds
+        return answers
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.processes: list[FakeProcess] = []
+        self.followers = Followers(self._start, self.clock)
+
+    @property
+    def process(self) -> FakeProcess:
+        return self.processes[-1]
+
+    def _start(self) -> FakeProcess:
+        self.processes.append(FakeProcess(self.clock))
+        return self.process
+
+    def follow(self, regex: str = "a", n: int = 1) -> Request:
+        params = SamplingParams(n=n, max_tokens=99, structured_outputs=StructuredOutputs(regex=regex))
+        message = GenerateRequest(request_id=regex, prompt_token_ids=[1, 2], params=params)
+        self.followers.check(message)
+        request = Request(message, 0, 0.0, max_length=101, eos_token_ids=frozenset({2}), fingerprint="")
+        for sequence in request.sequences:
+            sequence.status = Status.RUNNING
+        self.followers.follow(request)
+        return request
+
+    def answer(self, *answers: FromGrammars) -> list[tuple[str, str]]:
+        self.process.answers += answers
+        return [(failure.request.id, failure.kind) for failure in self.followers.collect()]
+
+    def draw(self, request: Request, token: int) -> None:
+        sequence = request.sequences[0]
+        sequence.append(token)
+        self.followers.advance([Scheduled(sequence, 0, 1, True)])
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def allowed(choice: int) -> Allowed:
+    return Allowed(choice=choice, tokens=TOKENS, complete=False)
+
+
+def test_without_constrained_requests_there_is_no_process(bench: Bench) -> None:
+    message = GenerateRequest(request_id="free", prompt_token_ids=[1], params=SamplingParams())
+    bench.followers.follow(Request(message, 0, 0.0, max_length=9, eos_token_ids=frozenset(), fingerprint=""))
+    bench.followers.advance([])
+    assert bench.followers.collect() == [] and not bench.processes
+
+
+def test_each_choice_is_opened_advanced_and_closed(bench: Bench) -> None:
+    request = bench.follow(n=2)
+    assert [type(message) for message in bench.process.heard] == [Open, Open]
+    assert bench.answer(Began(choice=0), allowed(0), allowed(1)) == []
+    assert not any(sequence.lacks_mask for sequence in request.sequences)
+    bench.draw(request, 3)
+    assert bench.process.heard[2:] == [Advance(drawn=[(0, [3])])] and request.sequences[0].lacks_mask
+    bench.answer(allowed(0))
+    assert not request.sequences[0].lacks_mask
+    for sequence in request.sequences:
+        sequence.status = Status.FINISHED
+    bench.followers.drop_ended()
+    assert bench.process.heard[3:] == [Close(choices=[0, 1])] and not len(bench.followers)
+
+
+def test_a_late_answer_holds_a_step_up_for_a_moment_and_only_once(bench: Bench) -> None:
+    request = bench.follow()
+    bench.answer(allowed(0))
+    bench.draw(request, 3)
+    begun = bench.clock.now
+    assert bench.followers.collect() == [] and bench.clock.now == pytest.approx(begun + WAIT_SECONDS)
+    assert bench.followers.collect() == [] and bench.clock.now == pytest.approx(begun + WAIT_SECONDS)
+    assert request.sequences[0].lacks_mask
+
+
+def test_a_compilation_is_not_waited_for(bench: Bench) -> None:
+    bench.follow()
+    begun = bench.clock.now
+    assert bench.answer(Began(choice=0)) == [] and bench.clock.now == begun
+
+
+def test_what_is_refused_ends_its_request_alone(bench: Bench) -> None:
+    bench.follow("a")
+    good = bench.follow("b")
+    assert bench.answer(Refused(choice=0, reason="no"), allowed(1)) == [("a", "invalid")]
+    bench.draw(good, 3)
+    assert bench.answer(Refused(choice=1, reason="too many items")) == [("b", "invalid")]
+
+
+@pytest.mark.parametrize("how", ["hangs", "dies"])
+def test_a_grammar_that_ends_its_process_is_to_blame_and_others_go_on_where_they_were(bench: Bench, how: str) -> None:
+    good = bench.follow("good")
+    bench.answer(allowed(0))
+    bench.draw(good, 3)
+    bench.follow("bad")
+    bench.answer(Began(choice=1))
+    if how == "hangs":
+        bench.clock.now += COMPILE_SECONDS + 0.1
+    else:
+        bench.process.ended = True
+    assert bench.answer() == [("bad", "invalid")]
+    assert len(bench.processes) == 2 and bench.processes[0].killed
+    assert bench.process.heard == [Open(choice=0, kind="regex", text="good", tokens=[3])]
+    bench.answer(allowed(0))
+    assert not good.sequences[0].lacks_mask
+    with pytest.raises(ValueError, match="simplify it"):
+        bench.follow("bad")
+
+
+def test_a_token_drawn_while_a_new_process_opens_is_told_afterwards(bench: Bench) -> None:
+    good = bench.follow("good")
+    bench.answer(allowed(0))
+    bench.follow("bad")
+    bench.answer(Began(choice=1))
+    bench.process.ended = True
+    bench.answer()
+    bench.draw(good, 4)
+    assert [type(message) for message in bench.process.heard] == [Open]
+    bench.answer(allowed(0))
+    assert bench.process.heard[1:] == [Advance(drawn=[(0, [4])])] and good.sequences[0].lacks_mask
+    bench.answer(allowed(0))
+    assert not good.sequences[0].lacks_mask
+
+
+@pytest.mark.parametrize("end", [lambda bench: setattr(bench.process, "ended", True), lambda bench: _pass(bench)])
+def test_a_process_that_ends_again_and_again_is_given_up(bench: Bench, end: Callable[[Bench], None]) -> None:
+    bench.follow()
+    for _ in range(MOST_LIVES - 1):
+        end(bench)
+        assert bench.answer() == []
+    end(bench)
+    assert bench.answer() == [("a", "internal")] and not len(bench.followers)
+
+
+def _pass(bench: Bench) -> None:
+    bench.clock.now += SILENT_SECONDS + 1
