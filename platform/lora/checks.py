@@ -73,7 +73,7 @@ def _judge_parts(place: Place, parts: Parts, settings: LoraSettings, base: BaseS
         **dict.fromkeys("AB", settings.peft_type == "LORA"),
         "bias": settings.trains_biases,
         "rows": trained_tokens(place, settings, base) is not None,
-        "norm": settings.saves(place.path),
+        **dict.fromkeys(("norm", "copy", "original"), settings.saves(place.path)),
     }
     for part in sorted(parts.keys() & announced.keys()):
         if not announced[part]:
@@ -81,6 +81,9 @@ def _judge_parts(place: Place, parts: Parts, settings: LoraSettings, base: BaseS
     for part in ("magnitude", "lora_bias", "gain"):
         if parts.keys() & ADAPTED and announced[part] and part not in parts:
             problems.parts.append(f"{place} lacks {_WORDS[part]}, which adapter_config.json announces")
+    for part in ("copy", "original"):
+        if part in parts and "all rows" not in parts:
+            problems.parts.append(f"{place} has {_WORDS[part]}, but not the trained weight itself")
 
 
 _WORDS: Final = {
@@ -93,6 +96,8 @@ _WORDS: Final = {
     "rows": "trained tokens (trainable_token_indices)",
     "all rows": "its weight",
     "norm": "a trained norm (modules_to_save)",
+    "copy": "a copy of its weight (modules_to_save)",
+    "original": "the weight that was trained on (original_module)",
 }
 
 

@@ -17,7 +17,8 @@ from .effect import report_effect
 from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
-from .values import LARGEST_WEIGHT, Magnitudes, scan_tensor
+from .tensor_names import saved_twice
+from .values import LARGEST_WEIGHT, Magnitudes, same_values, scan_tensor
 from .vocabulary_checks import vocabulary_of
 
 CONFIG_FILE: Final = "adapter_config.json"
@@ -89,6 +90,7 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
         if not seen[tensor].usable:
             unusable.append(quote(tensor.name))
     _report_values(unusable, report)
+    _compare_copies(file, structure, report)
     report_effect(file, structure.modules, seen, report)
     return digest.hexdigest()
 
@@ -106,6 +108,20 @@ def _report_values(unusable: list[str], report: Report) -> None:
         report.fail("values", message, "the training diverged: take an earlier checkpoint")
     elif not report.failed:
         report.settle("values", "all values are finite")
+
+
+def _compare_copies(file: FileIO, structure: Structure, report: Report) -> None:
+    """What PEFT saves twice is served once: the two must not differ."""
+    if report.failed:
+        return
+    by_name = {tensor.name: tensor for tensor in structure.tensors}
+    copies = [(tensor, by_name.get(saved_twice(tensor.name) or "")) for tensor in structure.tensors]
+    different = [
+        quote(copy.name) for copy, tensor in copies if tensor is not None and not same_values(file, copy, tensor)
+    ]
+    if different:
+        message = f"{enumerate_some(different)} is not the same as the weight that it is a copy of"
+        report.fail("values", message, "save the whole adapter again")
 
 
 TEMPORARY = ("/tmp/", "/var/tmp/")
@@ -130,7 +146,7 @@ def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> Adap
         target_modules=tuple(sorted({module.kind for module in modules})),
         base_model=settings.base_model,
         modules=modules,
-        parameters=sum(math.prod(tensor.shape) for tensor in structure.tensors),
+        parameters=sum(math.prod(tensor.shape) for tensor in {tensor for _, tensor in canonical_tensors(modules)}),
         size=structure.size,
         vocab_size=structure.vocab_size,
         config=settings.raw,

@@ -48,13 +48,20 @@ _ROWS: Final = {
     "token_adapter.base_layer.weight": "all rows",
     "token_adapter.trainable_tokens_delta": "rows",
 }
-_OF_HEAD: Final = {name: part for name, part in _OF_LINEAR.items() if part not in ("bias", "gain")} | _ROWS
-_OF_EMBEDDING: Final = {
-    "lora_embedding_A": "A",
-    "lora_embedding_B": "B",
-    "lora_magnitude_vector": "magnitude",
-    "lora_magnitude_vector.weight": "magnitude",
-} | _ROWS
+_SPARE: Final = {"modules_to_save.weight": "copy", "original_module.weight": "original"}
+"""PEFT saves a whole embedding and head whenever the vocabulary was resized, with all that modules_to_save has made of
+them: the trained weight once more, and the one it stands for."""
+_OF_HEAD: Final = {name: part for name, part in _OF_LINEAR.items() if part not in ("bias", "gain")} | _ROWS | _SPARE
+_OF_EMBEDDING: Final = (
+    {
+        "lora_embedding_A": "A",
+        "lora_embedding_B": "B",
+        "lora_magnitude_vector": "magnitude",
+        "lora_magnitude_vector.weight": "magnitude",
+    }
+    | _ROWS
+    | _SPARE
+)
 _OF_NORM: Final = {"weight": "norm"}
 """How PEFT names the tensors of a module -> what each is: A, B, the role of a vector, or rows of tokens."""
 
@@ -106,6 +113,12 @@ def module_path(layer: int, kind: str) -> str:
         return kind if kind == HEAD else f"model.{kind}"
     parent = PARENTS.get(kind) or _NORM_PARENTS[kind]
     return ".".join(filter(None, ("model.layers", str(layer), parent, kind)))
+
+
+def saved_twice(name: str) -> str | None:
+    """What the tensor that this one is a copy of is called; None for one that is no such copy."""
+    stem, found, _ = name.replace(".default", "", 1).partition(".modules_to_save.weight")
+    return f"{stem}.weight" if found else None
 
 
 def _locate_in_layer(name: str, layer: int, parent: str, kind: str, suffix: str, base: BaseSignature) -> Location | str:

@@ -51,6 +51,20 @@ def scan_tensor(file: FileIO, tensor: TensorInfo, update: Callable[[memoryview],
     return Magnitudes(largest <= limit, float(value), smallest == largest == one)
 
 
+def same_values(file: FileIO, one: TensorInfo, other: TensorInfo) -> bool:
+    """Whether two tensors are the same, bit for bit. EOFError where the file ends early."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    for offset in range(0, one.end - one.start, CHUNK_BYTES):
+        count, chunks = min(CHUNK_BYTES, one.end - one.start - offset), []
+        for tensor in (one, other):
+            file.seek(tensor.start + offset)
+            chunks.append(read_bytes(file, count))
+        if chunks[0] != chunks[1]:
+            return False
+    return True
+
+
 def read_bytes(file: FileIO, count: int) -> bytes:
     """The next `count` bytes. EOFError where the file ends early."""
     data = bytearray(count)

@@ -56,8 +56,13 @@ def tokens(**changes: Any) -> dict[str, Any]:
     return make_config(trainable_token_indices=[3, 5]) | changes
 
 
+SAVED_ENDS = make_config(modules_to_save=["embed_tokens", "lm_head"])
 BOTH_ENDS = {LM_HEAD + "weight": matrix(VOCABULARY), EMBED + "weight": matrix(VOCABULARY)}
 NORM = "base_model.model.model.layers.1.input_layernorm.weight"
+SAVED_TWICE = {
+    EMBED + "modules_to_save.weight": matrix(VOCABULARY),
+    EMBED + "original_module.weight": matrix(VOCABULARY),
+}
 REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
     "tokens-unannounced": ("has trained tokens", make_config(), {EMBED + TRAINED: matrix(2)}),
     "tokens-missing": ("has 2 tokens of embed_tokens, which are not in the file", tokens(), {}),
@@ -92,6 +97,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
         make_config(modules_to_save=["layers.1.input_layernorm"]),
         {NORM: np.ones(17, np.float32)},
     ),
+    "another-copy": (
+        "modules_to_save.weight' is not the same as the weight that it is a copy of",
+        SAVED_ENDS,
+        BOTH_ENDS | {EMBED + "modules_to_save.weight": 2 * matrix(VOCABULARY)},
+    ),
+    "a-longer-copy": (
+        "modules_to_save.weight' is not the same as the weight that it is a copy of",
+        SAVED_ENDS,
+        BOTH_ENDS | {EMBED + "modules_to_save.weight": matrix(VOCABULARY + 1)},
+    ),
+    "copy-unannounced": ("embed_tokens has a copy of its weight", make_config(), BOTH_ENDS | SAVED_TWICE),
+    "copy-of-nothing": ("but not the trained weight itself", SAVED_ENDS, SAVED_TWICE),
     "head-of-rank-1": ("lm_head has rank 1, adapter_config.json says 4", make_config(target_modules=["lm_head"]), {
         LM_HEAD + "lora_A.weight": matrix(1), LM_HEAD + "lora_B.weight": matrix(VOCABULARY, 1),
     }),
@@ -178,6 +195,18 @@ def test_a_trained_token_stands_instead_of_the_whole_matrix(tmp_path: Path) -> N
     expected[[51, 3]] = single
     assert (torch.stack([rows[token] for token in range(VOCABULARY + 2)]).numpy() == expected).all()
     assert (torch.stack(list(rows_of(pool, digest, HEAD).values())).numpy() == whole).all()
+
+
+def test_what_peft_saves_twice_is_served_once(tmp_path: Path) -> None:
+    """As it does whenever the vocabulary was resized."""
+    twice = BOTH_ENDS | SAVED_TWICE
+    manifests = [
+        read_manifest(write_adapter(tmp_path / name, SAVED_ENDS, make_tensors() | extra), BASE)
+        for name, extra in (("once", BOTH_ENDS), ("twice", twice))
+    ]
+    assert manifests[0].digest == manifests[1].digest and manifests[0].parameters == manifests[1].parameters
+    pool, digest = load(tmp_path / "served", SAVED_ENDS, twice)
+    assert (torch.stack(list(rows_of(pool, digest, EMBEDDING).values())).numpy() == matrix(VOCABULARY)).all()
 
 
 def test_a_tied_head_follows_the_embedding_but_not_a_copy_of_it(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ TRAINED: Final = 7
 """A token that some adapters have rows of their own for; it is in every prompt."""
 GROWN: Final = 325
 SHRUNK: Final = 310
-VOCABULARIES: Final = {"added-tokens": GROWN, "trained-added-tokens": GROWN, "fewer-tokens": SHRUNK}
+GROWING: Final = ("added-tokens", "trained-added-tokens", "saved-added-tokens", "saved-added-head")
+VOCABULARIES: Final = dict.fromkeys(GROWING, GROWN) | {"fewer-tokens": SHRUNK}
 """Tokens of the models that do not know the base's 320."""
 KINDS: dict[str, Kind] = {
     "lora": Kind('LoRA on all seven linears, or `target_modules="all-linear"`', lora(rank=8, kinds="all-linear")),
@@ -87,6 +88,10 @@ KINDS: dict[str, Kind] = {
     "trained-added-tokens": Kind(
         "", lora(rank=4, kinds=("q_proj",), vocab_size=GROWN, trainable_token_indices=[*range(320, GROWN), TRAINED])
     ),
+    "saved-added-tokens": Kind(
+        "", lora(rank=4, kinds=("q_proj",), vocab_size=GROWN, modules_to_save=["embed_tokens", "lm_head"])
+    ),
+    "saved-added-head": Kind("", lora(rank=4, kinds=("q_proj",), vocab_size=GROWN, modules_to_save=["lm_head"])),
     "fewer-tokens": Kind("", lora(rank=4, kinds=("q_proj",), vocab_size=SHRUNK)),
     "alora": Kind(
         "activated LoRA (`alora_invocation_tokens`), also in sums", lora(rank=8, alora_invocation_tokens=[310])
@@ -225,7 +230,7 @@ def _sum_with_peft(model: Any, prompt: list[int], parts: dict[str, float]) -> li
 
 
 def test_what_scales_the_base_is_not_summed(case: Case) -> None:
-    with open_llm(case) as llm, pytest.raises(RuntimeError, match="can neither be scaled nor be added"):
+    with open_llm(case) as llm, pytest.raises(ValueError, match="can neither be scaled nor be added"):
         llm.generate(case.prompts[0], greedy(), {"lora": 1.0, "dora": 1.0}, use_tqdm=False)
 
 
