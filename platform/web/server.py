@@ -1,8 +1,11 @@
 """Server: uvicorn around the app, with an orderly end."""
 
+import asyncio
 import os
 import sys
+from collections.abc import Coroutine
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -38,6 +41,12 @@ class Server(uvicorn.Server):
         """While requests drain the port stays open: who comes then is told that it is stopping."""
         self.should_exit = self.should_exit or self._state.drained.is_set()
         return await super().on_tick(counter)
+
+
+def run_in_loop(main: Coroutine[Any, Any, int]) -> int:
+    """On the event loop that uvicorn itself would start: uvloop where the system has it."""
+    with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+        return runner.run(main)
 
 
 def _config(state: State, settings: Settings) -> uvicorn.Config:

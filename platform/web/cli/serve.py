@@ -12,7 +12,7 @@ from loraplex.engine.model.folder import resolve_model_folder
 
 from ..logs import configure_logs
 from ..monitoring import monitoring
-from ..server import Server
+from ..server import Server, run_in_loop
 from ..settings import Settings
 from ..state import State, open_state
 from .banner import print_banner
@@ -29,7 +29,7 @@ def serve(settings: Settings) -> None:
     """Serve the base model and its adapters."""
     configure_logs(settings.log_level, settings.log_json)
     with listen(settings.host, settings.port) as listener, _monitoring_listener(settings) as other:
-        sys.exit(asyncio.run(_run(_prepared(settings), listener, other)))
+        sys.exit(run_in_loop(_run(_prepared(settings), listener, other)))
 
 
 def _monitoring_listener(settings: Settings) -> AbstractContextManager[socket.socket | None]:
