@@ -81,7 +81,7 @@ class EngineCore:
         return messages
 
     def status(self) -> EngineStatus:
-        if self._followers:
+        if self._followers is not None:
             self._followers.drop_ended()
         roster, pool = self.scheduler.roster, self.scheduler.pool
         adapters = self._describe_adapters()

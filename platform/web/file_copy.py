@@ -19,6 +19,7 @@ async def copy_body(body: Body, incoming: IncomingFile) -> None:
     """What has come is written also when this is cancelled or the connection breaks: a PUT may go on from there.
 
     After an error of the disk nothing more is written. The thread is its own: a slow disk keeps nobody else waiting.
+    It has ended when this does, however often this is cancelled: the caller may close the file.
     """
     blocks = cycle(memoryview(bytearray(BLOCK_BYTES)) for _ in range(BLOCKS))
     writes: deque[Future[None]] = deque()
@@ -37,7 +38,7 @@ async def copy_body(body: Body, incoming: IncomingFile) -> None:
         body.leave()
         thread.shutdown(wait=False)
         if writes:
-            await _end_of(writes[-1])
+            await _end_in_any_case(writes[-1])
 
 
 def _write(incoming: IncomingFile, block: memoryview, last: "Future[None] | None") -> None:
@@ -49,3 +50,16 @@ def _write(incoming: IncomingFile, block: memoryview, last: "Future[None] | None
 
 async def _end_of(write: "Future[None]") -> None:
     await asyncio.shield(asyncio.wrap_future(write))
+
+
+async def _end_in_any_case(write: "Future[None]") -> None:
+    """Raises the last cancellation, or what the write has raised, after its end."""
+    ending, cancelled = asyncio.wrap_future(write), None
+    while not ending.done():
+        try:
+            await asyncio.wait([ending])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    ending.result()

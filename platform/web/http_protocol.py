@@ -26,6 +26,12 @@ class Http(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {READER: self.read_body}  # type: ignore[dict-item]
 
+    def on_message_complete(self) -> None:
+        """Uvicorn forgets that a body has ended when it came after its answer."""
+        super().on_message_complete()
+        if self.cycle is not None:
+            self.cycle.more_body = False
+
     def read_body(self, first: bytes, size: int) -> BodyReader:
         """`first` is what receive() has given of a body of `size` bytes. Nothing must have come meanwhile."""
         return BodyReader(self.transport, self.flow, self, first, size, self._await_next)
@@ -33,6 +39,8 @@ class Http(HttpToolsProtocol):
     def _await_next(self) -> None:
         """The parser has not seen the end of the body, so that a new one awaits the next request."""
         self.parser = httptools.HttpRequestParser(self)
+        # As uvicorn's own: what is sent behind the last request of a connection does not cost it its answer.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.on_message_complete()
         if self.cycle.response_complete:
             self.flow.resume_reading()

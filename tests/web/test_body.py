@@ -5,6 +5,8 @@ import errno
 import hashlib
 import os
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -126,6 +128,30 @@ async def test_a_body_that_nobody_wants_keeps_no_answer_back() -> None:
         assert await answer(reader) == hashlib.sha256(b"next").hexdigest()
 
 
+@pytest.mark.parametrize("blocks", [0, 1], ids=["unread", "left"])
+async def test_an_offer_of_http2_after_a_body_that_nobody_wanted(blocks: int) -> None:
+    """As Java's client makes it with every request on a connection."""
+    app = App()
+    app.blocks = blocks
+    async with serving(app) as (reader, writer):
+        writer.write(put(LARGE, "connection: upgrade", "upgrade: h2c"))
+        assert await answer(reader) == "enough"
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        app.blocks = None
+        writer.write(put(b"next", "connection: upgrade", "upgrade: h2c"))
+        assert await answer(reader) == hashlib.sha256(b"next").hexdigest()
+
+
+async def test_what_follows_the_last_request_of_a_connection_does_not_take_its_answer() -> None:
+    """Also where a body went over the connection before."""
+    async with serving(App()) as (reader, writer):
+        writer.write(put(LARGE))
+        assert await answer(reader) == hashlib.sha256(LARGE).hexdigest()
+        writer.write(put(b"last", "connection: close") + b"\r\nmore")
+        assert await answer(reader) == hashlib.sha256(b"last").hexdigest()
+
+
 class Source:
     """A body of blocks of zeros, the last of which never comes whole: 100 bytes of it, then nothing."""
 
@@ -173,3 +199,26 @@ async def test_nothing_is_written_behind_a_gap(incoming: IncomingFile, monkeypat
     with incoming, pytest.raises(StorageFull):
         await copy_body(Source(3 * BLOCKS), incoming)
     assert calls == 2 and incoming.received == BLOCK_BYTES
+
+
+async def test_no_thread_writes_to_a_file_that_was_given_up(
+    incoming: IncomingFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be another file's by then. Cancelled twice, as by a timeout and the end of the server."""
+    real_write, writing = os.write, threading.Event()
+
+    def write(descriptor: int, data: Any) -> int:
+        writing.set()
+        time.sleep(0.2)
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    with incoming:
+        copying = asyncio.create_task(copy_body(Source(2), incoming))
+        await asyncio.to_thread(writing.wait)
+        for _ in range(2):
+            copying.cancel()
+            await asyncio.sleep(0.05)
+        with pytest.raises(asyncio.CancelledError):
+            await copying
+        assert incoming.received == 2 * BLOCK_BYTES + 100

@@ -46,8 +46,6 @@ class Follower:
     key: Key
     added_tokens: list[AddedToken]
     asked_at: float
-    began_at: float | None = None
-    """Its grammar is being compiled since then."""
     opened: bool = False
     told: int = 0
     """Tokens of its output that the process knows."""
@@ -56,6 +54,15 @@ class Follower:
     @property
     def waits(self) -> bool:
         return self.sequence.lacks_mask and self.sequence.status is not Status.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """Of a choice's grammar; the choice may have ended meanwhile. `key`: None where it had before this was heard."""
+
+    choice: int
+    key: Key | None
+    began_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class Followers:
         self._live: dict[int, Follower] = {}
         self._numbers = itertools.count()
         self._heard_at = 0.0
+        self._compiling: Compilation | None = None
         self._blamed: OrderedDict[Key, str] = OrderedDict()
         """Constraints that ended a process, and why: none of them does so twice."""
 
@@ -113,8 +121,8 @@ class Followers:
             return []
         self.drop_ended()
         failures: list[Failure] = []
-        while self._process is not None and any(follower.waits for follower in self._live.values()):
-            latest = max((f.asked_at for f in self._live.values() if f.waits and f.opened), default=0.0)
+        while self._process is not None and (self._compiles_too_long() or self._waiting()):
+            latest = max((f.asked_at for f in self._waiting() if f.opened), default=0.0)
             patience = max(0.0, latest + self._wait - self._clock())
             messages = self._process.receive(patience)
             for message in messages:
@@ -126,15 +134,20 @@ class Followers:
         return failures + self._end_slow()
 
     def drop_ended(self) -> None:
-        """Forget choices that have ended, however they did."""
+        """Forget choices that have ended, however they did, and end what is compiled too long for nobody."""
         ended = [n for n, follower in self._live.items() if follower.sequence.status is Status.FINISHED]
         if ended:
             self._send(Close(choices=ended))
             for number in ended:
                 del self._live[number]
+        if not self._live and self._process is not None and self._compiles_too_long():
+            for message in self._process.receive(0.0):
+                self._take(message)
+            self._end_slow()
 
     def close(self) -> None:
         """End the process. Twice is no error."""
+        self._compiling = None
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -142,13 +155,15 @@ class Followers:
     def _take(self, message: FromGrammars) -> list[Failure]:
         follower = self._live.get(message.choice)
         now = self._heard_at = self._clock()
+        if isinstance(message, Began):
+            self._compiling = Compilation(message.choice, None if follower is None else follower.key, now)
+        elif self._compiling is not None and self._compiling.choice == message.choice:
+            self._compiling = None
         if follower is None:
             return []
         match message:
-            case Began():
-                follower.began_at = now
             case Allowed():
-                follower.began_at, follower.opened = None, True
+                follower.opened = True
                 row = follower.sequence.row
                 if follower.told < len(row.output_token_ids):
                     self._tell([message.choice])
@@ -160,25 +175,32 @@ class Followers:
                 return [Failure(follower.sequence.request, "invalid", reason)]
         return []
 
+    def _waiting(self) -> list[Follower]:
+        return [follower for follower in self._live.values() if follower.waits]
+
+    def _compiles_too_long(self) -> bool:
+        return self._compiling is not None and self._clock() - self._compiling.began_at > COMPILE_SECONDS
+
     def _end_slow(self) -> list[Failure]:
-        """What hangs is ended with its process."""
-        waiting = [follower for follower in self._live.values() if follower.waits]
-        now = self._clock()
-        if any(follower.began_at is not None and now - follower.began_at > COMPILE_SECONDS for follower in waiting):
+        """What hangs is ended with its process, also where nobody waits for it any more: it keeps all others back."""
+        if self._compiles_too_long():
             return self._begin_anew(TOO_LONG)
-        if waiting and now - max(self._heard_at, max(f.asked_at for f in waiting)) > SILENT_SECONDS:
+        waiting = self._waiting()
+        if waiting and self._clock() - max(self._heard_at, max(f.asked_at for f in waiting)) > SILENT_SECONDS:
             return self._begin_anew(LOST)
         return []
 
     def _begin_anew(self, reason: str) -> list[Failure]:
         """Another process, which hears of all choices that are not to blame."""
+        compiling = self._compiling
         self.close()
+        if compiling is not None and compiling.key is not None:
+            self._blame(compiling.key, reason)
         failures: list[Failure] = []
         for number, follower in list(self._live.items()):
             request = follower.sequence.request
-            follower.lives -= 1
-            if follower.began_at is not None:
-                self._blame(follower.key, reason)
+            follower.lives -= compiling is None
+            if compiling is not None and follower.key == compiling.key and not follower.opened:
                 failures.append(Failure(request, "invalid", _named(reason)))
             elif follower.lives == 0:
                 failures.append(Failure(request, "internal", LOST))

@@ -26,6 +26,8 @@ WHITESPACE: Final = r"[\x20\x0A\x0D\x09]{1,40}"
 BEGINNING: Final = '{"'
 """Of objects: where one has too many members to choose from, that shows here."""
 MOST_REASON: Final = 600
+NOT_OURS: Final = "Enable 'coerce_one_of' option to approximate oneOf with anyOf"
+"""An option of llguidance that requests do not have."""
 
 
 class NotCompiled(ValueError):
@@ -148,5 +150,5 @@ def _json_object(text: str) -> str:
 def _words(error: str) -> str:
     if error.startswith("NoExtension"):
         return "no text satisfies it"
-    text = error.replace("<non-verbose/>", "").strip()
+    text = error.replace("<non-verbose/>", "").replace(NOT_OURS, "Write anyOf in its place").strip()
     return text if len(text) <= MOST_REASON else text[:MOST_REASON] + " ..."

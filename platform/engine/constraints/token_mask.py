@@ -8,7 +8,7 @@ Bits = npt.NDArray[np.uint8]
 
 class TokenMask:
     """`ends`: tokens that end the choice; `ignored`: those of them that do so only where nothing else may follow;
-    before `min_tokens` tokens all do. The text's form comes first."""
+    before `min_tokens` tokens, and where the text is not complete, all do. The text's form comes first."""
 
     def __init__(self, ends: frozenset[int], ignored: frozenset[int], min_tokens: int) -> None:
         self.bits: Bits | None = None
@@ -21,7 +21,7 @@ class TokenMask:
 
     def learn(self, tokens: bytes, complete: bool, position: int) -> None:
         """`tokens` as of Allowed.tokens; `complete`: the text may end; `position`: of the token that is drawn."""
-        held_back = self._ends if position < self._min_tokens else self._ignored
+        held_back = self._ends if position < self._min_tokens or not complete else self._ignored
         may_end = self._ends if complete else frozenset()
         wide = max(len(tokens), 1 + max(may_end, default=0) // 8)
         bits = np.frombuffer(tokens.ljust(wide, b"\0"), np.uint8).copy()

@@ -57,17 +57,15 @@ class Worker:
                 self._orders.put(message)
             case Advance():
                 for number, token_ids in message.drawn:
-                    self._follow(number, token_ids)
+                    if number in self._choices:
+                        self._follow(number, self._choices[number], token_ids)
             case Close():
                 with self._lock:
                     self._closed |= self._opening.intersection(message.choices)
                 for number in message.choices:
                     self._choices.pop(number, None)
 
-    def _follow(self, number: int, token_ids: Iterable[int]) -> None:
-        choice = self._choices.get(number)
-        if choice is None:
-            return
+    def _follow(self, number: int, choice: Choice, token_ids: Iterable[int]) -> None:
         try:
             for token_id in token_ids:
                 choice.draw(token_id)
@@ -101,7 +99,7 @@ class Worker:
                 return
         choice = self._grammars.begin(order, lambda: self._send(Began(choice=order.choice)))
         self._choices[order.choice] = choice
-        self._follow(order.choice, order.tokens)
+        self._follow(order.choice, choice, order.tokens)
 
     def _send(self, message: FromGrammars) -> None:
         payload = framed(self._encoder.encode(message))

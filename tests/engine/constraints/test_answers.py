@@ -188,6 +188,12 @@ def test_what_cannot_be_compiled_is_refused_in_time(llm: LLM, form: dict[str, An
     assert answers(llm, [constrained(choice=["still there"])])[0].text == "still there"
 
 
+def test_alternatives_that_overlap_are_refused_with_a_way_out(llm: LLM) -> None:
+    either = {"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 5}]}
+    with pytest.raises(ValueError, match=r"oneOf constraints are not supported\. Write anyOf in its place"):
+        answers(llm, [constrained(json=either)])
+
+
 @pytest.mark.parametrize(
     ("form", "words"),
     [

@@ -162,6 +162,64 @@ def test_a_grammar_that_ends_its_process_is_to_blame_and_others_go_on_where_they
         bench.follow("bad")
 
 
+def test_what_is_compiled_for_a_request_that_has_ended_keeps_nobody_back(bench: Bench) -> None:
+    gone, busy = bench.follow("bad"), bench.follow("busy")
+    bench.answer(Began(choice=0), allowed(1))
+    gone.sequences[0].status = Status.FINISHED
+    waits = bench.follow("next")
+    bench.clock.now += COMPILE_SECONDS + 0.1
+    bench.draw(busy, 3)
+    assert bench.answer(allowed(1)) == []
+    assert [message.text for message in bench.process.heard if isinstance(message, Open)] == ["busy", "next"]
+    assert bench.answer(allowed(1), allowed(2)) == []
+    assert not waits.sequences[0].lacks_mask
+
+
+def test_what_is_compiled_for_nobody_ends(bench: Bench) -> None:
+    bench.follow("bad").sequences[0].status = Status.FINISHED
+    bench.process.answers.append(Began(choice=0))
+    other = bench.follow("other")
+    bench.answer()
+    other.sequences[0].status = Status.FINISHED
+    bench.followers.drop_ended()
+    assert not bench.process.killed
+    bench.clock.now += COMPILE_SECONDS + 0.1
+    bench.followers.drop_ended()
+    assert bench.process.killed and len(bench.processes) == 1
+
+
+def test_a_compilation_that_ended_unheard_is_not_taken_for_one_that_hangs(bench: Bench) -> None:
+    gone, good = bench.follow("gone"), bench.follow("good")
+    bench.answer(Began(choice=0), allowed(1))
+    gone.sequences[0].status = Status.FINISHED
+    bench.followers.drop_ended()
+    bench.clock.now += COMPILE_SECONDS + 0.1
+    assert bench.answer(allowed(0)) == [] and not bench.process.killed
+    good.sequences[0].status = Status.FINISHED
+    bench.followers.drop_ended()
+    assert not bench.process.killed
+
+
+def test_all_choices_of_a_grammar_that_hangs_end_with_it(bench: Bench) -> None:
+    bench.follow("bad", n=2)
+    bench.answer(Began(choice=0))
+    bench.clock.now += COMPILE_SECONDS + 0.1
+    assert set(bench.answer()) == {("bad", "invalid")}
+    assert not len(bench.followers) and len(bench.processes) == 1
+
+
+def test_grammars_that_others_hang_a_process_with_cost_a_choice_nothing(bench: Bench) -> None:
+    bench.follow("good")
+    bench.answer(allowed(0))
+    for number in range(1, MOST_LIVES + 2):
+        bench.follow(f"bad {number}")
+        bench.answer(Began(choice=number))
+        bench.clock.now += COMPILE_SECONDS + 0.1
+        assert bench.answer() == [(f"bad {number}", "invalid")]
+        assert bench.answer(allowed(0)) == []
+    assert len(bench.followers) == 1
+
+
 def test_a_token_drawn_while_a_new_process_opens_is_told_afterwards(bench: Bench) -> None:
     good = bench.follow("good")
     bench.answer(allowed(0))

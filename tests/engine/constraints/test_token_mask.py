@@ -35,3 +35,10 @@ def test_a_stop_token_that_belongs_to_the_text_waits_as_well() -> None:
     assert learned(mask, {5}, complete=False) == {5}
     mask.forget()
     assert mask.bits is None
+
+
+def test_a_stop_token_that_belongs_to_the_text_does_not_cut_it() -> None:
+    mask = TokenMask(frozenset({5}), NONE, 0)
+    assert learned(mask, {5, 7}, complete=False) == {7}
+    assert learned(mask, {5}, complete=False) == {5}
+    assert learned(mask, {5, 7}, complete=True) == {5, 7}
