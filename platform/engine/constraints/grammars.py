@@ -122,7 +122,11 @@ def _grammar(order: Open) -> str:
     match order.kind:
         case "json":
             schema = _json_object(order.text)
-            return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
+            try:
+                return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
+            except ValueError as error:
+                # Python takes numbers without end and halves of characters, llguidance does not.
+                raise NotCompiled(f"the schema is not JSON: {error}") from None
         case "regex":
             return LLMatcher.grammar_from_regex(order.text)
         case "choice":

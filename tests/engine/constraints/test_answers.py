@@ -188,6 +188,12 @@ def test_what_cannot_be_compiled_is_refused_in_time(llm: LLM, form: dict[str, An
     assert answers(llm, [constrained(choice=["still there"])])[0].text == "still there"
 
 
+@pytest.mark.parametrize("schema", ['{"const":1e999}', '{"const":NaN}', '{"const":"\\ud800"}'])
+def test_what_only_python_takes_for_json_is_refused_and_ends_no_process(llm: LLM, schema: str) -> None:
+    with pytest.raises(ValueError, match="the schema is not JSON"):
+        answers(llm, [constrained(json=schema)])
+
+
 def test_alternatives_that_overlap_are_refused_with_a_way_out(llm: LLM) -> None:
     either = {"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 5}]}
     with pytest.raises(ValueError, match=r"oneOf constraints are not supported\. Write anyOf in its place"):
