@@ -42,6 +42,30 @@ def framed(payload: bytes) -> bytes:
     return len(payload).to_bytes(LENGTH_BYTES) + payload
 
 
+class Unsent:
+    """Bytes for a socket that does not block: what it has no room for is kept and sent later."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.data = bytearray()
+
+    @property
+    def events(self) -> int:
+        """What to poll the connection for."""
+        return select.POLLIN | (select.POLLOUT if self.data else 0)
+
+    def push(self, more: bytes = b"") -> None:
+        """As much as there is room for. Where the other end is gone there is nothing to send; reading tells."""
+        self.data += more
+        try:
+            while self.data:
+                del self.data[: self._connection.send(self.data)]
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.data.clear()
+
+
 class EngineEnd:
     """The engine's end. Sending never waits: what the other end has no room for is kept and sent later."""
 
@@ -49,22 +73,21 @@ class EngineEnd:
         connection.setblocking(False)
         self._connection = connection
         self._poll = select.poll()
-        self._unsent = bytearray()
+        self._unsent = Unsent(connection)
         self._frames = Frames()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(list[ToEngine])
 
     def send(self, messages: list[FromEngine]) -> None:
-        self._unsent += framed(self._encoder.encode(messages))
-        self._push()
+        self._unsent.push(framed(self._encoder.encode(messages)))
 
     def receive(self, patience: int) -> list[ToEngine]:
         """All messages that are there; waits up to `patience` milliseconds for the first. A parent that is gone says
         Shutdown."""
         if patience:
-            self._poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            self._poll.register(self._connection, self._unsent.events)
             self._poll.poll(patience)
-        self._push()
+        self._unsent.push()
         messages: list[ToEngine] = []
         try:
             while data := self._connection.recv(CHUNK):
@@ -83,21 +106,11 @@ class EngineEnd:
         """
         with contextlib.suppress(OSError):
             self._connection.settimeout(LAST_WORDS_SECONDS)
-            self._connection.sendall(self._unsent)
+            self._connection.sendall(self._unsent.data)
             self._connection.shutdown(socket.SHUT_WR)
             while self._connection.recv(CHUNK):
                 pass
         self._connection.close()
-
-    def _push(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: self._connection.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            # The parent is gone; `receive` tells.
-            self._unsent.clear()
 
 
 class ClientEnd(asyncio.Protocol):

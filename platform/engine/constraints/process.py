@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..link import CHUNK, Frames, framed
+from ..link import CHUNK, Frames, Unsent, framed
 from .messages import FromGrammars, ToGrammars
 
 
@@ -24,7 +24,7 @@ class GrammarProcess:
         """Nothing more will come."""
         self._connection = ours
         self._poll = select.poll()
-        self._unsent = bytearray()
+        self._unsent = Unsent(ours)
         self._frames = Frames()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromGrammars)
@@ -37,14 +37,13 @@ class GrammarProcess:
             )
 
     def send(self, message: ToGrammars) -> None:
-        self._unsent += framed(self._encoder.encode(message))
-        self._push()
+        self._unsent.push(framed(self._encoder.encode(message)))
 
     def receive(self, seconds: float) -> list[FromGrammars]:
         """All messages that are there; waits up to `seconds` for the first."""
-        self._poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        self._poll.register(self._connection, self._unsent.events)
         self._poll.poll(seconds * 1000)
-        self._push()
+        self._unsent.push()
         messages: list[FromGrammars] = []
         try:
             while data := self._connection.recv(CHUNK):
@@ -62,16 +61,6 @@ class GrammarProcess:
         self._connection.close()
         self._child.kill()
         self._child.wait()
-
-    def _push(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: self._connection.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            # The process is gone; `receive` tells.
-            self._unsent.clear()
 
 
 def _environment() -> dict[str, str]:

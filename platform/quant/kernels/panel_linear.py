@@ -60,7 +60,7 @@ def _at_an_address(like: np.ndarray) -> Any:
 
 
 _BY_ADDRESS: Final = {
-    np.dtype(kind): _at_an_address(np.empty(1, kind)) for kind in (np.uint16, np.uint32, np.int16, np.float32)
+    np.dtype(kind): _at_an_address(np.zeros(1, kind)) for kind in (np.uint16, np.uint32, np.int16, np.float32)
 }
 
 

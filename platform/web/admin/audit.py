@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from ..api.audit_export import Format
 from ..api.audit_export import export as export_file
-from ..api.audit_filter import First, Part, filter_of, scope_of
+from ..api.audit_filter import First, Part, Wanted, filter_of, scope_of
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError
@@ -72,20 +72,8 @@ async def chain(request: Request, state: StateOf, caller: CallerOf) -> Response:
 
 
 @router.get("/export")
-async def export(
-    state: StateOf,
-    caller: CallerOf,
-    tenant: TenantOf,
-    actor: Part = "",
-    action: Part = "",
-    subject: Part = "",
-    first: First = "",
-    to: str = "",
-    everyone: bool = False,
-    format: Format = "csv",
-) -> Response:
+async def export(state: StateOf, wanted: Wanted, format: Format = "csv") -> Response:
     """All rows that are wanted, newest first, as a file."""
-    wanted = filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
     return export_file(state.registry.audit, wanted, format)
 
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..permissions import Permission
 from .audit_export import Format, entry_json, export
-from .audit_filter import First, Part, filter_of, scope_of
+from .audit_filter import Wanted
 
 router = APIRouter(tags=["Audit"])
 
@@ -18,22 +18,15 @@ router = APIRouter(tags=["Audit"])
 async def get_audit(
     state: StateOf,
     caller: CallerOf,
-    tenant: TenantOf,
-    actor: Part = "",
-    action: Part = "",
-    subject: Part = "",
-    first: First = "",
-    to: str = "",
+    wanted: Wanted,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
-    everyone: bool = False,
     verify: bool = False,
 ) -> dict[str, Any]:
     """Newest first; `before` is the id of the last row of the page above. `everyone`: of all tenants and the server
     itself, for the operator. `actor`, `action` and `subject` are parts that these must contain, `from` and `to` days of
     UTC, both included. Each row says whether it is `intact`; `verify` computes the whole chain, or tells what that said
     in the last seconds."""
-    wanted = filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
     rows = await asyncio.to_thread(state.registry.audit.search, wanted, limit, before)
     answer: dict[str, Any] = {"data": [entry_json(row) for row in rows]}
     if verify:
@@ -45,18 +38,6 @@ async def get_audit(
 
 
 @router.get("/api/v1/audit/export")
-async def export_audit(
-    state: StateOf,
-    caller: CallerOf,
-    tenant: TenantOf,
-    actor: Part = "",
-    action: Part = "",
-    subject: Part = "",
-    first: First = "",
-    to: str = "",
-    everyone: bool = False,
-    format: Format = "csv",
-) -> Response:
+async def export_audit(state: StateOf, wanted: Wanted, format: Format = "csv") -> Response:
     """All rows that are wanted, by the same filters, newest first, as a file."""
-    wanted = filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
     return export(state.registry.audit, wanted, format)

@@ -3,11 +3,12 @@
 from datetime import date
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Depends, Query
 
 from loraplex.registry.audit import AuditFilter
 
 from ..auth import Caller
+from ..dependencies import CallerOf, TenantOf
 from ..errors import forbidden, invalid
 from ..permissions import Permission
 
@@ -28,6 +29,19 @@ def filter_of(scope: str | None, actor: str, action: str, subject: str, first: s
     return AuditFilter(scope, *parts, _day(first, "from"), _day(to, "to"))
 
 
+def wanted_rows(
+    caller: CallerOf,
+    tenant: TenantOf,
+    actor: Part = "",
+    action: Part = "",
+    subject: Part = "",
+    first: First = "",
+    to: str = "",
+    everyone: bool = False,
+) -> AuditFilter:
+    return filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
+
+
 def _part(text: str, field: str) -> str:
     """No name has an unprintable character, and PostgreSQL takes no zero byte."""
     if not text.isprintable():
@@ -40,3 +54,6 @@ def _day(text: str, field: str) -> date | None:
         return date.fromisoformat(text) if text else None
     except ValueError:
         raise invalid(f"{field} must be a day such as 2026-11-22; got {text[:40]!a}.", field) from None
+
+
+Wanted = Annotated[AuditFilter, Depends(wanted_rows)]
