@@ -3,7 +3,10 @@
 import os
 import signal
 import sys
+import threading
 from types import FrameType
+
+RAISED_AGAIN_SECONDS = 0.01
 
 
 def main() -> None:
@@ -12,6 +15,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end_at_once)
     from loraplex.web.cli.app import main as run
 
+    sys.unraisablehook = _end_again
     signal.signal(signal.SIGTERM, _end)
     run()
 
@@ -22,6 +26,14 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
+
+
+def _end_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Python drops what is raised within a finalizer. An end that was lost so comes once more, a moment later."""
+    if unraisable.exc_type is SystemExit:
+        threading.Timer(RAISED_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 if __name__ == "__main__":

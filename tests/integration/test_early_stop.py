@@ -1,6 +1,8 @@
 """A server that is told to stop while it still starts ends in order and leaves nothing behind."""
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +19,23 @@ MOMENTS = {
     "the engine compiles": "engine: memory reserved",
     "it is ready": "loraplex is ready",
 }
+
+STOPPED_IN_A_FINALIZER = """
+import signal, time, weakref
+from loraplex import __main__ as program
+from loraplex.web.cli import app
+
+class Thing: pass
+
+def run():
+    thing = Thing()
+    watched = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+    del thing
+    time.sleep(20)
+
+app.main = run
+program.main()
+"""
 
 
 @pytest.mark.parametrize("words", MOMENTS.values(), ids=MOMENTS.keys())
@@ -47,3 +66,9 @@ def test_stopped_between_the_lines(checkpoint: Path, tmp_path: Path) -> None:
             assert server.processes() == []
         finally:
             server.end()
+
+
+def test_stopped_within_a_finalizer() -> None:
+    """Python drops exceptions there, so an end that is raised once would be lost."""
+    ended = subprocess.run([sys.executable, "-c", STOPPED_IN_A_FINALIZER], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (TERMINATED, "")
