@@ -57,6 +57,11 @@ expect.set_options(timeout=MILLISECONDS)
 NewContext = Callable[..., Awaitable[BrowserContext]]
 
 
+async def listening(page: Page) -> None:
+    """Wait until the page's scripts hear keys and clicks."""
+    await expect(page.locator("#live")).to_have_text("live")
+
+
 @dataclass
 class Watch:
     """What pages complained about: script errors, refused content (CSP), and requests that left this host."""

@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 from tests.web.fake_engine import FakeEngine
 from tests.web.test_adapters_api import add
 
-from .conftest import NewContext, Watch
+from .conftest import NewContext, Watch, listening
 from .test_overview import generate
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -53,7 +53,7 @@ async def test_axe_finds_nothing_serious(
     page = await (await new_context(color_scheme=theme, reduced_motion="reduce")).new_page()
     for path in PAGES:
         await page.goto(path)
-        await expect(page.locator("#live")).to_have_text("live")
+        await listening(page)
         if path == "/playground":
             await page.get_by_role("button", name="Run").click()
             await expect(page.locator("#tokens")).to_be_visible()
@@ -97,11 +97,6 @@ async def test_a_keyboard_is_enough(
     await tab_to(page, "Run")
     await page.keyboard.press("Enter")
     await expect(page.locator(".pane footer").first).to_contain_text("tokens/s")
-
-
-async def listening(page: Page) -> None:
-    """Wait until the page's scripts hear keys."""
-    await expect(page.locator("#live")).to_have_text("live")
 
 
 async def tab_to(page: Page, name: str) -> None:

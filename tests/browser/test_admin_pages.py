@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 
 from loraplex.web.state import State
 
-from .conftest import NewContext, Watch
+from .conftest import NewContext, Watch, listening
 from .test_overview import generate
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -87,6 +87,7 @@ async def test_a_user_is_invited_logs_in_and_sees_what_the_role_allows(page: Pag
     await expect(menu.get_by_role("link", name="Requests")).to_be_visible()
     for hidden in ("Keys", "Users", "Tenants", "Audit log", "System"):
         await expect(menu.get_by_role("link", name=hidden)).to_have_count(0)
+    await listening(other)
     await other.keyboard.type("gk")
     await other.keyboard.type("gr")
     await expect(other).to_have_url(re.compile("/requests$"))

@@ -10,7 +10,8 @@ from playwright.async_api import Page, expect
 
 from tests.web.test_adapters_api import add
 
-from .conftest import NewContext, Watch
+from .conftest import NewContext, Watch, listening
+from .test_overview import generate
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -20,6 +21,7 @@ PAGES = (
     *("/audit", "/audit/1", "/adapters/unknown"),
 )
 LONG_NAME = "a-name-as-long-as-names-may-be-0123456789-0123456789-0123456789"
+LISTS = ("/adapters", "/requests", f"/adapters/{LONG_NAME}")
 
 
 async def background(page: Page) -> str:
@@ -40,19 +42,33 @@ async def test_the_theme_follows_the_system_until_one_is_chosen(new_context: New
     assert await background(page) == other
 
 
-@pytest.mark.parametrize("width", [400, 800])
+@pytest.mark.parametrize(
+    ("width", "paths"),
+    [(400, (*PAGES, LISTS[-1])), (800, (*PAGES, LISTS[-1])), (1120, LISTS)],
+    ids=["400", "800", "1120"],
+)
 async def test_nothing_scrolls_sideways(
-    new_context: NewContext, http: httpx.AsyncClient, adapter_folders: list[Path], watch: Watch, width: int
+    new_context: NewContext,
+    http: httpx.AsyncClient,
+    adapter_folders: list[Path],
+    watch: Watch,
+    width: int,
+    paths: tuple[str, ...],
 ) -> None:
+    """Nor do the two lists that everybody reads, on a telephone and on a small laptop, with names as long as may be."""
     watch.expected = ["404"]
     await add(http, "sql", adapter_folders[0])
     await add(http, LONG_NAME, adapter_folders[1])
     await http.post(f"/api/v1/adapters/{LONG_NAME}/load")
+    await generate(http, LONG_NAME, 20)
     page = await (await new_context(viewport={"width": width, "height": 800})).new_page()
-    for path in (*PAGES, f"/adapters/{LONG_NAME}"):
+    for path in paths:
         await page.goto(path)
-        await expect(page.locator("#live")).to_have_text("live")
+        await listening(page)
         assert await page.evaluate("document.documentElement.scrollWidth") == width, path
+        if path in ("/adapters", "/requests") and width != 800:
+            lists = "[...document.querySelectorAll('#adapter-rows, #request-rows')]"
+            assert await page.evaluate(f"{lists}.map((one) => one.scrollWidth - one.clientWidth)") == [0], path
 
 
 async def test_keys_lead_everywhere(page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]) -> None:
@@ -73,8 +89,10 @@ async def test_keys_lead_everywhere(page: Page, http: httpx.AsyncClient, adapter
         ("go", "/"),
         ("ga", "/adapters"),
     ):
+        await listening(page)
         await page.keyboard.type(keys)
         await expect(page).to_have_url(re.compile(f"[0-9]{path}$"))
+    await listening(page)
     await page.keyboard.press("/")
     search = page.get_by_label("Search adapters")
     await expect(search).to_be_focused()
@@ -116,7 +134,7 @@ async def test_pages_that_nobody_looks_at_hold_no_connection(page: Page) -> None
     closed: list[str] = []
     page.on("requestfailed", lambda request: closed.append(request.url))
     await page.goto("/")
-    await expect(page.locator("#live")).to_have_text("live")
+    await listening(page)
     await page.evaluate(
         "Object.defineProperty(document, 'hidden', { value: true, configurable: true });"
         "document.dispatchEvent(new Event('visibilitychange'))"

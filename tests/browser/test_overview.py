@@ -9,6 +9,8 @@ from playwright.async_api import Page, expect
 from tests.web.fake_engine import FakeEngine
 from tests.web.test_adapters_api import add
 
+from .conftest import listening
+
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 COLOURS = """() => {
@@ -29,7 +31,7 @@ async def generate(http: httpx.AsyncClient, model: str, tokens: int) -> None:
 
 async def test_figures_move_with_the_traffic(page: Page, http: httpx.AsyncClient) -> None:
     await page.goto("/")
-    await expect(page.locator("#live")).to_have_text("live")
+    await listening(page)
     await expect(page.get_by_text("No requests yet")).to_be_visible()
     await asyncio.gather(*(generate(http, "tiny", 50) for _ in range(3)))
     await expect(page.locator('[data-bind="traffic.requests_per_minute"]')).to_have_text("3")
@@ -111,7 +113,7 @@ async def test_a_request_is_found_by_its_id(page: Page, http: httpx.AsyncClient)
         body = {"model": "tiny", "prompt": "a", "max_tokens": 2}
         await http.post("/v1/completions", json=body, headers={"x-request-id": name})
     await page.goto("/requests")
-    await expect(page.locator("#live")).to_have_text("live")
+    await listening(page)
     await page.keyboard.type("/second")
     await expect(page.locator("#request-rows code")).to_have_text(["second-2"])
     await http.post("/v1/completions", json=body, headers={"x-request-id": "second-3"})

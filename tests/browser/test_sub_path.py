@@ -17,7 +17,7 @@ from tests.web.conftest import ADMIN_PASSWORD
 from tests.web.fake_engine import BASE_SENTENCE
 from tests.web.test_streams import free_port
 
-from .conftest import Watch
+from .conftest import Watch, listening
 from .test_upload import drop_folder, register
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -64,6 +64,7 @@ async def test_everything_works_under_a_sub_path(page: Page, origin: str, adapte
     await expect(page.locator("#snippet-1")).to_contain_text(f"curl {origin}{ROOT}/v1/chat/completions")
     await page.get_by_role("button", name="Load now").click()
     await expect(page.get_by_text("Ready · in memory")).to_be_visible()
+    await listening(page)
     await page.keyboard.type("ga")
     await page.get_by_label("Search adapters").fill("sq")
     await expect(page.get_by_text("1 adapter matching")).to_be_visible()
