@@ -4,33 +4,41 @@
 
 Needs a checkout, torch, triton and numpy; rows of the engine also safetensors, transformers and peft. --quick is done
 within eight minutes. Each row is printed and written to benchmarks/results/gpu-quick.json (gpu-full.json) as it is
-measured. Exit status: 0, 1 where a result was wrong or a kernel failed, 2 without a CUDA device.
+measured. Each part has a process of its own, which is begun again behind a row that ended or hung it. Exit status: 0,
+1 where a result was wrong or a kernel failed, 2 without a CUDA device.
 """
 
 import argparse
+import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ..report import RESULTS, Row, line_of, write
+from .apart import measure_apart
 from .card import describe
-from .catalog import QUICK_SECONDS, parts
+from .catalog import QUICK_SECONDS, QUICK_TOTAL_SECONDS, parts
 from .clock import GraphClock
 from .figure import Figure, Stage
-from .measure import measure
+from .models import use_workplaces, workplaces
 from .size import FULL
 
 FULL_SECONDS_RATIO = 5
 ROUNDS = {"quick": 10, "full": 50}
+MeasurePart = Callable[[str, Sequence[Figure], float, Callable[[Row], None]], int]
+"""Name, figures, seconds and who gets the rows -> how many are wrong or failed."""
 
 
 def run(
-    stage: Stage, chosen: dict[str, list[Figure]], seconds: dict[str, float], path: Path, notes: dict[str, object]
-) -> int:
+    measure_part: MeasurePart, chosen: dict[str, list[Figure]], seconds: dict[str, float], path: Path,
+    notes: dict[str, object], total_seconds: float = math.inf,
+) -> int:  # fmt: skip
     """Measure the parts one after another; returns the exit status."""
+    end = time.monotonic() + total_seconds
     rows: list[Row] = []
 
     def publish(row: Row) -> None:
@@ -42,15 +50,20 @@ def run(
     for name, figures in chosen.items():
         began, estimate = time.monotonic(), sum(figure.seconds for figure in figures)
         about = f"about {estimate:.0f} s, " if estimate else ""
-        print(f"-- {name}: {len(figures)} figures, {about}at most {seconds[name]:.0f} s", flush=True)
-        broken += measure(figures, stage, seconds[name], publish)
+        allowed = max(0.0, min(seconds[name], end - began))
+        print(f"-- {name}: {len(figures)} figures, {about}at most {allowed:.0f} s", flush=True)
+        broken += measure_part(name, figures, allowed, publish)
         print(f"-- {name} took {time.monotonic() - began:.0f} s", flush=True)
-        if stage.device.type == "cuda":
-            torch.cuda.empty_cache()
     print(
         f"{path}: {sum(row.value is not None for row in rows)} of {len(rows)} rows measured, {broken} wrong or failed"
     )
     return 1 if broken else 0
+
+
+def open_part(name: str, rounds: int, folders: tuple[Path, ...]) -> tuple[list[Figure], Stage]:
+    """In the process that measures it. `folders`: for checkpoints."""
+    use_workplaces(folders)
+    return parts(FULL)[name], Stage(torch.device("cuda"), GraphClock(rounds), FULL)
 
 
 def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
@@ -66,14 +79,19 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     if not find_device():
         print("no CUDA device: torch.cuda.is_available() is false, so that nothing was measured", file=sys.stderr)
         return 2
-    device = torch.device("cuda")
     ratio = FULL_SECONDS_RATIO if arguments.length == "full" else 1
     seconds = {name: ratio * allowed for name, allowed in QUICK_SECONDS.items()}
-    stage = Stage(device, GraphClock(ROUNDS[arguments.length]), FULL)
-    notes = describe(device) | {"rounds": ROUNDS[arguments.length]}
+    rounds = ROUNDS[arguments.length]
+    notes = describe(torch.device("cuda")) | {"rounds": rounds}
     chosen = {name: every[name] for name in every if name in arguments.only}
-    partial = "" if len(chosen) == len(every) else "-" + "-".join(chosen)
-    return run(stage, chosen, seconds, RESULTS / f"gpu-{arguments.length}{partial}.json", notes)
+    missing = "" if len(chosen) == len(every) else "-" + "-".join(chosen)
+    path = RESULTS / f"gpu-{arguments.length}{missing}.json"
+    with workplaces() as folders:
+
+        def measure_part(name: str, figures: Sequence[Figure], allowed: float, publish: Callable[[Row], None]) -> int:
+            return measure_apart(partial(open_part, name, rounds, folders), figures, allowed, publish)
+
+        return run(measure_part, chosen, seconds, path, notes, ratio * QUICK_TOTAL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""How much of the time the device computes: marks before and after each step that is submitted, no profiler."""
+"""How much of the time the device computes: marks before and after what each step makes it do, no profiler."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -36,37 +37,69 @@ class HostMark:
         return other.moment - self.moment
 
 
-class MarkedRunner:
-    """Passes steps on. What a step enqueues lies between two marks of its stream: an idle device reaches the first as
-    it is set, a busy one when the step before has ended."""
+class Marked:
+    """Calls of a method between two marks of the stream: an idle device reaches the first as it is set, a busy one when
+    the step before has ended. So between them the host may do nothing but replay a graph, or an idle device that waits
+    for the host would count as a busy one."""
 
-    def __init__(self, runner: Any, mark: type[Mark]) -> None:
-        self.depth: int = runner.depth
+    def __init__(self, call: Callable[..., Any], mark: Callable[[], Mark]) -> None:
         self.spans: list[tuple[Mark, Mark]] = []
-        self._runner = runner
+        self._call = call
         self._mark = mark
 
-    def submit(self, plan: Any) -> Any:
+    def __call__(self, *given: Any) -> Any:
         begin = self._mark()
-        handle = self._runner.submit(plan)
+        result = self._call(*given)
         self.spans.append((begin, self._mark()))
-        return handle
+        return result
+
+
+class MarkedGraphs:
+    """In place of a runner's GraphPool."""
+
+    def __init__(self, run: Marked) -> None:
+        self.run = run
+
+
+class MarkedRunner:
+    """In place of a runner without graphs, which computes while it is called."""
+
+    def __init__(self, depth: int, submit: Marked) -> None:
+        self.depth = depth
+        self.submit = submit
 
 
 def busy_share(stage: Stage, served: Served, streams: int, context: int, steps: int) -> float:
-    """Time within decode steps over all time, of `streams` streams."""
+    """Time within decode steps over all time, of `streams` streams. What goes to the device and comes back beside a
+    captured step counts as idle."""
     core: Any = served.engine.core
-    runner = core._in_flight._runner
-    marked = MarkedRunner(runner, CudaMark if stage.device.type == "cuda" else HostMark)
     served.start(streams, context, steps)
-    core._in_flight._runner = marked
-    try:
+    with marked(core._in_flight, CudaMark if stage.device.type == "cuda" else HostMark) as spans:
         for _ in range(steps):
             served.step()
+    served.clear()
+    return share(spans[1:steps])
+
+
+@contextmanager
+def marked(in_flight: Any, mark: Callable[[], Mark]) -> Iterator[list[tuple[Mark, Mark]]]:
+    """Moments around each step that is submitted meanwhile."""
+    runner = in_flight._runner
+    if hasattr(runner, "graphs"):
+        graphs = runner.graphs
+        run = Marked(graphs.run, mark)
+        runner.graphs = MarkedGraphs(run)
+        try:
+            yield run.spans
+        finally:
+            runner.graphs = graphs
+        return
+    submit = Marked(runner.submit, mark)
+    in_flight._runner = MarkedRunner(runner.depth, submit)
+    try:
+        yield submit.spans
     finally:
-        served.clear()
-        core._in_flight._runner = runner
-    return share(marked.spans[1:steps])
+        in_flight._runner = runner
 
 
 def share(spans: Sequence[tuple[Mark, Mark]]) -> float:

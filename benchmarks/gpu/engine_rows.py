@@ -155,7 +155,8 @@ def many_rows(stage: Stage) -> Rows:
     each = -(-everyone // len(size.ranks))
     by_rank = [adapters(model, rank, each, stage.device, place) for rank in size.ranks]
     known = [folder for turn in zip(*by_rank, strict=True) for folder in turn][:everyone]
-    drawn = {count: _zipf(source, count, visits) for count in (everyone, few)}
+    wanted = _zipf(source, everyone, visits)
+    drawn = {everyone: wanted, few: [_one_of_few(place, few, len(size.ranks)) for place in wanted]}
     places = sorted(set(drawn[everyone]) | set(drawn[few]))
     one = model.adapter_bytes(max(size.ranks))
     settings = _room(size.crowd, prompt + answer) | {
@@ -211,6 +212,12 @@ def _load(served: Served, digests: Sequence[str]) -> None:
 
 def _zipf(source: random.Random, population: int, count: int) -> list[int]:
     return source.choices(range(population), weights=[1 / (place + 1) for place in range(population)], k=count)
+
+
+def _one_of_few(place: int, few: int, ranks: int) -> int:
+    """In place of an adapter that is none of the first `few`, one of them with its rank: ranks take turns."""
+    assert few >= ranks
+    return place if place < few else place % ranks
 
 
 def _room(sequences: int, tokens: int) -> dict[str, Any]:

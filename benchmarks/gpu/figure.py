@@ -7,20 +7,14 @@ from typing import Final
 import torch
 
 from .clock import Call, Clock
+from .errors import Unsupported, WrongResult
 from .size import Size
 
+__all__ = ["Unsupported", "WrongResult"]
 TOLERANCE: Final = 0.02
 """Largest difference over the largest result, where 16-bit numbers are rounded once or twice."""
 FLOAT8_TOLERANCE: Final = 0.1
 """Where activations have the 3 bits of float8."""
-
-
-class WrongResult(Exception):
-    """A kernel's result is not its reference's."""
-
-
-class Unsupported(Exception):
-    """This card cannot do it; the message says what it lacks."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """Figures measured one after another: a row for each at once, none that is wrong shows a speed, no part outlasts its
 time by more than one figure."""
 
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from .figure import Figure, Stage, Unsupported, WrongResult
 
 Now = Callable[[], float]
 OUT_OF_TIME: Final = "the time of this part was used up"
+WRONG: Final = "WRONG RESULT: "
+FAILED: Final = "FAILED: "
 
 
 def measure(
@@ -24,32 +27,53 @@ def measure(
     for figure in figures:
         left = end - now()
         if (left <= 0 or left < figure.seconds) and figure.measure is not None:
-            publish(_row(figure, None, OUT_OF_TIME))
+            publish(unmeasured_row(figure, OUT_OF_TIME))
             continue
-        row, right = _outcome(figure, stage)
-        broken += not right
+        row = _outcome(figure, stage)
+        if row.value is None:
+            _give_back_memory(stage)
+        broken += is_broken(row)
         publish(row)
     return broken
 
 
-def _outcome(figure: Figure, stage: Stage) -> tuple[Row, bool]:
-    """The figure's row, and whether its kernels are right as far as was seen."""
+def is_broken(row: Row) -> bool:
+    """Whether a kernel was wrong or failed, as far as was seen."""
+    return row.value is None and row.note.startswith((WRONG, FAILED))
+
+
+def failed_row(figure: Figure, words: str) -> Row:
+    return unmeasured_row(figure, FAILED + words)
+
+
+def unmeasured_row(figure: Figure, note: str) -> Row:
+    return _row(figure, None, note)
+
+
+def _give_back_memory(stage: Stage) -> None:
+    """What an error left behind, before the next figure is measured."""
+    gc.collect()
+    if stage.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _outcome(figure: Figure, stage: Stage) -> Row:
     if figure.measure is None:
-        return _row(figure, None, figure.note), True
+        return unmeasured_row(figure, figure.note)
     try:
         value = figure.measure(stage)
     except WrongResult as error:
-        return _row(figure, None, f"WRONG RESULT: {error}"), False
+        return unmeasured_row(figure, f"{WRONG}{error}")
     except Unsupported as error:
-        return _row(figure, None, str(error)), True
+        return unmeasured_row(figure, str(error))
     except torch.OutOfMemoryError:
-        return _row(figure, None, "the card has too little free memory"), True
+        return unmeasured_row(figure, "the card has too little free memory")
     except Exception as error:  # whatever a compiler or a driver raises: the other figures are measured all the same
         words = str(error).strip().partition("\n")[0]
-        return _row(figure, None, f"FAILED: {type(error).__name__}: {words}"), False
+        return failed_row(figure, f"{type(error).__name__}: {words}")
     if not math.isfinite(value) or value <= 0:
-        return _row(figure, None, f"FAILED: {value} is no figure"), False
-    return _row(figure, value, ""), True
+        return failed_row(figure, f"{value} is no figure")
+    return _row(figure, value, "")
 
 
 def _row(figure: Figure, value: float | None, note: str) -> Row:

@@ -6,8 +6,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -78,20 +78,47 @@ HALF_BILLION: Final = Model("0.5B", 896, 4864, 24, 14, 2, 64, 151936, tied=True)
 """As Qwen2.5 0.5B has them."""
 
 
-@lru_cache
+@contextmanager
+def workplaces() -> Iterator[tuple[Path, ...]]:
+    """Two folders for checkpoints, in memory and on the disk, that are gone afterwards."""
+    with ExitStack() as stack:
+        yield tuple(Path(stack.enter_context(_temporary(parent))) for parent in _parents())
+
+
+def use_workplaces(folders: tuple[Path, ...]) -> None:
+    """Of a process that began this one and removes them: what another has made there before it was ended is there."""
+    _WORKPLACES[:] = folders
+
+
 def workplace(needed: int) -> Path:
-    """A folder for this process, in memory where that holds `needed` bytes and some more; gone when it ends."""
-    parent = MEMORY_FOLDER if _has_room(MEMORY_FOLDER, needed) else Path(tempfile.gettempdir())
-    folder = tempfile.TemporaryDirectory(prefix="loraplex-benchmark-", dir=parent)
-    _KEPT.append(folder)
-    return Path(folder.name)
+    """A folder for a checkpoint of `needed` bytes and adapters for it, in memory where that holds it and some more."""
+    if not _WORKPLACES:
+        for parent in _parents():
+            _KEPT.append(_temporary(parent))
+            _WORKPLACES.append(Path(_KEPT[-1].name))
+    found = [folder for place in _WORKPLACES if (folder := place / str(needed)).is_dir()]
+    if not found:
+        found = [place / str(needed) for place in _WORKPLACES if _has_room(place, needed)]
+    if not found:
+        raise OSError(f"a checkpoint needs {needed + SPARE_BYTES:,} free bytes in {MEMORY_FOLDER} or in TMPDIR")
+    found[0].mkdir(exist_ok=True)
+    return found[0]
 
 
+_WORKPLACES: Final[list[Path]] = []
 _KEPT: Final[list["tempfile.TemporaryDirectory[str]"]] = []
 
 
+def _parents() -> list[Path]:
+    return [place for place in (MEMORY_FOLDER, Path(tempfile.gettempdir())) if os.access(place, os.W_OK)]
+
+
+def _temporary(parent: Path) -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="loraplex-benchmark-", dir=parent)
+
+
 def _has_room(folder: Path, needed: int) -> bool:
-    return folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > needed + SPARE_BYTES
+    return shutil.disk_usage(folder).free > needed + SPARE_BYTES
 
 
 def checkpoint(model: Model, device: torch.device, parent: Path) -> Path:
@@ -123,6 +150,7 @@ def adapters(model: Model, rank: int, count: int, device: torch.device, parent: 
         folder.mkdir(parents=True, exist_ok=True)
         weights = folder / "adapter_model.safetensors"
         if number:
+            weights.unlink(missing_ok=True)
             os.link(first / weights.name, weights)
         else:
             _save(_adapter_tensors(model, rank, device), weights)

@@ -48,9 +48,10 @@ class Stream:
 class Served:
     """One engine, driven by this thread."""
 
-    def __init__(self, engine: "Engine", digests: Sequence[str] = ()) -> None:
+    def __init__(self, engine: "Engine") -> None:
         self.engine = engine
-        self.digests = list(digests)
+        """Until it is closed."""
+        self.digests: list[str] = []
         """Of its adapters."""
         self.streams: dict[str, Stream] = {}
         self._names = count()
@@ -156,6 +157,7 @@ class Served:
 def serve(stage: Stage, model: Model, folders: Sequence[Path] = (), **settings: Any) -> Iterator[Served]:
     """An engine of `model` with the adapters of these folders. Raises Unsupported where it cannot run here."""
     build = _import_engine()
+    _give_back(stage)
     from loraplex.engine.config import EngineConfig
     from loraplex.engine.model.config import base_signature
     from loraplex.lora.inspection import inspect_adapter
@@ -168,23 +170,29 @@ def serve(stage: Stage, model: Model, folders: Sequence[Path] = (), **settings: 
     try:
         engine = build(EngineConfig(model=str(folder), device=stage.device.type, **defaults | settings))
     except ValueError as error:
-        raise Unsupported(f"the engine refuses to start: {error}") from error
+        raise Unsupported(f"the engine refuses to start: {error}") from None
+    served = Served(engine)
     try:
-        digests = []
         for path in folders:
             config = (path / "adapter_config.json").read_bytes()
             found = inspect_adapter(config, path / "adapter_model.safetensors", base_signature(folder))
             if found.manifest is None:
                 raise RuntimeError(f"{path.name} is refused: {found.findings}")
             engine.adapters.register(found.manifest.digest, str(path))
-            digests.append(found.manifest.digest)
-        yield Served(engine, digests)
+            served.digests.append(found.manifest.digest)
+        yield served
     finally:
         engine.close()
-        del engine
-        gc.collect()
-        if stage.device.type == "cuda":
-            torch.cuda.empty_cache()
+        # Whoever measured with it still has `served`, and measures on: the card's memory must be free then.
+        del engine, served.engine
+        _give_back(stage)
+
+
+def _give_back(stage: Stage) -> None:
+    """What nobody holds any more, to the device."""
+    gc.collect()
+    if stage.device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _import_engine() -> Callable[..., "Engine"]:

@@ -1,5 +1,6 @@
 """Norm, gate, cast, embedding and sampling beside the memory's speed."""
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Final
 
@@ -72,46 +73,53 @@ def norm_share(stage: Stage) -> float:
     wanted = wanted * torch.rsqrt(wanted.pow(2).mean(1, keepdim=True) + EPS) * weight.float()
     require_close(normed, wanted, TOLERANCE)
     require_same(add_rms_norm(x, residual.clone(), weight, EPS), normed)
-    return share(stage, 4 * x.nbytes, lambda: add_rms_norm(x, kept, weight, EPS))
+    # Nothing is added when it is timed, so that each call finds the same residual.
+    sides = [(torch.zeros_like(x), kept.clone()) for _ in range(stage.copies(4 * x.nbytes))]
+    return share(stage, 4 * x.nbytes, [partial(add_rms_norm, *side, weight, EPS) for side in sides])
 
 
 def gate_share(stage: Stage) -> float:
     gate_up = stage.random(stage.size.stream_rows, 2 * stage.size.intermediate)
     gate, up = gate_up.float().chunk(2, 1)
     require_call(lambda: multiply_gate(gate_up), torch.nn.functional.silu(gate) * up, TOLERANCE)
-    return share(stage, gate_up.nbytes * 3 // 2, lambda: multiply_gate(gate_up))
+    num_bytes = gate_up.nbytes * 3 // 2
+    sides = [gate_up.clone() for _ in range(stage.copies(num_bytes))]
+    return share(stage, num_bytes, [partial(multiply_gate, side) for side in sides])
 
 
 def cast_share(stage: Stage) -> float:
     x = stage.random(stage.size.stream_rows, stage.size.hidden)
     values, scales = cast_rows(x)
     require_close(values.float() * scales, x, CAST_TOLERANCE)
-    return share(stage, x.nbytes + values.nbytes, lambda: cast_rows(x))
+    num_bytes = x.nbytes + values.nbytes
+    sides = [x.clone() for _ in range(stage.copies(num_bytes))]
+    return share(stage, num_bytes, [partial(cast_rows, side) for side in sides])
 
 
 def embedding_share(stage: Stage) -> float:
     size = stage.size
     table = stage.random(size.vocabulary, size.hidden)
-    ids = torch.randint(size.vocabulary, (size.stream_rows,), device=stage.device)
-    require_same(gather_rows(ids, table, table.dtype), table[ids])
-    return share(
-        stage, 2 * size.stream_rows * size.hidden * table.itemsize, lambda: gather_rows(ids, table, table.dtype)
-    )
+    num_bytes = 2 * size.stream_rows * size.hidden * table.itemsize
+    sides = torch.randint(size.vocabulary, (stage.copies(num_bytes), size.stream_rows), device=stage.device)
+    require_same(gather_rows(sides[0], table, table.dtype), table[sides[0]])
+    return share(stage, num_bytes, [partial(gather_rows, ids, table, table.dtype) for ids in sides])
 
 
-def share(stage: Stage, num_bytes: int, call: Call) -> float:
-    """Of the rate of a copy, for a call that moves that many bytes."""
-    return num_bytes / seconds_of(stage, [call]) / copy_rate(stage)
+def share(stage: Stage, num_bytes: int, calls: Sequence[Call]) -> float:
+    """Of the rate of a copy, for calls that move that many bytes each, as many as no cache holds."""
+    return num_bytes / seconds_of(stage, calls) / copy_rate(stage)
 
 
 def sampling_share(mode: int, stage: Stage) -> float:
     size = stage.size
     logits, shape, buffers = sampler(stage)
     buffers.parameters.copy_(parameters(size.sampled_rows, mode))
-    calls = [
-        partial(sample, with_logits(buffers, values, shape), shape, draws=mode != GREEDY, logprobs=False)
-        for values in logits
-    ]
+
+    def draw(values: torch.Tensor) -> torch.Tensor:
+        sample(with_logits(buffers, values, shape), shape, draws=mode != GREEDY, logprobs=False)
+        return buffers.results[TOKEN]
+
+    calls = [partial(draw, values) for values in logits]
     for call, values in zip(calls, logits[:2], strict=False):
         call()
         check_tokens(buffers.results, values, mode)

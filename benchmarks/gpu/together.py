@@ -1,14 +1,16 @@
 """Rows that are measured together, on one engine: the first of them opens it, the others take what it found."""
 
 from collections.abc import Callable
+from typing import Final
 
 import torch
 
-from .figure import Stage, Unsupported
+from .figure import Stage, Unsupported, WrongResult
 
 Rows = dict[str, float | Unsupported]
 """Name of a row -> its value, or why it has none here."""
 Measure = Callable[[Stage], Rows]
+SIMPLE: Final = {Unsupported, WrongResult, torch.OutOfMemoryError}
 _KEPT: dict[tuple[Measure, Stage], Rows | Exception] = {}
 
 
@@ -17,12 +19,20 @@ def measured(rows: Measure, stage: Stage) -> Rows:
     if (rows, stage) not in _KEPT:
         try:
             _KEPT[rows, stage] = rows(stage)
-        except (Exception, torch.OutOfMemoryError) as error:
-            _KEPT[rows, stage] = error
+        except Exception as error:
+            _KEPT[rows, stage] = _bare(error)
     found = _KEPT[rows, stage]
     if isinstance(found, Exception):
-        raise found
+        # As it was kept: frames of a traceback would hold the engine, and with it most of the card's memory.
+        raise _bare(found)
     return found
+
+
+def _bare(error: Exception) -> Exception:
+    """Its type and its words alone."""
+    kind = type(error)
+    words = str(error).strip().partition("\n")[0]
+    return kind(words) if kind in SIMPLE else RuntimeError(f"{kind.__name__}: {words}")
 
 
 def pick(rows: Measure, name: str, opens: bool, stage: Stage) -> float:

@@ -19,7 +19,8 @@ TOLERANCES: Final = {"bfloat16": 0.06, "fp8": 0.25, "int4": 0.45}
 DECODE_TOLERANCE: Final = 0.06
 """Of decodes beside prompts of the same engine, at least: sums in another order. Where weights have few bits, half of
 theirs: activations that are rounded too fall to one side or the other."""
-_JUDGED: dict[tuple[Stage, str], WrongResult | None] = {}
+_JUDGED: dict[tuple[Stage, str], str | None] = {}
+"""What is wrong, in words: an error would hold the engine by the frames of its traceback."""
 
 
 def require_trust(
@@ -31,16 +32,16 @@ def require_trust(
         _JUDGED[stage, key] = _judge(stage, served, model, stored, adapters)
     wrong = _JUDGED[stage, key]
     if wrong is not None:
-        raise WrongResult(str(wrong))
+        raise WrongResult(wrong)
 
 
-def _judge(stage: Stage, served: Served, model: Model, stored: str, adapters: Sequence[Path]) -> WrongResult | None:
+def _judge(stage: Stage, served: Served, model: Model, stored: str, adapters: Sequence[Path]) -> str | None:
     try:
         compare(stage, served, model, stored, None, None)
         for place in sorted({0, len(adapters) - 1}) if adapters else ():
             compare(stage, served, model, stored, adapters[place], served.digests[place])
     except WrongResult as error:
-        return error
+        return str(error)
     finally:
         served.clear()
     return None

@@ -3,12 +3,35 @@ with torch need not have: test_gpu_engine.py starts it."""
 
 import json
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
 from .without_packages import forget_installation
 
 REFUSED = ("msgspec", "rich", "fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings")
+
+
+def watch_memory() -> list[Any]:
+    """Weak references to the caches of engines, of which none may be left when the next engine is opened."""
+    from benchmarks.gpu import serving
+
+    caches: list[Any] = []
+    import_engine = serving._import_engine
+
+    def build_watched() -> Any:
+        assert not any(cache() for cache in caches), "an engine that was closed holds its memory"
+        build = import_engine()
+
+        def build_and_note(config: Any) -> Any:
+            engine = build(config)
+            caches.append(weakref.ref(engine.cache))
+            return engine
+
+        return build_and_note
+
+    serving._import_engine = build_watched
+    return caches
 
 
 def main(folder: Path) -> None:
@@ -19,7 +42,7 @@ def main(folder: Path) -> None:
     from benchmarks.gpu.engine import figures
     from benchmarks.gpu.serving import Served
 
-    from .tiny import TINY, tiny_stage
+    from .tiny import TINY, beside, tiny_stage
 
     decode = Served.decode
 
@@ -30,13 +53,15 @@ def main(folder: Path) -> None:
 
     Served.decode = decode_at_made_up_speed  # type: ignore[method-assign]
     stage, chosen = tiny_stage(), {"engine": figures(TINY)}
-    status = run(stage, chosen, {"engine": 1e9}, folder / "rows.json", {"card": None})
+    caches = watch_memory()
+    status = run(beside(stage), chosen, {"engine": 1e9}, folder / "rows.json", {"card": None})
     rows: list[dict[str, Any]] = json.loads((folder / "rows.json").read_text())["rows"]
     assert status == 0, [row for row in rows if row["value"] is None]
     assert [row["what"] for row in rows] == [figure.what for figure in chosen["engine"]]
     missing = {row["what"]: row["note"] for row in rows if row["value"] is None}
     assert list(missing.values()) == ["steps are not captured on this device"] or not missing, missing
     assert "msgspec" in sys.modules and not hasattr(sys.modules["msgspec"], "__file__"), "a stand-in"
+    assert len(caches) > 5 and not any(cache() for cache in caches)
     assert all(wrong is None for wrong in trust._JUDGED.values())
 
 

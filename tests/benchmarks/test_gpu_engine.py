@@ -6,17 +6,20 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from benchmarks.gpu import stand_ins, trust
-from benchmarks.gpu.busy import share
+from benchmarks.gpu.busy import marked, share
 from benchmarks.gpu.engine import figures
+from benchmarks.gpu.engine_rows import _one_of_few
 from benchmarks.gpu.figure import Figure, Unsupported
 from benchmarks.gpu.measure import OUT_OF_TIME, measure
 from benchmarks.gpu.serving import Served
+from benchmarks.gpu.size import FULL
 from benchmarks.report import Row
 
 from .tiny import TINY, tiny_stage
@@ -93,10 +96,44 @@ class At(float):
         return other - self
 
 
+def test_both_populations_have_the_same_ranks() -> None:
+    (everyone, few), ranks = FULL.population, FULL.ranks
+    for place in range(everyone):
+        stand_in = _one_of_few(place, few, len(ranks))
+        assert stand_in < few and ranks[stand_in % len(ranks)] == ranks[place % len(ranks)]
+    assert {_one_of_few(place, few, len(ranks)) for place in range(few)} == set(range(few))
+
+
 def test_the_busy_share_is_what_lies_within_steps() -> None:
     assert share([(At(1), At(3)), (At(3), At(4)), (At(6), At(7))]) == pytest.approx(4 / 6)
     moments = [At(moment) for moment in range(5)]
     assert share(list(pairwise(moments))) == 1.0
+
+
+class Steps:
+    """A runner whose device is idle while the host prepares a step for 3 s, and computes it for 1 s."""
+
+    depth = 1
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.graphs: Any = self
+
+    def submit(self, plan: object) -> None:
+        self.now += 3
+        self.graphs.run("key", None)
+
+    def run(self, key: object, launch: object) -> None:
+        self.now += 1
+
+
+def test_a_device_that_waits_for_the_host_is_not_busy() -> None:
+    runner = Steps()
+    in_flight = SimpleNamespace(_runner=runner)
+    with marked(in_flight, lambda: At(runner.now)) as spans:
+        for _ in range(2):
+            in_flight._runner.submit(None)
+    assert share(spans) == pytest.approx(2 / 5) and runner.graphs is runner
 
 
 @pytest.mark.parametrize("package", [stand_ins, msgspec])

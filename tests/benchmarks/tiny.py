@@ -1,13 +1,16 @@
 """Sizes and times with which the figures for a GPU are made on a CPU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from benchmarks.gpu.__main__ import MeasurePart
 from benchmarks.gpu.clock import Call
-from benchmarks.gpu.figure import Stage
+from benchmarks.gpu.figure import Figure, Stage
+from benchmarks.gpu.measure import measure
 from benchmarks.gpu.models import Model
 from benchmarks.gpu.size import Size
+from benchmarks.report import Row
 
 LITTLE, LARGE = (
     Model(name, 64, 96, 2, 4, 2, 16, 300, tied=tied) for name, tied in (("little", True), ("large", False))
@@ -29,6 +32,15 @@ class FakeClock:
             for call in calls:
                 call()
         return {name: (index + 1) * 1e-6 for index, name in enumerate(sides)}
+
+
+def beside(stage: Stage) -> MeasurePart:
+    """In this process."""
+
+    def measure_part(name: str, figures: Sequence[Figure], allowed: float, publish: Callable[[Row], None]) -> int:
+        return measure(figures, stage, allowed, publish)
+
+    return measure_part
 
 
 def tiny_stage(size: Size = TINY) -> Stage:

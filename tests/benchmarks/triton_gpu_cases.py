@@ -19,7 +19,7 @@ from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
-from .tiny import TINY, tiny_stage
+from .tiny import TINY, beside, tiny_stage
 
 __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 
@@ -27,7 +27,7 @@ __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 def run_parts(path: Path, chosen: dict[str, list[Figure]]) -> tuple[int, list[dict[str, Any]]]:
     """Exit status and the rows of the file."""
     stage = tiny_stage()
-    status = run(stage, chosen, dict.fromkeys(QUICK_SECONDS, 1e9), path, describe(stage.device))
+    status = run(beside(stage), chosen, dict.fromkeys(QUICK_SECONDS, 1e9), path, describe(stage.device))
     return status, json.loads(path.read_text())["rows"]
 
 
