@@ -33,8 +33,11 @@ try:
 except ModuleNotFoundError:  # numba, which a machine with a GPU need not have: the same bits, more slowly
     from .plain_layout import to_bfloat16, transpose, transpose_to_bfloat16
 
-MOST_BEHIND: Final = 8
-"""Tensors in memory that are not yet hashed."""
+HASHED_TOGETHER: Final = 1 << 20
+"""Bytes of tensors that are hashed at once: threads that hand the interpreter lock to and fro do not run beside each
+other."""
+MOST_BEHIND: Final = 4
+"""Of these hand-overs in memory that are not yet hashed."""
 
 Part = Literal["ranks", "vectors", "rows", "index"]
 
@@ -88,35 +91,55 @@ def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages:
 
     ValueError when the bytes on disk are not those of `digest`: then `pages` must not be used.
     """
-    clear_pages(pages)
+    _clear_what_nothing_fills(contents, pages)
     for kind, tokens in contents.tokens.items():
         write_tokens(pages.get(PageKind(kind, "rows"), ()), tokens)
     homes = _homes(contents, dtype, pages)
     seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
-    # Hashing is the longest part: it runs beside the others, a few tensors behind.
+    # Hashing is the longest part: it runs beside the others, a few megabytes behind.
     with FileIO(folder / WEIGHTS_FILE) as file, ThreadPoolExecutor(1, thread_name_prefix="adapter-hash") as hasher:
         behind: deque[Future[None]] = deque()
+        parts, size = list[tuple[bytes, Bits]](), 0
         for facts, tensor in canonical_tensors(contents.modules):
             bits = read_bits(file, tensor)
-            behind.append(hasher.submit(_update, seen, facts, bits))
+            parts.append((facts, bits))
+            size += bits.nbytes
+            if size >= HASHED_TOGETHER:
+                behind.append(hasher.submit(_update, seen, parts))
+                parts, size = [], 0
             for home in homes.pop(tensor, ()):
                 home.put(bits)
             if len(behind) > MOST_BEHIND:
                 behind.popleft().result()
+        behind.append(hasher.submit(_update, seen, parts))
+    for rest in behind:
+        rest.result()
     if seen.hexdigest() != digest:
         raise ValueError(f"{WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
 
 
-def _update(digest: "hashlib._Hash", facts: bytes, bits: Bits) -> None:
-    digest.update(facts)
-    digest.update(bits.data)
+def _update(digest: "hashlib._Hash", parts: Sequence[tuple[bytes, Bits]]) -> None:
+    """Small ones are joined. A large one is hashed where it lies, as a copy of a head would take a gigabyte."""
+    small = list[bytes | memoryview]()
+    for facts, bits in parts:
+        small.append(facts)
+        if bits.nbytes < HASHED_TOGETHER:
+            small.append(bits.data)
+        else:
+            digest.update(b"".join(small))
+            digest.update(bits.data)
+            small = []
+    digest.update(b"".join(small))
 
 
-def clear_pages(pages: Pages) -> None:
-    """No ranks, gains of 1 and shifts of 0."""
+def _clear_what_nothing_fills(contents: Contents, pages: Pages) -> None:
+    """No ranks, gains of 1 and shifts of 0. Ranks of modules are left to `_Ranks`, so that they are written once."""
+    filled = {(module.kind, module.layer) for module in contents.modules if module.rank}
     for kind, found in pages.items():
         for page in found:
-            page.fill(0)
+            for layer, row in enumerate(page):
+                if kind.part != "ranks" or (kind.kind, layer) not in filled:
+                    row.fill(0)
             if kind.part == "vectors":
                 _vectors(page)[:, 0] = 1
 
@@ -138,12 +161,14 @@ class _Ranks:
     target: str
 
     def put(self, bits: Bits) -> None:
+        """Ranks that the shares have beyond its own become zero."""
         narrows = (self.source, self.target) == ("F32", "BF16")
         values = bits if narrows else convert(bits, self.source, self.target)
         for first, share in zip(range(0, RANKS_PER_PAGE * len(self.shares), RANKS_PER_PAGE), self.shares, strict=True):
             if self.by_column:
                 ranks = values[:, first : first + RANKS_PER_PAGE]
-                (transpose_to_bfloat16 if narrows else transpose)(ranks, share[: ranks.shape[1]])
+                rows = share[: ranks.shape[1]]
+                (transpose_to_bfloat16 if narrows else transpose)(ranks, rows)
             else:
                 ranks = values[first : first + RANKS_PER_PAGE]
                 rows = share[: len(ranks)]
@@ -151,6 +176,7 @@ class _Ranks:
                     to_bfloat16(ranks.reshape(-1), rows.reshape(-1))
                 else:
                     rows[:] = ranks
+            share[len(rows) :] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """Adapters written by PEFT itself arrive in the rank pages as PEFT holds them, and changed bytes never arrive."""
 
+import hashlib
+import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from loraplex.lora.batch import KINDS, PageTable
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.pages import PageStore
 from loraplex.lora.values import convert
-from loraplex.lora.weights import load_pages, read_contents
+from loraplex.lora.weights import HASHED_TOGETHER, Pages, _update, load_pages, read_contents
 
 from .adapters import BASE, make_adapter, make_config, make_tensors, read_manifest, tensor_name, write_adapter
 from .page_reading import read_back
@@ -78,6 +81,26 @@ def test_pages_hold_what_peft_holds(tmp_path: Path, settings: dict[str, Any], dt
         assert float(table.scaling[0, KINDS.index(kind), layer]) == pytest.approx(module.scaling["default"], rel=1e-6)
 
 
+@pytest.mark.parametrize("settings", CONFIGS)
+def test_nothing_of_a_page_stays_as_it_was(tmp_path: Path, settings: dict[str, Any]) -> None:
+    write_with_peft(tmp_path, settings, torch.bfloat16)
+    contents = read_contents(tmp_path, BASE, "BF16", None)
+    store = PageStore(BASE, 1 << 20, 1, torch.bfloat16, torch.device("cpu"))
+    room = store.reserve(store.count_pages(contents))
+    assert room is not None
+    digest, filled = read_manifest(tmp_path).digest, []
+
+    def fill(pages: Pages, poison: int) -> None:
+        for page in (page for found in pages.values() for page in found):
+            page.fill(poison)
+        load_pages(tmp_path, contents, digest, "BF16", pages)
+        filled.append([page.tobytes() for found in pages.values() for page in found])
+
+    for poison in (0, 0x7FC1):
+        store.fill(room, partial(fill, poison=poison))
+    assert filled[0] == filled[1]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_arena_has_its_own_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     digest, folder = make_adapter(tmp_path, rank=11)
@@ -131,3 +154,18 @@ def test_a_file_cut_off_is_found(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(ValueError, match="it is cut off"):
         resident(folder, digest)
+
+
+def test_a_large_tensor_is_hashed_where_it_lies() -> None:
+    shapes = [(3, 5), (0, 4), (2, HASHED_TOGETHER), (7, 1), (1, HASHED_TOGETHER), (2, 2)]
+    parts = [(b"facts %d" % n, np.full(shape, n, np.uint16)) for n, shape in enumerate(shapes)]
+    wanted = hashlib.sha256(b"".join(facts + bits.tobytes() for facts, bits in parts)).hexdigest()
+    digest = hashlib.sha256()
+    tracemalloc.start()
+    try:
+        _update(digest, parts)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert digest.hexdigest() == wanted
+    assert most < HASHED_TOGETHER // 2

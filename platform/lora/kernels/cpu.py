@@ -29,9 +29,9 @@ def _fill_work(items: Any, starts: Any, widths: Any, step: int, first: int, last
     """Fill items as far as they reach; returns how many there are."""
     count = 0
     for segment in range(first, last):
-        for member in range(widths.shape[1]):
-            for position in range(0, widths[segment, member], step):
-                for row in range(starts[segment], starts[segment + 1], TOKENS):
+        for row in range(starts[segment], starts[segment + 1], TOKENS):
+            for member in range(widths.shape[1]):
+                for position in range(0, widths[segment, member], step):
                     if count < len(items):
                         items[count, 0], items[count, 1] = segment, member
                         items[count, 2], items[count, 3] = position, row

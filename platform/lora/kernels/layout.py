@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-BLOCK = 64
-"""Columns of the target that are written together: the lines they are read from stay in the first cache."""
-
 
 @njit(inline="always")
 def _to_bfloat16(value: Any) -> Any:
@@ -24,20 +21,18 @@ def _to_bfloat16(value: Any) -> Any:
 def transpose(source: Any, target: Any) -> None:
     """target [ranks, width] = source [width, ranks] transposed."""
     ranks, width = target.shape
-    for first in range(0, width, BLOCK):
+    for column in range(width):
         for rank in range(ranks):
-            for column in range(first, min(first + BLOCK, width)):
-                target[rank, column] = source[column, rank]
+            target[rank, column] = source[column, rank]
 
 
 @njit(["void(uint32[:,:], uint16[:,::1])"], cache=True, nogil=True)
 def transpose_to_bfloat16(source: Any, target: Any) -> None:
     """transpose, of float32."""
     ranks, width = target.shape
-    for first in range(0, width, BLOCK):
+    for column in range(width):
         for rank in range(ranks):
-            for column in range(first, min(first + BLOCK, width)):
-                target[rank, column] = _to_bfloat16(source[column, rank])
+            target[rank, column] = _to_bfloat16(source[column, rank])
 
 
 @njit(["void(uint32[::1], uint16[::1])"], cache=True, nogil=True)

@@ -20,7 +20,7 @@ SHRINK_TILE: Final = 3 if LANES == 8 else 6
 """Tokens of one tile: what the vector registers hold."""
 WHOLE_PAGE: Final = SHRINK_TILE // 2
 """Most tokens whose sums with all ranks of a page the registers hold; of more, those with half the page."""
-LONG_ROW: Final = 2048 if LANES == 16 else 1 << 30
+LONG_ROW: Final = 8192 if LANES == 16 else 1 << 30
 """Inputs from which on x is read from too far away to be read twice, for one half of a page after the other. Shorter
 vectors take so long to multiply that it never is."""
 

@@ -14,8 +14,9 @@ PAGE: Final = 8
 LINE: Final = 64
 """Bytes of a cache line."""
 LANES: Final = 16 if "+avx512f" in _features else 8 if "+avx2" in _features else 4
-HAS_BFLOAT16: Final = LANES == 16 and "+avx512bf16" in _features
-"""Dot products of pairs of bfloat16 numbers."""
+HAS_BFLOAT16: Final = LANES == 16 and "+avx512bf16" in _features and "+amx-bf16" not in _features
+"""Dot products of pairs of bfloat16 numbers that take less time than as many multiply-adds of float32. Where there are
+matrix registers as well they take twice as long as on other processors."""
 
 llvmlite.binding.initialize_native_asmparser()
 
