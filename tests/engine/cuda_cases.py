@@ -3,6 +3,7 @@ test_cuda_interpreted.py runs this by itself.
 """
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,9 +18,10 @@ from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.calibrate_kv import Reader, calibrate_kv
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.cuda_runner import CudaRunner
-from loraplex.engine.graph_pool import size_ladder
+from loraplex.engine.graph_pool import GraphKey, GraphPool, size_ladder
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.outputs import RequestOutput
+from loraplex.engine.stream import Launch
 from loraplex.engine.structured_outputs import StructuredOutputs
 from loraplex.lora import cuda_limits
 from loraplex.lora.kernels import own_logits
@@ -258,6 +260,60 @@ def test_adapters_with_tokens_of_their_own_are_pefts_and_the_cpus(
         own = {name: (adapters | more)[name]} if name else {}
         assert other[place : place + 1] == with_peft(base, own, prompts[place : place + 1], [name], size), name
     assert RecordedGraph.replayed > 0
+
+
+def load_all(llm: LLM) -> None:
+    """So that what is asked for together is decoded together."""
+    pool = llm._opened().adapters
+    for residency in pool.statuses():
+        pool.load(residency.digest)
+        while not pool.resident(residency.digest):
+            pool.poll()
+            time.sleep(0.001)
+
+
+def test_a_step_captured_for_the_rows_of_one_adapter_replays_for_those_of_others(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captured for a head that was saved whole; replayed for that, another vocabulary, trained tokens and the base side
+    by side. A step without any of it is captured before, and replayed after."""
+    settings: dict[str, dict[str, Any]] = {
+        "saved": {"kinds": ("embed_tokens", "v_proj"), "modules_to_save": ["lm_head"]},
+        "grown": {"kinds": ("q_proj",), "vocab_size": 325},
+        "trained": {"kinds": ("v_proj",), "trainable_token_indices": [*range(0, 320, 2), 7]},
+    }
+    known = {"rank12": adapters["rank12"]} | {
+        name: make_adapter(tmp_path / name, base, rank=4, seed=seed, **fields)
+        for seed, (name, fields) in enumerate(settings.items(), 3)
+    }
+    prompts = [[*prompt[:3], 7] for prompt in prompts]
+    said = {
+        name: with_peft(base, {name: folder}, prompts, [name] * 4, settings.get(name, {}).get("vocab_size"))
+        for name, folder in known.items()
+    }
+    said |= {None: with_peft(base, {}, prompts, [None] * 4)}
+    assert any(token % 2 == 0 for [output] in said["trained"] for token in output), "no decode reads a row of its own"
+    run_graph, steps = GraphPool.run, list[tuple[GraphKey, bool]]()
+
+    def noted_run(graphs: GraphPool, key: GraphKey, launch: Launch) -> None:
+        steps.append((key, key in graphs._graphs))
+        run_graph(graphs, key, launch)
+
+    monkeypatch.setattr(GraphPool, "run", noted_run)
+    with open_llm(base, known, max_loaded_adapters=4, adapter_memory=4 << 20, max_num_batched_tokens=48) as llm:
+        load_all(llm)
+
+        def keys(*names: str | None, replayed: bool) -> set[GraphKey]:
+            steps.clear()
+            expected = [said[name][place] for place, name in enumerate(names)]
+            assert tokens(run(llm, prompts, names)) == expected, names
+            assert [known for _, known in steps] == [replayed, *[True] * (NEW_TOKENS - 2)], names
+            return {key for key, _ in steps}
+
+        plain = keys("rank12", None, "rank12", None, replayed=False)
+        own = keys("saved", "saved", "saved", "saved", replayed=False)
+        assert own != plain and keys("grown", "trained", None, "saved", replayed=True) == own
+        assert keys(None, "rank12", "rank12", "rank12", replayed=True) == plain
 
 
 def test_norms_of_heads_that_adapters_bring_are_pefts_and_the_cpus(tmp_path: Path, prompts: list[list[int]]) -> None:

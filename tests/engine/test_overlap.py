@@ -1,5 +1,5 @@
 """Steps that overlap say what each choice says alone, token by token, and what steps one after the other say: random
-traffic at depth 2 and 1 over a virtual device."""
+schedules at depth 2 over a virtual device, the same requests at depth 1."""
 
 import logging
 import random
@@ -27,8 +27,11 @@ STOP_WORDS = {5, 17, 29}
 MOST_LENGTH, BLOCKS = 18, 20
 THROUGH_ARRAYS = 40
 """One in so many goes through the arrays of a step as well."""
-ONE_BY_ONE = 8
-"""One in so many is run at depth 1 as well."""
+ONE_BY_ONE = 16
+"""One in so many is also run at depth 1 with what ends its choices from outside."""
+SCHEDULES = 4
+"""Of the same requests, each with limits, arrivals, aborts and failures of its own: all are compared with one run at
+depth 1 that nothing disturbs."""
 
 
 @cache
@@ -59,33 +62,15 @@ class Events:
     aborts: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
 
 
-class Traffic:
-    """All that a seed decides: it is the same at each depth."""
+class Requests:
+    """What is asked for, and what each choice says alone, once it was asked."""
 
     def __init__(self, seed: int) -> None:
         self.source = source = random.Random(seed)
-        self.seed = seed
-        self.block_size = source.choice((1, 2, 4))
-        self.num_blocks = source.randint(-(-MOST_LENGTH // self.block_size), BLOCKS) + 1
-        budget = source.randint(2, TOKENS)
-        self.limits = make_limits(
-            max_model_len=MOST_LENGTH,
-            max_num_seqs=source.randint(1, min(budget, SEQUENCES)),
-            max_num_batched_tokens=budget,
-            enable_prefix_caching=source.random() < 0.7,
-        )
-        self.failure_rate = source.choice((0.0, 0.0, 0.0, 0.02))
         self.alone: dict[tuple[str, int], tuple[list[int], FinishReason]] = {}
-        """What each choice says alone, once it was asked."""
         self.stem = [source.randrange(VOCAB) for _ in range(12)]
         self.stem[source.randrange(10)] = INVOKING
-        self.events = Events()
-        for number in range(source.randint(1, 6)):
-            step = source.randrange(8)
-            self.events.arrivals.setdefault(step, []).append(self._request(f"r{number}"))
-            if source.random() < 0.15:
-                abort = f"r{number}", source.choice((None, None, 0, 1))
-                self.events.aborts.setdefault(step + source.randrange(10), []).append(abort)
+        self.messages = [self._request(f"r{number}") for number in range(source.randint(1, 6))]
 
     def _request(self, name: str) -> GenerateRequest:
         source = self.source
@@ -113,6 +98,33 @@ class Traffic:
             top_k=POISON if source.random() < 0.03 else 0,
             presence_penalty=source.choice((0.0, 0.0, 0.0, 1.0)),
         )
+
+
+class Traffic:
+    """When and where requests are answered: all else that a seed decides, the same at each depth."""
+
+    def __init__(self, seed: int, requests: Requests, disturbed: bool = True) -> None:
+        """disturbed: by aborts and failures."""
+        source = random.Random(f"{seed} of some requests")
+        self.seed = seed
+        self.requests = requests
+        self.block_size = source.choice((1, 2, 4))
+        self.num_blocks = source.randint(-(-MOST_LENGTH // self.block_size), BLOCKS) + 1
+        budget = source.randint(2, TOKENS)
+        self.limits = make_limits(
+            max_model_len=MOST_LENGTH,
+            max_num_seqs=source.randint(1, min(budget, SEQUENCES)),
+            max_num_batched_tokens=budget,
+            enable_prefix_caching=source.random() < 0.7,
+        )
+        self.failure_rate = source.choice((0.0, 0.0, 0.0, 0.02)) if disturbed else 0.0
+        self.events = Events()
+        for message in requests.messages:
+            step = source.randrange(8)
+            self.events.arrivals.setdefault(step, []).append(message)
+            if disturbed and source.random() < 0.15:
+                abort = message.request_id, source.choice((None, None, 0, 1))
+                self.events.aborts.setdefault(step + source.randrange(10), []).append(abort)
 
 
 class Run:
@@ -198,9 +210,10 @@ class Run:
         for stream in self.streams.values():
             for index, output in enumerate(stream.outputs):
                 key = stream.message.request_id, index
-                if key not in self.traffic.alone:
-                    self.traffic.alone[key] = self.expected(stream.message, index)
-                expected, reason = self.traffic.alone[key]
+                alone = self.traffic.requests.alone
+                if key not in alone:
+                    alone[key] = self.expected(stream.message, index)
+                expected, reason = alone[key]
                 assert output == expected[: len(output)], "the stream differs from what it says alone"
                 if stream.failure is not None:
                     assert BROKEN in stream.failure.message or stream.message.params.top_k == POISON
@@ -221,35 +234,45 @@ class Run:
 def test_overlapping_steps_say_what_steps_one_by_one_say(batch: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "loraplex.engine.core")
     late = preemptions = hits = failures = 0
-    for seed in range(batch, SEEDS, BATCHES):
-        traffic = Traffic(seed)
-        runs = [overlapped := Run(traffic, 2)]
-        if seed // BATCHES % ONE_BY_ONE == 0:
-            runs.append(Run(traffic, 1))
-        if seed // BATCHES % THROUGH_ARRAYS == 0:
-            runs.append(Run(traffic, 2, through_arrays=True))
-        try:
-            for run in runs:
-                run.run()
-                run.check_streams()
-                compare(overlapped, run)
-                assert run.depth > 1 or not run.late
-        except AssertionError as error:
-            error.add_note(f"seed {seed}")
-            raise
-        late += overlapped.late
-        preemptions += overlapped.scheduler.roster.preemptions
-        hits += overlapped.scheduler.prefix_hits
-        failures += sum(stream.failure is not None for stream in overlapped.streams.values())
+    for first in range(batch * SCHEDULES, SEEDS, BATCHES * SCHEDULES):
+        requests = Requests(first)
+        plain = Run(Traffic(first, requests, disturbed=False), 1)
+        check(plain, plain)
+        for seed in range(first, first + SCHEDULES):
+            traffic = Traffic(seed, requests)
+            check(overlapped := Run(traffic, 2), plain)
+            place = seed // BATCHES
+            if place % ONE_BY_ONE == 0:
+                check(Run(traffic, 1), plain)
+            if place % THROUGH_ARRAYS == 0:
+                check(Run(traffic, 2, through_arrays=True), plain)
+            late += overlapped.late
+            preemptions += overlapped.scheduler.roster.preemptions
+            hits += overlapped.scheduler.prefix_hits
+            failures += sum(stream.failure is not None for stream in overlapped.streams.values())
     assert min(late, preemptions, hits, failures) > 100, "the traffic is too light to show anything"
 
 
-def compare(one: Run, other: Run) -> None:
-    """What neither we nor a broken step ended, at a moment that depends on the depth."""
-    for name, stream in one.streams.items():
-        twin = other.streams[name]
-        broken = any(each.failure is not None and BROKEN in each.failure.message for each in (stream, twin))
-        if stream.aborted or twin.aborted or broken:
-            continue
-        assert (stream.outputs, stream.reasons) == (twin.outputs, twin.reasons) or stream.failure is not None
-        assert (stream.failure is None) == (twin.failure is None)
+def check(run: Run, plain: Run) -> None:
+    try:
+        run.run()
+        run.check_streams()
+        compare(run, plain)
+        assert run.depth > 1 or not run.late
+    except AssertionError as error:
+        error.add_note(f"seed {run.traffic.seed}, depth {run.depth}")
+        raise
+
+
+def compare(run: Run, plain: Run) -> None:
+    """All of it, but only what came until then of what we or a broken step ended, and of requests with logits that are
+    no numbers: those end all their choices, of which others have come further at another depth."""
+    assert run.streams.keys() == plain.streams.keys()
+    for name, stream in run.streams.items():
+        twin = plain.streams[name]
+        ended = stream.aborted or (stream.failure is not None and BROKEN in stream.failure.message)
+        if not ended:
+            assert (stream.failure is None) == (twin.failure is None)
+            assert (stream.outputs, stream.reasons) == (twin.outputs, twin.reasons) or twin.failure is not None
+        for said, whole in zip(stream.outputs, twin.outputs, strict=True):
+            assert said == whole[: len(said)] or (twin.failure is not None and whole == said[: len(whole)])
