@@ -79,6 +79,15 @@ SERVER: Final = (
         "share": f"{rate('loraplex_engine_host_seconds_total')} / {rate('loraplex_engine_step_seconds_total')}",
     }),
     Panel("Sequences put back for lack of blocks", "ops", {"preemptions": rate("vllm:num_preemptions_total")}),
+    Row("Structured output"),
+    Panel("Requests for a form", "reqps", {"{{kind}}": rate("loraplex_structured_requests_total", "kind")}),
+    Panel("Of these refused or failed", "reqps", {"{{reason}}": rate("loraplex_structured_failed_total", "reason")}),
+    Panel("Time of a grammar's compilation", "s", quantiles("loraplex_grammar_compile_seconds", 0.5, 0.95, 0.99)),
+    Panel("Time that a step waits for masks", "s", quantiles("loraplex_mask_wait_seconds", 0.5, 0.95, 0.99)),
+    Panel("Choices that sat a step out", "ops", {"late masks": rate("loraplex_late_masks_total")}),
+    Panel("Grammar processes replaced", "short", {
+        "in an hour": "sum(increase(loraplex_grammar_process_restarts_total[1h]))",
+    }),
 )  # fmt: skip
 ADAPTERS: Final = (
     Panel("Requests by adapter", "reqps", {

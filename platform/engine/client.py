@@ -66,11 +66,11 @@ class EngineStartError(Exception):
 
 
 class RequestRejected(Exception):
-    """The engine refused or gave up one request. `kind` as of RequestFailed."""
+    """The engine refused or gave up one request. `kind` and `param` as of RequestFailed."""
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.param = kind, param
 
 
 class AdapterError(Exception):
@@ -234,7 +234,8 @@ class EngineClient:
             case Tokens():
                 self._pass_on(message.request_id, message)
             case RequestFailed():
-                self._pass_on(message.request_id, RequestRejected(message.kind, message.message))
+                rejected = RequestRejected(message.kind, message.message, message.param)
+                self._pass_on(message.request_id, rejected)
             case EngineStatus():
                 self.status = message
             case Reply():

@@ -110,12 +110,14 @@ class EngineCore:
             step_tokens=self._step_tokens.distribution(),
             adapter_load_seconds=self._load_times.note(adapters),
             base_clipping=base_clipping,
+            structured=None if self._followers is None else self._followers.counts.tell(),
         )
 
     def _learn_masks(self) -> list[FromEngine]:
         """What constrained choices may draw, as far as it is known in time; ends those that cannot go on."""
         failures = self._followers.collect() if self._followers else ()
-        return [message for it in failures for message in self.scheduler.fail(it.request, it.kind, it.message)]
+        fail = self.scheduler.fail
+        return [message for it in failures for message in fail(it.request, it.kind, it.message, it.param)]
 
     def _count(self, plan: StepPlan) -> None:
         self._steps += 1

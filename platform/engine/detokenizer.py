@@ -1,6 +1,6 @@
 """Detokenizer: the text of one choice as its tokens arrive, without broken characters and without stop strings."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from tokenizers.decoders import DecodeStream
@@ -17,9 +17,18 @@ MOST_PENDING: Final = 64
 class Detokenizer:
     """One choice of one request. Each `push` returns the text that can no longer change."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, prompt_token_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        prompt_token_ids: Sequence[int] = (),
+        shown: Collection[int] = (),
+    ) -> None:
+        """`shown`: special tokens whose text is not left out by `skip_special_tokens`."""
         self._tokenizer = tokenizer
         self._params = params
+        self._skips = params.skip_special_tokens and not shown
+        self._hidden = tokenizer.special_ids.difference(shown) if shown and params.skip_special_tokens else ()
         self._pending: list[int] = []
         self._stream = self._start(prompt_token_ids)
         self._sent = 0
@@ -49,9 +58,11 @@ class Detokenizer:
         return self._release(0 if final else self._held_back()), stopped_by
 
     def _start(self, context: Sequence[int]) -> DecodeStream:
-        return DecodeStream(list(context[-CONTEXT:]), skip_special_tokens=self._params.skip_special_tokens)
+        return DecodeStream(list(context[-CONTEXT:]), skip_special_tokens=self._skips)
 
     def _decode(self, token_id: int) -> str:
+        if token_id in self._hidden:
+            return ""
         self._pending.append(token_id)
         try:
             text = self._stream.step(self._tokenizer.backend, token_id)
@@ -64,7 +75,7 @@ class Detokenizer:
 
     def _flush(self) -> str:
         """Text of the pending tokens as they are, broken characters included."""
-        text = self._tokenizer.decode(self._pending, self._params.skip_special_tokens)
+        text = self._tokenizer.decode(self._pending, self._skips)
         self._stream = self._start(self._pending)
         self._pending = []
         return text

@@ -225,6 +225,8 @@ class RequestFailed(Message, kw_only=True):
     request_id: str
     kind: str
     message: str
+    param: str | None = None
+    """The request's field at fault, where it is known."""
 
 
 class Reply(Message, kw_only=True):
@@ -287,6 +289,23 @@ class Distribution(msgspec.Struct, kw_only=True):
     """Sum of all values."""
 
 
+class StructuredStatus(msgspec.Struct, kw_only=True):
+    """Structured output since the engine's start."""
+
+    requests: dict[str, int]
+    """By kind, as of StructuredOutputs.source(); those that were refused among them."""
+    failed: dict[str, int]
+    """Requests by why they ended with an error, as of `constraints/counts.py`."""
+    compile_seconds: Distribution
+    """Of each grammar that was compiled, also in vain."""
+    mask_seconds: Distribution
+    """That a step waited for the masks of its choices."""
+    late_masks: int
+    """Times that a choice sat a step out since its mask was not there in time."""
+    restarts: int
+    """Processes that ended, or were ended, and were replaced."""
+
+
 class EngineStatus(Message, kw_only=True):
     """Heartbeat, twice a second, also when idle. Counters grow from the engine's start."""
 
@@ -321,6 +340,8 @@ class EngineStatus(Message, kw_only=True):
     """Of tokens that no adapter acted on, as AdapterStatus.clipping."""
     late_compilations: int = 0
     """Kernels compiled since it serves, each while some request waited."""
+    structured: StructuredStatus | None = None
+    """None: an engine without structured output."""
 
 
 class EngineFatal(Message, kw_only=True):

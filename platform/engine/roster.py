@@ -174,12 +174,12 @@ class Roster:
                 self._empty(sequence)
                 self._release_adapters(sequence.request)
 
-    def fail(self, request: Request, kind: str, message: str) -> RequestFailed:
+    def fail(self, request: Request, kind: str, message: str, param: str | None = None) -> RequestFailed:
         """End the whole request; what it computed is never found again."""
         for sequence in request.unfinished():
             self.pool.forget(sequence.blocks)
             self.finish(sequence)
-        return RequestFailed(request_id=request.id, kind=kind, message=message)
+        return RequestFailed(request_id=request.id, kind=kind, message=message, param=param)
 
     def protected(self, sequence: Sequence) -> bool:
         return sequence.preemptions >= MAX_PREEMPTIONS

@@ -90,9 +90,9 @@ class Scheduler:
             for sequence in ended
         ]
 
-    def fail(self, request: Request, kind: str, message: str) -> list[FromEngine]:
+    def fail(self, request: Request, kind: str, message: str, param: str | None) -> list[FromEngine]:
         """End a request that cannot go on; nothing where it has ended."""
-        return [self.roster.fail(request, kind, message)] if request.unfinished() else []
+        return [self.roster.fail(request, kind, message, param)] if request.unfinished() else []
 
     def schedule(self) -> StepPlan:
         """Plan a step. It may be empty: all requests wait for adapters, or for what a step in flight will tell."""

@@ -22,6 +22,7 @@ from .protocol import (
     UnregisterAdapter,
 )
 from .scheduler import Overloaded
+from .structured_outputs import FormRefused
 
 HEARTBEAT_SECONDS = 0.5
 LOADING_MILLISECONDS = 1
@@ -93,7 +94,8 @@ class EngineServer:
             self._refuse(request, "overloaded", error)
 
     def _refuse(self, request: GenerateRequest, kind: str, error: Exception) -> None:
-        self._outbox.append(RequestFailed(request_id=request.request_id, kind=kind, message=str(error)))
+        param = error.param if isinstance(error, FormRefused) else None
+        self._outbox.append(RequestFailed(request_id=request.request_id, kind=kind, message=str(error), param=param))
 
     def _answer(self, call_id: int, action: Callable[[], None]) -> None:
         error = None

@@ -5,10 +5,20 @@ from typing import Any, Final
 
 import msgspec
 
+SOURCES: Final = ("json", "regex", "choice", "grammar")
+"""Of source(): the kinds, where a schema of any object is one of json."""
 KINDS: Final = ("json", "regex", "choice", "grammar", "json_object")
 MOST_BYTES: Final = {"json": 128 << 10, "regex": 16 << 10, "choice": 64 << 10, "grammar": 64 << 10}
 """Of UTF-8; of all choices together."""
 MOST_CHOICES: Final = 2048
+
+
+class FormRefused(ValueError):
+    """An answer cannot have this form. `param`: the request's field that asks for it."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -24,6 +34,8 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid
     """In llguidance's dialect of Lark."""
     json_object: bool | None = None
     """True: any JSON object."""
+    field: str = "structured_outputs"
+    """What the request calls it, for errors."""
 
     def verify(self) -> None:
         """Raise ValueError for none or several, and for one that is empty or too large."""

@@ -25,6 +25,8 @@ class Tokenizer:
         self.special_ids = _special_ids(self.backend)
         self.chat_template = _chat_template(path, settings)
         """Jinja source; None when the checkpoint has none."""
+        self.tool_template = _tool_template(path, settings)
+        """Of chats with tools, where that is another one."""
 
     def extended(self, added: Sequence[tokenizers.AddedToken], named_tokens: Mapping[str, str]) -> Self:
         """This tokenizer with tokens added after its last one, in this order, and other named tokens.
@@ -117,6 +119,17 @@ def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
     if file.is_file():
         return file.read_text("utf-8")
     template = settings.get("chat_template")
-    if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template
+    return _listed(template).get("default") if isinstance(template, list) else template
+
+
+def _tool_template(folder: Path, settings: dict[str, Any]) -> str | None:
+    """The template named tool_use, where transformers puts it."""
+    file = folder / "additional_chat_templates" / "tool_use.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    template = settings.get("chat_template")
+    return _listed(template).get("tool_use") if isinstance(template, list) else None
+
+
+def _listed(templates: list[dict[str, str]]) -> dict[str, str]:
+    return {entry["name"]: entry["template"] for entry in templates}

@@ -5,11 +5,12 @@ import contextlib
 import importlib
 import importlib.util
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
@@ -39,13 +40,14 @@ logger = logging.getLogger(__name__)
 
 def create_app(state: State) -> FastAPI:
     """The app for `state`; serving it starts the engine and stops it again. HTTP answers while the engine starts."""
+    pages = _dashboard()
     app = FastAPI(
         title="loraplex",
         version=loraplex.__version__,
         dependencies=[Depends(guard)],
-        exception_handlers=HANDLERS,
+        exception_handlers=HANDLERS if pages is None else pages.HANDLERS,
         middleware=[
-            Middleware(RequestContext),
+            Middleware(RequestContext, page_of_crash=None if pages is None else pages.page_of_crash),
             Middleware(TurnAway, stopping=state.stopping),
             Middleware(BodyLimit, limit_of=_limit_of(state)),
         ],
@@ -56,7 +58,7 @@ def create_app(state: State) -> FastAPI:
     app.state.loraplex = state
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     state.metrics.registry.register(RouteCollector(state.tallies))
-    for router in (*openai_routers, *api_routers, *_dashboard()):
+    for router in (*openai_routers, *api_routers, *(() if pages is None else pages.routers)):
         app.include_router(router)
     _add_documents(app, state.settings.root_path)
     app.state.access = access_table(app)
@@ -69,12 +71,9 @@ def _add_documents(app: FastAPI, root_path: str) -> None:
     app.add_api_route("/api/v1/openapi.json", lambda: JSONResponse(admin_document(root_path)), include_in_schema=False)
 
 
-def _dashboard() -> Sequence[APIRouter]:
+def _dashboard() -> ModuleType | None:
     """The pages, where they are installed; the API serves without them."""
-    if importlib.util.find_spec(DASHBOARD) is None:
-        return ()
-    routers: Sequence[APIRouter] = importlib.import_module(DASHBOARD).routers
-    return routers
+    return None if importlib.util.find_spec(DASHBOARD) is None else importlib.import_module(DASHBOARD)
 
 
 def _limit_of(state: State) -> Callable[[Scope], int]:

@@ -70,7 +70,7 @@ async def guard(request: Request) -> None:
     needed = request.app.state.access.get(id(request.scope["route"]), Permission.ADMIN)
     if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
         return
-    caller = request.state.caller = await _identify(request, state)
+    caller = request.state.caller = await identify(request, state)
     if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
         raise _lacking(caller, needed)
     if caller.only is not None and needed != Permission.INFERENCE:
@@ -99,7 +99,8 @@ def check_origin(request: Request) -> None:
         raise forbidden("This request does not come from the dashboard's own pages (Origin header).")
 
 
-async def _identify(request: Request, state: State) -> Caller:
+async def identify(request: Request, state: State) -> Caller:
+    """Whose credential it has. Raises ApiError."""
     header = request.headers.get("authorization")
     if header is not None:
         return _by_key(header, state)

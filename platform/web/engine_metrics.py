@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from loraplex.engine.protocol import AdapterStatus, Distribution, EngineInfo, EngineStatus
+from loraplex.engine.protocol import AdapterStatus, Distribution, EngineInfo, EngineStatus, StructuredStatus
 from loraplex.registry.snapshot import Snapshot, Snapshots
 
 from .engine_door import EngineDoor
@@ -42,6 +42,8 @@ class EngineCollector(Collector):
         yield from _vllm_adapters(info, status, names, self._values)
         yield from _adapters(info, status, names)
         yield from _clipping(info, status, names, self._values[0])
+        if status.structured is not None:
+            yield from _structured(status.structured)
 
     def _load(self, info: EngineInfo, status: EngineStatus) -> Iterator[Metric]:
         used = 1.0 - status.free_blocks / max(1, info.num_blocks)
@@ -71,10 +73,9 @@ class EngineCollector(Collector):
         )
         yield _capacity(info)
         yield _memory(info)
-        yield _histogram("vllm:iteration_tokens_total", "Tokens of an engine step", status.step_tokens, self._values)
-        yield _histogram(
-            "vllm:lora_adapter_load_seconds", "Time of an adapter's load", status.adapter_load_seconds, self._values
-        )
+        steps, loads = status.step_tokens, status.adapter_load_seconds
+        yield _histogram("vllm:iteration_tokens_total", "Tokens of an engine step", steps, LABELS, self._values)
+        yield _histogram("vllm:lora_adapter_load_seconds", "Time of an adapter's load", loads, LABELS, self._values)
         yield _counter("loraplex_engine_steps", "Engine steps", status.steps)
         yield _counter("loraplex_engine_step_seconds", "Seconds in steps", status.step_seconds)
         yield _counter("loraplex_engine_host_seconds", "Seconds in steps outside the model", status.host_seconds)
@@ -188,6 +189,22 @@ def _clipping(info: EngineInfo, status: EngineStatus, names: Names, base: str) -
     yield from (written, saturated, tokens)
 
 
+def _structured(status: StructuredStatus) -> Iterator[Metric]:
+    requests = CounterMetricFamily("loraplex_structured_requests", "Requests for answers of a form", labels=("kind",))
+    failed = CounterMetricFamily("loraplex_structured_failed", "Those that ended with an error", labels=("reason",))
+    for family, counts in ((requests, status.requests), (failed, status.failed)):
+        for value, count in counts.items():
+            family.add_metric((value,), count)
+        yield family
+    compiled, masks = status.compile_seconds, status.mask_seconds
+    yield _histogram("loraplex_grammar_compile_seconds", "Time of a grammar's compilation, also in vain", compiled)
+    yield _histogram("loraplex_mask_wait_seconds", "Time that a step waited for masks of constrained choices", masks)
+    yield _counter("loraplex_late_masks", "Times that a choice sat a step out for want of its mask", status.late_masks)
+    yield _counter(
+        "loraplex_grammar_process_restarts", "Grammar processes that ended and were replaced", status.restarts
+    )
+
+
 def _tiers(info: EngineInfo, status: EngineStatus) -> Iterator[Metric]:
     used = GaugeMetricFamily("loraplex_adapter_cache_bytes", "Bytes of adapters' weights", labels=("tier",))
     capacity = GaugeMetricFamily("loraplex_adapter_cache_capacity_bytes", "Bytes there are for them", labels=("tier",))
@@ -230,9 +247,11 @@ def _gauge(
     return family
 
 
-def _histogram(name: str, help: str, found: Distribution, values: tuple[str, ...]) -> HistogramMetricFamily:
+def _histogram(
+    name: str, help: str, found: Distribution, labels: tuple[str, ...] = (), values: tuple[str, ...] = ()
+) -> HistogramMetricFamily:
     bounds = [*map(floatToGoString, found.bounds), "+Inf"]
-    family = HistogramMetricFamily(name, help, labels=LABELS)
+    family = HistogramMetricFamily(name, help, labels=labels)
     family.add_metric(values, list(zip(bounds, accumulate(found.counts), strict=True)), found.total)
     return family
 

@@ -80,7 +80,7 @@ def from_engine(error: Exception) -> ApiError:
         return overloaded(str(error), error.retry_after)
     assert isinstance(error, RequestRejected)
     if error.kind == "invalid":
-        return invalid(str(error))
+        return invalid(str(error), error.param)
     if error.kind in ("overloaded", "unavailable", "out_of_memory"):
         return overloaded(str(error))
     return ApiError(500, str(error), type="server_error", code="internal_error")

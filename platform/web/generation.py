@@ -1,7 +1,7 @@
 """Generation: one prompt on its way through the engine, its tokens turned into text, counted and measured."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -59,6 +59,7 @@ class Generation:
 
     `model` and `trace_id` (the client's request id) are for metrics; `explain` puts the engine's refusal into words.
     `end_token_id` is a stop token that the client did not ask for: it ends a choice as the end of the sequence does.
+    `shown_tokens` are special ones that the text has in any case.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Generation:
         explain: Callable[[EngineUnavailable | RequestRejected], ApiError] = from_engine,
         first_index: int = 0,
         end_token_id: int | None = None,
+        shown_tokens: Collection[int] = (),
     ) -> None:
         self._engine = engine
         self._request = request
@@ -88,7 +90,8 @@ class Generation:
         self.on_end: OnEnd | None = None
         self._begun = False
         self._choices = {
-            index: Detokenizer(wording.tokenizer, request.params, request.prompt_token_ids) for index in range(self.n)
+            index: Detokenizer(wording.tokenizer, request.params, request.prompt_token_ids, shown_tokens)
+            for index in range(self.n)
         }
 
     @property

@@ -6,8 +6,10 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 from typing import Final
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import crashed, overloaded
@@ -30,8 +32,10 @@ access = logging.getLogger("loraplex.access")
 
 
 class RequestContext:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, page_of_crash: Callable[[Scope], Response | None] | None = None) -> None:
+        """`page_of_crash`: what a browser is told of a fault of ours; None, also for one request: JSON."""
         self._app = app
+        self._page_of_crash = page_of_crash
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,7 +58,8 @@ class RequestContext:
             access.exception("a fault of ours, id=%s", request_id)
             if status:
                 raise
-            await crashed(request_id).response()(scope, receive, send_with_headers)
+            page = None if self._page_of_crash is None else self._page_of_crash(scope)
+            await (page or crashed(request_id).response())(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - started
             line = (scope["method"], ascii(scope["path"]), status, seconds, request_id)

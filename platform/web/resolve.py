@@ -121,7 +121,7 @@ def _with_names(error: RequestRejected, adapters: Mapping[str, ResolvedAdapter])
     message = str(error)
     for name, adapter in adapters.items():
         message = message.replace(adapter.digest[:12], f"'{name}'")
-    return RequestRejected(error.kind, message)
+    return RequestRejected(error.kind, message, error.param)
 
 
 async def _ensure(state: State, adapter: ResolvedAdapter) -> None:

@@ -2,13 +2,14 @@
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from loraplex.engine.activation import explain_absence, find_start
+from loraplex.engine.client import EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.sampling import SamplingParams
 
@@ -18,6 +19,8 @@ from .generation import Generation
 from .quotas import Admission, account_of, tokens_to_reserve
 from .resolve import Served, ensure_known, explain
 from .state import State
+
+Explain = Callable[[EngineUnavailable | RequestRejected], ApiError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,10 @@ class Order:
     max_tokens_field: str = "max_tokens"
     priority: int = 0
     cache_salt: str = ""
+    shown_tokens: frozenset[int] = frozenset()
+    """Special tokens that the text has in any case."""
+    in_words: Callable[[ApiError], ApiError] | None = None
+    """The engine's refusal in terms of what the request asked for."""
 
 
 async def start_generations(
@@ -66,7 +73,9 @@ async def start_generations(
     # Sums have no label of their own: their number has no bound.
     label = next(iter(adapters.values()))[0].name if len(adapters) == 1 else state.settings.base_name
     named = {name: adapter for name, (adapter, _) in adapters.items()}
-    words = partial(explain, state, caller.tenant, caller.only, named)
+    words: Explain = partial(explain, state, caller.tenant, caller.only, named)
+    if order.in_words is not None:
+        words = partial(_explained, words, order.in_words)
     generations = [
         Generation(
             engine=state.engine,
@@ -78,11 +87,18 @@ async def start_generations(
             explain=words,
             first_index=number * n,
             end_token_id=end_token_id,
+            shown_tokens=order.shown_tokens,
         )
         for number, request in enumerate(requests)
     ]
     admission.run(generations)
     return generations
+
+
+def _explained(
+    explain: Explain, in_words: Callable[[ApiError], ApiError], error: EngineUnavailable | RequestRejected
+) -> ApiError:
+    return in_words(explain(error))
 
 
 def _reserve(state: State, caller: Caller, order: Order, admission: Admission) -> None:

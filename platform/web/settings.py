@@ -14,6 +14,7 @@ from .setting_database import check_database, with_password
 from .setting_secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
 from .setting_sources import DEFAULT_DATA_DIR, PREFIX, ROOT, config_file, refuse_unknown, warn_of_unknown_variables
 from .setting_types import Bytes, Count, Folders, Fraction, Port, Share
+from .tool_calls.formats.known import ToolCallParser
 
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
 
@@ -54,6 +55,11 @@ class Settings(BaseSettings):
 
     adapter_tokenizers: bool = Field(
         False, description="Let adapters bring added tokens and a chat template; templates run in a sandboxed process"
+    )
+
+    tool_call_parser: ToolCallParser = Field(
+        "auto",
+        description="How the model writes tool calls, unless an adapter's profile says it; auto: by the template",
     )
 
     certify_uploads: bool = Field(
@@ -121,6 +127,10 @@ class Settings(BaseSettings):
     max_concurrent_uploads: Count = Field(8, description="Adapter files uploaded at the same time")
     body_timeout: Fraction = Field(30.0, description="Seconds a client may take to send a JSON body")
     upload_timeout: Fraction = Field(1800.0, description="Seconds a client may take to send an adapter file")
+    upload_stall_timeout: Fraction = Field(
+        60.0,
+        description="Seconds in which each MiB of an upload must come; a slower one is broken off and may be resumed",
+    )
     certificate_timeout: Fraction = Field(21600.0, description="Seconds that measuring one certificate may take")
     ping_seconds: Fraction = Field(10.0, description="Silence after which a stream gets a keep-alive comment")
     drain_seconds: Fraction = Field(20.0, description="Seconds that running requests get to end when the server stops")

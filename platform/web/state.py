@@ -32,6 +32,7 @@ from .routing.tallies import Tallies
 from .sessions import Sessions
 from .settings import Settings
 from .token_text import TokenText
+from .upload_slots import UploadSlots
 from .wording import Template, Wording, base_wording
 from .wordings import Wordings
 
@@ -72,7 +73,7 @@ class State:
     shadows: ShadowPool
     chain: ChainCheck
     requests: Slots
-    uploads: Slots
+    uploads: UploadSlots
     used_keys: UsedKeys = field(default_factory=UsedKeys)
     name_locks: NameLocks = field(default_factory=NameLocks)
     started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -121,7 +122,7 @@ def open_state(
     model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
     signature = base_signature(model_folder)
     base = ServedBase(settings.base_name, signature, settings.trained_name, model_folder)
-    wording = base_wording(tokenizer, settings.max_prompt_chars)
+    wording = base_wording(tokenizer, settings.max_prompt_chars, settings.tool_call_parser)
     upgrade(settings.database)
     door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
     served_path = ServedPath(
@@ -160,5 +161,5 @@ def open_state(
         shadows=ShadowPool(door, tallies, metrics),
         chain=ChainCheck(registry.audit.verify),
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
-        uploads=Slots(settings.max_concurrent_uploads, "uploads in flight"),
+        uploads=UploadSlots(settings.max_concurrent_uploads),
     )

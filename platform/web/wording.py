@@ -9,10 +9,12 @@ from loraplex.engine.protocol import AddedToken
 from loraplex.engine.tokenizer import Tokenizer
 
 from .chat_template import ChatTemplate
-from .off_loop import off_loop
+from .off_loop import INLINE_CHARS, off_loop
 from .template_workers.job import RenderJob
 from .template_workers.pool import TemplateWorkers
 from .token_text import TokenText
+from .tool_calls.formats.known import AUTO, style_of
+from .tool_calls.formats.style import Style
 
 
 class Template(Protocol):
@@ -35,12 +37,22 @@ class Wording:
     token_text: TokenText
     template: Template | None
     """None: the model has no chat template, and so no chat endpoint."""
+    tool_template: Template | None = None
+    """Of chats with tools, where that is another one."""
     end_token_id: int | None = None
     """Ends answers like the end tokens that the engine knows; None: no more than those."""
     system_prompt: str | None = None
     """Put before messages that bring none."""
     added_tokens: tuple[AddedToken, ...] = ()
     """Of the tokenizer, beyond the base's."""
+    tool_call_parser: str = AUTO
+    """The setting, or the profile's."""
+
+    @property
+    def tool_style(self) -> Style | None:
+        """How the model writes tool calls; None: nobody has said it, and the template does not show it."""
+        template = self.tool_template or self.template
+        return style_of(self.tool_call_parser, "" if template is None else template.source)
 
     async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids, without holding up the event loop for long."""
@@ -64,7 +76,8 @@ class TrustedTemplate:
         continue_final_message: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        chars = sum(len(message["content"]) for message in messages)
+        # The schemas of tools may be large.
+        chars = INLINE_CHARS + 1 if variables.get("tools") else sum(len(message["content"]) for message in messages)
         render = partial(self._template.render, messages, add_generation_prompt, continue_final_message, variables)
         return await off_loop(render, chars)
 
@@ -101,13 +114,16 @@ class StrangersTemplate:
         return await self._workers.render(self._owner, job)
 
 
-def base_wording(tokenizer: Tokenizer, max_chars: int) -> Wording:
+def base_wording(tokenizer: Tokenizer, max_chars: int, tool_call_parser: str = AUTO) -> Wording:
     """Of the base, with its own template. ValueError when that is not a template."""
-    return Wording(tokenizer, TokenText(tokenizer), trusted_template(tokenizer, max_chars))
+    template, tool_template = trusted_templates(tokenizer, max_chars)
+    return Wording(tokenizer, TokenText(tokenizer), template, tool_template, tool_call_parser=tool_call_parser)
 
 
-def trusted_template(tokenizer: Tokenizer, max_chars: int) -> TrustedTemplate | None:
-    """The base's template with this tokenizer's named tokens."""
-    if tokenizer.chat_template is None:
-        return None
-    return TrustedTemplate(ChatTemplate(tokenizer.chat_template, tokenizer.named_tokens, max_chars))
+def trusted_templates(tokenizer: Tokenizer, max_chars: int) -> tuple[TrustedTemplate | None, TrustedTemplate | None]:
+    """The base's templates, of all chats and of those with tools, with this tokenizer's named tokens."""
+    plain, with_tools = (
+        None if source is None else TrustedTemplate(ChatTemplate(source, tokenizer.named_tokens, max_chars))
+        for source in (tokenizer.chat_template, tokenizer.tool_template)
+    )
+    return plain, with_tools

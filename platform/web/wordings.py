@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from loraplex.engine.protocol import AddedToken
+from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.tokenizers import Tokenizers
@@ -19,7 +20,7 @@ from .adapter_tokenizers.added_tokens import as_library_token
 from .errors import ApiError, overloaded
 from .template_workers.pool import TemplateWorkers
 from .token_text import TokenText
-from .wording import StrangersTemplate, Template, Wording, trusted_template
+from .wording import StrangersTemplate, Template, Wording, trusted_templates
 
 MOST_KEPT: Final = 64
 
@@ -56,15 +57,22 @@ class Wordings:
         return self._kept[digest]
 
     def with_profile(self, wording: Wording, profile: ServingProfile, owner: str, trial: bool = False) -> Wording:
-        """`wording` with the profile's system prompt and chat template, which is `owner`'s. `trial`: rendered where no
+        """`wording` with what the profile says of chats; its chat template is `owner`'s. `trial`: rendered where no
         request waits. ApiError where the operator allows no chat templates of adapters (any more)."""
-        template, source = wording.template, profile.chat_template
+        template, tool_template, source = wording.template, wording.tool_template, profile.chat_template
         if source is not None:
             if not self.allowed:
                 raise _not_allowed()
             workers, named_tokens = self._trials if trial else self._workers, wording.tokenizer.named_tokens
             template = StrangersTemplate(workers, owner, source, named_tokens, self._max_chars)
-        return replace(wording, template=template, system_prompt=profile.system_prompt)
+            tool_template = None
+        return replace(
+            wording,
+            template=template,
+            tool_template=tool_template,
+            system_prompt=profile.system_prompt,
+            tool_call_parser=profile.tool_call_parser or wording.tool_call_parser,
+        )
 
     def close(self) -> None:
         """Blocks until the templates that are rendered have ended."""
@@ -83,19 +91,25 @@ class Wordings:
         base = self.base.tokenizer
         tokenizer = base.extended([as_library_token(token) for token in own.added_tokens], own.named_tokens)
         end = tokenizer.eos_token_id if "eos_token" in own.named_tokens else None
+        template, tool_template = self._templates(digest, own, tokenizer)
         return Wording(
             tokenizer=tokenizer,
             token_text=TokenText(tokenizer, self.base.token_text),
-            template=self._template(digest, own, tokenizer.named_tokens)
-            or trusted_template(tokenizer, self._max_chars),
+            template=template,
+            tool_template=tool_template,
             end_token_id=None if end in self._end_token_ids else end,
             added_tokens=tuple(msgspec.convert(own.added_tokens, list[AddedToken], from_attributes=True)),
+            tool_call_parser=self.base.tool_call_parser,
         )
 
-    def _template(self, digest: str, own: AdapterTokenizer, named_tokens: dict[str, str]) -> Template | None:
+    def _templates(
+        self, digest: str, own: AdapterTokenizer, tokenizer: Tokenizer
+    ) -> tuple[Template | None, Template | None]:
+        """Of all chats, and of those with tools: its own for both, or the base's."""
         if own.chat_template is None:
-            return None
-        return StrangersTemplate(self._workers, digest, own.chat_template, named_tokens, self._max_chars)
+            return trusted_templates(tokenizer, self._max_chars)
+        named_tokens = tokenizer.named_tokens
+        return StrangersTemplate(self._workers, digest, own.chat_template, named_tokens, self._max_chars), None
 
 
 def _not_allowed() -> ApiError:

@@ -147,3 +147,13 @@ def test_broken_byte_fallback_never_fails_nor_takes_text_back(sentencepiece: Tok
     detokenizer = Detokenizer(sentencepiece, SamplingParams())
     deltas, _ = stream(detokenizer, [[token] for token in ids] + [[]])
     assert "".join(deltas) == detokenizer.text
+
+
+@settings(max_examples=200, deadline=None)
+@given(ids=st.lists(st.integers(0, 310), max_size=40), sizes=st.lists(st.integers(0, 4), max_size=20))
+def test_special_tokens_that_must_be_seen_are_and_no_others(
+    tokenizer: Tokenizer, ids: list[int], sizes: list[int]
+) -> None:
+    shown = Detokenizer(tokenizer, SamplingParams(), shown={2})
+    deltas, _ = stream(shown, cut_in_pieces(ids, sizes))
+    assert "".join(deltas) == tokenizer.decode([id for id in ids if id not in (0, 1)], skip_special_tokens=False)

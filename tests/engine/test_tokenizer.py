@@ -51,7 +51,13 @@ def test_the_chat_template_is_found_in_either_place(folder: Path, tmp_path: Path
     assert Tokenizer(tmp_path).chat_template is None
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps({"chat_template": [{"name": "default", "template": "old style"}]}))
-    assert Tokenizer(tmp_path).chat_template == "old style"
+    assert Tokenizer(tmp_path).chat_template == "old style" and Tokenizer(tmp_path).tool_template is None
+    named = [{"name": name, "template": f"{name} style"} for name in ("default", "tool_use", "rag")]
+    path.write_text(json.dumps({"chat_template": named}))
+    assert (Tokenizer(tmp_path).chat_template, Tokenizer(tmp_path).tool_template) == ("default style", "tool_use style")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("in a file")
+    assert Tokenizer(tmp_path).tool_template == "in a file"
 
 
 def test_a_folder_without_a_fast_tokenizer_is_refused_in_words(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 
 from loraplex.engine.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
+from loraplex.engine.constraints.counts import Counts
 from loraplex.engine.protocol import (
     AdapterSpec,
     AdapterStatus,
@@ -17,6 +18,7 @@ from loraplex.engine.protocol import (
     TokenLogprob,
     Tokens,
 )
+from loraplex.engine.structured_outputs import SOURCES
 from loraplex.engine.tokenizer import Tokenizer
 
 BASE_SENTENCE = "The quick brown fox jumps over the lazy dog. Zürich 😀 again"
@@ -99,6 +101,7 @@ class FakeEngine:
             adapter_load_seconds=Distribution(bounds=[0.1], counts=[1, 0], total=0.01),
             base_clipping=self.clipping.get(""),
             late_compilations=self.late_compilations,
+            structured=Counts(SOURCES).tell(),
         )
 
     def _block_map(self) -> bytes:

@@ -84,7 +84,6 @@ SHARED: list[tuple[str, Any, str]] = [
     ("response_format", {"type": "json_schema"}, "response_format.json_schema"),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": {}}}, "response_format.json_schema.name"),
     ("structural_tag", "{}", "structural_tag"),
-    ("tools", [TOOL], "tools"),
     ("tool_choice", "required", "tool_choice"),
     ("functions", [{"name": "f"}], "functions"),
     ("best_of", 3, "best_of"),
@@ -121,7 +120,6 @@ ONLY_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": user([{"type": "text"}])}, "messages[0].content[0].type"),
     ({"messages": user([{"text": "no type"}])}, "messages[0].content[0].type"),
     ({"messages": user(["bare"])}, "messages[0].content[0]"),
-    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
     ({"messages": [{"role": "assistant", "content": "x", "function_call": {"n": 1}}]}, "messages[0].function_call"),
     ({"messages": user("x") * 5000}, "messages"),
     ({"messages": user("word " * 300)}, "messages"),
@@ -146,10 +144,12 @@ ONLY_CHAT: list[tuple[dict[str, Any], str | None]] = [
         for name in ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "chat_template")
     ],
     ({"echo": True}, "echo"),
+    ({"tools": [TOOL]}, "tools"),
     ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
 ]
 ONLY_COMPLETIONS: list[tuple[dict[str, Any], str | None]] = [
     ({"prompt": None}, "prompt"),
+    ({"tools": [TOOL]}, "tools"),
     ({"prompt": []}, "prompt"),
     ({"prompt": 5}, "prompt"),
     ({"prompt": [[]]}, "prompt"),

@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.web.admin import live
+from loraplex.web.admin import cache, live
 from loraplex.web.admin.words import engine_words
 from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State, open_state
@@ -132,6 +132,48 @@ async def test_pages_run_nothing_inline_and_are_not_kept(person: httpx.AsyncClie
     assert {policy[name] for name in ("object-src", "base-uri", "frame-ancestors")} == {"'none'"}
     assert not [words for words in policy.values() if "unsafe" in words]
     assert answer.headers["x-frame-options"] == "DENY"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("GET", "/nowhere", 404, "no page /nowhere. The address may have a typing error"),
+        ("GET", "/static/none.css", 404, "no page /static/none.css"),
+        ("GET", "/logout", 405, "/logout shows nothing: it only takes what a form"),
+        ("POST", "/system", 405, "/system shows nothing"),
+        ("GET", "/cache", 500, "under which its log says why"),
+    ],
+)
+async def test_what_no_page_answers_is_a_page_for_browsers_and_json_for_programs(
+    person: httpx.AsyncClient,
+    trusted: Headers,
+    method: str,
+    path: str,
+    status: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache, "cache_view", None)  # a fault of ours
+    answer = await person.request(method, path, headers=trusted)
+    soup = BeautifulSoup(answer.text, "html.parser")
+    assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store")
+    assert words in soup.select_one("main .card").text  # type: ignore[union-attr]
+    assert soup.select("nav a") and not soup.select("[href$='/login']")
+    assert status != 500 or answer.headers["x-request-id"] in answer.text
+    program = await person.request(method, path, headers={"accept": "application/json"})
+    assert program.status_code == status and program.json()["error"]["message"]
+
+
+async def test_unknown_addresses_for_strangers_and_below_the_apis(client: httpx.AsyncClient) -> None:
+    del client.headers["authorization"]
+    answer = await client.get("/nowhere", headers=HTML | {"cookie": "loraplex_session=old"})
+    soup = BeautifulSoup(answer.text, "html.parser")
+    assert answer.status_code == 404 and not soup.select("nav")
+    assert [link["href"] for link in soup.select("main a")] == ["/login"]
+    for path in ("/v1/nowhere", "/api/v1/nowhere"):
+        assert (await client.get(path, headers=HTML)).json()["error"]["code"] == "unknown_url"
+    named = (await client.get(f"/{quote(XSS)}", headers=HTML)).text
+    assert "<img src=x" not in named and "<script>alert" not in named
 
 
 async def test_htmx_gets_the_table_alone(person: httpx.AsyncClient) -> None:

@@ -19,6 +19,7 @@ PATH = "/adapters/sql/profile"
 WHOLE = ServingProfile(
     system_prompt='\n\nTwo lines,\n then <b>more</b> & "quotes" 😀 ',
     chat_template="{{ messages[0].content }}\n",
+    tool_call_parser="hermes",
     temperature=0.0,
     top_p=0.95,
     top_k=40,
@@ -41,6 +42,10 @@ def typed(html: str) -> dict[str, str]:
     for area in form.select("textarea"):
         text = area.get_text()
         fields[str(area["name"])] = text.removeprefix("\n").replace("\n", "\r\n")
+    for choice in form.select("select"):
+        chosen = choice.select_one("option[selected]") or choice.select_one("option")
+        assert chosen is not None
+        fields[str(choice["name"])] = str(chosen["value"])
     return fields
 
 

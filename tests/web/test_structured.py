@@ -1,5 +1,6 @@
 """Structured output through HTTP: what requests and profiles say reaches the engine, and random answers parse."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.checkpoints import make_adapter
 from .fake_engine import FakeEngine
 from .test_adapters_api import add, as_admin
 from .test_real_engine import http, real
+from .test_tools import tools_are_called
 from .tokenizer_folders import save_tokenizer
 
 __all__ = ["as_admin", "http", "real"]
@@ -101,6 +103,7 @@ async def test_the_whole_way(real: State, http: httpx.AsyncClient, tmp_path: Any
     await _parsed_by_openai(real)
     await _refused(http)
     await _by_profile_and_own_tokens(http, tmp_path, checkpoint)
+    await tools_are_called(real, http)
     assert (await http.get("/ready")).status_code == 200
 
 
@@ -143,14 +146,33 @@ async def _refused(http: httpx.AsyncClient) -> None:
         deep = {"items": deep}
     for stream in (False, True):
         for form, words in (
-            ({"regex": "("}, "unclosed group"),
-            ({"json": {"type": "foo"}}, "Invalid type: foo"),
-            ({"json": {"$ref": "#"}}, "no text satisfies it"),
             ({"json": {"enum": ["x" * (10 << 20)]}}, ""),
             ({"json": deep}, "nested more than 64 levels"),
         ):
             response = await http.post(CHAT, json=chat(structured_outputs=form, stream=stream))
             assert response.status_code in (400, 413) and words in response.text, response.text[:300]
+        bad = {"type": "foo"}
+        for field, value, words in (
+            ("structured_outputs", {"regex": "("}, "unclosed group"),
+            ("structured_outputs", {"json": {"$ref": "#"}}, "no text satisfies it"),
+            ("guided_json", bad, "Invalid type: foo"),
+            ("response_format", {"type": "json_schema", "json_schema": {"name": "a", "schema": bad}}, "Invalid type"),
+        ):
+            response = await http.post(CHAT, json=chat(**{field: value}, stream=stream))
+            error = response.json()["error"]
+            assert (response.status_code, error["param"]) == (400, field), response.text
+            assert error["message"].startswith(f"{field} cannot be used: ") and words in error["message"]
+    async with asyncio.timeout(30):  # metrics are as old as the last heartbeat
+        while 'loraplex_structured_failed_total{reason="not_compiled"} 8.0' not in await _metrics(http):
+            await asyncio.sleep(0.1)
+    metrics = await _metrics(http)
+    assert 'loraplex_structured_requests_total{kind="regex"} 2.0' in metrics
+    for histogram in ("loraplex_grammar_compile_seconds", "loraplex_mask_wait_seconds"):
+        assert f'{histogram}_bucket{{le="0.001"}} ' in metrics and f"{histogram}_count 0.0" not in metrics
+
+
+async def _metrics(http: httpx.AsyncClient) -> str:
+    return (await http.get("/metrics")).text
 
 
 async def _by_profile_and_own_tokens(http: httpx.AsyncClient, tmp_path: Any, checkpoint: Any) -> None:

@@ -117,8 +117,7 @@ def test_the_audit_log_is_verified(run: Run, tmp_path: Path) -> None:
     assert (code, json.loads(out)["rows"]) == (0, 1)
     run("tenants", "disable", "acme")
     assert run("audit", "verify", "--head", kept)[0] == 0
-    listed = json.loads(run("audit", "list", "--json")[1])
-    assert [row["action"] for row in listed] == ["tenant.disable", "tenant.create"]
+    _audit_is_searched_and_taken_along(run)
     code, out, _ = run("audit", "verify", "--head", "f" * 64)
     assert code == 1 and "not in the chain" in out
     registry = opened(tmp_path)
@@ -127,6 +126,35 @@ def test_the_audit_log_is_verified(run: Run, tmp_path: Path) -> None:
     registry.close()
     code, out, _ = run("audit", "verify")
     assert code == 1 and "Row 2" in out
+    assert "Not what was written: 2." in run("audit", "list")[1]
+
+
+def _audit_is_searched_and_taken_along(run: Run) -> None:
+    """Two rows, of the tenant acme."""
+    for asked, found in {
+        "": ["tenant.disable", "tenant.create"],
+        "--action CREATE": ["tenant.create"],
+        "--actor cli --subject acm --tenant acme": ["tenant.disable", "tenant.create"],
+        "--before 2": ["tenant.create"],
+        "--limit 1": ["tenant.disable"],
+        "--from 2026-01-01 --to 2999-01-01": ["tenant.disable", "tenant.create"],
+        "--from 2999-01-01": [],
+        "--tenant default": [],
+    }.items():
+        code, out, err = run("audit", "list", *asked.split(), "--json")
+        assert code == 0 and [row["action"] for row in json.loads(out)] == found, (asked, err)
+    head, *rows = run("audit", "export", "--action", "tenant")[1].splitlines()
+    assert head.startswith("id,at,tenant,actor,action,") and len(rows) == 2
+    [row] = run("audit", "export", "--format", "jsonl", "--action", "create")[1].splitlines()
+    assert json.loads(row)["subject"] == "tenant:acme" and json.loads(row)["intact"] is True
+    assert run("audit", "list", "--actor", "nobody")[1] == "The audit log has no such rows.\n"
+    for wrong, words in {
+        "list --from yesterday": "must be a day such as",
+        "export --format xml": "is csv or jsonl",
+        "export --tenant none": "none",
+    }.items():
+        code, _, err = run("audit", *wrong.split())
+        assert code == 2 and words in err and "Traceback" not in err, err
 
 
 def test_tenants_and_users(run: Run) -> None:

@@ -15,6 +15,9 @@ from typing import Final, Protocol
 from ..plan import Scheduled
 from ..protocol import AddedToken, GenerateRequest
 from ..sequence import Request, Sequence, Status
+from ..structured_outputs import SOURCES, FormRefused
+from . import counts
+from .counts import Counts
 from .limits import COMPILE_SECONDS, FATAL, SILENT_SECONDS, TOO_LONG, WAIT_SECONDS
 from .messages import Advance, Allowed, Began, Close, FromGrammars, Open, Refused, ToGrammars
 from .process import GrammarProcess
@@ -25,6 +28,7 @@ MOST_BLAMED: Final = 256
 LOST: Final = "the process that applies structured output ended again and again; try again later"
 NOT_FOLLOWED: Final = "the answer cannot be continued within the limits of structured output: {reason}"
 
+FAILED_BY: Final = {TOO_LONG: counts.TOO_SLOW, FATAL: counts.CRASHED, LOST: counts.LOST}
 Key = tuple[str, str]
 
 
@@ -50,6 +54,20 @@ class Follower:
     told: int = 0
     """Tokens of its output that the process knows."""
     lives: int = MOST_LIVES
+    compiled_before: bool = False
+    """By any process."""
+    late: bool = False
+    """Its mask did not come within the wait of a step."""
+
+    @property
+    def tenant(self) -> str:
+        return self.sequence.request.message.tenant
+
+    @property
+    def field(self) -> str:
+        constraint = self.sequence.request.message.params.structured_outputs
+        assert constraint is not None
+        return constraint.field
 
     @property
     def waits(self) -> bool:
@@ -67,11 +85,13 @@ class Compilation:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request that cannot go on. `kind` as of RequestFailed."""
+    """A request that cannot go on. `kind` and `param` as of RequestFailed; `why` as of `counts`."""
 
     request: Request
     kind: str
     message: str
+    why: str
+    param: str | None = None
 
 
 class Followers:
@@ -86,16 +106,23 @@ class Followers:
         self._compiling: Compilation | None = None
         self._blamed: OrderedDict[Key, str] = OrderedDict()
         """Constraints that ended a process, and why: none of them does so twice."""
+        self._turns: dict[str, float] = {}
+        """tenant -> when a grammar of it began to be compiled last."""
+        self.counts = Counts(SOURCES)
 
     def __len__(self) -> int:
         return len(self._live)
 
     def check(self, message: GenerateRequest) -> None:
-        """Raise ValueError for a constraint that is known to be no good."""
+        """Raise FormRefused for a constraint that is known to be no good."""
         constraint = message.params.structured_outputs
-        reason = None if constraint is None else self._blamed.get(constraint.source())
+        if constraint is None:
+            return
+        reason = self._blamed.get(constraint.source())
         if reason is not None:
-            raise ValueError(_named(reason))
+            self.counts.requests[constraint.source()[0]] += 1
+            self.counts.failed[FAILED_BY[reason]] += 1
+            raise FormRefused(_named(constraint.field, reason), constraint.field)
 
     def follow(self, request: Request) -> None:
         """Nothing, unless it is constrained."""
@@ -103,6 +130,7 @@ class Followers:
         if constraint is None:
             return
         key, now = constraint.source(), self._clock()
+        self.counts.requests[key[0]] += 1
         for sequence in request.sequences:
             number = next(self._numbers)
             self._live[number] = Follower(sequence, key, request.message.added_tokens, now)
@@ -119,6 +147,18 @@ class Followers:
         """Take the answers that are there, or come within WAIT_SECONDS of their question."""
         if not self._live:
             return []
+        begun, asked = self._clock(), self._asked()
+        failures = self._collect()
+        if asked:
+            self.counts.mask_seconds.observe(self._clock() - begun)
+        for follower in self._asked():
+            follower.late = True
+            self.counts.late_masks += 1
+        for failure in {failure.request.id: failure for failure in failures}.values():
+            self.counts.failed[failure.why] += 1
+        return failures
+
+    def _collect(self) -> list[Failure]:
         self.drop_ended()
         failures: list[Failure] = []
         while self._process is not None and (self._compiles_too_long() or self._waiting()):
@@ -155,7 +195,11 @@ class Followers:
     def _take(self, message: FromGrammars) -> list[Failure]:
         follower = self._live.get(message.choice)
         now = self._heard_at = self._clock()
+        if isinstance(message, Allowed | Refused) and message.compile_seconds is not None:
+            self.counts.compile_seconds.observe(message.compile_seconds)
         if isinstance(message, Began):
+            if follower is not None:
+                self._turns[follower.tenant] = now
             self._compiling = Compilation(message.choice, None if follower is None else follower.key, now)
         elif self._compiling is not None and self._compiling.choice == message.choice:
             self._compiling = None
@@ -163,7 +207,7 @@ class Followers:
             return []
         match message:
             case Allowed():
-                follower.opened = True
+                follower.opened = follower.compiled_before = True
                 row = follower.sequence.row
                 if follower.told < len(row.output_token_ids):
                     self._tell([message.choice])
@@ -171,9 +215,18 @@ class Followers:
                     row.mask.learn(message.tokens, message.complete, row.position)
             case Refused():
                 del self._live[message.choice]
-                reason = NOT_FOLLOWED.format(reason=message.reason) if follower.opened else _named(message.reason)
-                return [Failure(follower.sequence.request, "invalid", reason)]
+                return [self._refused(follower, message.reason)]
         return []
+
+    def _refused(self, follower: Follower, reason: str) -> Failure:
+        begun = follower.compiled_before
+        words = NOT_FOLLOWED.format(reason=reason) if begun else _named(follower.field, reason)
+        why = counts.CUT_SHORT if begun else counts.NOT_COMPILED
+        return Failure(follower.sequence.request, "invalid", words, why, follower.field)
+
+    def _asked(self) -> list[Follower]:
+        """Those whose mask is worth a wait."""
+        return [follower for follower in self._waiting() if follower.opened and not follower.late]
 
     def _waiting(self) -> list[Follower]:
         return [follower for follower in self._live.values() if follower.waits]
@@ -194,22 +247,32 @@ class Followers:
         """Another process, which hears of all choices that are not to blame."""
         compiling = self._compiling
         self.close()
+        self.counts.restarts += 1
+        if compiling is not None:
+            self.counts.compile_seconds.observe(self._clock() - compiling.began_at)
         if compiling is not None and compiling.key is not None:
             self._blame(compiling.key, reason)
         failures: list[Failure] = []
-        for number, follower in list(self._live.items()):
+        for number, follower in self._by_turns():
             request = follower.sequence.request
             follower.lives -= compiling is None
             if compiling is not None and follower.key == compiling.key and not follower.opened:
-                failures.append(Failure(request, "invalid", _named(reason)))
+                words = _named(follower.field, reason)
+                failures.append(Failure(request, "invalid", words, FAILED_BY[reason], follower.field))
             elif follower.lives == 0:
-                failures.append(Failure(request, "internal", LOST))
+                failures.append(Failure(request, "internal", LOST, counts.LOST))
             else:
                 follower.asked_at = self._clock()
                 self._open(number)
                 continue
             del self._live[number]
         return failures
+
+    def _by_turns(self) -> list[tuple[int, Follower]]:
+        """The tenant whose last turn is longest ago comes first, lest those who end processes are always before it."""
+        tenants = {follower.tenant for follower in self._live.values()}
+        self._turns = {tenant: at for tenant, at in self._turns.items() if tenant in tenants}
+        return sorted(self._live.items(), key=lambda item: self._turns.get(item[1].tenant, 0.0))
 
     def _blame(self, key: Key, reason: str) -> None:
         self._blamed[key] = reason
@@ -225,7 +288,7 @@ class Followers:
                 continue
             output = follower.sequence.output_token_ids
             drawn.append((number, output[follower.told :]))
-            follower.told, follower.asked_at = len(output), self._clock()
+            follower.told, follower.asked_at, follower.late = len(output), self._clock(), False
         if drawn:
             self._send(Advance(drawn=drawn))
 
@@ -234,7 +297,17 @@ class Followers:
         kind, text = follower.key
         tokens = list(follower.sequence.output_token_ids)
         follower.told, follower.opened = len(tokens), False
-        self._send(Open(choice=number, kind=kind, text=text, added_tokens=follower.added_tokens, tokens=tokens))
+        self._send(
+            Open(
+                choice=number,
+                kind=kind,
+                text=text,
+                added_tokens=follower.added_tokens,
+                tokens=tokens,
+                tenant=follower.tenant,
+                compiled_before=follower.compiled_before,
+            )
+        )
 
     def _send(self, message: ToGrammars) -> None:
         if self._process is None:
@@ -247,5 +320,5 @@ def make_followers(folder: str) -> Followers:
     return Followers(lambda: GrammarProcess(Path(folder)))
 
 
-def _named(reason: str) -> str:
-    return f"structured_outputs cannot be used: {reason}"
+def _named(field: str, reason: str) -> str:
+    return f"{field} cannot be used: {reason}"

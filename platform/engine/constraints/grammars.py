@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -76,22 +77,38 @@ class Grammars:
         self._folder = folder
         self._vocabularies: OrderedDict[bytes, tuple[LLTokenizer, int]] = OrderedDict()
         self._compiled: OrderedDict[bytes, tuple[Choice, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        """Of the compiled ones: one thread compiles, another looks for what is known."""
+
+    def known(self, order: Open) -> Choice | None:
+        """A choice before its first token, where its grammar need not be compiled."""
+        return self._take(_key(order))
 
     def begin(self, order: Open, on_compile: Callable[[], None]) -> Choice:
         """A choice before its first token; `on_compile` is called where its grammar is not known yet. Raises
         NotCompiled."""
-        tokenizer = hashlib.sha256(msgspec.msgpack.encode(order.added_tokens)).digest()
-        key = hashlib.sha256(msgspec.msgpack.encode((tokenizer, order.kind, order.text))).digest()
-        if key not in self._compiled:
-            vocabulary = self._vocabulary(tokenizer, order.added_tokens)
-            on_compile()
-            self._compiled[key] = _compile(order, *vocabulary), len(order.text)
-        self._compiled.move_to_end(key)
-        while len(self._compiled) > MOST_GRAMMARS or sum(size for _, size in self._compiled.values()) > MOST_BYTES:
-            self._compiled.popitem(last=False)
-        return self._compiled[key][0].again()
+        key = _key(order)
+        known = self._take(key)
+        if known is not None:
+            return known
+        vocabulary = self._vocabulary(order.added_tokens)
+        on_compile()
+        choice = _compile(order, *vocabulary)
+        with self._lock:
+            self._compiled[key] = choice, len(order.text)
+            while len(self._compiled) > MOST_GRAMMARS or sum(size for _, size in self._compiled.values()) > MOST_BYTES:
+                self._compiled.popitem(last=False)
+        return choice.again()
 
-    def _vocabulary(self, key: bytes, added: list[AddedToken]) -> "tuple[LLTokenizer, int]":
+    def _take(self, key: bytes) -> Choice | None:
+        with self._lock:
+            if key not in self._compiled:
+                return None
+            self._compiled.move_to_end(key)
+            return self._compiled[key][0].again()
+
+    def _vocabulary(self, added: list[AddedToken]) -> "tuple[LLTokenizer, int]":
+        key = _tokenizer_key(added)
         if key not in self._vocabularies:
             try:
                 self._vocabularies[key] = read_vocabulary(self._folder, added)
@@ -101,6 +118,15 @@ class Grammars:
         if len(self._vocabularies) > MOST_VOCABULARIES:
             self._vocabularies.popitem(last=False)
         return self._vocabularies[key]
+
+
+def _tokenizer_key(added: list[AddedToken]) -> bytes:
+    return hashlib.sha256(msgspec.msgpack.encode(added)).digest()
+
+
+def _key(order: Open) -> bytes:
+    parts = _tokenizer_key(order.added_tokens), order.kind, order.text
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
 
 
 def _compile(order: Open, tokenizer: "LLTokenizer", end: int) -> Choice:

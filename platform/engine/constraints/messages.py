@@ -19,6 +19,10 @@ class Open(msgspec.Struct, tag=True, kw_only=True):
     """Of the tokenizer, beyond those of the base's."""
     tokens: list[int] = []
     """It has drawn these already."""
+    tenant: str = ""
+    """Tenants take turns in having grammars compiled."""
+    compiled_before: bool = False
+    """By a process that ended since."""
 
 
 class Advance(msgspec.Struct, tag=True, kw_only=True):
@@ -47,6 +51,8 @@ class Allowed(msgspec.Struct, tag=True, kw_only=True):
     """One bit a token of the vocabulary, the lowest bit of a byte first."""
     complete: bool
     """The text may end here."""
+    compile_seconds: float | None = None
+    """What its grammar took, where it was compiled for this."""
 
 
 class Refused(msgspec.Struct, tag=True, kw_only=True):
@@ -54,6 +60,8 @@ class Refused(msgspec.Struct, tag=True, kw_only=True):
 
     choice: int
     reason: str
+    compile_seconds: float | None = None
+    """As of Allowed."""
 
 
 ToGrammars = Open | Advance | Close

@@ -11,10 +11,10 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -22,6 +22,7 @@ import msgspec
 from ..link import CHUNK, Frames, framed
 from .grammars import Choice, Grammars, NotCompiled
 from .messages import Advance, Allowed, Began, Close, FromGrammars, Open, Refused, ToGrammars
+from .orders import Orders
 
 MEMORY: Final = 4 << 30
 """Bytes of address space."""
@@ -35,7 +36,7 @@ class Worker:
         self._grammars = Grammars(folder)
         self._choices: dict[int, Choice] = {}
         self._lock = threading.Lock()
-        self._orders: SimpleQueue[Open] = SimpleQueue()
+        self._orders = Orders()
         self._closed: set[int] = set()
         """Choices that ended before their grammar was compiled."""
         self._opening: set[int] = set()
@@ -52,9 +53,7 @@ class Worker:
     def _handle(self, message: ToGrammars) -> None:
         match message:
             case Open():
-                with self._lock:
-                    self._opening.add(message.choice)
-                self._orders.put(message)
+                self._open_known(message)
             case Advance():
                 for number, token_ids in message.drawn:
                     if number in self._choices:
@@ -65,16 +64,29 @@ class Worker:
                 for number in message.choices:
                     self._choices.pop(number, None)
 
-    def _follow(self, number: int, choice: Choice, token_ids: Iterable[int]) -> None:
+    def _open_known(self, order: Open) -> None:
+        """Only what has to be compiled waits for its turn."""
+        choice = self._grammars.known(order)
+        if choice is not None:
+            self._choices[order.choice] = choice
+            self._follow(order.choice, choice, order.tokens)
+            return
+        with self._lock:
+            self._opening.add(order.choice)
+        self._orders.put(order)
+
+    def _follow(
+        self, number: int, choice: Choice, token_ids: Iterable[int], compile_seconds: float | None = None
+    ) -> None:
         try:
             for token_id in token_ids:
                 choice.draw(token_id)
             tokens, complete = choice.allowed()
         except NotCompiled as error:
             self._choices.pop(number, None)
-            self._send(Refused(choice=number, reason=str(error)))
+            self._send(Refused(choice=number, reason=str(error), compile_seconds=compile_seconds))
         else:
-            self._send(Allowed(choice=number, tokens=tokens, complete=complete))
+            self._send(Allowed(choice=number, tokens=tokens, complete=complete, compile_seconds=compile_seconds))
 
     def _compile(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILER_NICENESS)
@@ -82,8 +94,6 @@ class Worker:
             order = self._orders.get()
             try:
                 self._open(order)
-            except NotCompiled as error:
-                self._send(Refused(choice=order.choice, reason=str(error)))
             except BaseException:  # llguidance's panics are no Exception
                 traceback.print_exc()
                 os._exit(1)
@@ -97,14 +107,28 @@ class Worker:
         with self._lock:
             if order.choice in self._closed:
                 return
-        choice = self._grammars.begin(order, lambda: self._send(Began(choice=order.choice)))
+        began: list[float] = []
+
+        def on_compile() -> None:
+            began.append(time.monotonic())
+            self._send(Began(choice=order.choice))
+
+        try:
+            choice = self._grammars.begin(order, on_compile)
+        except NotCompiled as error:
+            self._send(Refused(choice=order.choice, reason=str(error), compile_seconds=_since(began)))
+            return
         self._choices[order.choice] = choice
-        self._follow(order.choice, choice, order.tokens)
+        self._follow(order.choice, choice, order.tokens, _since(began))
 
     def _send(self, message: FromGrammars) -> None:
         payload = framed(self._encoder.encode(message))
         with self._lock:
             self._connection.sendall(payload)
+
+
+def _since(began: list[float]) -> float | None:
+    return time.monotonic() - began[0] if began else None
 
 
 def main() -> None:

@@ -21,7 +21,14 @@ TEMPLATES: Final = Jinja2Templates(Path(__file__).resolve().parent.parent / "tem
 SEE_OTHER: Final = 303
 NOT_KEPT: Final = {"cache-control": "no-store"}
 """A page is nobody's after the logout, and a part of one must not come back as the whole."""
-HEADINGS: Final = {400: "That did not work", 403: "Not allowed", 404: "Not found", 503: "Not available right now"}
+HEADINGS: Final = {
+    403: "Not allowed",
+    404: "Not found",
+    405: "Nothing to look at here",
+    500: "The server failed",
+    503: "Not available right now",
+}
+OTHER_HEADING: Final = "That did not work"
 
 
 class PageRoute(APIRoute):
@@ -78,18 +85,30 @@ def is_fragment(request: Request) -> bool:
     return request.headers.get("hx-request") == "true"
 
 
+def is_for_people(request: Request) -> bool:
+    """Whether a browser asks for a page."""
+    return not is_fragment(request) and "text/html" in request.headers.get("accept", "")
+
+
+def refusal_page(request: Request, error: ApiError) -> Response:
+    """With the menu for who is logged in, and the way to the login for all others."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    template = "refused.html" if caller is None else "error.html"
+    heading = HEADINGS.get(error.status, OTHER_HEADING)
+    refused = page(request, template, "", error.status, heading=heading, message=error.message)
+    refused.headers.update(error.headers)
+    return refused
+
+
 def _refusal(request: Request, error: ApiError) -> Response | None:
     """None where a program asks: it reads JSON."""
     if is_fragment(request) and error.status == 401:
         return Response(status_code=401, headers={"hx-redirect": root_of(request) + LOGIN_PATH})
-    if is_fragment(request) or "text/html" not in request.headers.get("accept", ""):
+    if not is_for_people(request):
         return None
     if error.status == 401:
         return go_to(request, f"{LOGIN_PATH}?next={quote(_path(request))}" if request.method == "GET" else LOGIN_PATH)
-    heading = HEADINGS.get(error.status, "That did not work")
-    refused = page(request, "error.html", "", error.status, heading=heading, message=error.message)
-    refused.headers.update(error.headers)
-    return refused
+    return refusal_page(request, error)
 
 
 def _path(request: Request) -> str:

@@ -20,6 +20,7 @@ from ..openai.schemas import ChatRequest
 from ..profiles.change import bench_of, clear_profile, find_profile, set_profile
 from ..profiles.check import read_profile, try_profile
 from ..state import State
+from ..tool_calls.formats.known import PARSERS
 from ..units import count_words
 from .page import PageRoute, go_to, is_fragment, page
 from .profile_form import NUMBERS, as_document, as_fields, summary
@@ -43,6 +44,7 @@ class ProfileView:
     done: str = ""
     numbers = NUMBERS
     limits = MAX_BYTES
+    parsers = PARSERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ from . import (
     usage,
     users,
 )
+from .refusals import HANDLERS, page_of_crash
+
+__all__ = ["HANDLERS", "page_of_crash", "routers"]
 
 routers: Final[Sequence[APIRouter]] = (
     login.router,

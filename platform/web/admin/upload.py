@@ -69,7 +69,8 @@ async def fetch(request: Request, state: StateOf, caller: CallerOf) -> Response:
     fields = await form_fields(request)
     name, source = fields.get("name", ""), fields.get("source", "").strip()
     try:
-        with in_words(), _sources_in_words(source), state.uploads.hold():
+        slot = state.uploads.hold(caller.tenant, caller.actor, stays=True)
+        with in_words(), _sources_in_words(source), slot:
             state.registry.adapters.check_name(name)
             blobs = await asyncio.to_thread(fetch_adapter, source, state.settings, state.registry.store)
             digests = {file: blob.sha256 for file, blob in blobs.items()}

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Final, Literal
 
 from starlette.responses import StreamingResponse
@@ -24,10 +24,19 @@ def export(audit: AuditLog, wanted: AuditFilter, format: Format) -> StreamingRes
         "cache-control": "no-store",
         "content-disposition": f'attachment; filename="audit-{wanted.tenant or "all"}.{format}"',
     }
+    media_type = "text/csv; charset=utf-8" if format == "csv" else "application/jsonl"
+    return StreamingResponse(_streamed(parts_of(audit, wanted, format)), media_type=media_type, headers=headers)
+
+
+def parts_of(audit: AuditLog, wanted: AuditFilter, format: Format) -> Iterator[str]:
+    """The file's text, a batch of rows at a time, so that any log fits into memory. Blocks."""
     if format == "csv":
-        text = _streamed(audit, wanted, _as_csv, ",".join(COLUMNS) + "\r\n")
-        return StreamingResponse(text, media_type="text/csv; charset=utf-8", headers=headers)
-    return StreamingResponse(_streamed(audit, wanted, _as_json_lines), media_type="application/jsonl", headers=headers)
+        yield ",".join(COLUMNS) + "\r\n"
+    write = _as_csv if format == "csv" else _as_json_lines
+    before, limit = None, FIRST_BATCH
+    while rows := audit.search(wanted, limit, before):
+        yield write(rows)
+        before, limit = rows[-1].id, BATCH
 
 
 def entry_json(entry: AuditEntry) -> dict[str, Any]:
@@ -44,15 +53,9 @@ def entry_json(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
-async def _streamed(
-    audit: AuditLog, wanted: AuditFilter, write: Callable[[Sequence[AuditEntry]], str], head: str = ""
-) -> AsyncIterator[str]:
-    """A batch at a time, so that any log fits into memory."""
-    yield head
-    before, limit = None, FIRST_BATCH
-    while rows := await asyncio.to_thread(audit.search, wanted, limit, before):
-        yield write(rows)
-        before, limit = rows[-1].id, BATCH
+async def _streamed(parts: Iterator[str]) -> AsyncIterator[str]:
+    while (part := await asyncio.to_thread(next, parts, None)) is not None:
+        yield part
 
 
 def _as_csv(entries: Sequence[AuditEntry]) -> str:

@@ -60,7 +60,7 @@ async def load_adapter(state: State, caller: Caller, order: LoadOrder) -> None:
     if not state.engine.ready():
         raise overloaded(f"The engine is {state.engine.state.value}. Try again in a moment.")
     async with state.name_locks.of(caller.tenant, order.lora_name):
-        with _refusals_in_words(order), state.uploads.hold():
+        with _refusals_in_words(order), state.uploads.hold(caller.tenant, caller.actor, stays=True):
             await state.reconciler.reconcile()
             _check_name(state, caller, order)
             files = await asyncio.to_thread(fetch_adapter, order.lora_path, state.settings, state.registry.store)

@@ -12,12 +12,14 @@ from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, check_s
 from loraplex.registry.incoming import IncomingFile, kept_bytes
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
-from ..body import open_body
+from ..body import BodyStalled, open_steady_body
 from ..dependencies import CallerOf, StateOf
-from ..errors import ApiError, invalid, not_found
+from ..errors import ApiError, invalid, not_found, overloaded
 from ..file_copy import copy_body
+from ..settings import Settings
 from ..sources.fetch import MAX_CONFIG_BYTES
 from ..state import State
+from ..upload_slots import RETRY_AFTER, GaveWay, Slot
 from .refusals import in_words
 
 DIGEST_HEADER = "x-content-sha256"
@@ -43,17 +45,19 @@ async def put_file(name: str, filename: str, request: Request, state: StateOf, c
     """Receive one file, or with `content-range` the rest of it. It becomes part of an adapter when a version is made of
     it. Bytes that this tenant has sent before need not come again."""
     limit, declared = _limit(filename, state), _declared(request)
-    with in_words(), state.uploads.hold():
+    with in_words():
         state.registry.adapters.check_name(name)
         check_sha256(declared.sha256)
         known = await asyncio.to_thread(state.registry.uploads.find, declared.sha256, caller.tenant)
         if known is not None and known.size == declared.size:
             return _receipt(filename, known, already_here=True)
-        incoming = await asyncio.to_thread(
-            state.registry.store.receive, declared.size, declared.sha256, limit, caller.tenant
-        )
-        blob = await _receive(incoming, declared, request, state.settings.upload_timeout)
-        await asyncio.to_thread(state.registry.uploads.note, declared.sha256, caller.tenant)
+        # Only now: nobody gives way to what need not or must not come.
+        with state.uploads.hold(caller.tenant, caller.actor) as slot:
+            incoming = await asyncio.to_thread(
+                state.registry.store.receive, declared.size, declared.sha256, limit, caller.tenant
+            )
+            blob = await _receive(incoming, declared, request, slot, state.settings)
+            await asyncio.to_thread(state.registry.uploads.note, declared.sha256, caller.tenant)
     return _receipt(filename, blob, already_here=False)
 
 
@@ -73,27 +77,29 @@ async def get_received(
     return {"file": filename, "sha256": sha256, "received": received, "already_here": already_here}
 
 
-async def _receive(incoming: IncomingFile, declared: Declared, request: Request, timeout: float) -> Blob:
+async def _receive(
+    incoming: IncomingFile, declared: Declared, request: Request, slot: Slot, settings: Settings
+) -> Blob:
     with incoming:
         if declared.start == 0:
             await asyncio.to_thread(incoming.restart)
         elif declared.start != incoming.received:
             raise _not_there(declared.start, incoming.received)
+        size, stall = declared.size - declared.start, settings.upload_stall_timeout
         try:
-            await asyncio.wait_for(_copy(request, incoming, declared.size - declared.start), timeout)
+            async with slot.within(settings.upload_timeout):
+                await copy_body(await open_steady_body(request, size, stall), incoming)
         except TimeoutError:
-            raise ApiError(
-                408, f"The file did not arrive within {timeout:g} seconds.", code="request_timeout"
-            ) from None
+            raise _too_slow(f"The file did not arrive within {settings.upload_timeout:g} seconds.", incoming) from None
+        except BodyStalled:
+            raise _too_slow(f"Less than 1 MiB of the file arrived within {stall:g} seconds.", incoming) from None
+        except GaveWay:
+            raise _gave_way(incoming) from None
         except ClientDisconnect:
             raise invalid(
                 "The connection closed before the file was complete. Send the rest with content-range."
             ) from None
         return await asyncio.to_thread(incoming.finish)
-
-
-async def _copy(request: Request, incoming: IncomingFile, size: int) -> None:
-    await copy_body(await open_body(request, size), incoming)
 
 
 def _limit(filename: str, state: State) -> int:
@@ -103,6 +109,22 @@ def _limit(filename: str, state: State) -> int:
         message = f"An adapter has the files {CONFIG_FILE} and {WEIGHTS_FILE}, and may have {optional}"
         raise not_found(f"{message}; {filename[:80]!a} is none of them.")
     return limits[filename]
+
+
+def _too_slow(message: str, incoming: IncomingFile) -> ApiError:
+    remedy = f"{incoming.received:,} bytes are kept: send the rest with content-range."
+    return ApiError(408, f"{message} {remedy}", code="request_timeout", extra={"received": incoming.received})
+
+
+def _gave_way(incoming: IncomingFile) -> ApiError:
+    error = overloaded(
+        "All uploads that this server takes at once were under way, most of them yours or your tenant's, so that this "
+        f"one gave way to somebody else's. {incoming.received:,} bytes are kept: send the rest with content-range in "
+        f"{RETRY_AFTER} seconds.",
+        RETRY_AFTER,
+    )
+    error.extra["received"] = incoming.received
+    return error
 
 
 def _not_there(start: int, received: int) -> ApiError:

@@ -1,5 +1,6 @@
 """The management API for words that talk to a server, wherever it runs: its address, a key, its refusals in words."""
 
+import re
 from typing import Annotated, Any, Final
 
 import httpx
@@ -23,6 +24,9 @@ class Refused(ValueError):
         error = self.body.get("error")
         error = error if isinstance(error, dict) else {}
         self.code = error.get("code")
+        later = response.headers.get("retry-after", "")
+        self.retry_after = int(later) if re.fullmatch(r"[0-9]{1,4}", later) else 0
+        """Seconds; 0: it did not say."""
         super().__init__(error.get("message") or f"the server answered {response.status_code}: {response.text[:200]}")
 
 

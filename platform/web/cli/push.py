@@ -51,7 +51,11 @@ def push(
 
 def _send(client: ApiClient, name: str, file: LocalFile, progress: bool) -> Sent:
     with _bar(file, progress) as on_bytes:
-        return send(client, name, file, on_bytes)
+        return send(client, name, file, on_bytes, _tell_wait)
+
+
+def _tell_wait(reason: str) -> None:
+    Console(stderr=True, highlight=False).print(f"Waiting: {reason}", style="yellow", markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,11 +18,15 @@ from ..resolve import Served, find_served
 from ..serving import Order, start_generations
 from ..state import State
 from ..token_text import TokenText
+from ..tool_calls.events import Event, Words
+from ..tool_calls.reader import CallReader
 from .calls import answer, read_fields
 from .chunks import Chunks
 from .logprobs import chat_logprobs, prompt_logprobs
 from .prompts import chat_prompt
 from .schemas import ChatRequest
+from .tool_answers import delta_of, finish_reason_of, is_cut, whole_message
+from .tool_use import ToolUse, plan_tools
 
 router = APIRouter(tags=["OpenAI"])
 encode = msgspec.json.encode
@@ -50,6 +55,9 @@ class ChatCall:
         self._caller = caller
         self._request_id = request_id
         self._greeted: set[int] = set()
+        self._tools: ToolUse | None = None
+        self._readers: dict[int, CallReader] = {}
+        """Of a stream's choices."""
         _check(fields)
 
     async def start(self, admission: Admission) -> list[Generation]:
@@ -69,10 +77,19 @@ class ChatCall:
         )
         prompt = await chat_prompt(self._state, served.wording, fields)
         max_tokens = output_tokens(served.profile, asked, None, self._state.max_model_len - len(prompt), field)
+        whole = filled(fields, self._sent, served.profile)
+        params, tools = whole.sampling(max_tokens, logprobs, fields.prompt_logprobs), plan_tools(whole, served.wording)
+        in_words, self._tools = None, tools
+        if tools is not None:
+            form = tools.form(whole)
+            params = msgspec.structs.replace(params, structured_outputs=form)
+            in_words = None if form is None else partial(tools.in_words, form)
         order = Order(
             served=served,
             prompts=[prompt],
-            params=filled(fields, self._sent, served.profile).sampling(max_tokens, logprobs, fields.prompt_logprobs),
+            params=params,
+            shown_tokens=frozenset() if tools is None else tools.markers,
+            in_words=in_words,
             prompt_field="messages",
             max_tokens_field=field,
             priority=fields.priority,
@@ -97,21 +114,39 @@ class ChatCall:
         if index not in self._greeted:
             self._greeted.add(index)
             events = chunks.of_choice(_chunk(index, b'{"role":"assistant","content":""}', b"null"), usage)
-        if delta.text or delta.logprobs:
-            text = generation.wording.token_text
-            logprobs = b"null" if delta.logprobs is None else encode(chat_logprobs(delta.logprobs, text))
-            events += chunks.of_choice(_chunk(index, b'{"content":' + encode(delta.text) + b"}", logprobs), usage)
-        if delta.finish_reason is not None:
-            events += chunks.of_choice(encode(_last_chunk(delta)), usage)
+        logprobs = b"null"
+        if delta.logprobs:
+            logprobs = encode(chat_logprobs(delta.logprobs, generation.wording.token_text))
+        finish_reason = delta.finish_reason
+        if self._tools is None:
+            deltas = [delta_of(Words(delta.text))] if delta.text or delta.logprobs else []
+        else:
+            reader = self._readers.setdefault(index, self._tools.reader(eager=True))
+            parts = reader.push(delta.text)
+            if finish_reason is not None:
+                parts += reader.end(is_cut(finish_reason, delta.stop_reason))
+            finish_reason = finish_reason_of(reader, finish_reason)
+            deltas = [delta_of(part) for part in parts] or ([b"{}"] if delta.logprobs else [])
+        for part in deltas:
+            events += chunks.of_choice(_chunk(index, part, logprobs), usage)
+            logprobs = b"null"
+        if finish_reason is not None:
+            events += chunks.of_choice(encode(_last_chunk(index, finish_reason, delta.stop_reason)), usage)
         return events
 
     def _choice(self, index: int, choice: Choice, text: TokenText) -> dict[str, Any]:
         logprobs = chat_logprobs(choice.logprobs, text) if self.fields.logprobs else None
+        parts: list[Event] = [Words(choice.text)]
+        finish_reason = choice.finish_reason
+        if self._tools is not None:
+            reader = self._tools.reader(eager=False)
+            parts = reader.push(choice.text) + reader.end(is_cut(finish_reason, choice.stop_reason))
+            finish_reason = finish_reason_of(reader, finish_reason)
         return {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": whole_message(parts),
             "logprobs": logprobs,
-            "finish_reason": choice.finish_reason,
+            "finish_reason": finish_reason,
             "stop_reason": choice.stop_reason,
         }
 
@@ -120,13 +155,13 @@ def _chunk(index: int, delta: bytes, logprobs: bytes) -> bytes:
     return b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null}' % (index, delta, logprobs)
 
 
-def _last_chunk(delta: Delta) -> dict[str, Any]:
+def _last_chunk(index: int, finish_reason: str, stop_reason: int | str | None) -> dict[str, Any]:
     return {
-        "index": delta.index,
+        "index": index,
         "delta": {},
         "logprobs": None,
-        "finish_reason": delta.finish_reason,
-        "stop_reason": delta.stop_reason,
+        "finish_reason": finish_reason,
+        "stop_reason": stop_reason,
     }
 
 

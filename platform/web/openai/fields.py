@@ -98,13 +98,12 @@ def ignored_header(names: list[str]) -> dict[str, str]:
 
 def _refuse_unsupported(name: str, body: Mapping[str, Any]) -> None:
     value = body[name]
-    if name in ("tools", "functions"):
-        if value != [] and body.get("tool_choice" if name == "tools" else "function_call") != "none":
-            raise invalid(
-                f"{name} is not supported by this server yet. Leave it out, or send tool_choice: none.",
-                name,
-                "unsupported",
-            )
+    if name == "functions":
+        if value != [] and body.get("function_call") != "none":
+            raise invalid("functions is the older name of tools, and not supported; send tools.", name, "unsupported")
+    elif name == "tools":
+        if value != [] and body.get("tool_choice") != "none":
+            raise invalid("tools are for chats; send messages to /v1/chat/completions.", name, "unsupported")
     elif name == "best_of":
         if value != body.get("n", 1):
             raise invalid("best_of is not supported; use n and choose among the answers yourself.", name, "unsupported")

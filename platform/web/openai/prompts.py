@@ -1,6 +1,9 @@
 """From messages and texts to token ids."""
 
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from ..chat_template import TemplateFailure
 from ..errors import invalid
@@ -8,6 +11,8 @@ from ..serving import check_chars
 from ..state import State
 from ..wording import Template, Wording
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
+from .tool_messages import not_told, plain_calls, tells_of
+from .tools import Tool, offered_tools
 
 SYSTEM = ("system", "developer")
 ROLES = (*SYSTEM, "user", "assistant", "tool")
@@ -28,21 +33,46 @@ async def chat_prompt(state: State, wording: Wording, chat: ChatRequest) -> list
 
 async def chat_text(state: State, wording: Wording, chat: ChatRequest) -> str:
     """The rendered chat. Raises ApiError that names the message at fault."""
-    template = wording.template
+    tools = offered_tools(chat)
+    template = (wording.tool_template if tools else None) or wording.template
     if template is None:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "no_chat_template")
     _check_variables(chat.chat_template_kwargs)
-    messages = [_plain(message, number, template) for number, message in enumerate(chat.messages)]
+    style = wording.tool_style
+    call_id = str if style is None else style.call_id
+    messages = [_plain(message, number, template, call_id) for number, message in enumerate(chat.messages)]
     continued = _check_continuation(chat, messages)
     if wording.system_prompt is not None and all(message["role"] not in SYSTEM for message in messages):
         messages.insert(0, {"role": "system", "content": wording.system_prompt})
     add_prompt = not continued if chat.add_generation_prompt is None else chat.add_generation_prompt
-    chars = sum(len(message["content"]) for message in messages)
-    check_chars(chars, state, "messages")
+    check_chars(_size(messages), state, "messages")
+    variables = chat.chat_template_kwargs
+    if tools:
+        variables = {**variables, "tools": [tool.as_json() for tool in tools]}
+        check_chars(len(msgspec.json.encode(variables["tools"])), state, "tools")
     try:
-        return await template.render(messages, add_prompt, continued, chat.chat_template_kwargs)
+        text = await template.render(messages, add_prompt, continued, variables)
     except TemplateFailure as error:
         raise invalid(f"{error}.", "messages", "chat_template_error") from None
+    if tools and not tells_of(tools, template.source, text):
+        await _check_tools(tools, template, variables)
+    return text
+
+
+async def _check_tools(tools: list[Tool], template: Template, variables: dict[str, Any]) -> None:
+    """Raise ApiError unless the template tells of tools where a user asks: some do so in no other place."""
+    try:
+        text = await template.render([{"role": "user", "content": "Hello"}], True, False, variables)
+    except TemplateFailure:
+        text = ""
+    if not tells_of(tools, template.source, text):
+        raise not_told(tools)
+
+
+def _size(messages: list[dict[str, Any]]) -> int:
+    """Characters of the texts, and of the calls."""
+    calls = sum(len(msgspec.json.encode(message["tool_calls"])) for message in messages if "tool_calls" in message)
+    return calls + sum(len(message["content"]) for message in messages)
 
 
 async def text_prompt(state: State, wording: Wording, text: str, add_special_tokens: bool) -> list[int]:
@@ -75,24 +105,32 @@ def _split(prompt: str | list[str | list[int] | int]) -> list[str | list[int]]:
     return [ids] if ids else others
 
 
-def _plain(message: ChatMessage, number: int, template: Template) -> dict[str, Any]:
-    """The message as the template sees it."""
+def _plain(message: ChatMessage, number: int, template: Template, call_id: Callable[[str], str]) -> dict[str, Any]:
+    """The message as the template sees it; `call_id`: ids of calls as it wants them."""
     path = f"messages[{number}]"
     if message.role not in ROLES:
         raise invalid(f"{path}.role must be one of {', '.join(ROLES)}; got {message.role[:40]!a}.", f"{path}.role")
-    if message.tool_calls or message.function_call is not None:
-        field = "tool_calls" if message.tool_calls else "function_call"
-        raise invalid(f"{path}.{field} is not supported by this server yet.", f"{path}.{field}", "unsupported")
+    if message.function_call is not None:
+        words = f"{path}.function_call is the older form of tool_calls, and not supported; send tool_calls."
+        raise invalid(words, f"{path}.function_call", "unsupported")
+    if message.tool_calls and message.role != "assistant":
+        raise invalid(f"{path}.tool_calls: only messages of the assistant call tools.", f"{path}.tool_calls")
     # Templates written before the developer role know it as system.
     role = "system" if message.role == "developer" and "developer" not in template.source else message.role
     plain = {"role": role, "content": _text(message, path)}
-    extra = {"name": message.name, "tool_call_id": message.tool_call_id}
+    extra: dict[str, Any] = {"name": message.name}
+    if message.tool_call_id is not None:
+        extra["tool_call_id"] = call_id(message.tool_call_id)
+    if message.tool_calls:
+        extra["tool_calls"] = plain_calls(message.tool_calls, path, template.source, call_id)
     return plain | {name: value for name, value in extra.items() if value is not None}
 
 
 def _text(message: ChatMessage, path: str) -> str:
     if isinstance(message.content, str):
         return message.content
+    if message.content is None and message.tool_calls:
+        return ""
     if message.content is None:
         raise invalid(f"{path}.content is missing; it must be a string or a list of text parts.", f"{path}.content")
     for number, part in enumerate(message.content):

@@ -101,13 +101,13 @@ def schema_form(schema: dict[str, Any]) -> StructuredOutputs:
 def _form(field: str, value: Any) -> StructuredOutputs:
     match value:
         case JsonObjectFormat():
-            return StructuredOutputs(json_object=True)
+            return StructuredOutputs(json_object=True, field=field)
         case JsonSchemaFormat():
-            return StructuredOutputs(json=json.dumps(value.json_schema.schema))
+            return StructuredOutputs(json=json.dumps(value.json_schema.schema), field=field)
         case StructuredFields():
             _refuse_unsupported(value)
             return StructuredOutputs(**{kind: _as_text(getattr(value, kind)) for kind in KINDS})
-    return StructuredOutputs(**{field.removeprefix("guided_"): _as_text(value)})
+    return StructuredOutputs(**{field.removeprefix("guided_"): _as_text(value)}, field=field)
 
 
 def _as_text(value: Any) -> Any:

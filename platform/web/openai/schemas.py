@@ -10,6 +10,7 @@ from loraplex.engine.sampling import MAX_LOGPROBS, MAX_N, SamplingParams
 
 from ..errors import invalid
 from .response_format import ResponseFormat, StructuredFields, asked_form
+from .tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
 
 MAX_MESSAGES = 4096
 DEFAULT_COMPLETION_TOKENS = 16
@@ -143,7 +144,7 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
     function_call: Any = None
 
 
@@ -154,6 +155,9 @@ class ChatRequest(GenerationFields, kw_only=True):
     add_special_tokens: bool = False
     chat_template_kwargs: dict[str, Any] = {}
     max_completion_tokens: Limit | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     logprobs: bool = False
     top_logprobs: Tops | None = None
 

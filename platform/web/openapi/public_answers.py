@@ -32,10 +32,22 @@ class ChatLogprobs(TypedDict):
     refusal: None
 
 
+class MadeFunction(TypedDict):
+    name: str
+    arguments: str
+
+
+class MadeCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: MadeFunction
+
+
 class Message(TypedDict):
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: NotRequired[list[MadeCall]]
 
 
 class ChatChoice(TypedDict):

@@ -17,6 +17,7 @@ from ..json_body import convert
 from ..openai.response_format import FORMS, schema_form
 from ..openai.schemas import GenerationFields
 from ..serving import field_of
+from ..tool_calls.formats.known import PARSERS
 from ..wording import Template, Wording
 from ..wordings import Wordings
 from .use import DEFAULTS
@@ -51,6 +52,9 @@ def read_profile(document: Mapping[str, Any]) -> ServingProfile:
     profile = convert(_tidy(document), ServingProfile)
     with in_words():
         check_texts(profile)
+    parser = profile.tool_call_parser
+    if parser is not None and parser not in PARSERS:
+        raise invalid(f"tool_call_parser must be one of {', '.join(PARSERS)}; got {parser[:40]!a}.", "tool_call_parser")
     _check_limits(profile)
     _check_sampling(profile)
     return profile

@@ -16,11 +16,12 @@ from loraplex.engine.constraints.messages import (
     Refused,
     ToGrammars,
 )
+from loraplex.engine.constraints.orders import Orders
 from loraplex.engine.plan import Scheduled
 from loraplex.engine.protocol import GenerateRequest
 from loraplex.engine.sampling import SamplingParams
 from loraplex.engine.sequence import Request, Status
-from loraplex.engine.structured_outputs import StructuredOutputs
+from loraplex.engine.structured_outputs import FormRefused, StructuredOutputs
 
 TOKENS = b"\x38"
 
@@ -67,9 +68,10 @@ class Bench:
         self.processes.append(FakeProcess(self.clock))
         return self.process
 
-    def follow(self, regex: str = "a", n: int = 1) -> Request:
-        params = SamplingParams(n=n, max_tokens=99, structured_outputs=StructuredOutputs(regex=regex))
-        message = GenerateRequest(request_id=regex, prompt_token_ids=[1, 2], params=params)
+    def follow(self, regex: str = "a", n: int = 1, tenant: str = "") -> Request:
+        form = StructuredOutputs(regex=regex, field="guided_regex")
+        params = SamplingParams(n=n, max_tokens=99, structured_outputs=form)
+        message = GenerateRequest(request_id=regex, prompt_token_ids=[1, 2], params=params, tenant=tenant)
         self.followers.check(message)
         request = Request(message, 0, 0.0, max_length=101, eos_token_ids=frozenset({2}), fingerprint="")
         for sequence in request.sequences:
@@ -79,7 +81,13 @@ class Bench:
 
     def answer(self, *answers: FromGrammars) -> list[tuple[str, str]]:
         self.process.answers += answers
-        return [(failure.request.id, failure.kind) for failure in self.followers.collect()]
+        failures = self.followers.collect()
+        assert all(failure.param == ("guided_regex" if failure.kind == "invalid" else None) for failure in failures)
+        return [(failure.request.id, failure.kind) for failure in failures]
+
+    def failed(self) -> dict[str, int]:
+        """Reasons that were counted."""
+        return {reason: count for reason, count in self.followers.counts.failed.items() if count}
 
     def draw(self, request: Request, token: int) -> None:
         sequence = request.sequences[0]
@@ -126,6 +134,13 @@ def test_a_late_answer_holds_a_step_up_for_a_moment_and_only_once(bench: Bench) 
     assert bench.followers.collect() == [] and bench.clock.now == pytest.approx(begun + WAIT_SECONDS)
     assert bench.followers.collect() == [] and bench.clock.now == pytest.approx(begun + WAIT_SECONDS)
     assert request.sequences[0].lacks_mask
+    told = bench.followers.counts.tell()
+    assert (told.late_masks, told.mask_seconds.total) == (1, pytest.approx(WAIT_SECONDS))
+    bench.answer(allowed(0))
+    bench.draw(request, 3)
+    bench.answer(allowed(0))
+    told = bench.followers.counts.tell()
+    assert (told.late_masks, sum(told.mask_seconds.counts)) == (1, 2)
 
 
 def test_a_compilation_is_not_waited_for(bench: Bench) -> None:
@@ -137,9 +152,12 @@ def test_a_compilation_is_not_waited_for(bench: Bench) -> None:
 def test_what_is_refused_ends_its_request_alone(bench: Bench) -> None:
     bench.follow("a")
     good = bench.follow("b")
-    assert bench.answer(Refused(choice=0, reason="no"), allowed(1)) == [("a", "invalid")]
+    assert bench.answer(Refused(choice=0, reason="no", compile_seconds=0.04), allowed(1)) == [("a", "invalid")]
     bench.draw(good, 3)
     assert bench.answer(Refused(choice=1, reason="too many items")) == [("b", "invalid")]
+    assert bench.failed() == {"not_compiled": 1, "cut_short": 1}
+    told = bench.followers.counts.tell()
+    assert (told.requests["regex"], told.compile_seconds.total, told.restarts) == (2, 0.04, 0)
 
 
 @pytest.mark.parametrize("how", ["hangs", "dies"])
@@ -155,11 +173,30 @@ def test_a_grammar_that_ends_its_process_is_to_blame_and_others_go_on_where_they
         bench.process.ended = True
     assert bench.answer() == [("bad", "invalid")]
     assert len(bench.processes) == 2 and bench.processes[0].killed
-    assert bench.process.heard == [Open(choice=0, kind="regex", text="good", tokens=[3])]
+    assert bench.process.heard == [Open(choice=0, kind="regex", text="good", tokens=[3], compiled_before=True)]
     bench.answer(allowed(0))
     assert not good.sequences[0].lacks_mask
-    with pytest.raises(ValueError, match="simplify it"):
+    with pytest.raises(FormRefused, match=r"guided_regex cannot be used: .* simplify it") as refused:
         bench.follow("bad")
+    assert refused.value.param == "guided_regex"
+    assert bench.failed() == {"too_slow" if how == "hangs" else "crashed": 2}
+    told = bench.followers.counts.tell()
+    assert (told.requests["regex"], told.restarts, sum(told.compile_seconds.counts)) == (3, 1, 1)
+
+
+def test_after_a_process_who_waited_longest_for_a_turn_goes_first(bench: Bench) -> None:
+    """Two tenants whose grammars end one process after the other do not keep a third one out."""
+    for number, tenant in enumerate("aabbc"):
+        bench.follow(f"{tenant} {number}", tenant=tenant)
+    orders = []
+    for _ in range(3):
+        first = bench.process.heard[0]
+        assert isinstance(first, Open)
+        bench.answer(Began(choice=first.choice))
+        bench.clock.now += COMPILE_SECONDS + 0.1
+        bench.answer()
+        orders.append(first.tenant)
+    assert orders == ["a", "b", "c"]
 
 
 def test_what_is_compiled_for_a_request_that_has_ended_keeps_nobody_back(bench: Bench) -> None:
@@ -206,6 +243,7 @@ def test_all_choices_of_a_grammar_that_hangs_end_with_it(bench: Bench) -> None:
     bench.clock.now += COMPILE_SECONDS + 0.1
     assert set(bench.answer()) == {("bad", "invalid")}
     assert not len(bench.followers) and len(bench.processes) == 1
+    assert bench.failed() == {"too_slow": 1}
 
 
 def test_grammars_that_others_hang_a_process_with_cost_a_choice_nothing(bench: Bench) -> None:
@@ -243,7 +281,21 @@ def test_a_process_that_ends_again_and_again_is_given_up(bench: Bench, end: Call
         assert bench.answer() == []
     end(bench)
     assert bench.answer() == [("a", "internal")] and not len(bench.followers)
+    assert bench.failed() == {"lost": 1}
 
 
 def _pass(bench: Bench) -> None:
     bench.clock.now += SILENT_SECONDS + 1
+
+
+def test_tenants_take_turns_in_having_grammars_compiled() -> None:
+    orders = Orders()
+    for choice, (tenant, before) in enumerate(
+        [("a", False)] * 3 + [("b", False), ("a", True), ("c", True), ("b", False)]
+    ):
+        orders.put(Open(choice=choice, kind="regex", text="a", tenant=tenant, compiled_before=before))
+    taken = [orders.get() for _ in range(7)]
+    assert [(order.tenant, order.choice) for order in taken] == [
+        *(("a", 4), ("c", 5)),
+        *(("a", 0), ("b", 3), ("a", 1), ("b", 6), ("a", 2)),
+    ]

@@ -78,7 +78,7 @@ addEventListener("pageshow", (event) => event.persisted && connect());
 onLive((state) => {
   for (const element of document.querySelectorAll("[data-bind]")) {
     const value = lookup(state, element.dataset.bind);
-    if (value !== undefined) element.textContent = value;
+    if (value !== undefined) element.textContent = typeof value === "number" ? value.toLocaleString("en") : value;
     if (element.dataset.bind === "engine.words") element.dataset.tone = state.engine.tone;
   }
   if (!state.residency.states) return;

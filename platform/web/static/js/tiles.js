@@ -12,8 +12,8 @@ function tileOf(adapter) {
   tile.style.borderLeftColor = colourOf(adapter.kind);
   tile.append(
     Object.assign(document.createElement("strong"), { textContent: adapter.label }),
-    Object.assign(document.createElement("span"), { textContent: adapter.activity }),
     Object.assign(document.createElement("small"), { textContent: adapter.words }),
+    Object.assign(document.createElement("span"), { textContent: adapter.activity }),
   );
   return tile;
 }

@@ -5,22 +5,38 @@ import { csrfHeader, reasonOf, url } from "./server.js";
 const ATTEMPTS = 6;
 const FIRST_PAUSE_MILLISECONDS = 500;
 
-class Broken extends Error {}
+const MOST_WAIT_MILLISECONDS = 900_000;
 
-// Resolves to whether bytes were sent. `onProgress` hears how many of the file are there, `onBreak` of each lost connection.
-export async function sendFile(adapter, file, digest, { onProgress, onBreak, signal }) {
+// Worth another try; `waits`: milliseconds after which the server asks us back, 0 where the connection is lost.
+class Broken extends Error {
+  constructor(message, waits = 0) {
+    super(message);
+    this.waits = waits;
+  }
+}
+
+// Resolves to whether bytes were sent. `onProgress` hears how many of the file are there, `onBreak` of each lost connection
+// and `onWait` of the server's reason to come back later. Attempts count that brought the server nothing new.
+export async function sendFile(adapter, file, digest, { onProgress, onBreak, onWait, signal }) {
   const path = url(`/api/v1/adapters/${encodeURIComponent(adapter)}/files/${file.name}`);
-  for (let attempt = 1; ; attempt++) {
+  let [failures, waited, kept, tried] = [0, 0, -1, false];
+  for (;;) {
     try {
       const { received, already_here: here } = await whatIsThere(path, file, digest, signal);
       onProgress(received);
-      if (here) return attempt > 1;
+      if (here) return tried;
+      if (received > kept) [failures, kept] = [0, received];
+      tried = true;
       await put(path, file, digest, received, onProgress, signal);
       return true;
     } catch (error) {
-      if (!(error instanceof Broken) || attempt === ATTEMPTS) throw error;
-      onBreak(attempt);
-      await pause(FIRST_PAUSE_MILLISECONDS * 2 ** (attempt - 1), signal);
+      if (!(error instanceof Broken)) throw error;
+      waited += error.waits;
+      if (!error.waits) failures++;
+      if (failures === ATTEMPTS || waited > MOST_WAIT_MILLISECONDS) throw error;
+      if (error.waits) onWait(error.message);
+      else onBreak(failures);
+      await pause(error.waits || FIRST_PAUSE_MILLISECONDS * 2 ** (failures - 1), signal);
     }
   }
 }
@@ -48,13 +64,20 @@ function put(path, file, digest, start, onProgress, signal) {
     request.upload.onprogress = (event) => onProgress(start + event.loaded);
     request.onload = () => {
       if (request.status < 300) resolve();
-      // 409: the server still holds the lost connection, or has less than it said.
-      else reject(request.status === 409 ? broken() : new Error(reasonOf(request.responseText, request.status)));
+      else reject(refusal(request));
     };
     request.onerror = () => reject(broken());
     request.onabort = () => reject(signal.reason);
     request.send(start ? file.slice(start) : file);
   });
+}
+
+// 409: the server still holds the lost connection, or has less than it said. 408: it came too slowly.
+function refusal(request) {
+  const reason = reasonOf(request.responseText, request.status);
+  if (request.status === 409 || request.status === 408) return broken();
+  const seconds = Number(request.getResponseHeader("retry-after"));
+  return request.status === 503 && seconds ? new Broken(reason, 1000 * seconds) : new Error(reason);
 }
 
 function broken() {

@@ -125,8 +125,9 @@ async function uploadFiles(adapter, signal) {
   const here = namesToSend().filter((name) => !answer.missing.includes(name));
   if (answer.missing.length) {
     const onBreak = (attempt) => say(`The connection broke. Going on from there (try ${attempt + 1})…`);
+    const onWait = (reason) => say(`Waiting, this page tries again by itself. ${reason}`);
     await each("Sending", answer.missing, (name, onProgress) =>
-      sendFile(adapter, files.get(name), digests[name], { onProgress, onBreak, signal }),
+      sendFile(adapter, files.get(name), digests[name], { onProgress, onBreak, onWait, signal }),
     );
     say("Checking…");
     answer = await post(path, fields, signal);

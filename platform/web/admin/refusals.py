@@ -1,0 +1,60 @@
+"""What no page's own route answers, as pages for browsers: unknown addresses, wrong methods, faults of ours."""
+
+import logging
+from contextlib import suppress
+from typing import Any, Final
+
+from fastapi import Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Scope
+
+from .. import errors
+from ..auth import identify
+from ..dependencies import request_id_of, state_of
+from ..errors import ApiError
+from .page import is_for_people, refusal_page, root_of
+
+APIS: Final = ("/v1/", "/api/")
+"""Below these even a browser gets JSON."""
+WORDS: Final = {
+    404: "This server has no page {path}. The address may have a typing error, or what was there has been removed.",
+    405: "{path} shows nothing: it only takes what a form on another page sends. Go back, and use that form.",
+}
+FAILED: Final = (
+    "That is its fault, not yours. Try again; if it fails again, tell whoever runs this server the request id "
+    "{request_id}, under which its log says why."
+)
+
+logger = logging.getLogger(__name__)
+
+
+async def answer_http_exception(request: Request, error: Exception) -> Response:
+    """404 for unknown paths, 405 for wrong methods, and whatever else the framework raises."""
+    assert isinstance(error, HTTPException)
+    if not _asks_for_a_page(request):
+        return await errors.answer_http_exception(request, error)
+    with suppress(ApiError):
+        request.state.caller = await identify(request, state_of(request))
+    words = WORDS.get(error.status_code, "{detail}").format(path=request.url.path[:200], detail=error.detail)
+    return refusal_page(request, ApiError(error.status_code, words, headers=error.headers))
+
+
+def page_of_crash(scope: Scope) -> Response | None:
+    """None where a program asks, or where the fault keeps this page from being made as well."""
+    request = Request(scope)
+    if not _asks_for_a_page(request):
+        return None
+    try:
+        return refusal_page(request, ApiError(500, FAILED.format(request_id=request_id_of(request))))
+    except Exception:
+        logger.exception("the page about a fault cannot be made")
+        return None
+
+
+def _asks_for_a_page(request: Request) -> bool:
+    path = request.url.path.removeprefix(root_of(request))
+    return is_for_people(request) and not path.startswith(APIS)
+
+
+HANDLERS: Final[dict[Any, Any]] = errors.HANDLERS | {HTTPException: answer_http_exception}

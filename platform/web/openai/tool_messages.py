@@ -1,0 +1,54 @@
+"""Calls in an assistant's message as chat templates want them, and whether a template has told the model of tools."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import ApiError, invalid
+from .tools import Tool, ToolCall
+
+
+def plain_calls(calls: list[ToolCall], path: str, source: str, call_id: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Arguments as objects, as templates read them. `source`: of the template; ApiError names what it cannot say."""
+    if "tool_calls" not in source:
+        message = f"{path}.tool_calls: the chat template of this model leaves out tool calls."
+        raise invalid(f"{message} {REMEDY}", f"{path}.tool_calls", "tools_not_in_template")
+    return [
+        {
+            "id": call_id(call.id),
+            "type": "function",
+            "function": {"name": call.function.name, "arguments": _arguments(call, f"{path}.tool_calls[{number}]")},
+        }
+        for number, call in enumerate(calls)
+    ]
+
+
+def tells_of(tools: Sequence[Tool], source: str, text: str) -> bool:
+    """Whether a prompt names every tool: a template that does not know them ignores them."""
+    return "tools" in source and all(tool.function.name in text for tool in tools)
+
+
+def not_told(tools: Sequence[Tool]) -> ApiError:
+    names = ", ".join(tool.function.name for tool in tools[:5])
+    message = f"The chat template of this model leaves out tools ({names}), so that it would not know of them. {REMEDY}"
+    return invalid(message, "tools", "tools_not_in_template")
+
+
+REMEDY: Final = (
+    "Give the adapter a chat template that has tools, in its serving profile (chat_template) or its own "
+    "(adapter_tokenizers), or serve a base that has one; or send tool_choice: none."
+)
+
+
+def _arguments(call: ToolCall, path: str) -> dict[str, Any]:
+    try:
+        arguments = msgspec.json.decode(call.function.arguments or "{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        arguments, reason = None, f" ({str(error)[:100]})"
+    else:
+        reason = ""
+    if not isinstance(arguments, dict):
+        path = f"{path}.function.arguments"
+        raise invalid(f"{path} must be the JSON text of an object{reason}; got {call.function.arguments[:60]!a}.", path)
+    return arguments

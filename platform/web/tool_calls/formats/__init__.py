@@ -1,0 +1,1 @@
+"""The ways in which models write tool calls, a file for each."""

@@ -1,0 +1,95 @@
+"""Grammars, in llguidance's dialect of Lark, of answers that call tools as the schemas of these say."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .formats.style import Style
+
+WHITESPACE: Final = r"[\x20\x0A\x0D\x09]{1,40}"
+"""Between two marks of JSON: as `engine/constraints/grammars.py` has it."""
+ANY_OBJECT: Final = {"type": "object"}
+TokenOf = Callable[[str], int | None]
+"""The id of the token that a marker is in a tokenizer; None: it is ordinary text."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcedTool:
+    """A tool as a grammar has it. `schema`: of its arguments, an object."""
+
+    name: str
+    schema: dict[str, Any]
+
+
+def demanded(style: Style, tools: Sequence[EnforcedTool], single: bool, token_of: TokenOf) -> str:
+    """Of answers that are calls and nothing else: one of them, or one and more."""
+    return _grammar("start: calls", style, tools, single, token_of)
+
+
+def allowed(
+    style: Style, tools: Sequence[EnforcedTool], single: bool, token_of: TokenOf, words: dict[str, Any] | None
+) -> str:
+    """Of answers in words with calls among them, or none; whatever begins as a call is one. `words`: the schema of
+    answers that are no calls; None: any text."""
+    if words is not None:
+        return _grammar(f"start: calls | {_json(words)}", style, tools, single, token_of)
+    token = token_of(style.opening)
+    if style.bare:
+        # A brace at the beginning begins a call.
+        start = "start: calls | PLAIN?" + ("" if token is None else f" | PLAIN? <[{token}]> run")
+        plain = r"PLAIN: /[ \t\r\n]*[^ \t\r\n{](.|\n)*/"
+        return _grammar(f"{start}\n{plain}", style, tools, single, token_of)
+    leads = ["trigger"] if token is None else ["trigger", f"TEXT <[{token}]>"]
+    once = single or style.next_run is None
+    start = "start: TEXT | lead run" if once else "start: (lead run)* TEXT"
+    rules = [start, "lead: " + " | ".join(leads), f"trigger[lazy]: TEXT {_text(style.opening)}"]
+    return _grammar("\n".join(rules), style, tools, single, token_of, text=True)
+
+
+def _grammar(
+    start: str, style: Style, tools: Sequence[EnforcedTool], single: bool, token_of: TokenOf, text: bool = False
+) -> str:
+    """`start` and the rules it may use: calls (of one run or more), run (what follows an opening), TEXT."""
+    opening, closing = (_marker(marker, token_of) for marker in (style.opening, style.closing))
+    several = not single and style.several
+    more = f" ({_text(style.between)} call)*" if several and style.next_run is None else ""
+    opened = "run" if style.bare else f"{opening} run"
+    again = f" ({_text(style.next_run)} {opened})*" if several and style.next_run is not None else ""
+    rules = [
+        start,
+        *([r"TEXT: /(.|\n)*/"] if text else []),
+        f"calls: {opened}{again}",
+        f"run: {_text(style.before)} call{more} {_text(style.after)} {closing}",
+        "call: " + " | ".join(f"tool_{number}" for number in range(len(tools))),
+        *(_tool(number, tool, style.arguments) for number, tool in enumerate(tools)),
+    ]
+    return "\n".join(rule.rstrip() for rule in rules)
+
+
+def _tool(number: int, tool: EnforcedTool, member: str) -> str:
+    """A rule on a line of its own: errors name the line."""
+    # In the pieces that JSON has as well: the text of an answer in JSON may begin alike.
+    pieces = ("{", '"name"', ": ", json.dumps(tool.name), ", ", f'"{member}"', ": ")
+    return f'tool_{number}: {" ".join(map(_text, pieces))} {_json(tool.schema)} "}}"'
+
+
+def _json(schema: dict[str, Any]) -> str:
+    """The schema's own options would overrule ours."""
+    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}})
+
+
+def _marker(marker: str, token_of: TokenOf) -> str:
+    token = token_of(marker) if marker else None
+    return _text(marker) if token is None else f"<[{token}]>"
+
+
+def _text(text: str) -> str:
+    return json.dumps(text) if text else ""
+
+
+def tool_of_line(grammar: str, line: int) -> int | None:
+    """The number of the tool whose rule is in this line, counted from 1."""
+    lines = grammar.split("\n")
+    rule = lines[line - 1].partition(":")[0] if 0 < line <= len(lines) else ""
+    return int(rule.removeprefix("tool_")) if rule.startswith("tool_") else None
