@@ -91,6 +91,7 @@ class Draft:
         self.budget += self.grants.pop(sequence, 0)
 
     def finish(self) -> StepPlan:
+        assert self.grants or not self.copies, "copies that no step would make"
         return StepPlan([_schedule(sequence, count) for sequence, count in self.grants.items()], self.copies)
 
 

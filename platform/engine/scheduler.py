@@ -244,7 +244,8 @@ class Scheduler:
         block_size = self.pool.block_size
         shared = self._match(sequence)
         source, forked = sequence.request.fork_source(), sequence.prompt_length - 1
-        if source is None or forked <= len(shared) * block_size:
+        # A copy belongs to a step, and one that lacks its mask may be all alone and have nothing to compute.
+        if source is None or sequence.lacks_mask or forked <= len(shared) * block_size:
             return Placement(sequence, shared, None, len(shared) * block_size)
         full, partial = divmod(forked, block_size)
         return Placement(sequence, source.blocks[:full], source.blocks[full] if partial else None, forked)

@@ -79,6 +79,7 @@ class FakeRunner:
 
     def _sample(self, plan: StepPlan) -> Sampled:
         items = [item for item in plan.scheduled if item.sample]
+        assert not any(item.sequence.lacks_mask for item in items), "drew without its mask"
         states = [self._slots[self._slot(item.sequence, item.start + item.count - 1)] or 0 for item in items]
         token_ids = [draw(state, row) for state, row in zip(states, plan.sample_rows(), strict=True)]
         failed = [row for row, item in enumerate(items) if item.sequence.request.id in self.poisoned]

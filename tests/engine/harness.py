@@ -16,6 +16,7 @@ from loraplex.engine.scheduler import Limits, Scheduler
 from .fake_adapters import FakeAdapters
 from .fake_model import EOS, VOCAB, solo
 from .fake_runner import FakeRunner
+from .late_masks import LateMasks
 
 
 @dataclass
@@ -43,9 +44,10 @@ class Harness:
         block_size: int = 4,
         adapters: FakeAdapters | None = None,
         residency: AdapterResidency | None = None,
+        masks: LateMasks | None = None,
         **limits: object,
     ) -> None:
-        """`residency` takes the place of the fake adapters."""
+        """`residency` takes the place of the fake adapters. Without `masks` no request may be constrained."""
         self.now = 0.0
         self.limits = make_limits(**limits)
         self.pool = BlockPool(num_blocks, block_size)
@@ -53,7 +55,8 @@ class Harness:
         self.scheduler = Scheduler(self.limits, self.pool, residency or self.adapters, clock=lambda: self.now)
         self.roster = self.scheduler.roster
         self.runner = FakeRunner(self.pool, self.limits)
-        self.core = EngineCore(self.scheduler, self.runner, strict=True)
+        self.masks = masks
+        self.core = EngineCore(self.scheduler, self.runner, strict=True, followers=masks)
         self.streams: dict[str, Stream] = {}
 
     def add(self, message: GenerateRequest) -> Stream:
@@ -75,13 +78,18 @@ class Harness:
         self.receive(messages)
         return messages
 
+    def step_on(self) -> None:
+        """A step that must make progress, unless a mask is waited for."""
+        messages = self.step()
+        waits = self.masks is not None and self.masks.waited_for
+        assert self.core.progressed or messages or waits, "a step without progress"
+
     def drain(self, most_steps: int = 10_000) -> int:
         """Step until nothing is left; every step makes progress. Returns the number of steps."""
         for step in range(most_steps):
             if not self.core.has_work():
                 return step
-            messages = self.step()
-            assert self.core.progressed or messages, "a step without progress"
+            self.step_on()
         raise AssertionError(f"work left after {most_steps} steps")
 
     def receive(self, messages: list[FromEngine] | list[Tokens]) -> None:

@@ -4,9 +4,12 @@ import random
 
 import pytest
 
+from loraplex.engine.structured_outputs import StructuredOutputs
+
 from .fake_adapters import FakeAdapters
 from .fake_model import INVOCATIONS, INVOKING, VOCAB
 from .harness import Harness, make_request
+from .late_masks import LateMasks
 
 SEEDS = 2000
 BATCHES = 8
@@ -31,6 +34,7 @@ class Traffic:
             max_num_seqs=self.random.randint(1, min(budget, 8)),
             max_model_len=self.random.randint(20, 40),
             enable_prefix_caching=self.random.random() < 0.7,
+            masks=LateMasks(self.random, self.random.choice([0.1, 0.5, 0.9])),
         )
         self.most_preemptions = 0
 
@@ -50,6 +54,7 @@ class Traffic:
         length = self.random.randint(1, 24)
         shared = self.random.choice([0, length // 2, length])
         prompt = self.stem[:shared] + [self.random.randrange(VOCAB) for _ in range(length - shared)]
+        constrained = self.random.random() < 0.3
         request = make_request(
             name,
             prompt,
@@ -60,7 +65,9 @@ class Traffic:
             temperature=self.random.choice([0.0, 1.0]),
             seed=self.random.randrange(100),
             max_tokens=self.random.choice([None, 1, 4, 16]),
-            ignore_eos=self.random.random() < 0.5,
+            # A constrained choice that may end nowhere else ends with EOS all the same.
+            ignore_eos=not constrained and self.random.random() < 0.5,
+            structured_outputs=StructuredOutputs(regex=".*") if constrained else None,
         )
         try:
             self.harness.add(request)
@@ -70,8 +77,7 @@ class Traffic:
 
     def step(self) -> None:
         if self.harness.core.has_work():
-            messages = self.harness.step()
-            assert self.harness.core.progressed or messages, "a step without progress"
+            self.harness.step_on()
             live = [s for request in self.harness.roster.requests.values() for s in request.sequences]
             self.most_preemptions = max([self.most_preemptions, *(sequence.preemptions for sequence in live)])
 
