@@ -13,9 +13,11 @@ from loraplex.engine.block_pool import BlockPool
 from loraplex.engine.core import EngineCore
 from loraplex.engine.protocol import FinishReason, GenerateRequest, RequestFailed, Tokens
 from loraplex.engine.scheduler import Scheduler
+from loraplex.engine.structured_outputs import StructuredOutputs
 
 from .fake_model import INVOKING, VOCAB
 from .harness import make_limits, make_request
+from .late_masks import LateMasks
 from .virtual_arrays import SEQUENCES, TOKENS, ArrayRunner, DeviceArrays
 from .virtual_model import POISON, VirtualDevice, alone
 from .virtual_runner import BROKEN, SlottedAdapters, VirtualRunner
@@ -80,6 +82,7 @@ class Requests:
         adapters = source.choice(((), (), ("a",), ("b",), ("c",), ("a", "b"), ("c", "a"), ("late",), ("late", "b")))
         if "late" in adapters and INVOKING not in prompt:
             adapters = ("b",)
+        constrained = source.random() < 0.2
         return make_request(
             name,
             prompt,
@@ -91,8 +94,10 @@ class Requests:
             temperature=source.choice((0.0, 1.0)),
             seed=source.randrange(100),
             max_tokens=source.choice((None, 1, 2, 4, 8)),
-            min_tokens=source.choice((0, 0, 1)),
-            ignore_eos=source.random() < 0.5,
+            # Of constrained ones the mask says when they may end, and this device does not look at it.
+            min_tokens=0 if constrained else source.choice((0, 0, 1)),
+            ignore_eos=not constrained and source.random() < 0.5,
+            structured_outputs=StructuredOutputs(regex=".*") if constrained else None,
             stop_token_ids=source.choice(([], [], [1, 2, 3])),
             stop=source.choice(([], [], ["a word"])),
             top_k=POISON if source.random() < 0.03 else 0,
@@ -144,7 +149,8 @@ class Run:
         else:
             runner = VirtualRunner(self.device, self.adapters, depth, failing)
         runner.failure_rate = traffic.failure_rate
-        self.core = EngineCore(self.scheduler, runner, strict=True)
+        self.masks = LateMasks(failing, 0.5)
+        self.core = EngineCore(self.scheduler, runner, strict=True, followers=self.masks)
         self.streams: dict[str, Stream] = {}
         self.late = 0
         """Choices that ended while the next step computed them already."""
@@ -160,7 +166,7 @@ class Run:
                 self.abort(name, index)
             if self.core.has_work():
                 messages = self.core.step()
-                assert self.core.progressed or messages, "a step without progress"
+                assert self.core.progressed or messages or self.masks.waited_for, "a step without progress"
                 self.receive(messages)
                 self.late = max(self.late, len(self.scheduler.roster.leaving))
                 if step % 4 == 0:
