@@ -11,7 +11,7 @@ from loraplex.quant.kernels.expand import FLOAT8, INT4, INT8
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 KERNELS = [VECTORS, *([DOTS, SPLIT_DOTS] if HAS_BFLOAT16 else []), *([INTEGERS] if HAS_INTEGERS else [])]
-ROWS = [1, 2, 3, 5, 12, 13, 16, 17, 31, 33, 47, 300]
+ROWS = [1, 2, 3, 5, 12, 13, 16, 17, 31, 33, 47, 530]
 
 
 def integers(outputs: int, inputs: int, group: int, bits: int, ordered: bool = False) -> IntegerWeight:
@@ -43,6 +43,7 @@ CASES = {
     "float8, one scale": lambda: [float8(50, 160, (50, 160))],
     "float8, channels": lambda: [float8(50, 100, (1, 100)), float8(7, 100, (1, 100))],
     "float8, blocks that do not divide": lambda: [float8(200, 200, (128, 128))],
+    "float8, panels that share activations": lambda: [float8(1300, 320, (650, 160))],
 }
 
 

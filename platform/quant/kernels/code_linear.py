@@ -27,15 +27,19 @@ from .vector_linear import multiply_rows, pack_inputs, packed_size, tile_rows
 
 BLOCK: Final = 8
 """Steps of inputs that are expanded at a time: they fit the first-level cache beside their codes."""
-STRIPE: Final = 256
-"""Rows that share an expansion: their activations fit the second-level cache."""
+STRIPE: Final = 512
+"""Rows that share an expansion: a block of their activations fits the second-level cache."""
 CHUNK: Final = 4
-"""Panels a worker takes at a time when there is more than a stripe's work in each."""
-VECTOR_STRIPE: Final = STRIPE // TILE_ROWS * TILE_ROWS
+"""Panels a worker takes at a time when there are many rows: they share a block of activations."""
+VECTOR_STRIPE: Final = 256 // TILE_ROWS * TILE_ROWS
+"""The same in fp32, in vector registers."""
 EXPANDED: Final = BLOCK * 2 * BYTES
 """Bytes of an expanded block."""
-ROOM: Final = (EXPANDED + STRIPE * PANEL * 4) // 4
-"""Floats that a worker needs: an expanded block, and the sums of a stripe's rows in one panel."""
+SUMS: Final = STRIPE * PANEL * 4
+"""Bytes of the sums of a stripe's rows in one panel."""
+ROOM: Final = (EXPANDED + CHUNK * SUMS) // 4
+"""Floats that a worker needs: an expanded block, and the sums of a stripe's rows in a chunk of panels."""
+VECTOR_ROOM: Final = (EXPANDED + VECTOR_STRIPE * PANEL * 4) // 4
 ZEROS: Final = np.zeros(PANEL, np.float32)
 
 
@@ -53,7 +57,7 @@ def _block(step: int, steps: int, group: int) -> int:
 
 @njit
 def _multiply_dots(
-    room: int, count: int, split: int, block_bytes: int, addends: int, first: int, last: int, usual: int,
+    room: int, sums_of: int, count: int, split: int, block_bytes: int, addends: int, first: int, last: int, usual: int,
     begins: bool, ends: bool, scales: int, zeros: int, offset: float, totals: int, bias: int, y: int, n: int,
     columns: int,
 ) -> None:  # fmt: skip
@@ -61,7 +65,7 @@ def _multiply_dots(
     row = first
     while row < last:
         x, rows = split + row // ROWS * block_bytes, next_rows(last - row)
-        sums = room + EXPANDED + (row - first) * PANEL * 4
+        sums = sums_of + (row - first) * PANEL * 4
         start, pitch = (ZEROS.ctypes.data, 0) if begins else (sums, PANEL * 4)
         if addends == 2:
             multiply_split_bfloat16(rows, usual, start, pitch, x, block_bytes, room, count, sums, PANEL * 4, 0)
@@ -107,26 +111,29 @@ def code_linear_in_matrix(
     totals = split + split_size(m, k) * 4
     split_rows(x, split, totals, m, k, group, addends)
     chunk = panels_at_once(total, workers, CHUNK if m > 2 * ROWS else total)
+    together = CHUNK if m > 2 * ROWS else 1
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
         room = scratch + worker * ROOM * 4
         ready(min(m, ROWS))
         begin = claim(counter) * chunk
         while begin < total:
-            for panel in range(begin, min(begin + chunk, total)):
+            for front in range(begin, min(begin + chunk, total), together):
                 for first in range(0, m, STRIPE):
                     step = 0
                     while step < steps:
                         count, number = _block(step, steps, group), step // group
-                        at, last = (panel * groups + number) * PANEL, min(number * group + group, steps)
-                        source = codes + (panel * steps + step) * step_bytes
-                        expand_panel(kind, source, room, count * STEP // 2, True)
-                        _multiply_dots(
-                            room, count, split + step * addends * BYTES, block_bytes, addends, first,
-                            min(first + STRIPE, m), min(m, ROWS), step % group == 0, step + count == last,
-                            scales + at * 4, zeros + at, offset, totals + number * m * 4,
-                            bias + panel * PANEL * 4 if number == 0 else 0, y + panel * PANEL * 4, n, n - panel * PANEL,
-                        )  # fmt: skip
+                        last = min(number * group + group, steps)
+                        for panel in range(front, min(front + together, begin + chunk, total)):
+                            at, source = (panel * groups + number) * PANEL, codes + (panel * steps + step) * step_bytes
+                            expand_panel(kind, source, room, count * STEP // 2, True)
+                            _multiply_dots(
+                                room, room + EXPANDED + (panel - front) * SUMS, count, split + step * addends * BYTES,
+                                block_bytes, addends, first, min(first + STRIPE, m), min(m, ROWS), step % group == 0,
+                                step + count == last, scales + at * 4, zeros + at, offset, totals + number * m * 4,
+                                bias + panel * PANEL * 4 if number == 0 else 0, y + panel * PANEL * 4, n,
+                                n - panel * PANEL,
+                            )  # fmt: skip
                         step += count
             begin = claim(counter) * chunk
         done()
@@ -148,7 +155,7 @@ def code_linear_in_vectors(
     chunk = panels_at_once(total, workers, CHUNK if m > 2 * TILE_ROWS else total)
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
-        expanded = np.empty(ROOM * 2, np.uint16)
+        expanded = np.empty(VECTOR_ROOM * 2, np.uint16)
         begin = claim(counter) * chunk
         while begin < total:
             for panel in range(begin, min(begin + chunk, total)):

@@ -70,22 +70,30 @@ def _largest(typing: Any, x: Any, inputs: Any) -> Any:
 
 
 @intrinsic
-def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, row: Any, lane: Any) -> Any:
-    """LANES floats at x, zeros from `inputs` on, times `inverse`, as digits of a row's step from input `lane` on.
-
-    Returns the sum of the whole numbers.
-    """
+def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, row: Any, steps: Any) -> Any:
+    """Steps of floats at x, zeros from `inputs` on, times `inverse`, as digits of a row. Returns the sum of the whole
+    numbers: below 2 ** 24 and exact."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, inputs, inverse, row, lane = arguments
+        x, inputs, inverse, row, steps = arguments
         code = Code(builder)
-        value = code.masked_load(code.pointer(x, 0, FLOATS), code.lanes_below(inputs))
-        scaled = builder.fmul(value, code.splat(inverse, FLOATS))
-        whole = builder.fptosi(code.call(f"llvm.rint.v{LANES}f32", FLOATS, scaled), WORDS)
-        if AS_WORDS:
-            _store_words(code, whole, builder.add(row, builder.mul(lane, INT(2))))
-        else:
-            _store_bytes(code, whole, builder.add(row, lane))
+        factor = code.splat(inverse, FLOATS)
+
+        def write(step: Any, totals: list[Any]) -> list[Any]:
+            first, place = builder.mul(step, INT(STEP)), builder.add(row, builder.mul(step, INT(BYTES)))
+            for lane in range(0, STEP, LANES):
+                at = builder.add(first, INT(lane))
+                source = code.pointer(builder.add(x, builder.mul(at, INT(4))), 0, FLOATS)
+                value = code.masked_load(source, code.lanes_below(builder.sub(inputs, at)))
+                whole = builder.fptosi(code.call(f"llvm.rint.v{LANES}f32", FLOATS, builder.fmul(value, factor)), WORDS)
+                if AS_WORDS:
+                    _store_words(code, whole, builder.add(place, INT(2 * lane)))
+                else:
+                    _store_bytes(code, whole, builder.add(place, INT(lane)))
+                totals = [builder.add(totals[0], whole)]
+            return totals
+
+        whole = code.loop(steps, [ir.Constant(WORDS, [0] * LANES)], write)[0]
         return code.sum(builder.sitofp(whole, FLOATS))
 
     return types.float32(types.int64, types.int64, types.float32, types.int64, types.int64), generate
@@ -110,13 +118,8 @@ def _write_row(x: int, inputs: int, target: int, steps: int, scale: int, total: 
     """One row's digits in one block."""
     largest = _largest(x, inputs)
     inverse = np.float32(LARGEST) / largest if largest > 0 else np.float32(0)
-    whole = np.float32(0)
-    for step in range(steps):
-        for lane in range(0, STEP, LANES):
-            at = step * STEP + lane
-            whole += _digits(x + at * 4, inputs - at, inverse, target + step * BYTES, lane)
     put(scale, largest / np.float32(LARGEST))
-    put(total, whole)
+    put(total, _digits(x, inputs, inverse, target, steps))
 
 
 @njit
@@ -178,26 +181,18 @@ def bring_scales_near(code: Code, scales: Any, zeros: Any) -> None:
     code.prefetch(code.builder.add(zeros, INT(AHEAD // 4)), near=True)
 
 
-@intrinsic
-def add_products(
-    typing: Any, sums: Any, rows: Any, scales: Any, zeros: Any, row_scales: Any, row_sums: Any, bias: Any, y: Any
-) -> Any:
-    """y [rows, 32] = (bias, or y where bias is 0) + what `Products` makes of sums [rows, high and low, 32] int32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        sums, rows, scales, zeros, row_scales, row_sums, bias, y = arguments
-        code = Code(builder)
-        bring_scales_near(code, scales, zeros)
-        for vector in range(2):
+def write_tokens(code: Code, products: list[Products], first: Any, end: Any, sums: Any, bias: Any, y: Any) -> None:
+    """y [tokens, 32] = (bias, or y where bias is 0) + what `products`, of both vectors, make of sums [tokens, high and
+    low, 32] int32, for the tokens first to end."""
+    builder = code.builder
+    with cgutils.for_range_slice(builder, first, end, INT(1), intp=INT) as (token, _):
+        place = builder.add(y, builder.mul(token, INT(128)))
+        begun = builder.select(builder.icmp_signed("!=", bias, INT(0)), bias, place)
+        row, results = builder.add(sums, builder.mul(token, INT(256))), []
+        for vector, one in enumerate(products):
             at = vector * LANES * 4
-            products = Products(code, vector, scales, zeros, row_scales, row_sums)
-            with cgutils.for_range(builder, rows, intp=INT) as loop:
-                place = builder.add(y, builder.mul(loop.index, INT(128)))
-                begun = builder.select(builder.icmp_signed("!=", bias, INT(0)), bias, place)
-                row = builder.add(sums, builder.mul(loop.index, INT(256)))
-                high, low = (code.load(row, 128 * digit + at, WORDS) for digit in range(2))
-                result = products.add(code.load(begun, at, FLOATS), products.joined(high, low), loop.index)
-                builder.store(result, code.pointer(place, at, FLOATS), align=4)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 8), generate
+            high, low = (code.load(row, 128 * digit + at, WORDS) for digit in range(2))
+            results.append(one.add(code.load(begun, at, FLOATS), one.joined(high, low), token))
+        # After all loads, or the second vector's would wait for the store of the first.
+        for vector, result in enumerate(results):
+            builder.store(result, code.pointer(place, vector * LANES * 4, FLOATS), align=4)

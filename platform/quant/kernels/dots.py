@@ -11,8 +11,6 @@ Each sum adds up its products in the same order whatever the number of rows.
 
 from typing import Final
 
-from numba import njit
-
 from . import matrix_dots, vector_dots, word_dots
 from .dot_shapes import BYTES, ROWS, STEP
 
@@ -61,15 +59,11 @@ add_integers = (word_dots if HAS_WORDS else _chosen).add_integers
 """(rows, usual, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y, sums):
 y [tokens, 32] = (bias, or y where bias is 0) + x W^T of a block of integers.
 
-rows:          of digits, two of each token; these and what follows as for bfloat16, weights [steps, 16, 32, 4 bytes]
+rows:          of digits, two of each token, any number; x and what follows as for bfloat16
 scales, ...:   of the block's group and rows, as digits.Products has them
-sums:          room for [rows, 32] int32
+sums:          room for two times [2 * ROWS, 32] int32
 """
 add_half_bytes = (word_dots if HAS_WORDS else vector_dots).add_half_bytes
 """The same with weights of 4 bits, two in a byte as `integer_linear.py` has them."""
-
-
-@njit(inline="always")
-def next_rows(left: int) -> int:
-    """How many of the rows that are left the next product should have."""
-    return 2 * ROWS if left >= 2 * ROWS else min(left, ROWS)
+next_rows = matrix_dots.next_rows
+"""(left): how many of the rows that are left the next product of bfloat16 should have."""

@@ -122,23 +122,26 @@ class Expansion(Code):
 
 
 @intrinsic(prefer_literal=True)
-def _expand(typing: Any, kind: Any, codes: Any, target: Any, pairs: Any, pitch: Any) -> Any:
-    """Codes of a vector of outputs, and the offset of their kind (literal), as bfloat16 [pairs, LANES, 2], pairs
-    `pitch` bytes apart; they are those of whole runs."""
+def _expand(typing: Any, kind: Any, codes: Any, target: Any, pairs: Any, pitch: Any, apart: Any) -> Any:
+    """Codes of a panel, in the order of memory, and the offset of their kind (literal), as bfloat16 [pairs, LANES, 2]
+    of each vector, pairs `pitch` and vectors `apart` bytes apart; they are those of whole runs."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, codes, target, pairs, pitch = arguments
+        _, codes, target, pairs, pitch, apart = arguments
         expansion, run_pairs = Expansion(builder, kind.literal_value), PAIRS[kind.literal_value]
         with cgutils.for_range(builder, builder.sdiv(pairs, INT(run_pairs)), intp=INT) as loop:
-            source = builder.add(codes, builder.mul(loop.index, INT(RUN_BYTES)))
-            expansion.prefetch(builder.add(source, INT(AHEAD)), near=True)
-            for at, word in enumerate(expansion.words(source)):
-                pair = builder.add(builder.mul(loop.index, INT(run_pairs)), INT(at))
-                place = builder.add(target, builder.mul(pair, pitch))
-                builder.store(word, expansion.pointer(place, 0, WORDS), align=4)
+            run = builder.add(codes, builder.mul(loop.index, INT(RUN_BYTES)))
+            for line in range(0, RUN_BYTES, 64):
+                expansion.prefetch(builder.add(run, INT(AHEAD + line)), near=True)
+            for vector in range(VECTORS):
+                place = builder.add(target, builder.mul(apart, INT(vector)))
+                for at, word in enumerate(expansion.words(builder.add(run, INT(vector * 4 * LANES)))):
+                    pair = builder.add(builder.mul(loop.index, INT(run_pairs)), INT(at))
+                    address = builder.add(place, builder.mul(pair, pitch))
+                    builder.store(word, expansion.pointer(address, 0, WORDS), align=4)
         return context.get_dummy_value()
 
-    return types.void(kind, *[types.int64] * 4), generate
+    return types.void(kind, *[types.int64] * 5), generate
 
 
 @njit
@@ -146,14 +149,12 @@ def expand_panel(kind: int, codes: int, target: int, pairs: int, side_by_side: b
     """So many pairs of a panel: as [pairs, PANEL, 2] bfloat16 if vectors go side by side, else as
     [VECTORS, pairs, LANES, 2]."""
     pitch, apart = (4 * PANEL, 4 * LANES) if side_by_side else (4 * LANES, 4 * LANES * pairs)
-    for vector in range(VECTORS):
-        source, place = codes + vector * 4 * LANES, target + vector * apart
-        if kind == INT4:
-            _expand(INT4, source, place, pairs, pitch)
-        elif kind == INT8:
-            _expand(INT8, source, place, pairs, pitch)
-        else:
-            _expand(FLOAT8, source, place, pairs, pitch)
+    if kind == INT4:
+        _expand(INT4, codes, target, pairs, pitch, apart)
+    elif kind == INT8:
+        _expand(INT8, codes, target, pairs, pitch, apart)
+    else:
+        _expand(FLOAT8, codes, target, pairs, pitch, apart)
 
 
 class Scaling(Code):

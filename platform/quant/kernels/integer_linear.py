@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from .claim import claim, panels_at_once
 from .digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
-from .dots import BYTES, HAS_WORDS, ROWS, add_half_bytes, add_integers, done, next_rows, ready
+from .dots import BYTES, HAS_MATRIX, HAS_WORDS, ROWS, add_half_bytes, add_integers, done, ready
 from .expand import INT4, LINE
 from .panels import aligned
 from .tile import PANEL
@@ -31,16 +31,19 @@ from .vectors import FLOATS, INT, LANES, Code
 
 BLOCK: Final = 4
 """Most steps of a block: their expanded codes are at home in the first-level cache."""
-STRIPE: Final = 128
-"""Rows that share an expansion: their outputs of a panel fit the first-level cache, their digits the second."""
+STRIPE: Final = 512 if HAS_MATRIX else 128
+"""Rows that share an expansion: their outputs of a panel fit the first-level cache, their digits the second; for matrix
+registers an expansion costs more than that cache saves."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
 EXPANDED: Final = STEP * PANEL
 """Bytes of a step's codes of 8 bits."""
 STEP_BYTES: Final = (EXPANDED // 2, EXPANDED)
 """By kind of code, INT4 and INT8."""
-ROOM: Final = BLOCK * EXPANDED + 2 * ROWS * PANEL * 4 + STRIPE * PANEL * 4
-"""Bytes that a worker needs: expanded codes, the sums of the rows of one product, the outputs of a stripe."""
+SUMS: Final = 4 * ROWS * PANEL * 4
+"""Bytes of the sums of two products."""
+ROOM: Final = BLOCK * EXPANDED + SUMS + STRIPE * PANEL * 4
+"""Bytes that a worker needs: expanded codes, sums, the outputs of a stripe."""
 AHEAD: Final = 4096
 """Bytes of codes of 4 bits on their way to the first-level cache."""
 FEW: Final = 16 if HAS_WORDS else 4
@@ -127,19 +130,16 @@ def _multiply(
     last: int, usual: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
 ) -> None:  # fmt: skip
     """One block's codes for the rows first to last, added to outputs [rows, PANEL]."""
-    row = first
-    while row < last:
-        x, rows = digits + row // TOKENS * tile_bytes, next_rows(2 * (last - row))
-        own, totals, place = rows_at + row * 4, rows_at + (m + row) * 4, outputs + (row - first) * PANEL * 4
-        if half_bytes:
-            add_half_bytes(
-                rows, usual, x, tile_bytes, weights, count, following, scales, zeros, own, totals, bias, place, sums
-            )
-        else:
-            add_integers(
-                rows, usual, x, tile_bytes, weights, count, following, scales, zeros, own, totals, bias, place, sums
-            )
-        row += rows // 2
+    x, rows = digits + first // TOKENS * tile_bytes, 2 * (last - first)
+    own, totals = rows_at + first * 4, rows_at + (m + first) * 4
+    if half_bytes:
+        add_half_bytes(
+            rows, usual, x, tile_bytes, weights, count, following, scales, zeros, own, totals, bias, outputs, sums
+        )
+    else:
+        add_integers(
+            rows, usual, x, tile_bytes, weights, count, following, scales, zeros, own, totals, bias, outputs, sums
+        )
 
 
 @njit(parallel=True, cache=True)
@@ -161,7 +161,7 @@ def integer_linear(
     for worker in prange(workers):
         room = scratch + worker * ROOM
         sums = room + BLOCK * EXPANDED
-        outputs = sums + 2 * ROWS * PANEL * 4
+        outputs = sums + SUMS
         ready(usual)
         begin = claim(counter) * chunk
         while begin < total:
