@@ -10,7 +10,9 @@ from .foreign_formats import name_format
 LONGEST_NUMBER: Final = 40
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """Also takes a string that never ends, so that no byte is looked at twice."""
-_BRACKET: Final = re.compile(rb"[\[\]{}]")
+_OPENING: Final = b"[{"
+_BRACKETS: Final = b"[]{}"
+_ALL_BUT_BRACKETS: Final = bytes(set(range(256)) - set(_BRACKETS))
 
 
 def parse_json(data: bytes, max_depth: int) -> dict[str, Any]:
@@ -39,8 +41,8 @@ def parse_json(data: bytes, max_depth: int) -> dict[str, Any]:
 
 def _check_depth(data: bytes, max_depth: int) -> None:
     depth = 0
-    for bracket in _BRACKET.finditer(_STRING.sub(b"", data)):
-        depth += 1 if bracket.group() in b"[{" else -1
+    for bracket in _STRING.sub(b"", data).translate(None, _ALL_BUT_BRACKETS):
+        depth += 1 if bracket in _OPENING else -1
         if depth > max_depth:
             raise ValueError(f"it is nested more than {max_depth} levels deep")
 

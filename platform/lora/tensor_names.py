@@ -26,6 +26,7 @@ _NORM_PARENTS: Final = {
     "q_norm": "self_attn",
     "k_norm": "self_attn",
 }
+_ALL_PARENTS: Final = PARENTS | _NORM_PARENTS
 
 _IN_LAYER: Final = re.compile(
     r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,4})\.(?:(self_attn|mlp)\.)?([a-z_]+?)\.([a-zA-Z0-9_.]+)"
@@ -111,7 +112,7 @@ def locate(name: str, base: BaseSignature) -> Location | str:
 def module_path(layer: int, kind: str) -> str:
     if kind in ONCE:
         return kind if kind == HEAD else f"model.{kind}"
-    parent = PARENTS.get(kind) or _NORM_PARENTS[kind]
+    parent = _ALL_PARENTS[kind]
     return ".".join(filter(None, ("model.layers", str(layer), parent, kind)))
 
 
@@ -122,7 +123,7 @@ def saved_twice(name: str) -> str | None:
 
 
 def _locate_in_layer(name: str, layer: int, parent: str, kind: str, suffix: str, base: BaseSignature) -> Location | str:
-    if (PARENTS | _NORM_PARENTS).get(kind) != parent or kind not in base.shapes():
+    if _ALL_PARENTS.get(kind) != parent or kind not in base.shapes():
         return next((reason for part, reason in _FOREIGN if part in name), "the base has no such module")
     if layer >= base.num_layers:
         return f"the base has {base.num_layers} layers, numbered from 0; {OTHER_BASE}"
