@@ -2,6 +2,7 @@
 
 import functools
 import json
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,9 @@ import pytest_asyncio
 from tokenizers import AddedToken
 
 from loraplex.engine.client import RequestRejected
+from loraplex.web import off_loop
 from loraplex.web.chat_template import ChatTemplate
+from loraplex.web.openai import chat
 from loraplex.web.state import State
 from loraplex.web.tool_calls.formats.known import STYLES
 from loraplex.web.wording import TrustedTemplate
@@ -200,6 +203,32 @@ async def test_streams_say_what_whole_answers_say(client: httpx.AsyncClient, sta
     pieces = sum('"arguments"' in json.dumps(event) for event in events[:-1])
     assert pieces > 20, "arguments come as they are drawn"
     assert events[-2]["usage"]["completion_tokens"] > 60
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [(f"{CALL}\n" * 2, {}), ("Hm", {"logprobs": True, "top_logprobs": 20, "n": 2})],
+)
+async def test_long_answers_are_read_on_a_thread(
+    client: httpx.AsyncClient, state: State, text: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that nobody waits for them who did not ask for them."""
+    monkeypatch.setattr(off_loop, "INLINE_CHARS", len(CALL) + 10)
+    threads = list[threading.Thread]()
+    whole = chat.whole_message
+
+    def seen(events: list[Any]) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return whole(events)
+
+    monkeypatch.setattr(chat, "whole_message", seen)
+    say(state, CALL)
+    await ask(client)
+    assert threads == [threading.main_thread()], "a short one is not worth a thread"
+    say(state, text)
+    choices = (await ask(client, **fields))["choices"]
+    assert len(choices) == fields.get("n", 1) and threading.main_thread() not in threads[1:]
+    assert len(choices[0]["message"].get("tool_calls", ())) == text.count(CALL)
 
 
 async def test_an_answer_that_is_cut(client: httpx.AsyncClient, state: State) -> None:
