@@ -111,6 +111,20 @@ async def test_the_template_is_told_of_tools_as_transformers_tells_it(client: ht
     assert await prompt_of(client, state, tools=[WEATHER], tool_choice="none") == await prompt_of(client, state)
 
 
+async def test_members_of_a_tool_that_clients_add(client: httpx.AsyncClient, state: State) -> None:
+    """A hint on caching changes nothing; what transformers says of a function's result reaches the template."""
+    use_template(state, TEMPLATE)
+    hint = {"cache_control": {"type": "ephemeral"}}
+    plain = await prompt_of(client, state, tools=[TIME])
+    assert await prompt_of(client, state, tools=[{**TIME, **hint}]) == plain
+    assert await prompt_of(client, state, tools=[{**TIME, "function": {**TIME["function"], **hint}}]) == plain
+    result = {"return": {"type": "string"}}
+    told = await prompt_of(client, state, tools=[{**TIME, "function": {**TIME["function"], **result}}])
+    assert json.loads(told.partition("<|user|>")[0][1:-1])["function"] == TIME["function"] | result
+    error = await ask(client, 400, tools=function(returns={"type": "string"}))
+    assert error["message"].startswith("tools[0].function.returns: unknown field;")
+
+
 async def test_a_template_for_chats_with_tools(client: httpx.AsyncClient, state: State) -> None:
     base = state.wordings.base
     use_template(state, "{{ messages[0].content }}")
@@ -360,6 +374,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "tools[1].function.parameters",
     ),
     ({"tools": function(strict="yes")}, "tools[0].function.strict"),
+    ({"tools": function(returns={})}, "tools[0].function.returns"),
+    ({"tools": [TIME, {**TIME, "strict": True}]}, "tools[1].strict"),
+    ({"tools": [{"type": "function", "name": "f", "parameters": {}}]}, "tools[0].name"),
     ({"tool_choice": "any"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
     ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
