@@ -145,6 +145,17 @@ async def test_a_template_may_tell_of_tools_only_where_a_user_asks(client: httpx
     assert "[" not in await prompt_of(client, state, messages=answered, tools=[TIME])
 
 
+async def test_a_template_may_tell_of_tools_only_beside_a_system_prompt(
+    client: httpx.AsyncClient, state: State
+) -> None:
+    use_template(
+        state,
+        "{# <tool_call> arguments #}" + SHORT.replace("in tools or []", "in tools if messages[0].role == 'system'"),
+    )
+    await ask(client, messages=[{"role": "system", "content": "Be kind"}, *HELLO])
+    assert (await ask(client, 400))["code"] == "tools_not_in_template"
+
+
 async def test_calls_and_answers_in_messages(client: httpx.AsyncClient, state: State) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "time", "arguments": '{"b": 1, "a": "ü"}'}}
     bare = {"id": "x", "function": {"name": "time", "arguments": ""}}
@@ -347,6 +358,13 @@ async def test_models_that_know_no_tools_are_refused_in_words(client: httpx.Asyn
         error = await ask(client, 400, messages=[*HELLO, answered], tools=None)
         assert error["param"] == "messages[1].tool_calls" and "leaves out tool calls" in error["message"]
         await ask(client, tool_choice="none")
+    use_template(state, "{% if tools is defined %}{# <tool_call> arguments #}{% endif %}{{ messages[0].content }}")
+    for name in ("H", "ell", "Hello"):
+        error = await ask(client, 400, tools=function(name=name))
+        assert error["code"] == "tools_not_in_template", "its name is in the prompt by chance"
+    use_template(state, "{{ tools[0].function.name }}{# <tool_call> arguments #}{{ messages[0].content }}")
+    await ask(client, tools=[TIME])
+    assert (await ask(client, 400))["code"] == "tools_not_in_template", "it tells of the first one alone"
     use_template(state, "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[0].content }}")
     error = await ask(client, 400)
     assert error["code"] == "unknown_tool_format" and "--tool-call-parser" in error["message"]
