@@ -1,6 +1,6 @@
 """ApiError: everything a client may be told, as the error body OpenAI's clients read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -8,12 +8,17 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.types import Scope
 
 from loraplex.engine.client import EngineUnavailable, RequestRejected
 
 INVALID = "invalid_request_error"
 RETRY_AFTER_SECONDS = 2
 LOGIN_PATH = "/login"
+
+
+PageOf = Callable[[Scope, "ApiError"], Response | None]
+"""What a browser is told instead of JSON; None: JSON."""
 
 
 class ApiError(Exception):
@@ -84,6 +89,11 @@ def from_engine(error: Exception) -> ApiError:
     if error.kind in ("overloaded", "unavailable", "out_of_memory"):
         return overloaded(str(error))
     return ApiError(500, str(error), type="server_error", code="internal_error")
+
+
+def answer_of(error: ApiError, scope: Scope, page_of: PageOf | None) -> Response:
+    """The page that a browser gets, else JSON."""
+    return (page_of and page_of(scope, error)) or error.response()
 
 
 async def answer_api_error(request: Request, error: Exception) -> Response:
