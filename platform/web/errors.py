@@ -107,8 +107,10 @@ async def answer_api_error(request: Request, error: Exception) -> Response:
 async def answer_http_exception(request: Request, error: Exception) -> Response:
     """404 for unknown paths, 405 for wrong methods, and whatever else the framework raises."""
     assert isinstance(error, HTTPException)
+    managing = request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/api/")
+    where = "What there is, GET /api/v1/openapi.json says" if managing else "The API is under /v1, see GET /v1/models"
     messages = {
-        404: f"There is no {request.method} {request.url.path} here. The API is under /v1, see GET /v1/models.",
+        404: f"There is no {request.method} {request.url.path} here. {where}.",
         405: f"{request.method} is not allowed on {request.url.path}.",
     }
     message = messages.get(error.status_code, str(error.detail))

@@ -164,6 +164,21 @@ async def test_what_no_page_answers_is_a_page_for_browsers_and_json_for_programs
     assert program.status_code == status and program.json()["error"]["message"]
 
 
+async def test_only_the_operator_is_offered_the_hub_and_folders_of_the_server(
+    client: httpx.AsyncClient, state: State, tmp_path: Path
+) -> None:
+    state.settings = state.settings.model_copy(update={"adapter_hub": True, "adapter_folders": (tmp_path,)})
+    state.registry.tenants.create("acme", actor="system")
+    shown = {}
+    for tenant in ("default", "acme"):
+        token = state.registry.keys.create("admin", ["admin"], actor="system", tenant=tenant).token
+        state.registry.snapshots.refresh()
+        text = (await client.get("/upload", headers=HTML | {"authorization": f"Bearer {token}"})).text
+        soup = BeautifulSoup(text, "html.parser")
+        shown[tenant] = [choice["value"] for choice in soup.select("[name=from]")], str(tmp_path) in text
+    assert shown == {"default": (["files", "hub", "folder"], True), "acme": (["files"], False)}
+
+
 async def test_what_is_turned_away_at_the_door_is_a_page_for_browsers_too(
     person: httpx.AsyncClient, trusted: Headers, state: State
 ) -> None:
@@ -193,7 +208,9 @@ async def test_unknown_addresses_for_strangers_and_below_the_apis(client: httpx.
     assert answer.status_code == 404 and not soup.select("nav")
     assert [link["href"] for link in soup.select("main a")] == ["/login"]
     for path in ("/v1/nowhere", "/api/v1/nowhere"):
-        assert (await client.get(path, headers=HTML)).json()["error"]["code"] == "unknown_url"
+        error = (await client.get(path, headers=HTML)).json()["error"]
+        assert error["code"] == "unknown_url"
+        assert ("/api/v1/openapi.json" in error["message"]) == path.startswith("/api/")
     named = (await client.get(f"/{quote(XSS)}", headers=HTML)).text
     assert "<img src=x" not in named and "<script>alert" not in named
 
