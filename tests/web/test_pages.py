@@ -164,19 +164,22 @@ async def test_what_no_page_answers_is_a_page_for_browsers_and_json_for_programs
     assert program.status_code == status and program.json()["error"]["message"]
 
 
-async def test_only_the_operator_is_offered_the_hub_and_folders_of_the_server(
+async def test_only_the_operator_is_offered_what_only_the_operator_may(
     client: httpx.AsyncClient, state: State, tmp_path: Path
 ) -> None:
     state.settings = state.settings.model_copy(update={"adapter_hub": True, "adapter_folders": (tmp_path,)})
     state.registry.tenants.create("acme", actor="system")
-    shown = {}
+    shown, may_certify = {}, {}
     for tenant in ("default", "acme"):
         token = state.registry.keys.create("admin", ["admin"], actor="system", tenant=tenant).token
         state.registry.snapshots.refresh()
         text = (await client.get("/upload", headers=HTML | {"authorization": f"Bearer {token}"})).text
         soup = BeautifulSoup(text, "html.parser")
+        overview = (await client.get("/", headers=HTML | {"authorization": f"Bearer {token}"})).text
+        may_certify[tenant] = "Press Certify" in overview, "The operator of this server can have it" in overview
         shown[tenant] = [choice["value"] for choice in soup.select("[name=from]")], str(tmp_path) in text
     assert shown == {"default": (["files", "hub", "folder"], True), "acme": (["files"], False)}
+    assert may_certify == {"default": (True, False), "acme": (False, True)}, "the base's certificate"
 
 
 async def test_what_is_turned_away_at_the_door_is_a_page_for_browsers_too(
