@@ -22,7 +22,7 @@ from loraplex.engine.client import EngineStartError, EngineUnavailable
 from .api.routes import routers as api_routers
 from .auth import access_table, guard
 from .engine_metrics import EngineCollector
-from .errors import HANDLERS
+from .errors import HANDLERS, PageOf
 from .limits import BodyLimit
 from .middleware import RequestContext, TurnAway
 from .openai.routes import routers as openai_routers
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 def create_app(state: State) -> FastAPI:
     """The app for `state`; serving it starts the engine and stops it again. HTTP answers while the engine starts."""
     pages = _dashboard()
+    page_of: PageOf | None = None if pages is None else pages.page_of_refusal
     app = FastAPI(
         title="loraplex",
         version=loraplex.__version__,
@@ -48,8 +49,8 @@ def create_app(state: State) -> FastAPI:
         exception_handlers=HANDLERS if pages is None else pages.HANDLERS,
         middleware=[
             Middleware(RequestContext, page_of_crash=None if pages is None else pages.page_of_crash),
-            Middleware(TurnAway, stopping=state.stopping),
-            Middleware(BodyLimit, limit_of=_limit_of(state)),
+            Middleware(TurnAway, stopping=state.stopping, page_of=page_of),
+            Middleware(BodyLimit, limit_of=_limit_of(state), page_of=page_of),
         ],
         lifespan=_lifespan,
         openapi_url=None,

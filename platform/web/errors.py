@@ -1,6 +1,6 @@
 """ApiError: everything a client may be told, as the error body OpenAI's clients read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -8,12 +8,17 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.types import Scope
 
 from loraplex.engine.client import EngineUnavailable, RequestRejected
 
 INVALID = "invalid_request_error"
 RETRY_AFTER_SECONDS = 2
 LOGIN_PATH = "/login"
+
+
+PageOf = Callable[[Scope, "ApiError"], Response | None]
+"""What a browser is told instead of JSON; None: JSON."""
 
 
 class ApiError(Exception):
@@ -86,6 +91,11 @@ def from_engine(error: Exception) -> ApiError:
     return ApiError(500, str(error), type="server_error", code="internal_error")
 
 
+def answer_of(error: ApiError, scope: Scope, page_of: PageOf | None) -> Response:
+    """The page that a browser gets, else JSON."""
+    return (page_of and page_of(scope, error)) or error.response()
+
+
 async def answer_api_error(request: Request, error: Exception) -> Response:
     """A browser that is not logged in is sent to the login page; all others get the JSON body."""
     assert isinstance(error, ApiError)
@@ -97,8 +107,10 @@ async def answer_api_error(request: Request, error: Exception) -> Response:
 async def answer_http_exception(request: Request, error: Exception) -> Response:
     """404 for unknown paths, 405 for wrong methods, and whatever else the framework raises."""
     assert isinstance(error, HTTPException)
+    managing = request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/api/")
+    where = "What there is, GET /api/v1/openapi.json says" if managing else "The API is under /v1, see GET /v1/models"
     messages = {
-        404: f"There is no {request.method} {request.url.path} here. The API is under /v1, see GET /v1/models.",
+        404: f"There is no {request.method} {request.url.path} here. {where}.",
         405: f"{request.method} is not allowed on {request.url.path}.",
     }
     message = messages.get(error.status_code, str(error.detail))

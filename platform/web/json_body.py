@@ -66,6 +66,8 @@ def convert(value: object, target: type[T]) -> T:
     except msgspec.ValidationError as error:
         message, path = _split_path(str(error))
         param = ".".join(part for part in (path, _missing_field(message)) if part)
+        if message.startswith("Object contains unknown field"):
+            message = "unknown field; what it asks for would not be done. Leave it out"
         raise invalid(f"{param}: {message}." if param else f"{message}.", param or None) from None
 
 
@@ -145,6 +147,6 @@ def _split_path(message: str) -> tuple[str, str]:
 
 
 def _missing_field(message: str) -> str | None:
-    """The field in "Object missing required field `model`"."""
+    """The field in "Object missing required field `model`", or one that is not known."""
     found = re.search(r"field `([^`]+)`", message)
     return found.group(1) if found else None

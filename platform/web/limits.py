@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import ApiError, overloaded
+from .errors import ApiError, PageOf, answer_of, overloaded
 
 LINGER_BYTES: Final = 64 << 20
 LINGER_SECONDS: Final = 5.0
@@ -19,9 +19,10 @@ class BodyLimit:
     What a refused client still sends is read for a while: closing on unread bytes would cut off the answer on its way.
     """
 
-    def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], int]) -> None:
+    def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], int], page_of: PageOf | None = None) -> None:
         self._app = app
         self._limit_of = limit_of
+        self._page_of = page_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -29,7 +30,8 @@ class BodyLimit:
         body = _Body(receive, send, self._limit_of(scope))
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit() or len(declared) > 18 or int(declared) > body.limit:
-            return await too_large(body.limit).response()(scope, body.receive, body.send)
+            answer = answer_of(too_large(body.limit), scope, self._page_of)
+            return await answer(scope, body.receive, body.send)
         return await self._app(scope, body.receive, body.send)
 
 

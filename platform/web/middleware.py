@@ -12,7 +12,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import crashed, overloaded
+from .errors import PageOf, answer_of, crashed, overloaded
 
 REQUEST_ID: Final = re.compile(rb"[\w.:/+=-]{1,128}", re.ASCII)
 POLICY: Final = (
@@ -69,9 +69,10 @@ class RequestContext:
 class TurnAway:
     """503 and Retry-After for whatever comes while the server stops, but for probes. The connection ends with it."""
 
-    def __init__(self, app: ASGIApp, stopping: asyncio.Event) -> None:
+    def __init__(self, app: ASGIApp, stopping: asyncio.Event, page_of: PageOf | None = None) -> None:
         self._app = app
         self._stopping = stopping
+        self._page_of = page_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not self._stopping.is_set() or _is_probe(scope):
@@ -79,7 +80,7 @@ class TurnAway:
             return
         error = overloaded("The server is stopping. Try again in a moment.")
         error.headers["connection"] = "close"
-        await error.response()(scope, receive, send)
+        await answer_of(error, scope, self._page_of)(scope, receive, send)
 
 
 def _is_probe(scope: Scope) -> bool:

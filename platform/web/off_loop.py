@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 INLINE_CHARS = 8192
-"""Text up to this length is rendered and tokenized on the event loop, longer text on a thread."""
+"""Text up to this length is rendered, tokenized and read on the event loop, longer text on a thread."""
 T = TypeVar("T")
 
 

@@ -131,6 +131,7 @@ class Settings(BaseSettings):
         60.0,
         description="Seconds in which each MiB of an upload must come; a slower one is broken off and may be resumed",
     )
+    hub_timeout: Fraction = Field(1800.0, description="Seconds that the download of one adapter from the hub may take")
     certificate_timeout: Fraction = Field(21600.0, description="Seconds that measuring one certificate may take")
     ping_seconds: Fraction = Field(10.0, description="Silence after which a stream gets a keep-alive comment")
     drain_seconds: Fraction = Field(20.0, description="Seconds that running requests get to end when the server stops")

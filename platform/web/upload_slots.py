@@ -17,7 +17,7 @@ class GaveWay(Exception):
 
 
 class Slot:
-    """One upload's place. What cannot be broken off `stays`, such as a download from the hub."""
+    """One upload's place. What cannot be broken off `stays`: reading a folder of this machine."""
 
     def __init__(self, tenant: str, actor: str, stays: bool) -> None:
         self.tenant, self.actor, self.stays = tenant, actor, stays
@@ -75,7 +75,7 @@ class UploadSlots:
     def _make_room(self, tenant: str, actor: str, stays: bool) -> None:
         most = max(1, self._capacity // 2)
         if stays and sum(slot.stays for slot in self._slots) >= most:
-            message = f"This server already reads {most} adapters from folders or the hub, its limit."
+            message = f"This server already reads {most} adapters from folders, its limit."
             raise overloaded(f"{message} Try again in {RETRY_AFTER} seconds.", RETRY_AFTER)
         if len(self._slots) < self._capacity:
             return

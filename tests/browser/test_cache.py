@@ -124,6 +124,7 @@ async def test_older_versions_have_rows_of_their_own(
 async def test_without_adapters_and_without_an_engine(page: Page, engine: FakeEngine) -> None:
     await page.goto("/cache")
     await expect(page.get_by_role("heading", name="No adapter is registered")).to_be_visible()
+    await expect(page.get_by_text("No adapter is registered").filter(visible=True)).to_have_count(1)
     engine.crash()
     await expect(page.locator("#cache").get_by_text("Waiting for the engine.")).to_be_visible()
     await engine.start()

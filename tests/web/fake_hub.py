@@ -3,6 +3,7 @@
 import hashlib
 import re
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 
@@ -21,6 +22,8 @@ class FakeHub(ThreadingHTTPServer):
         self.refusal: int | None = None
         self.declared_size: int | None = None
         """Instead of the true one, in answers to HEAD."""
+        self.stalls, self.go_on = False, threading.Event()
+        """Files come to their middle, and go on when told."""
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
 
     @property
@@ -32,6 +35,7 @@ class FakeHub(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.go_on.set()
         self.shutdown()
         self._thread.join()
         self.server_close()
@@ -82,4 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("x-repo-commit", COMMIT)
         self.end_headers()
         if not is_head:
-            self.wfile.write(data)
+            half = len(data) // 2 if self.server.stalls else len(data)
+            self.wfile.write(data[:half])
+            if half < len(data):
+                self.server.go_on.wait()
+                with suppress(ConnectionError):
+                    self.wfile.write(data[half:])

@@ -61,6 +61,17 @@ async def test_rows_are_found_by_who_what_and_when(person: httpx.AsyncClient) ->
         assert BeautifulSoup(answer.text, "html.parser").select("#audit-rows [role=alert]")
 
 
+async def test_wrong_filters_are_said_in_the_words_of_the_page(person: httpx.AsyncClient) -> None:
+    for asked, words in (
+        ({"from": "yesterday"}, "“From” must be a day such as"),
+        ({"to": "2026-13-01"}, "“To” must be a day such as"),
+        ({"actor": "a\0"}, "“Who” has a character that no name has."),
+    ):
+        answer = await person.get("/audit", params=asked)
+        soup = BeautifulSoup(answer.text, "html.parser")
+        assert answer.status_code == 400 and soup.select("[role=alert]")[0].text.startswith(words)
+
+
 def test_suggestions_are_actions_that_are_written() -> None:
     sources = "".join(path.read_text() for path in Path(loraplex.registry.__file__).parent.glob("*.py"))
     assert [action for action in ACTIONS if f'"{action}"' not in sources] == []

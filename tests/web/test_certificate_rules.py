@@ -10,7 +10,7 @@ import pytest
 
 from loraplex.engine.certificate import prompts_digest
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
-from loraplex.registry.certificates import Subject
+from loraplex.registry.certificates import Measured, Subject
 from loraplex.web.certificates.standing import find_standing
 from loraplex.web.state import State
 from tests.registry.helpers import CONFIG, passing_report, put, sha256
@@ -73,6 +73,35 @@ async def test_another_processor_is_not_certified_by_the_first_ones_figures(
         standing = await until(client, BASE, "outdated")
         words = "the processor's arithmetic (float32 vectors, now dot products of bytes in AVX-512)"
         assert (standing["valid"], standing["changes"]) == (False, [words])
+
+
+async def test_a_certificate_of_an_earlier_release_holds_no_more(
+    reopened: Callable[..., State], adapter_folders: list[Path]
+) -> None:
+    """Those did not note the processor's arithmetic."""
+    state = reopened(promotion_min_agreement=0.9)
+    put_on_disk(state, adapter_folders)
+    async with served(state) as client:
+        client.headers.update(key(state))
+        await client.post(f"{SQL}@1/certify")
+        document = (await until(client, f"{SQL}@1", "valid"))["certificate"]
+        [digest] = {document["coverage"]["adapter"]}
+        del document["coverage"]["arithmetic"]
+        second = (await client.get(SQL)).json()["versions"][0]["digest"]
+        assert second != digest
+        kept = Measured("0" * 64, 0.99, document)
+        state.registry.certificates.keep(Subject(second), kept, actor="cli")
+        standing = (await client.get(f"{SQL}@2/certificate")).json()
+        assert (standing["state"], standing["valid"], standing["certificate"]) == ("outdated", False, None)
+        assert standing["changes"] == ["what a certificate notes (an earlier release of loraplex wrote this one)"]
+        page = await client.get("/adapters/sql?version=2", headers={"accept": "text/html"})
+        assert page.status_code == 200
+        assert "There is a certificate that holds no more. Changed since: what a certificate notes" in page.text
+        refused = await client.put(f"{SQL}/aliases/prod", json={"version": 2})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "promotion_refused")
+        await client.post(f"{SQL}@2/certify")
+        await until(client, f"{SQL}@2", "valid")
+        assert (await client.put(f"{SQL}/aliases/prod", json={"version": 2})).status_code == 200
 
 
 async def test_prompts_that_an_adapter_reads_as_tokens_of_its_own_are_refused(

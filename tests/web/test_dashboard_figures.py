@@ -1,6 +1,7 @@
 """The figures and words behind the dashboard's live state."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,12 +11,14 @@ from loraplex.engine.protocol import AdapterStatus
 from loraplex.web.admin.cache_history import CacheHistory
 from loraplex.web.admin.live_state import live_state
 from loraplex.web.admin.traffic import Traffic
+from loraplex.web.admin.usage_rows import version_words
 from loraplex.web.admin.words import activity_words, targets_words, tile_words
 from loraplex.web.metrics import FinishedRequest
 from loraplex.web.state import State
 from loraplex.web.units import size_words, span_words
 
 from .fake_engine import FakeEngine
+from .test_adapters_api import add
 
 
 def finished(at: float, **fields: Any) -> FinishedRequest:
@@ -77,6 +80,23 @@ async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(
     assert document["blocks"]["legend"] == {3: "adapter-250"}
     assert document["residency"]["states"] == {}
     assert len(json.dumps(document)) < 5000
+
+
+async def test_versions_in_memory_are_told_apart(
+    client: httpx.AsyncClient, admin: dict[str, str], engine: FakeEngine, state: State, adapter_folders: list[Path]
+) -> None:
+    """In tiles and usage; another adapter may have the bytes of one of them."""
+    client.headers.update(admin)
+    for name, folder in (("json", adapter_folders[1]), ("sql", adapter_folders[0]), ("sql", adapter_folders[1])):
+        digest = (await add(client, name, folder)).json()["version"]["digest"]
+        engine.resident.add(digest)
+    tiles = live_state(state, Traffic(), CacheHistory(), "default")["residency"]["tiles"]
+    assert {(tile["name"], tile["label"]) for tile in tiles} == {("sql", "sql@1"), ("sql", "sql@2")}
+    words = version_words(state, "default")
+    assert (words["json", digest], words["sql", digest]) == ("version 1", "version 2")
+    engine.resident.discard(digest)
+    [tile] = live_state(state, Traffic(), CacheHistory(), "default")["residency"]["tiles"]
+    assert tile["label"] == "sql"
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 """Adapters from the hub: the real client against a hub on this machine."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import huggingface_hub
 import pytest
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.adapter_tokenizers.files import TOKENIZER_LIMITS
 from loraplex.web.state import State
+from loraplex.web.upload_slots import UploadSlots
 
 from .fake_engine import FakeEngine, sentence_of
 from .fake_hub import COMMIT, REPOSITORY, FakeHub
@@ -21,9 +22,7 @@ PINNED = f"{REPOSITORY}@{COMMIT}"
 
 
 def point_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
-    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setenv("HF_ENDPOINT", address)
 
 
 @pytest.fixture
@@ -124,8 +123,33 @@ async def test_a_machine_without_a_network(
 
 
 async def test_offline_mode(client: httpx.AsyncClient, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     status, kind, message = error_of(await load(client, "sql", PINNED))
     assert (status, kind) == (500, "InternalServerError")
     assert "HF_HUB_OFFLINE is set. Unset it" in message
     assert hub.asked == []
+
+
+async def test_a_hub_that_stalls_is_given_up(client: httpx.AsyncClient, hub: FakeHub, state: State) -> None:
+    hub.stalls = True
+    state.settings = state.settings.model_copy(update={"hub_timeout": 2.0})
+    async with asyncio.timeout(30):
+        status, kind, message = error_of(await load(client, "sql", PINNED))
+    assert (status, kind) == (500, "InternalServerError")
+    assert message.startswith(f"The hub did not give {REPOSITORY} within 2 seconds.") and "hub_timeout" in message
+    assert list(state.registry.store.incoming.iterdir()) == [] and state.uploads.taken == 0
+
+
+async def test_a_download_that_stalls_gives_way(client: httpx.AsyncClient, hub: FakeHub, state: State) -> None:
+    hub.stalls, state.uploads = True, UploadSlots(2)
+    async with asyncio.timeout(30):
+        waiting = [asyncio.create_task(load(client, name, PINNED)) for name in ("one", "two")]
+        while sum(method == "GET" for method, _ in hub.asked) < 2:
+            await asyncio.sleep(0.01)
+        with state.uploads.hold("acme", "key"):
+            gone = await waiting[1]
+        assert (gone.status_code, gone.headers["retry-after"]) == (503, "5")
+        assert "gave way to somebody else's upload" in gone.text
+        assert not waiting[0].done()
+        hub.go_on.set()
+        assert (await waiting[0]).status_code == 200

@@ -164,6 +164,46 @@ async def test_what_no_page_answers_is_a_page_for_browsers_and_json_for_programs
     assert program.status_code == status and program.json()["error"]["message"]
 
 
+async def test_only_the_operator_is_offered_what_only_the_operator_may(
+    client: httpx.AsyncClient, state: State, tmp_path: Path
+) -> None:
+    state.settings = state.settings.model_copy(update={"adapter_hub": True, "adapter_folders": (tmp_path,)})
+    state.registry.tenants.create("acme", actor="system")
+    shown, may_certify = {}, {}
+    for tenant in ("default", "acme"):
+        token = state.registry.keys.create("admin", ["admin"], actor="system", tenant=tenant).token
+        state.registry.snapshots.refresh()
+        text = (await client.get("/upload", headers=HTML | {"authorization": f"Bearer {token}"})).text
+        soup = BeautifulSoup(text, "html.parser")
+        overview = (await client.get("/", headers=HTML | {"authorization": f"Bearer {token}"})).text
+        may_certify[tenant] = "Press Certify" in overview, "The operator of this server can have it" in overview
+        shown[tenant] = [choice["value"] for choice in soup.select("[name=from]")], str(tmp_path) in text
+    assert shown == {"default": (["files", "hub", "folder"], True), "acme": (["files"], False)}
+    assert may_certify == {"default": (True, False), "acme": (False, True)}, "the base's certificate"
+
+
+async def test_what_is_turned_away_at_the_door_is_a_page_for_browsers_too(
+    person: httpx.AsyncClient, trusted: Headers, state: State
+) -> None:
+    async def shown(answer: httpx.Response, status: int, words: str) -> None:
+        card = BeautifulSoup(answer.text, "html.parser").select_one("main .card")
+        assert answer.status_code == status and card is not None and words in card.text, answer.text
+        assert [link["href"] for link in card.select("a")] == ["/"], "a login would change nothing"
+
+    large = {"content": b"x" * (2 << 20), "headers": trusted}
+    await shown(await person.post("/keys", **large), 413, "larger than the 1,048,576 bytes")
+    for path, accept in (("/keys", "application/json"), ("/v1/completions", "text/html")):
+        answer = await person.post(path, content=b"x" * (2 << 20), headers=trusted | {"accept": accept})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+    state.stopping.set()
+    answer = await person.get("/adapters")
+    await shown(answer, 503, "The server is stopping")
+    assert answer.headers["retry-after"] and answer.headers["connection"] == "close"
+    program = await person.get("/adapters", headers={"accept": "*/*"})
+    assert (program.status_code, program.json()["error"]["code"]) == (503, "unavailable")
+    state.stopping.clear()
+
+
 async def test_unknown_addresses_for_strangers_and_below_the_apis(client: httpx.AsyncClient) -> None:
     del client.headers["authorization"]
     answer = await client.get("/nowhere", headers=HTML | {"cookie": "loraplex_session=old"})
@@ -171,7 +211,9 @@ async def test_unknown_addresses_for_strangers_and_below_the_apis(client: httpx.
     assert answer.status_code == 404 and not soup.select("nav")
     assert [link["href"] for link in soup.select("main a")] == ["/login"]
     for path in ("/v1/nowhere", "/api/v1/nowhere"):
-        assert (await client.get(path, headers=HTML)).json()["error"]["code"] == "unknown_url"
+        error = (await client.get(path, headers=HTML)).json()["error"]
+        assert error["code"] == "unknown_url"
+        assert ("/api/v1/openapi.json" in error["message"]) == path.startswith("/api/")
     named = (await client.get(f"/{quote(XSS)}", headers=HTML)).text
     assert "<img src=x" not in named and "<script>alert" not in named
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,9 @@ import pytest_asyncio
 from tokenizers import AddedToken
 
 from loraplex.engine.client import RequestRejected
+from loraplex.web import off_loop
 from loraplex.web.chat_template import ChatTemplate
+from loraplex.web.openai import chat
 from loraplex.web.state import State
 from loraplex.web.tool_calls.formats.known import STYLES
 from loraplex.web.wording import TrustedTemplate
@@ -108,6 +111,20 @@ async def test_the_template_is_told_of_tools_as_transformers_tells_it(client: ht
     assert await prompt_of(client, state, tools=[WEATHER], tool_choice="none") == await prompt_of(client, state)
 
 
+async def test_members_of_a_tool_that_clients_add(client: httpx.AsyncClient, state: State) -> None:
+    """A hint on caching changes nothing; what transformers says of a function's result reaches the template."""
+    use_template(state, TEMPLATE)
+    hint = {"cache_control": {"type": "ephemeral"}}
+    plain = await prompt_of(client, state, tools=[TIME])
+    assert await prompt_of(client, state, tools=[{**TIME, **hint}]) == plain
+    assert await prompt_of(client, state, tools=[{**TIME, "function": {**TIME["function"], **hint}}]) == plain
+    result = {"return": {"type": "string"}}
+    told = await prompt_of(client, state, tools=[{**TIME, "function": {**TIME["function"], **result}}])
+    assert json.loads(told.partition("<|user|>")[0][1:-1])["function"] == TIME["function"] | result
+    error = await ask(client, 400, tools=function(returns={"type": "string"}))
+    assert error["message"].startswith("tools[0].function.returns: unknown field;")
+
+
 async def test_a_template_for_chats_with_tools(client: httpx.AsyncClient, state: State) -> None:
     base = state.wordings.base
     use_template(state, "{{ messages[0].content }}")
@@ -126,6 +143,17 @@ async def test_a_template_may_tell_of_tools_only_where_a_user_asks(client: httpx
     answered = [*HELLO, {"role": "tool", "tool_call_id": "call_1", "content": "noon"}]
     assert (await ask(client, messages=answered))["choices"][0]["finish_reason"] == "tool_calls"
     assert "[" not in await prompt_of(client, state, messages=answered, tools=[TIME])
+
+
+async def test_a_template_may_tell_of_tools_only_beside_a_system_prompt(
+    client: httpx.AsyncClient, state: State
+) -> None:
+    use_template(
+        state,
+        "{# <tool_call> arguments #}" + SHORT.replace("in tools or []", "in tools if messages[0].role == 'system'"),
+    )
+    await ask(client, messages=[{"role": "system", "content": "Be kind"}, *HELLO])
+    assert (await ask(client, 400))["code"] == "tools_not_in_template"
 
 
 async def test_calls_and_answers_in_messages(client: httpx.AsyncClient, state: State) -> None:
@@ -200,6 +228,32 @@ async def test_streams_say_what_whole_answers_say(client: httpx.AsyncClient, sta
     pieces = sum('"arguments"' in json.dumps(event) for event in events[:-1])
     assert pieces > 20, "arguments come as they are drawn"
     assert events[-2]["usage"]["completion_tokens"] > 60
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [(f"{CALL}\n" * 2, {}), ("Hm", {"logprobs": True, "top_logprobs": 20, "n": 2})],
+)
+async def test_long_answers_are_read_on_a_thread(
+    client: httpx.AsyncClient, state: State, text: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that nobody waits for them who did not ask for them."""
+    monkeypatch.setattr(off_loop, "INLINE_CHARS", len(CALL) + 10)
+    threads = list[threading.Thread]()
+    whole = chat.whole_message
+
+    def seen(events: list[Any]) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return whole(events)
+
+    monkeypatch.setattr(chat, "whole_message", seen)
+    say(state, CALL)
+    await ask(client)
+    assert threads == [threading.main_thread()], "a short one is not worth a thread"
+    say(state, text)
+    choices = (await ask(client, **fields))["choices"]
+    assert len(choices) == fields.get("n", 1) and threading.main_thread() not in threads[1:]
+    assert len(choices[0]["message"].get("tool_calls", ())) == text.count(CALL)
 
 
 async def test_an_answer_that_is_cut(client: httpx.AsyncClient, state: State) -> None:
@@ -304,6 +358,13 @@ async def test_models_that_know_no_tools_are_refused_in_words(client: httpx.Asyn
         error = await ask(client, 400, messages=[*HELLO, answered], tools=None)
         assert error["param"] == "messages[1].tool_calls" and "leaves out tool calls" in error["message"]
         await ask(client, tool_choice="none")
+    use_template(state, "{% if tools is defined %}{# <tool_call> arguments #}{% endif %}{{ messages[0].content }}")
+    for name in ("H", "ell", "Hello"):
+        error = await ask(client, 400, tools=function(name=name))
+        assert error["code"] == "tools_not_in_template", "its name is in the prompt by chance"
+    use_template(state, "{{ tools[0].function.name }}{# <tool_call> arguments #}{{ messages[0].content }}")
+    await ask(client, tools=[TIME])
+    assert (await ask(client, 400))["code"] == "tools_not_in_template", "it tells of the first one alone"
     use_template(state, "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[0].content }}")
     error = await ask(client, 400)
     assert error["code"] == "unknown_tool_format" and "--tool-call-parser" in error["message"]
@@ -331,6 +392,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "tools[1].function.parameters",
     ),
     ({"tools": function(strict="yes")}, "tools[0].function.strict"),
+    ({"tools": function(returns={})}, "tools[0].function.returns"),
+    ({"tools": [TIME, {**TIME, "strict": True}]}, "tools[1].strict"),
+    ({"tools": [{"type": "function", "name": "f", "parameters": {}}]}, "tools[0].name"),
     ({"tool_choice": "any"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
     ({"tool_choice": {"type": "function"}}, "tool_choice.function"),

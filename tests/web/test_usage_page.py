@@ -126,7 +126,7 @@ async def test_the_last_day_of_all(person: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"from": "yesterday"}, "must be a day"),
+        ({"from": "yesterday"}, "“From” must be a day"),
         ({"from": "2026-11-22", "to": "2026-11-21"}, "must not be after"),
         ({"from": "0001-01-01"}, "ten years"),
         ({"to": "0001-01-01"}, "no days before"),

@@ -16,9 +16,11 @@ from ..permissions import Permission
 from .addresses import tenant_frame
 from .audit_rows import ACTIONS, audit_line, detail_json, filter_words
 from .page import PageRoute, is_fragment, page
+from .words import in_labels
 
 SECTION: Final = "/audit"
 PAGE_ROWS: Final = 100
+LABELS: Final = {"actor": "Who", "action": "Did", "subject": "To what", "from": "From", "to": "To"}
 QUICKLY_VERIFIED: Final = 20_000
 """Rows that are verified whenever the page is opened; more take seconds, so then one has to ask."""
 Id = Annotated[int | None, Query(ge=1, lt=2**63)]
@@ -47,7 +49,7 @@ async def index(
     except ApiError as error:
         asked = {"actor": actor, "action": action, "subject": subject, "from": first, "to": to}
         frame = _frame(request, caller, tenant, everyone, asked)
-        return page(request, template, SECTION, error.status, **frame, rows=[], problem=error.message)
+        return page(request, template, SECTION, error.status, **frame, rows=[], problem=in_labels(error, LABELS))
     audit = state.registry.audit
     found = await asyncio.to_thread(audit.search, wanted, PAGE_ROWS + 1, before)
     head = await asyncio.to_thread(audit.head)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -13,10 +14,11 @@ from starlette.responses import Response
 
 from ..api.certification import BASE, request_certificate, standing_of
 from ..dependencies import CallerOf, StateOf
+from ..permissions import Permission
 from ..state import State
 from .attention import Item, attention
 from .cache_history import CacheHistory
-from .certificate_view import certificate_view
+from .certificate_view import OF_THE_BASE, certificate_view
 from .live_state import live_state
 from .page import PageRoute, go_to, page
 from .traffic import Traffic
@@ -70,7 +72,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watc
 
 @router.get("/")
 async def overview(request: Request, state: StateOf, caller: CallerOf) -> Response:
-    view = certificate_view(await standing_of(state, BASE))
+    may_ask = caller.allows(Permission.OPERATE)
+    view = certificate_view(await standing_of(state, BASE), OF_THE_BASE if may_ask else replace(OF_THE_BASE, ask=""))
     items = request.app.state.live.attention(caller.tenant)
     return page(request, "overview.html", "/", attention=items, certificate=view)
 

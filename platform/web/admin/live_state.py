@@ -1,6 +1,7 @@
 """The live state of the dashboard as one JSON document: engine, traffic, KV blocks, residency."""
 
 import base64
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,13 +41,19 @@ def live_state(state: State, traffic: Traffic, cache: CacheHistory, tenant: str)
         "cache": cache.points(),
         "tiers": tiers(status, info),
         "blocks": _blocks(status, info, names),
-        "residency": _residency(status, info, names),
+        "residency": _residency(status, info, names, _references(state, tenant)),
     }
 
 
 def names_by_digest(state: State, tenant: str) -> dict[str, str]:
     adapters = state.registry.snapshots.current.of_tenant(tenant)
     return {version.digest: adapter.name for adapter in adapters for version in adapter.versions}
+
+
+def _references(state: State, tenant: str) -> dict[str, str]:
+    """digest -> name@version."""
+    adapters = state.registry.snapshots.current.of_tenant(tenant)
+    return {one.digest: f"{adapter.name}@{one.number}" for adapter in adapters for one in adapter.versions}
 
 
 def _engine(state: State, status: EngineStatus | None) -> dict[str, Any]:
@@ -94,13 +101,21 @@ def _kind(place: int) -> int:
     return FIRST_ADAPTER + place % KINDS
 
 
-def _residency(status: EngineStatus | None, info: EngineInfo | None, names: Mapping[str, str]) -> dict[str, Any]:
+def _residency(
+    status: EngineStatus | None, info: EngineInfo | None, names: Mapping[str, str], references: Mapping[str, str]
+) -> dict[str, Any]:
     on_disk = {"words": ON_DISK, "tone": ""}
     if status is None or info is None:
         return {"sentence": WAITING, "share": 0, "states": None, "on_disk": on_disk, "tiles": []}
     resident = [(place, adapter) for place, adapter in enumerate(status.adapters) if adapter.state == "resident"]
+    here = Counter(names.get(adapter.digest) for _, adapter in resident)
+    labels = {
+        adapter.digest: references.get(adapter.digest, name) if here[name] > 1 else name
+        for _, adapter in resident
+        if (name := names.get(adapter.digest)) is not None
+    }
     return {
-        "sentence": _memory_sentence([adapter for _, adapter in resident], status, info, names),
+        "sentence": _memory_sentence([adapter for _, adapter in resident], status, info, labels),
         "share": round(status.adapter_bytes_used / info.adapter_memory, 4) if info.adapter_memory else 0,
         "states": {
             adapter.digest: {"words": residency_words(adapter), "tone": TONES[adapter.state]}
@@ -108,15 +123,15 @@ def _residency(status: EngineStatus | None, info: EngineInfo | None, names: Mapp
             if adapter.digest in names and (adapter.state != "registered" or adapter.tier != "disk")
         },
         "on_disk": on_disk,
-        "tiles": [_tile(place, adapter, names) for place, adapter in resident],
+        "tiles": [_tile(place, adapter, names, labels) for place, adapter in resident],
     }
 
 
-def _tile(place: int, adapter: AdapterStatus, names: Mapping[str, str]) -> dict[str, Any]:
-    name = names.get(adapter.digest)
+def _tile(place: int, adapter: AdapterStatus, names: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
+    """`labels`: name@version, where two of a name are in memory."""
     return {
-        "label": _label(adapter, names),
-        "name": name,
+        "label": _label(adapter, labels),
+        "name": names.get(adapter.digest),
         "words": tile_words(adapter),
         "activity": activity_words(adapter),
         "busy": adapter.running > 0,

@@ -25,10 +25,15 @@ HEADINGS: Final = {
     403: "Not allowed",
     404: "Not found",
     405: "Nothing to look at here",
+    413: "Too large",
     500: "The server failed",
     503: "Not available right now",
 }
 OTHER_HEADING: Final = "That did not work"
+NOT_ABOUT_WHO: Final = frozenset({413, 500, 503})
+"""A login would change nothing."""
+START: Final = ("/", "To the start page")
+LOGIN: Final = (LOGIN_PATH, "Log in")
 
 
 class PageRoute(APIRoute):
@@ -95,7 +100,8 @@ def refusal_page(request: Request, error: ApiError) -> Response:
     caller: Caller | None = getattr(request.state, "caller", None)
     template = "refused.html" if caller is None else "error.html"
     heading = HEADINGS.get(error.status, OTHER_HEADING)
-    refused = page(request, template, "", error.status, heading=heading, message=error.message)
+    way = START if error.status in NOT_ABOUT_WHO else LOGIN
+    refused = page(request, template, "", error.status, heading=heading, message=error.message, way=way)
     refused.headers.update(error.headers)
     return refused
 

@@ -1,4 +1,5 @@
-"""What no page's own route answers, as pages for browsers: unknown addresses, wrong methods, faults of ours."""
+"""What no page's own route answers, as pages for browsers: unknown addresses, wrong methods, faults of ours, and what
+is turned away before any route."""
 
 import logging
 from contextlib import suppress
@@ -40,16 +41,21 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     return refusal_page(request, ApiError(error.status_code, words, headers=error.headers))
 
 
-def page_of_crash(scope: Scope) -> Response | None:
-    """None where a program asks, or where the fault keeps this page from being made as well."""
+def page_of_refusal(scope: Scope, error: ApiError) -> Response | None:
+    """None where a program asks, or where a fault of ours keeps this page from being made."""
     request = Request(scope)
     if not _asks_for_a_page(request):
         return None
     try:
-        return refusal_page(request, ApiError(500, FAILED.format(request_id=request_id_of(request))))
+        return refusal_page(request, error)
     except Exception:
-        logger.exception("the page about a fault cannot be made")
+        logger.exception("the page about a refusal cannot be made")
         return None
+
+
+def page_of_crash(scope: Scope) -> Response | None:
+    """As page_of_refusal."""
+    return page_of_refusal(scope, ApiError(500, FAILED.format(request_id=request_id_of(Request(scope)))))
 
 
 def _asks_for_a_page(request: Request) -> bool:

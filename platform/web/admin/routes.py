@@ -22,9 +22,9 @@ from . import (
     usage,
     users,
 )
-from .refusals import HANDLERS, page_of_crash
+from .refusals import HANDLERS, page_of_crash, page_of_refusal
 
-__all__ = ["HANDLERS", "page_of_crash", "routers"]
+__all__ = ["HANDLERS", "page_of_crash", "page_of_refusal", "routers"]
 
 routers: Final[Sequence[APIRouter]] = (
     login.router,

@@ -18,9 +18,10 @@ from ..api.refusals import in_words
 from ..auth import Caller, form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
+from ..permissions import Permission
 from ..registration import FIELDS, check_version, register_version
 from ..sources.errors import SourceFailed, SourceMissing, SourceRefused
-from ..sources.fetch import fetch_adapter
+from ..sources.fetch import fetch_adapter, is_folder
 from ..state import State
 from ..units import count_words
 from .page import PageRoute, page
@@ -47,7 +48,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("/upload")
-async def upload(request: Request, state: StateOf, name: str = "") -> Response:
+async def upload(request: Request, state: StateOf, caller: CallerOf, name: str = "") -> Response:
     limit = int(state.settings.max_adapter_bytes)
     return page(
         request,
@@ -58,6 +59,7 @@ async def upload(request: Request, state: StateOf, name: str = "") -> Response:
         name_pattern=HTML_PATTERN,
         name_rule=NAME_RULE,
         tokenizers=state.settings.adapter_tokenizers,
+        operator=caller.allows(Permission.OPERATE),
         hub=state.settings.adapter_hub,
         folders=[str(folder) for folder in state.settings.adapter_folders],
     )
@@ -69,10 +71,10 @@ async def fetch(request: Request, state: StateOf, caller: CallerOf) -> Response:
     fields = await form_fields(request)
     name, source = fields.get("name", ""), fields.get("source", "").strip()
     try:
-        slot = state.uploads.hold(caller.tenant, caller.actor, stays=True)
-        with in_words(), _sources_in_words(source), slot:
+        hold = state.uploads.hold(caller.tenant, caller.actor, stays=is_folder(source))
+        with in_words(), _sources_in_words(source), hold as slot:
             state.registry.adapters.check_name(name)
-            blobs = await asyncio.to_thread(fetch_adapter, source, state.settings, state.registry.store)
+            blobs = await fetch_adapter(source, state.settings, state.registry.store, slot)
             digests = {file: blob.sha256 for file, blob in blobs.items()}
             for sha256 in digests.values():
                 await asyncio.to_thread(state.registry.uploads.note, sha256, caller.tenant)

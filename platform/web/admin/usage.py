@@ -25,11 +25,13 @@ from ..units import count_words
 from .addresses import tenant_frame
 from .page import NOT_KEPT, PageRoute, is_fragment, page
 from .usage_rows import GROUPINGS, asked_words, chart_points, heads, is_hourly, unknown_words, usage_lines
+from .words import in_labels
 
 SECTION: Final = "/usage"
 MOST_ROWS: Final = 200
 DAYS: Final = 30
 MOST_DAYS: Final = 3700
+LABELS: Final = {"from": "From", "to": "To", "actor": "Key or user", "adapter": "Adapter"}
 Text = Annotated[str, Query(max_length=600)]
 First = Annotated[str, Query(alias="from")]
 
@@ -54,10 +56,8 @@ async def index(
     try:
         query = _query(tenant, first, to, actor, adapter, by)
     except ApiError as error:
-        asked = {"from": first, "to": to, "adapter": adapter, "actor": actor}
-        return page(
-            request, template, SECTION, error.status, **frame, asked=asked, by=by, names={}, problem=error.message
-        )
+        asked, problem = {"from": first, "to": to, "adapter": adapter, "actor": actor}, in_labels(error, LABELS)
+        return page(request, template, SECTION, error.status, **frame, asked=asked, by=by, names={}, problem=problem)
     rows = await asyncio.to_thread(state.registry.usage.sums, query, MOST_ROWS + 1, "day" not in columns_of(query.by))
     whole = len(rows) <= MOST_ROWS
     [total] = [total_of(rows)] if whole else await asyncio.to_thread(state.registry.usage.sums, replace(query, by=()))

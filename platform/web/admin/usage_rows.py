@@ -21,6 +21,8 @@ GROUPINGS: Final = {
 }
 HEADS: Final = {"day": "Day", "hour": "Hour, UTC", "actor": "Key or user", "adapter_name": "Adapter"}
 HOURLY_DAYS: Final = 2
+VersionWords = Mapping[tuple[str, str], str]
+"""By name and digest."""
 """Longest range that is drawn by the hour."""
 
 
@@ -79,10 +81,10 @@ def tokens_of(row: Mapping[str, Any]) -> int:
     return tokens
 
 
-def version_words(state: State, tenant: str) -> Mapping[str, str]:
-    """digest -> which version it is, of the tenant's adapters that are there."""
+def version_words(state: State, tenant: str) -> VersionWords:
+    """Which version it is, of the tenant's adapters that are there: two may have the same bytes."""
     adapters = state.registry.snapshots.current.of_tenant(tenant)
-    return {one.digest: f"version {one.number}" for adapter in adapters for one in adapter.versions}
+    return {(adapter.name, one.digest): f"version {one.number}" for adapter in adapters for one in adapter.versions}
 
 
 def unknown_words(total: Mapping[str, int]) -> str:
@@ -128,9 +130,7 @@ def _narrowed(cell: Cell, query: UsageQuery) -> Cell:
     return Cell(cell.words, cell.note, {**asked_words(query), **cell.query, "by": by})
 
 
-def _cells(
-    row: Mapping[str, Any], by: Sequence[str], versions: Mapping[str, str], names: Mapping[str, str]
-) -> list[Cell]:
+def _cells(row: Mapping[str, Any], by: Sequence[str], versions: VersionWords, names: Mapping[str, str]) -> list[Cell]:
     cells = []
     for column in columns_of(by):
         match column:
@@ -155,8 +155,7 @@ def _actor(actor: str, names: Mapping[str, str]) -> Cell:
     return Cell(name or actor, kind if name else "", query)
 
 
-def _adapter(name: str, digest: str, versions: Mapping[str, str]) -> Cell:
-    note = (
-        "the base alone" if not digest else versions.get(digest, "a sum" if "+" in name else f"{digest[:12]}, removed")
-    )
+def _adapter(name: str, digest: str, versions: VersionWords) -> Cell:
+    gone = "a sum" if "+" in name else f"{digest[:12]}, removed"
+    note = "the base alone" if not digest else versions.get((name, digest), gone)
     return Cell(name, note, {"adapter": name})

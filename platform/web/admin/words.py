@@ -1,11 +1,13 @@
 """States of engine and adapters in words a person reads; the same ones on every page."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from loraplex.engine.client import EngineState
 from loraplex.engine.protocol import AdapterStatus
 
+from ..errors import ApiError
 from ..state import State
 from ..units import size_words, span_words
 
@@ -60,3 +62,11 @@ def activity_words(status: AdapterStatus) -> str:
         return f"{status.running} running"
     since = status.last_used_seconds_ago
     return "not used yet" if since is None else f"idle {span_words(since)}"
+
+
+def in_labels(error: ApiError, labels: Mapping[str, str]) -> str:
+    """Its message with the page's `labels` in place of the query's names of fields."""
+    field = error.param or ""
+    if field not in labels:
+        return error.message
+    return re.sub(rf"\b{re.escape(field)}\b", f"“{labels[field]}”", error.message, count=1)

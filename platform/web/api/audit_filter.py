@@ -45,7 +45,7 @@ def wanted_rows(
 def _part(text: str, field: str) -> str:
     """No name has an unprintable character, and PostgreSQL takes no zero byte."""
     if not text.isprintable():
-        raise invalid(f"The {field} has a character that no name has.", field)
+        raise invalid(f"{field} has a character that no name has.", field)
     return text.strip()
 
 

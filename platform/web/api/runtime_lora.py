@@ -28,7 +28,7 @@ from ..auth import Caller
 from ..errors import ApiError, from_engine, overloaded
 from ..registration import register_version
 from ..sources.errors import SourceFailed, SourceMissing, SourceRefused
-from ..sources.fetch import fetch_adapter
+from ..sources.fetch import fetch_adapter, is_folder
 from ..state import State
 
 WRONG_INPUT: Final = (400, "InvalidUserInput")
@@ -60,10 +60,11 @@ async def load_adapter(state: State, caller: Caller, order: LoadOrder) -> None:
     if not state.engine.ready():
         raise overloaded(f"The engine is {state.engine.state.value}. Try again in a moment.")
     async with state.name_locks.of(caller.tenant, order.lora_name):
-        with _refusals_in_words(order), state.uploads.hold(caller.tenant, caller.actor, stays=True):
+        hold = state.uploads.hold(caller.tenant, caller.actor, stays=is_folder(order.lora_path))
+        with _refusals_in_words(order), hold as slot:
             await state.reconciler.reconcile()
             _check_name(state, caller, order)
-            files = await asyncio.to_thread(fetch_adapter, order.lora_path, state.settings, state.registry.store)
+            files = await fetch_adapter(order.lora_path, state.settings, state.registry.store, slot)
             digests = {file: blob.sha256 for file, blob in files.items()}
             for digest in digests.values():
                 await asyncio.to_thread(state.registry.uploads.note, digest, caller.tenant)

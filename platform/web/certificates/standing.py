@@ -1,18 +1,21 @@
 """How an adapter, or the base, stands with its parity certificate: measured or not, and whether that still holds."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from loraplex.engine.certificate import Certificate
 from loraplex.registry.certificates import CertificateRecord, Certificates, Subject
 
 from .served import ServedPath
 
+OF_BEFORE: Final = "what a certificate notes (an earlier release of loraplex wrote this one)"
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`attempt`: the newest request; `shown`: the certificate to look at, `certificate` what it says; it holds while
-    `changes` is empty. `obstacle`: why none can be measured here, so that none holds."""
+    """`attempt`: the newest request; `shown`: the certificate to look at, `certificate` what it says, None where an
+    earlier release wrote it; it holds while `changes` is empty. `obstacle`: why none can be measured here, so that none
+    holds."""
 
     attempt: CertificateRecord | None
     shown: CertificateRecord | None
@@ -25,7 +28,7 @@ class Standing:
         """What people want to know first: what happens now, else what went wrong last, else what there is."""
         if self.attempt is not None and self.attempt.state in ("waiting", "running", "failed"):
             return self.attempt.state
-        if self.certificate is None:
+        if self.shown is None:
             return "none"
         return "valid" if self.valid else "outdated"
 
@@ -40,12 +43,17 @@ def find_standing(certificates: Certificates, served: ServedPath, subject: Subje
         wanted = served.coverage(subject)
     except ValueError as error:
         known, obstacle = certificates.known(subject, None), str(error)
-        return Standing(known.newest, known.last, _read(known.last), (), obstacle)
+        certificate = _read(known.last)
+        return Standing(known.newest, known.last, certificate, _unreadable(known.last, certificate), obstacle)
     known = certificates.known(subject, wanted.digest())
     shown = known.valid or known.last
     certificate = _read(shown)
-    changes = [] if certificate is None else certificate.coverage.changes(wanted)
-    return Standing(known.newest, shown, certificate, tuple(changes), None)
+    changes = _unreadable(shown, certificate) if certificate is None else tuple(certificate.coverage.changes(wanted))
+    return Standing(known.newest, shown, certificate, changes, None)
+
+
+def _unreadable(record: CertificateRecord | None, certificate: Certificate | None) -> tuple[str, ...]:
+    return (OF_BEFORE,) if record is not None and certificate is None else ()
 
 
 def _read(record: CertificateRecord | None) -> Certificate | None:

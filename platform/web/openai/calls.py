@@ -4,7 +4,9 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from itertools import chain
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -15,6 +17,7 @@ from ..errors import invalid
 from ..event_stream import EventStream, while_connected
 from ..generation import Answers, Delta, Generation, collect, deltas_of, usage_of
 from ..json_body import convert, read_json
+from ..off_loop import off_loop
 from ..quotas import Admission
 from ..routing.copies import Repeatable, draw_copy
 from ..routing.watch import start_watched, version_header
@@ -24,6 +27,8 @@ from .fields import check_fields, ignored_header
 from .schemas import GenerationFields
 
 Fields = TypeVar("Fields", bound=GenerationFields)
+LOGPROB_CHARS: Final = 4
+"""An alternative of a log-probability takes as long as so many characters in which calls are looked for."""
 
 
 class Call(Repeatable, Protocol):
@@ -42,7 +47,7 @@ class Call(Repeatable, Protocol):
     def id_prefix(self) -> str: ...
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
-        """The members of a whole answer beside the head and the usage."""
+        """The members of a whole answer beside the head and the usage. May run on a thread."""
 
     def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
         """The events for one delta, possibly none."""
@@ -85,8 +90,20 @@ async def _complete(state: State, caller: Caller, call: Call, limits: dict[str, 
     if copy is not None:
         copy.hear_all(answers)
         copy.send()
+    return await off_loop(partial(_whole, call, generations, answers), _size(answers))
+
+
+def _whole(call: Call, generations: list[Generation], answers: Answers) -> bytes:
     members = {**_head(call, call.object), **call.document(generations, answers), "usage": answers.usage.as_json()}
     return msgspec.json.encode(members)
+
+
+def _size(answers: Answers) -> int:
+    """What making a document of it takes, in characters."""
+    logprobs = (entry for choice in answers.choices for entry in choice.logprobs)
+    of_prompts = (entry for entries in answers.prompt_logprobs for entry in entries if entry is not None)
+    alternatives = sum(1 + len(entry.top) for entry in chain(logprobs, of_prompts))
+    return sum(len(choice.text) for choice in answers.choices) + LOGPROB_CHARS * alternatives
 
 
 async def _stream(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> AsyncGenerator[bytes, None]:

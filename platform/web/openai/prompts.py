@@ -1,7 +1,7 @@
 """From messages and texts to token ids."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -11,7 +11,7 @@ from ..serving import check_chars
 from ..state import State
 from ..wording import Template, Wording
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
-from .tool_messages import not_told, plain_calls, tells_of
+from .tool_messages import not_told, plain_calls, with_names_of_chance
 from .tools import Tool, offered_tools
 
 SYSTEM = ("system", "developer")
@@ -24,6 +24,8 @@ OWN_VARIABLES = frozenset(
     }
 )
 """What the server itself tells the chat template."""
+ASKING: Final[list[dict[str, Any]]] = [{"role": "user", "content": "Hello"}]
+"""Some templates tell of tools only where a user has the last word."""
 
 
 async def chat_prompt(state: State, wording: Wording, chat: ChatRequest) -> list[int]:
@@ -54,19 +56,25 @@ async def chat_text(state: State, wording: Wording, chat: ChatRequest) -> str:
         text = await template.render(messages, add_prompt, continued, variables)
     except TemplateFailure as error:
         raise invalid(f"{error}.", "messages", "chat_template_error") from None
-    if tools and not tells_of(tools, template.source, text):
-        await _check_tools(tools, template, variables)
+    if tools and not await _tells_of(tools, template, variables, [ASKING, messages]):
+        raise not_told(tools)
     return text
 
 
-async def _check_tools(tools: list[Tool], template: Template, variables: dict[str, Any]) -> None:
-    """Raise ApiError unless the template tells of tools where a user asks: some do so in no other place."""
-    try:
-        text = await template.render([{"role": "user", "content": "Hello"}], True, False, variables)
-    except TemplateFailure:
-        text = ""
-    if not tells_of(tools, template.source, text):
-        raise not_told(tools)
+async def _tells_of(
+    tools: list[Tool], template: Template, variables: dict[str, Any], chats: list[list[dict[str, Any]]]
+) -> bool:
+    """Whether the template names every tool in one of the chats: those that do not know tools ignore them."""
+    renamed = with_names_of_chance(tools)
+    variables = {**variables, "tools": [tool.as_json() for tool in renamed]}
+    for chat in chats:
+        try:
+            text = await template.render(chat, True, False, variables)
+        except TemplateFailure:
+            continue
+        if all(tool.function.name in text for tool in renamed):
+            return True
+    return False
 
 
 def _size(messages: list[dict[str, Any]]) -> int:

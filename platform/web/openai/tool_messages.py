@@ -1,9 +1,11 @@
-"""Calls in an assistant's message as chat templates want them, and whether a template has told the model of tools."""
+"""Calls in an assistant's message as chat templates want them, and what shows whether a template tells of tools."""
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import ApiError, invalid
 from .tools import Tool, ToolCall
@@ -24,9 +26,10 @@ def plain_calls(calls: list[ToolCall], path: str, source: str, call_id: Callable
     ]
 
 
-def tells_of(tools: Sequence[Tool], source: str, text: str) -> bool:
-    """Whether a prompt names every tool: a template that does not know them ignores them."""
-    return "tools" in source and all(tool.function.name in text for tool in tools)
+def with_names_of_chance(tools: Sequence[Tool]) -> list[Tool]:
+    """The same tools by names that stand in a prompt only if the template was told of them; `a` stands in any."""
+    names = (f"tool_{secrets.token_hex(8)}" for _ in tools)
+    return [replace(tool, function=replace(tool.function, name=name)) for tool, name in zip(tools, names, strict=True)]
 
 
 def not_told(tools: Sequence[Tool]) -> ApiError:
@@ -36,8 +39,8 @@ def not_told(tools: Sequence[Tool]) -> ApiError:
 
 
 REMEDY: Final = (
-    "Give the adapter a chat template that has tools, in its serving profile (chat_template) or its own "
-    "(adapter_tokenizers), or serve a base that has one; or send tool_choice: none."
+    "Give the adapter a chat template that has tools, in its serving profile (chat_template) or its own files, both of "
+    "which the operator allows with adapter_tokenizers; or serve a base that has one; or send tool_choice: none."
 )
 
 

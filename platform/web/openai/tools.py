@@ -13,18 +13,23 @@ ToolName = Annotated[str, Meta(pattern=r"^(?!.*\n)[a-zA-Z0-9_.-]{1,64}$")]
 """Python's $ alone would let a line break follow."""
 
 
-class FunctionDefinition(msgspec.Struct, kw_only=True):
+class FunctionDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     """JSON Schema of the arguments, an object; left out: there are none."""
     strict: bool | None = None
     """Calls of it follow the schema, also where the model may choose."""
+    returned: dict[str, Any] | None = msgspec.field(default=None, name="return")
+    """Schema of what it returns, as transformers.utils.get_json_schema writes it: for the template alone."""
+    cache_control: Any = None
+    """Other services' hint on what to cache: changes no answer."""
 
 
-class Tool(msgspec.Struct, kw_only=True):
+class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["function"]
     function: FunctionDefinition
+    cache_control: Any = None
 
     def as_json(self) -> dict[str, Any]:
         """As chat templates get it: in the order in which models were trained on it."""
@@ -33,6 +38,8 @@ class Tool(msgspec.Struct, kw_only=True):
             words["description"] = function.description
         if function.parameters is not None:
             words["parameters"] = function.parameters
+        if function.returned is not None:
+            words["return"] = function.returned
         return {"type": "function", "function": {"name": function.name, **words}}
 
     def schema(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """From a `lora_path` to an adapter's files in the artifact store."""
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -11,30 +12,55 @@ from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore
 from loraplex.registry.errors import UploadTooLarge
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
+from ..errors import overloaded
 from ..settings import Settings
-from .errors import SourceRefused
+from ..upload_slots import RETRY_AFTER, GaveWay, Slot
+from .errors import SourceFailed, SourceRefused
 from .folder import open_adapter
-from .hub import HubAdapter, download, parse_hub_id
+from .hub import ELSEWHERE, HubAdapter, parse_hub_id
+from .hub_process import download_in_process
 
 MAX_CONFIG_BYTES: Final = 1 << 20
 
 
-def fetch_adapter(lora_path: str, settings: Settings, store: ArtifactStore) -> dict[str, Blob]:
-    """The files of the adapter at a folder or hub id by their names, if the settings allow it. Blocks.
+def is_folder(lora_path: str) -> bool:
+    """Of this machine; else it is an id of the hub. What is read from a folder cannot be broken off."""
+    return lora_path.startswith("/")
+
+
+async def fetch_adapter(lora_path: str, settings: Settings, store: ArtifactStore, slot: Slot) -> dict[str, Blob]:
+    """The files of the adapter at a folder or hub id by their names, if the settings allow it.
 
     Configuration and weights, and what there is of a tokenizer. Raises SourceRefused, SourceMissing, SourceFailed,
-    RegistryError.
+    RegistryError; ApiError 503 where a download gave its slot up.
     """
     limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(settings.max_adapter_bytes), **TOKENIZER_LIMITS}
-    if lora_path.startswith("/"):
-        return _from_folder(lora_path, settings.adapter_folders, store, limits)
+    if is_folder(lora_path):
+        return await asyncio.to_thread(_from_folder, lora_path, settings.adapter_folders, store, limits)
     adapter = parse_hub_id(lora_path)
     if not settings.adapter_hub:
         raise SourceRefused(
             f"This server takes no adapters from the hub, so {adapter.repository} was not asked for. The operator "
             "allows it with adapter_hub or LORAPLEX_ADAPTER_HUB=true."
         )
-    return _from_hub(adapter, store, limits)
+    # A folder that the sweep removes if this process dies half-way.
+    with tempfile.TemporaryDirectory(dir=store.incoming) as folder:
+        await _download(adapter, Path(folder), limits, settings.hub_timeout, slot)
+        return await asyncio.to_thread(_from_folder, folder, [Path(folder)], store, limits)
+
+
+async def _download(adapter: HubAdapter, folder: Path, limits: Mapping[str, int], seconds: float, slot: Slot) -> None:
+    try:
+        async with slot.within(seconds):
+            await download_in_process(adapter, folder, limits, optional=TOKENIZER_LIMITS)
+    except TimeoutError:
+        raise SourceFailed(
+            f"The hub did not give {adapter.repository} within {seconds:g} seconds. Try again, allow more (hub_timeout "
+            f"or LORAPLEX_HUB_TIMEOUT), {ELSEWHERE}."
+        ) from None
+    except GaveWay:
+        message = f"The download of {adapter.repository} gave way to somebody else's upload."
+        raise overloaded(f"{message} Try again in {RETRY_AFTER} seconds.", RETRY_AFTER) from None
 
 
 def _from_folder(
@@ -42,13 +68,6 @@ def _from_folder(
 ) -> dict[str, Blob]:
     with open_adapter(folder, tuple(allowed), optional=TOKENIZER_LIMITS) as files:
         return {name: _keep(store, file, name, limits) for name, file in files.items()}
-
-
-def _from_hub(adapter: HubAdapter, store: ArtifactStore, limits: Mapping[str, int]) -> dict[str, Blob]:
-    """By way of a folder that the sweep removes if this process dies half-way."""
-    with tempfile.TemporaryDirectory(dir=store.incoming) as folder:
-        download(adapter, Path(folder), limits, optional=TOKENIZER_LIMITS)
-        return _from_folder(folder, [Path(folder)], store, limits)
 
 
 def _keep(store: ArtifactStore, file: BufferedReader, name: str, limits: Mapping[str, int]) -> Blob:
