@@ -31,9 +31,8 @@ from .vectors import FLOATS, INT, LANES, Code
 
 BLOCK: Final = 4
 """Most steps of a block: their expanded codes are at home in the first-level cache."""
-STRIPE: Final = 512 if HAS_MATRIX else 128
-"""Rows that share an expansion: their outputs of a panel fit the first-level cache, their digits the second; for matrix
-registers an expansion costs more than that cache saves."""
+STRIPE: Final = 256 if HAS_MATRIX else 128
+"""Rows whose outputs of a panel fit the first-level cache, and their digits the second."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
 EXPANDED: Final = STEP * PANEL
@@ -42,8 +41,8 @@ STEP_BYTES: Final = (EXPANDED // 2, EXPANDED)
 """By kind of code, INT4 and INT8."""
 SUMS: Final = 4 * ROWS * PANEL * 4
 """Bytes of the sums of two products."""
-ROOM: Final = BLOCK * EXPANDED + SUMS + STRIPE * PANEL * 4
-"""Bytes that a worker needs: expanded codes, sums, the outputs of a stripe."""
+OUTPUTS: Final = STRIPE * PANEL * 4
+"""Bytes of the outputs of a stripe's rows in one panel, or of fewer rows in a chunk of panels."""
 AHEAD: Final = 4096
 """Bytes of codes of 4 bits on their way to the first-level cache."""
 FEW: Final = 16 if HAS_WORDS else 4
@@ -77,9 +76,22 @@ def unpack_integers(codes: np.ndarray, kind: int, outputs: int, first: int, last
     return np.ascontiguousarray(by_input[first - begin * STEP : last - begin * STEP, :outputs])
 
 
+@njit(inline="always")
+def _takes_turns(m: int) -> bool:
+    """Whether panels of a chunk share the digits that the first-level cache holds. In vector registers, which are
+    slower, the second-level cache keeps up."""
+    return HAS_MATRIX and m > 2 * TOKENS
+
+
+@njit(inline="always")
+def _room_bytes(m: int, steps: int) -> int:
+    """Of a worker: expanded codes, sums, outputs."""
+    return (CHUNK * steps if _takes_turns(m) else BLOCK) * EXPANDED + SUMS + OUTPUTS
+
+
 def integer_scratch_size(m: int, k: int, workers: int) -> int:
     """Bytes of scratch that integer_linear needs."""
-    return workers * ROOM + int(digits_size(m, k)) + -(-k // STEP) * m * PER_ROW * 4
+    return workers * int(_room_bytes(m, -(-k // STEP))) + int(digits_size(m, k)) + -(-k // STEP) * m * PER_ROW * 4
 
 
 @intrinsic
@@ -142,6 +154,36 @@ def _multiply(
         )
 
 
+@njit
+def _take_turns(
+    kind: int, front: int, end: int, codes: int, scales: int, zeros: int, bias: int, digits: int, expanded: int,
+    sums: int, y: int, m: int, n: int, k: int, group: int, block: int,
+) -> None:  # fmt: skip
+    """All rows of y in the panels front to end, at most CHUNK."""
+    steps = (k + STEP - 1) // STEP
+    groups, panel_bytes = (steps + group - 1) // group, steps * EXPANDED
+    weights, outputs, stripe = codes + front * panel_bytes, sums + SUMS, STRIPE // (end - front)
+    stripe -= stripe % (2 * TOKENS)
+    if kind == INT4:
+        weights = expanded
+        for panel in range(front, end):
+            _expand(codes + panel * (panel_bytes // 2), expanded + (panel - front) * panel_bytes, steps)
+    for first in range(0, m, stripe):
+        last, rows_at = min(first + stripe, m), digits + digits_size(m, k)
+        for step in range(0, steps, block):
+            for panel in range(front, end):
+                at, place = (panel * groups + step // group) * PANEL, panel - front
+                _multiply(
+                    False, weights + place * panel_bytes + step * EXPANDED, 0, min(block, steps - step), sums,
+                    digits + step * BYTES, steps * BYTES, first, last, 2 * TOKENS, scales + at * 4, zeros + at,
+                    rows_at, m, bias + panel * PANEL * 4 if step == 0 else 0, outputs + place * stripe * PANEL * 4,
+                )  # fmt: skip
+            rows_at += m * PER_ROW * 4
+        for panel in range(front, end):
+            source = outputs + (panel - front) * stripe * PANEL * 4
+            _store(source, last - first, y + (first * n + panel * PANEL) * 4, n * 4, n - panel * PANEL)
+
+
 @njit(parallel=True, cache=True)
 def integer_linear(
     kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
@@ -153,19 +195,24 @@ def integer_linear(
     groups, step_bytes, block = (steps + group - 1) // group, STEP_BYTES[kind], min(group, BLOCK)
     while groups > 1 and group % block:
         block -= 1
-    digits, tile_bytes = scratch + workers * ROOM, steps * BYTES
+    digits, tile_bytes = scratch + workers * _room_bytes(m, steps), steps * BYTES
     write_digits(x, digits, m, k, block)
     usual, expands = 2 * min(m, TOKENS), kind == INT4 and m > FEW
     chunk = panels_at_once(total, workers, CHUNK if m > 2 * TOKENS else total)
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
-        room = scratch + worker * ROOM
-        sums = room + BLOCK * EXPANDED
-        outputs = sums + SUMS
+        room = scratch + worker * _room_bytes(m, steps)
+        outputs = room + _room_bytes(m, steps) - OUTPUTS
+        sums = outputs - SUMS
         ready(usual)
         begin = claim(counter) * chunk
         while begin < total:
             after = claim(counter) * chunk
+            if _takes_turns(m):
+                end = min(begin + chunk, total)
+                _take_turns(kind, begin, end, codes, scales, zeros, bias, digits, room, sums, y, m, n, k, group, block)
+                begin = after
+                continue
             for panel in range(begin, min(begin + chunk, total)):
                 for first in range(0, m, STRIPE):
                     rows_at = digits + digits_size(m, k)
