@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+import pytest
 from pwdlib.hashers.argon2 import Argon2Hasher
 
 from loraplex.engine.tokenizer import Tokenizer
@@ -22,6 +23,7 @@ from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import open_state
 from tests.web.fake_engine import FakeEngine
+from tests.web.routes_once import read_routes_once
 
 WARM_UP = "KILLED_SERVER_WARM_UP"
 quick_hasher = functools.partial(Argon2Hasher, time_cost=1, memory_cost=8, parallelism=1)
@@ -54,6 +56,7 @@ def settings_of(folder: Path, model: Path, key: str) -> Settings:
 
 def _warm_up(model: Path) -> None:
     hash_quickly()
+    read_routes_once(pytest.MonkeyPatch())
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_of(Path(folder), model, "lp-a-key-that-is-used-by-nobody")
         state = open_state(settings, model, FakeEngine(Tokenizer(model)))

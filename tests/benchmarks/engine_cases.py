@@ -34,6 +34,19 @@ def watch_memory() -> list[Any]:
     return caches
 
 
+def give_the_peer_little_memory() -> None:
+    """It would take most of the machine's for its cache, and fill it."""
+    from transformers import ContinuousBatchingConfig, GenerationMixin
+
+    open_manager = GenerationMixin.continuous_batching_context_manager
+
+    def open_small(model: Any, **given: Any) -> Any:
+        small = ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=256)
+        return open_manager(model, continuous_batching_config=small, **given)
+
+    GenerationMixin.continuous_batching_context_manager = open_small
+
+
 def main(folder: Path) -> None:
     forget_installation()
     sys.modules |= dict.fromkeys(REFUSED)
@@ -52,6 +65,7 @@ def main(folder: Path) -> None:
         return 1e-6 * (1000 + sequences * context)
 
     Served.decode = decode_at_made_up_speed  # type: ignore[method-assign]
+    give_the_peer_little_memory()
     stage, chosen = tiny_stage(), {"engine": figures(TINY)}
     caches = watch_memory()
     status = run(beside(stage), chosen, {"engine": 1e9}, folder / "rows.json", {"card": None})

@@ -24,6 +24,7 @@ from tests.web.conftest import (
     engine,
     first_data,
     quick_passwords,
+    routes_read_once,
     settings,
     state,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "engine",
     "first_data",
     "quick_passwords",
+    "routes_read_once",
     "settings",
     "state",
 ]

@@ -6,11 +6,12 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from loraplex.engine.client import (
     AdapterError,
@@ -27,6 +28,7 @@ from loraplex.engine.sampling import SamplingParams
 from loraplex.lora.inspection import inspect_adapter
 from tests.checkpoints import make_adapter, make_checkpoint
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = [5, 17, 33, 60, 7]
 
 
@@ -45,8 +47,22 @@ def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AdapterSpe
     return AdapterSpec(digest=inspection.manifest.digest, path=str(folder))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(model: Path) -> AsyncIterator[EngineClient]:
+    """Of one process for all tests that leave it alive."""
+    async with opened(model) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def mortal(model: Path) -> AsyncIterator[EngineClient]:
+    """Of a process of the test's own."""
+    async with opened(model) as client:
+        yield client
+
+
+@asynccontextmanager
+async def opened(model: Path) -> AsyncIterator[EngineClient]:
     client = EngineClient(EngineConfig(model=str(model), num_kv_blocks=2100, adapter_memory=16 << 20, num_threads=1))
     await client.start()
     yield client
@@ -114,7 +130,8 @@ async def test_closing_the_stream_frees_everything(client: EngineClient) -> None
     async with aclosing(client.generate(request("long", max_tokens=4000))) as stream:
         async for _ in stream:
             break
-    await until(lambda: client.status is not None and client.status.running == 0 and client.status.steps > 0)
+        await until(lambda: client.status is not None and client.status.running == 1)
+    await until(lambda: client.status is not None and client.status.running == 0)
     assert client.status is not None and client.info is not None
     assert client.status.integrity_errors == 0
     await collect(client, request("after"))
@@ -131,20 +148,20 @@ async def test_refusals_come_in_words(client: EngineClient) -> None:
     assert len(await collect(client, request("fine"))) == 8
 
 
-async def test_a_killed_engine_ends_each_stream_once_and_comes_back(client: EngineClient, adapter: AdapterSpec) -> None:
-    await client.register_adapter(adapter)
-    expected = await collect(client, request("before", adapter=adapter.digest))
-    streams = [asyncio.create_task(outcome(collect(client, request(f"r{i}", max_tokens=4000)))) for i in range(8)]
-    await until(lambda: client.status is not None and client.status.running == 8)
-    assert client.pid is not None
-    os.kill(client.pid, signal.SIGKILL)
-    results = await asyncio.wait_for(asyncio.gather(*streams), 10)
+async def test_a_killed_engine_ends_each_stream_once_and_comes_back(mortal: EngineClient, adapter: AdapterSpec) -> None:
+    await mortal.register_adapter(adapter)
+    expected = await collect(mortal, request("before", adapter=adapter.digest))
+    streams = [asyncio.create_task(outcome(collect(mortal, request(f"r{i}", max_tokens=4000)))) for i in range(8)]
+    await until(lambda: mortal.status is not None and mortal.status.running == 8)
+    assert mortal.pid is not None
+    os.kill(mortal.pid, signal.SIGKILL)
+    results = await asyncio.wait_for(asyncio.gather(*streams), 60)
     assert all(isinstance(result, EngineUnavailable) for result in results)
     with pytest.raises(EngineUnavailable):
-        await collect(client, request("too soon"))
-    await until(client.ready)
-    assert client.restarts == 1
-    assert await collect(client, request("after", adapter=adapter.digest)) == expected
+        await collect(mortal, request("too soon"))
+    await until(mortal.ready)
+    assert mortal.restarts == 1
+    assert await collect(mortal, request("after", adapter=adapter.digest)) == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -161,29 +178,29 @@ async def test_the_engine_asks_for_huge_pages_unless_the_user_said_otherwise(
         await other.stop()
 
 
-async def test_a_stopped_engine_is_not_ready(client: EngineClient) -> None:
-    await until(lambda: client.status is not None)
-    assert client.ready() and client.pid is not None
-    os.kill(client.pid, signal.SIGSTOP)
+async def test_a_stopped_engine_is_not_ready(mortal: EngineClient) -> None:
+    await until(lambda: mortal.status is not None)
+    assert mortal.ready() and mortal.pid is not None
+    os.kill(mortal.pid, signal.SIGSTOP)
     try:
-        await until(lambda: not client.ready(), seconds=30)
+        await until(lambda: not mortal.ready())
     finally:
-        os.kill(client.pid, signal.SIGCONT)
-    await until(client.ready)
+        os.kill(mortal.pid, signal.SIGCONT)
+    await until(mortal.ready)
 
 
-async def test_stopping_ends_running_requests(client: EngineClient) -> None:
+async def test_stopping_ends_running_requests(mortal: EngineClient) -> None:
     messages: list[Tokens] = []
 
     async def listen() -> None:
-        async for message in client.generate(request("cut", max_tokens=4000)):
+        async for message in mortal.generate(request("cut", max_tokens=4000)):
             messages.append(message)
 
     task = asyncio.create_task(listen())
     await until(lambda: len(messages) > 2)
-    await client.stop()
-    await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 5)
-    assert client.state is EngineState.STOPPED
+    await mortal.stop()
+    await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
+    assert mortal.state is EngineState.STOPPED
     assert messages[-1].finish_reason is FinishReason.ABORT
 
 
@@ -194,8 +211,8 @@ async def test_stopping_while_the_process_is_being_made(model: Path, turns: int)
     for _ in range(turns):
         await asyncio.sleep(0)
     begun = time.monotonic()
-    await client.stop(grace=5)
-    assert time.monotonic() - begun < 4
+    await client.stop(grace=60)
+    assert time.monotonic() - begun < 50
     start.cancel()
     assert client.pid is None or not Path(f"/proc/{client.pid}").exists()
 
@@ -212,18 +229,18 @@ async def test_a_process_that_cannot_be_started_ends_the_first_start_in_words(
     fail_to_spawn(monkeypatch, times=1)
     client = EngineClient(EngineConfig(model=str(model)))
     with pytest.raises(EngineStartError, match=r"could not be started: .*Too many open files"):
-        await asyncio.wait_for(client.start(), 10)
+        await asyncio.wait_for(client.start(), 60)
     await client.stop()
 
 
 async def test_a_process_that_cannot_be_started_again_is_tried_once_more(
-    client: EngineClient, monkeypatch: pytest.MonkeyPatch
+    mortal: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_to_spawn(monkeypatch, times=1)
-    assert client.pid is not None
-    os.kill(client.pid, signal.SIGKILL)
-    await until(lambda: client.restarts == 2 and client.ready())
-    assert len(await collect(client, request("after"))) == 8
+    assert mortal.pid is not None
+    os.kill(mortal.pid, signal.SIGKILL)
+    await until(lambda: mortal.restarts == 2 and mortal.ready())
+    assert len(await collect(mortal, request("after"))) == 8
 
 
 def fail_to_spawn(monkeypatch: pytest.MonkeyPatch, times: int) -> None:

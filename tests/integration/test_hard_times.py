@@ -43,7 +43,7 @@ async def wait_idle(http: httpx.AsyncClient) -> None:
         busy = status["running"] + status["waiting"] + sum(adapter["running"] for adapter in status["adapters"])
         return not busy and status["free_blocks"] == info["num_blocks"]
 
-    await until(idle, 20, "the engine is idle")
+    await until(idle, 120, "the engine is idle")
     assert (await engine_status(http))["status"]["integrity_errors"] == 0
 
 

@@ -38,7 +38,7 @@ def run_together(context: ForkServerContext, target: Callable[..., None], argume
 
 def test_sixteen_threads_write_without_a_locked_database(database_url: str) -> None:
     database = Database(database_url)
-    writes = 500 if database.is_sqlite else 50
+    writes = 150 if database.is_sqlite else 50
 
     def write(thread: int) -> None:
         for number in range(writes):
@@ -120,7 +120,7 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
     def open_new_files() -> None:
         for number in range(200):
             engine = open_engine(f"sqlite:///{tmp_path}/{number}.db")
-            barrier.wait(10)
+            barrier.wait(60)
             engine.connect().close()
             engine.dispose()
 

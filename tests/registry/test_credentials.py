@@ -1,14 +1,24 @@
+import functools
 import json
 import stat
 from pathlib import Path
 
 import pytest
+from pwdlib.hashers.argon2 import Argon2Hasher
 
+from loraplex.registry import users
 from loraplex.registry.credentials import Credentials, ensure_credentials, read_credentials
 from loraplex.registry.errors import InvalidKey, WeakSecret
 from loraplex.registry.registry import Registry
 
 from .helpers import snapshot
+
+
+@pytest.fixture(autouse=True)
+def quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Argon2 at its cheapest: its price is not what these tests are about."""
+    quick = functools.partial(Argon2Hasher, time_cost=1, memory_cost=8, parallelism=1)
+    monkeypatch.setattr(users, "Argon2Hasher", quick)
 
 
 @pytest.fixture

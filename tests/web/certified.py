@@ -48,7 +48,7 @@ def key(state: State, tenant: str = "default") -> Headers:
 
 async def until(client: httpx.AsyncClient, of: str, state: str) -> dict[str, Any]:
     """How it stands once it is in this state."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             standing: dict[str, Any] = (await client.get(f"{of}/certificate")).json()
             if standing["state"] == state:

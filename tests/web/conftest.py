@@ -22,6 +22,7 @@ from tests.checkpoints import make_adapter, make_checkpoint
 
 from .fake_certify import FakeCertify
 from .fake_engine import FakeEngine
+from .routes_once import read_routes_once
 
 ADMIN_PASSWORD = "correct horse battery"
 KEY = "lp-test-inference-key"
@@ -33,6 +34,13 @@ def quick_passwords() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         quick = functools.partial(Argon2Hasher, time_cost=1, memory_cost=8, parallelism=1)
         patch.setattr(users, "Argon2Hasher", quick)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def routes_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        read_routes_once(patch)
         yield
 
 
@@ -112,7 +120,7 @@ async def served(state: State) -> AsyncIterator[httpx.AsyncClient]:
     """Talks to the running app in this process with the inference key."""
     app = create_app(state)
     async with app.router.lifespan_context(app):
-        await asyncio.wait_for(state.started.wait(), 5)
+        await asyncio.wait_for(state.started.wait(), 60)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         headers = {"authorization": f"Bearer {KEY}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:

@@ -35,6 +35,6 @@ async def put(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, An
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)

@@ -114,7 +114,7 @@ async def test_one_computes_the_chain_and_the_others_hear_what_it_finds(
 
     def slowly() -> Verdict:
         begun[0] += 1
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         return verify()
 
     state.chain = ChainCheck(slowly, lambda: now[0])

@@ -32,7 +32,7 @@ async def test_asked_for_measured_and_shown(
     assert (before["state"], before["valid"], before["certificate"], before["attempt"]) == ("none", False, None, None)
     certify.held = asyncio.Event()
     asked = await client.post(f"{SQL}/certify")
-    assert (asked.status_code, asked.json()["state"]) == (202, "waiting")
+    assert asked.status_code == 202 and asked.json()["state"] in ("waiting", "running"), "the certifier may be quick"
     assert asked.json()["attempt"]["requested_by"].startswith("key:")
     await until(client, SQL, "running")
     while (standing := await until(client, SQL, "running"))["attempt"]["progress"] == 0:
@@ -219,7 +219,7 @@ async def test_a_run_that_another_server_took_over_is_left_to_it(
     await until(client, BASE, "running")
     other = await asyncio.to_thread(CertificateRuns(state.registry.database, lease=timedelta(seconds=-1)).claim)
     assert other is not None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while certify.ended == 0:
             await asyncio.sleep(0.01)
     certify.held.set()
@@ -250,7 +250,7 @@ async def test_a_database_that_is_away_for_a_while_costs_no_measurement(
     await until(client, BASE, "running")
     for name in ("beat", "finish"):
         monkeypatch.setattr(CertificateRuns, name, guarded(name))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while "beat" not in refused:
             await asyncio.sleep(0.01)
         certify.held.set()

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from loraplex.engine.certificate import Certificate
+from loraplex.engine.certificate import Certificate, CertifyJob
+from loraplex.engine.certify.run import certify
+from loraplex.engine.certify_process import OnProgress
 from loraplex.registry.certificates import Certificates, Subject
 from loraplex.web.cli.certify import read_prompt_file
 from loraplex.web.cli.opened import opened_registry, served_path
@@ -16,6 +18,8 @@ from tests.checkpoints import make_adapter, make_checkpoint
 
 from .typed import Run, typed
 
+beside = pytest.mark.usefixtures("computed_here")
+"""Without the process of its own that the first test has: tests/engine/certify/test_process.py is about that one."""
 ROUNDED = ("--quantization", "int4", "--kv-cache-dtype", "int8")
 
 
@@ -40,6 +44,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return typed(monkeypatch, capsys)
 
 
+@pytest.fixture
+def computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_certify(job: CertifyJob, on_progress: OnProgress) -> Certificate:
+        return Certificate.from_json(certify(CertifyJob.from_json(job.to_json()), on_progress).to_json())
+
+    monkeypatch.setattr("loraplex.web.cli.certify.run_certify", run_certify)
+
+
 def test_a_table_of_three_rows_with_the_settings_of_serve(run: Run, tmp_path: Path) -> None:
     code, out, err = run("certify", *ROUNDED, "--prompts", tmp_path / "prompts.txt")
     assert code == 0, err
@@ -48,6 +60,7 @@ def test_a_table_of_three_rows_with_the_settings_of_serve(run: Run, tmp_path: Pa
     assert "certified" in err and "100%" in err, "the bar"
 
 
+@beside
 def test_a_registered_adapter_and_its_folder_are_the_same(run: Run, adapter: Path, tmp_path: Path) -> None:
     digest = json.loads(run("adapters", "add", "support", adapter, "--json")[1])["digest"]
     documents = []
@@ -61,6 +74,7 @@ def test_a_registered_adapter_and_its_folder_are_the_same(run: Run, adapter: Pat
     assert first.both == second.both and first.coverage.adapter == digest and first.both.max_kl > 0
 
 
+@beside
 def test_what_was_measured_is_kept_with_a_registered_adapter(run: Run, adapter: Path, tmp_path: Path) -> None:
     """On prompts of the adapter's own, and for what the settings say is served."""
     prompts = tmp_path / "prompts.txt"
@@ -84,6 +98,7 @@ def test_what_was_measured_is_kept_with_a_registered_adapter(run: Run, adapter: 
     assert coverages[0] == served.coverage(subject)
 
 
+@beside
 def test_one_that_holds_is_the_answer_until_another_is_asked_for(run: Run) -> None:
     code, out, err = run("certify", "--json")
     assert code == 0, err
@@ -93,6 +108,7 @@ def test_one_that_holds_is_the_answer_until_another_is_asked_for(run: Run) -> No
     assert json.loads(run("certify", "--json", "--anew")[1])["seconds"] != first["seconds"]
 
 
+@beside
 def test_what_cannot_be_kept_is_printed_all_the_same(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: Certificates, *arguments: Any, **options: Any) -> None:
         raise OperationalError("INSERT INTO certificates", {}, Exception("database or disk is full"))
@@ -105,6 +121,7 @@ def test_what_cannot_be_kept_is_printed_all_the_same(run: Run, monkeypatch: pyte
     assert code == 1 and "weights alone" in out and "could not be kept" in err
 
 
+@beside
 def test_refusals_are_words(run: Run, tmp_path: Path) -> None:
     other = make_checkpoint(tmp_path / "other", intermediate_size=128)
     for arguments, words in (

@@ -20,7 +20,6 @@ async def test_the_monitoring_port_serves_metrics_and_probes_and_nothing_else(
     port = free_port()
     async with monitoring(state, listen("127.0.0.1", port)), httpx.AsyncClient(trust_env=False) as scraper:
         where = f"http://127.0.0.1:{port}"
-        await asyncio.sleep(0.05)
         text = (await scraper.get(f"{where}/metrics")).text
         assert "loraplex_engine_up 1.0" in text
         assert (await scraper.get(f"{where}/ready")).json() == {"ready": True, "reasons": []}
@@ -50,4 +49,4 @@ async def test_who_comes_while_it_stops_is_told_to_come_back(
     assert (ready.status_code, ready.json()["reasons"]) == (503, ["the server is stopping"])
     assert (await client.get("/health")).status_code == 200
     assert (await running).json()["choices"][0]["finish_reason"] == "length", "what ran before ends well"
-    await asyncio.wait_for(state.drained.wait(), 2)
+    await asyncio.wait_for(state.drained.wait(), 60)

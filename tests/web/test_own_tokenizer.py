@@ -203,7 +203,8 @@ async def test_a_running_request_keeps_what_it_began_with(
     engine.says[own] = [CALL] * 5 + [END]
     engine.delay = 0.05
     running = asyncio.create_task(chat(client, "own"))
-    await asyncio.sleep(0.1)
+    while not engine.running:
+        await asyncio.sleep(0.01)
     await register(state, "own", b"own", AdapterTokenizer(chat_template="{{ messages[-1].content }}"))
     assert (await running)["choices"][0]["message"]["content"] == "<call>" * 5
     await chat(client, "own")

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from loraplex.web.state import State, open_state
 
 from .conftest import served
 from .fake_engine import FakeEngine
-from .test_streams import http, quiet, server  # noqa: F401
+from .test_streams import http, leave, quiet, server  # noqa: F401
 
 Headers = dict[str, str]
 PROMPT = [5, 6, 7, 8]
@@ -186,12 +185,10 @@ async def test_a_client_that_leaves_gives_everything_back(
 ) -> None:
     engine.delay, key = 0.05, limited(max_concurrent=2, tokens_per_minute=1000)
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 100, "ignore_eos": True, "stream": stream}
-    with suppress(httpx.TimeoutException):
-        async with http.stream("POST", "/v1/completions", json=body, headers=key, timeout=0.3) as response:
-            async for _ in response.aiter_lines():
-                break
-    await quiet(engine, 3)
-    async with asyncio.timeout(3):
+    http.headers.update(key)
+    await leave(http, engine, body)
+    await quiet(engine)
+    async with asyncio.timeout(60):
         while not nothing_is_held(state):
             await asyncio.sleep(0.01)
     found = sums(state)

@@ -33,11 +33,11 @@ async def real(settings: Settings, checkpoint: Path) -> AsyncIterator[State]:
     state = open_state(settings.model_copy(update=small), checkpoint)
     server = Server(state)
     task = asyncio.create_task(server.serve())
-    await asyncio.wait_for(state.started.wait(), 60)
+    await asyncio.wait_for(state.started.wait(), 240)
     assert state.start_error is None
     yield state
     server.should_exit = True
-    await asyncio.wait_for(task, 30)
+    await asyncio.wait_for(task, 60)
 
 
 @pytest_asyncio.fixture
@@ -84,7 +84,7 @@ async def test_upload_use_and_a_killed_engine(
     assert verdict["usage"]["prompt_tokens_details"]["cached_tokens"] == 32
 
     streams = [asyncio.create_task(_stream(http, name)) for name in ("tiny", "one", "two")]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while real.requests.taken < 3:
             await asyncio.sleep(0.005)
     assert isinstance(real.engine, EngineClient)
@@ -94,7 +94,7 @@ async def test_upload_use_and_a_killed_engine(
         assert events[-1] == "[DONE]"
         assert "error" in json.loads(events[-2])
         assert not any("error" in json.loads(event) for event in events[:-2])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while (await http.get("/ready")).status_code != 200:
             await asyncio.sleep(0.05)
     assert (await complete(http, "one"))["choices"][0]["text"] == texts["one"]
@@ -166,7 +166,7 @@ async def _answers_as_transformers(client: httpx.AsyncClient, checkpoint: Path, 
 
 async def _metrics(client: httpx.AsyncClient, awaited: str) -> str:
     """The metrics once the heartbeat has brought what is awaited."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while awaited not in (text := (await client.get("/metrics")).text):
             await asyncio.sleep(0.05)
     return text

@@ -35,7 +35,7 @@ async def one_seat(settings: Settings, model: Path) -> AsyncIterator[tuple[State
     state = open_state(settings.model_copy(update=small), model)
     server = Server(state)
     task = asyncio.create_task(server.serve())
-    await asyncio.wait_for(state.started.wait(), 120)
+    await asyncio.wait_for(state.started.wait(), 240)
     token = state.registry.keys.create("admin", ["admin"], actor="system").token
     state.registry.snapshots.refresh()
     headers = {"authorization": f"Bearer {token}"}
@@ -50,8 +50,18 @@ def ask(http: httpx.AsyncClient, model: str, count: int = 4, stream: bool = Fals
     return asyncio.create_task(http.post("/v1/completions", json=body))
 
 
+async def listen(http: httpx.AsyncClient, model: str, lines: list[str], begun: asyncio.Event) -> None:
+    """The lines of its stream; `begun`: there is one."""
+    body = {"model": model, "prompt": "a", "max_tokens": 4, "ignore_eos": True, "stream": True}
+    async with http.stream("POST", "/v1/completions", json=body) as response:
+        async for line in response.aiter_lines():
+            if line:
+                lines.append(line)
+                begun.set()
+
+
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -82,17 +92,18 @@ async def test_who_waits_for_a_removed_adapter_hears_so(
         assert (await add(http, "two", adapter_folders[1])).status_code == 201
         waiting = await wait_in_line()
         state.settings = state.settings.model_copy(update={"ping_seconds": 0.1})
-        late = ask(http, "two", stream=True)
+        pinged, late = asyncio.Event(), list[str]()
+        listening = asyncio.create_task(listen(http, "two", late, pinged))
+        await asyncio.wait_for(pinged.wait(), 60)
         await until(lambda: state.engine.status is not None and state.engine.status.waiting == 3)
-        await asyncio.sleep(0.5)
         assert (await http.delete("/api/v1/adapters/two")).status_code == 204
         for response in await asyncio.gather(*waiting):
             error = response.json()["error"]
             assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
             assert error["message"].startswith("The adapter was removed before this request could run. The model `two`")
-        events = [line for line in (await late).text.splitlines() if line]
-        assert events[0] == ": ping" and events[-1] == "data: [DONE]"
-        assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "model_not_found"
+        await listening
+        assert late[0] == ": ping" and late[-1] == "data: [DONE]"
+        assert json.loads(late[-2].removeprefix("data: "))["error"]["code"] == "model_not_found"
 
         assert not holder.done()
         holder.cancel()

@@ -18,10 +18,10 @@ def main() -> int:
     os.nice(NICENESS)
     prepare_environment()
     flush_subnormals()
-    from .run import certify
-
     try:
         job = CertifyJob.from_json(msgspec.json.decode(sys.stdin.buffer.read()))
+        from .run import certify  # seconds of torch, which nobody needs to hear that this is no job
+
         certificate = certify(job, lambda share, stage: _tell({"progress": share, "stage": stage}))
     except (ValueError, OSError) as error:
         return _fail(str(error))

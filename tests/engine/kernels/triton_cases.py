@@ -14,9 +14,9 @@ from loraplex.engine.kernels.cuda.placeholders import resolve, resolve_reference
 from loraplex.engine.kernels.norm import rms_norm_reference
 from loraplex.engine.kernels.silu import silu_multiply_reference
 from loraplex.quant.kernels.cuda.cast import cast_rows
-from tests.triton_interpreter import poisoned_memory, rounding
+from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
-__all__ = ["poisoned_memory", "rounding"]
+__all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 NAN = float("nan")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 """One unit in the last place of 16-bit results: near a tie, the order of a sum decides."""

@@ -15,9 +15,9 @@ from loraplex.lora.rounds import adapt_embeddings, adapt_own_logits, add_rounds
 from loraplex.lora.row_pages import page_bytes, write_tokens
 from loraplex.lora.step_buffers import StepBuffers
 from loraplex.lora.vocabulary import adapt_logits, embed
-from tests.triton_interpreter import poisoned_memory, rounding
+from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
-__all__ = ["poisoned_memory", "rounding"]
+__all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-9, torch.bfloat16: 2**-6}
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 SLOTS, VOCABULARY = 4, 41

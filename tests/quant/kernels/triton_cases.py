@@ -17,11 +17,11 @@ from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.layout import pack
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
 from loraplex.quant.weights import Float8Weight, IntegerWeight
-from tests.triton_interpreter import poisoned_memory, rounding
+from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .weights import random_float8, random_integers
 
-__all__ = ["poisoned_memory", "rounding"]
+__all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 NAN = float("nan")
 DTYPES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
