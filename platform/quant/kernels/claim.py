@@ -19,6 +19,6 @@ def claim(typing: Any, counter: Any) -> Any:
 
 
 @njit(inline="always")
-def panels_at_once(panels: int, workers: int, most: int = 1 << 30) -> int:
-    """How many a worker should claim at a time: an eighth of its share, so that it waits little for a slow one."""
-    return max(1, min(most, panels // (8 * workers)))
+def panels_at_once(panels: int, workers: int, most: int = 1 << 30, parts: int = 8) -> int:
+    """How many a worker should claim at a time: a part of its share, so that it waits little for a slow one."""
+    return max(1, min(most, panels // (parts * workers)))

@@ -35,6 +35,8 @@ STRIPE: Final = 256 if HAS_MATRIX else 128
 """Rows whose outputs of a panel fit the first-level cache, and their digits the second."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
+PARTS: Final = 6 if HAS_MATRIX else 8
+"""Of a worker's share: the more panels it takes at a time, the more often they use digits that are near."""
 EXPANDED: Final = STEP * PANEL
 """Bytes of a step's codes of 8 bits."""
 STEP_BYTES: Final = (EXPANDED // 2, EXPANDED)
@@ -198,7 +200,7 @@ def integer_linear(
     digits, tile_bytes = scratch + workers * _room_bytes(m, steps), steps * BYTES
     write_digits(x, digits, m, k, block)
     usual, expands = 2 * min(m, TOKENS), kind == INT4 and m > FEW
-    chunk = panels_at_once(total, workers, CHUNK if m > 2 * TOKENS else total)
+    chunk = panels_at_once(total, workers, CHUNK if m > 2 * TOKENS else total, PARTS)
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
         room = scratch + worker * _room_bytes(m, steps)
