@@ -24,6 +24,7 @@ check: .venv/.test ## ruff, mypy strict, import rules, migrations in step with t
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
 	@rm -rf build/check.db && mkdir -p build
 	$(BIN)/alembic -q -x url=sqlite:///build/check.db upgrade head

@@ -61,7 +61,7 @@ def make_batch(sequences: int, cached: int, new: int) -> Batch:
 def fill(
     sequences: int, cached: int, new: int, cache_dtype: torch.dtype, layers: int = LAYERS
 ) -> tuple[CpuAttention, Batch, Batch]:
-    """A warm backend, the batch of its new tokens, and that of all of them."""
+    """A backend, the batch of its new tokens, and that of all of them."""
     shape = CacheShape(
         num_layers=layers,
         num_blocks=sequences * -(-(cached + new) // BLOCK),
@@ -74,7 +74,6 @@ def fill(
         sliding_window=[None] * layers,
     )
     backend = CpuAttention(shape)
-    backend.warm_up(torch.float32)
     everything, batch = make_batch(sequences, 0, cached + new), make_batch(sequences, cached, new)
     batch.block_tables = everything.block_tables
     key, value = torch.randn(2, sequences * (cached + new), KV_HEADS, HEAD_DIM)

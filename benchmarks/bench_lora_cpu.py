@@ -49,8 +49,8 @@ def measure(tokens: int, adapters: int, rank: int, layers: int, rounds: int) -> 
         methods = [stored(torch.randn(outputs, inputs) / inputs**0.5) for _ in range(layers)]
         x, y = torch.randn(tokens, inputs), torch.zeros(tokens, outputs)
         functions: dict[str, Callable[[int], object]] = {
-            "base": lambda index, methods=methods, x=x: methods[index % layers].apply(x),
-            "lora": lambda index, x=x, y=y, kinds=kinds: add_lora(y, x, batch, index % layers, kinds),
+            "base": lambda index, methods=methods, x=x: methods[index % layers].apply(x),  # type: ignore[misc]
+            "lora": lambda index, x=x, y=y, kinds=kinds: add_lora(y, x, batch, index % layers, kinds),  # type: ignore[misc]
             "gather": gather(table, batch, x, y, kinds, rank),
         }
         seconds = best_of_each(functions, rounds)

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from examples.demo.chat import render
 from examples.demo.evaluate import MAX_ANSWER
@@ -47,7 +48,7 @@ def demo_quality(scale: Scale) -> list[Row]:
     return rows
 
 
-def exact_answers(model: Path, questions: int, **settings: str) -> dict[str, float]:
+def exact_answers(model: Path, questions: int, **settings: Any) -> dict[str, float]:
     """Percent of the first held-out questions that each adapter answers to the letter."""
     recipe, found = Recipe(), dict[str, float]()
     adapters = {job.name: DEMO / "adapters" / job.name for job in JOBS}

@@ -82,7 +82,7 @@ def measure(name: str, folder: Path) -> None:
     bench = Bench(folder)
     try:
         first = bench.open()
-        steps = []
+        steps = list[float]()
         while len(steps) < STEPS and len(bench.masks) == BATCH:
             steps.append(bench.step())
     finally:
