@@ -40,8 +40,7 @@ def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -
     """All keys and values go to the padding block, which nobody reads. Graphs from the largest to the smallest, as they
     share memory."""
     most = config.most_step_tokens
-    sizes = {min(1 << power, most) for power in range(1, most.bit_length() + 1)}
-    prompts = (step for size in sizes for step in _prompts(size, config, max_model_len))
+    prompts = (step for size in _prompt_sizes(most) for step in _prompts(size, config, max_model_len))
     _run(runner, config, [*_decodes(config), *prompts])
     table = runner.adapters.table
     # As if slot 0 changed all that an adapter may: what is launched for that is compiled, and finds nothing to change.
@@ -69,6 +68,13 @@ def _decodes(config: EngineConfig) -> Iterator[Step]:
         for params in (GREEDY, DRAWN):
             for adapter in (False, True):
                 yield [1] * size, params, adapter
+
+
+def _prompt_sizes(most: int) -> list[int]:
+    """Powers of two and what lies midway: tiles and splits change at sizes between the powers, too."""
+    return sorted(
+        {min(size, most) for power in range(1, most.bit_length() + 1) for size in (1 << power, 3 << power - 1)}
+    )
 
 
 def _prompts(size: int, config: EngineConfig, max_model_len: int) -> Iterator[Step]:

@@ -38,18 +38,22 @@ def compile_for(architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_has_float8", lambda device: architecture >= 89)
 
 
-def empty_layer(dtype: torch.dtype, size: int) -> launch.LayerCache:
+def empty_layer(dtype: torch.dtype, size: int, static: bool = False) -> launch.LayerCache:
     key, value = torch.empty(2, 4, KV_HEADS, BLOCK, size).to(dtype)
-    scaled = 4 if dtype in launch.FORMATS else 0
-    return launch.LayerCache(key, value, torch.empty(scaled, KV_HEADS, BLOCK, 2, dtype=BF16), torch.empty(0))
+    scaled = 4 if dtype in launch.FORMATS and not static else 0
+    scales = torch.empty(scaled, KV_HEADS, BLOCK, 2, dtype=BF16)
+    return launch.LayerCache(key, value, scales, torch.empty(2 * static, KV_HEADS))
 
 
-def attend(dtype: torch.dtype, size: int, tokens: int, sequences: int, blocks: int = 512, window: int = 0) -> None:
+def attend(
+    dtype: torch.dtype, size: int, tokens: int, sequences: int, blocks: int = 512, window: int = 0,
+    soft_cap: float = 0.0, static: bool = False,
+) -> None:  # fmt: skip
     query = torch.empty(tokens, HEADS, size, dtype=BF16)
     partials = launch.Partials(*(torch.empty(PARTIAL_TOKENS, HEADS, width) for width in (size, 2)))
     table, starts = torch.empty(sequences, blocks, dtype=torch.int32), torch.empty(sequences + 1, dtype=torch.int32)
-    head = launch.Head(size**-0.5, 0.0, window)
-    launch.attend_paged(query, query, empty_layer(dtype, size), head, partials, table, starts, starts[1:].clone())
+    head, layer = launch.Head(size**-0.5, soft_cap, window), empty_layer(dtype, size, static)
+    launch.attend_paged(query, query, layer, head, partials, table, starts, starts[1:].clone())
 
 
 @pytest.mark.parametrize(("architecture", "dtype", "size", "step"), CASES, ids=str)
@@ -76,6 +80,39 @@ def test_no_spills_and_loads_ahead_of_their_use(
     buffers = (tile.stages - 1) * 2 * tile.keys * 2 ** (size - 1).bit_length() * dtype.itemsize
     assert not decodes or shared >= buffers, "all steps but the one in use are on their way"
     assert ("cvt.rn.f16x2.e4m3x2" in ptx) == (dtype == E4M3 and architecture >= 90)
+
+
+STATIC = [(architecture, dtype, size) for architecture in SHARED_MEMORY for dtype, size in ((E4M3, 128), (E5M2, 128))]
+STATIC += [(90, INT8, 128), (90, E4M3, 64), (90, E4M3, 256)]
+
+
+@pytest.mark.parametrize(("architecture", "dtype", "size"), STATIC, ids=str)
+def test_static_scales_spill_nothing_in_decodes(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, size: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    compile_for(architecture, monkeypatch)
+    attend(dtype, size, *DECODE, static=True)
+    kernel = kernels["attend"].compiled[0]
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0
+    assert 3 * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global .*, 0x(?:10|8), ", kernel.asm["ptx"])
+    assert len(copies) >= 24, "loads ahead of their use"
+
+
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+@pytest.mark.parametrize("step", [DECODE, LONG], ids=["decodes", "prompts"])
+def test_a_window_and_a_soft_cap_spill_nothing(
+    kernels: dict[str, CompileOnly], step: tuple[int, int], architecture: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    compile_for(architecture, monkeypatch)
+    attend(BF16, 256, *step, window=4096, soft_cap=50.0)
+    kernel = kernels["attend"].compiled[0]
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0
+    assert (MATRIX_UNITS[80] if step == DECODE else MATRIX_UNITS[architecture]) in kernel.asm["ptx"]
 
 
 def test_a_cache_that_needs_64_bits_for_places(

@@ -120,7 +120,8 @@ def attend_paged(
         sequences, tokens, width, SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
         WORTH=E4M3_WORTH if stored == E4M3 else 1.0, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, BLOCK=block, ROWS=tile.rows, STAGES=tile.stages,
-        WIDE=layer.key.numel() >= WIDE_NUMBERS, num_warps=tile.warps, num_stages=tile.stages, **shared,
+        WIDE=layer.key.numel() >= WIDE_NUMBERS, num_warps=tile.warps, num_stages=tile.stages,
+        maxnreg=tile.static_registers if layer.static.numel() else None, **shared,
     )  # fmt: skip
     if splits > 1:
         merge[tokens, heads](

@@ -28,6 +28,11 @@ STORE_PAIRS: Final = 256
 """Pairs of numbers that rope turns, of one warp."""
 
 
+DECODE_REGISTERS: Final = 168
+"""Of a thread, at most, where decodes read 8 bits with static scales: three programs of four warps fit. Said, because
+the assembler else takes 128 and puts the rest on the stack."""
+
+
 class Tile(NamedTuple):
     """What one program of `attend` owns: rows are (token, head of the group)."""
 
@@ -37,6 +42,8 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     """Steps of keys and values that are in memory of the multiprocessor at a time."""
+    static_registers: int | None = None
+    """Of a thread, at most, with static scales; None: as many as the assembler takes."""
 
 
 def choose_tile(
@@ -47,7 +54,7 @@ def choose_tile(
     group, padded = heads // kv_heads, pad_head(head_dim)
     fewest = max(FEWEST_ROWS, _next_power(group))
     if fewest <= MOST_DECODE_ROWS and tokens <= sequences * (fewest // group):
-        return Tile(fewest, min(128, max(16, FEW_BYTES // (padded * item_size))), warps=4, stages=4)
+        return Tile(fewest, min(128, max(16, FEW_BYTES // (padded * item_size))), 4, 4, DECODE_REGISTERS)
     if padded > 128:
         return Tile(max(64 if modern else 32, fewest), 32, warps=8, stages=2)
     if tokens * heads >= 128 * MANY_PROGRAMS or fewest > 64:
