@@ -90,7 +90,7 @@ def _spoil(tensor: torch.Tensor) -> None:
 
 def _require_alike(found: torch.Tensor, wanted: torch.Tensor) -> None:
     """Part by part: some results are a good share of a small card's memory."""
-    pairs = [part.flatten().split(PART) for part in (found, wanted)]
+    pairs = [part.flatten().split(PART) for part in (found, wanted)]  # type: ignore[no-untyped-call]
     largest = max(float(part.float().abs().max()) for part in pairs[1])
     for one, other in zip(*pairs, strict=True):
         off = float((one.float() - other.float()).abs().max())

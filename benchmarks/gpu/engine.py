@@ -11,7 +11,7 @@ from .together import Measure, pick
 
 PUBLISHED: Final = "TensorRT-LLM on an H200: 23,295"
 ADAPTER_GOALS: Final = {1: 1.08, 8: 1.11, 64: 1.33}
-SECONDS: Final = {
+SECONDS: Final[dict[Measure, float]] = {
     rows.little_rows: 80.0, rows.large_rows: 100.0, rows.adapted_rows: 80.0, rows.request_rows: 80.0,
     rows.slope_rows: 60.0, rows.short_rows: 45.0, rows.many_rows: 90.0, rows.long_rows: 110.0,
 }  # fmt: skip

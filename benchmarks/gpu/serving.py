@@ -80,10 +80,13 @@ class Served:
 
     def step(self) -> None:
         """Begin or end a step. RuntimeError when a request failed."""
+        from loraplex.engine.protocol import RequestFailed, Tokens
+
         self.engine.adapters.poll()
         for message in self.engine.core.step():
-            if hasattr(message, "kind"):
+            if isinstance(message, RequestFailed):
                 raise RuntimeError(f"a request failed: {message.message}")
+            assert isinstance(message, Tokens)
             self._take(message)
         if not self.engine.core.progressed:
             time.sleep(0.0005)

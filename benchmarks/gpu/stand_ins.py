@@ -54,7 +54,8 @@ class Struct:
         return f"{type(self).__name__}({fields})"
 
     def __copy__(self) -> Self:
-        return replace(self)
+        copied: Self = replace(self)
+        return copied
 
 
 class Meta:
