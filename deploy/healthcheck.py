@@ -11,9 +11,8 @@ TIMEOUT_SECONDS: Final = 4
 
 
 def ready_url() -> str:
-    """Of /ready, under the settings that the container's environment has."""
-    port, root = os.environ.get("LORAPLEX_PORT", "8000"), os.environ.get("LORAPLEX_ROOT_PATH", "")
-    return f"http://127.0.0.1:{port}{root}/ready"
+    """Of /ready, under the settings that the container's environment has; a sub-path is only before the proxy."""
+    return f"http://127.0.0.1:{os.environ.get('LORAPLEX_PORT', '8000')}/ready"
 
 
 def obstacles(url: str) -> str:

@@ -48,6 +48,33 @@ async def test_the_list_is_searched_while_typing(
     await expect(rows).to_have_count(3)
 
 
+async def test_the_list_is_narrowed_to_a_state_and_ordered(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    await add_named(http, adapter_folders, "a", "b", "c")
+    await http.post("/api/v1/adapters/b/load")
+    await http.patch("/api/v1/adapters/b", json={"pinned": True})
+    await http.patch("/api/v1/adapters/a", json={"enabled": False})
+    assert (await say(http, "c")).status_code == 200
+    await page.goto("/adapters")
+    names = page.locator("tbody td:first-child a")
+    for state, found in (
+        ("Pinned", ["b"]),
+        ("Disabled", ["a"]),
+        ("In host cache", []),
+        ("All states", ["a", "b", "c"]),
+    ):
+        await page.get_by_label("Show which adapters").select_option(state)
+        await expect(names).to_have_text(found)
+    for order, found in (
+        ("Newest", ["c", "b", "a"]),
+        ("Most requests, 24 h", ["c", "a", "b"]),
+        ("By name", ["a", "b", "c"]),
+    ):
+        await page.get_by_label("In which order").select_option(order)
+        await expect(names).to_have_text(found)
+
+
 async def test_a_long_list_is_shown_piece_by_piece(
     page: Page, http: httpx.AsyncClient, adapter_folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,16 @@
 
 import asyncio
 import re
+import time
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
 from playwright.async_api import Page, expect
 
+from loraplex.web.state import State
 from tests.web.test_adapters_api import add
 
 from .conftest import NewContext, Watch, listening
@@ -138,6 +142,48 @@ async def test_the_dot_says_when_the_server_is_silent_and_when_it_is_back(
         await expect(dot).to_have_text("reconnecting…")
     await page.context.set_offline(False)
     await expect(dot).to_have_text("live")
+
+
+async def test_where_no_stream_comes_through_figures_still_move_every_five_seconds(
+    page: Page, http: httpx.AsyncClient, watch: Watch
+) -> None:
+    """As behind a proxy that holds streams back: the dot says so, and polls bring what has changed."""
+    watch.expected = ["ERR_"]
+    polls: list[float] = []
+    page.on("request", lambda request: request.url.endswith("/dashboard/state") and polls.append(time.monotonic()))
+    await page.route("**/dashboard/live", asyncio.Event().wait)
+    await page.goto("/")
+    requests = page.locator('[data-bind="traffic.requests_per_minute"]')
+    await expect(requests).to_have_text("0")
+    await expect(page.locator("#live")).to_have_text("reconnecting…")
+    await generate(http, "tiny", 2)
+    await expect(requests).to_have_text("1")
+    assert 4 < polls[1] - polls[0] < 8
+
+
+async def test_times_are_local_and_say_utc_when_pointed_at(
+    new_context: NewContext, http: httpx.AsyncClient, state: State
+) -> None:
+    page = await (await new_context(timezone_id="Asia/Kolkata", locale="en-GB")).new_page()
+    await generate(http, "tiny", 2)
+    at = state.metrics.recent[0].at
+    await page.goto("/requests")
+    time_of_request = page.locator("#request-rows time").first
+    local = datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo("Asia/Kolkata"))
+    await expect(time_of_request).to_have_text(f"{local:%H:%M:%S}")
+    await expect(time_of_request).to_have_attribute(
+        "title", f"{local:%d/%m/%Y, %H:%M:%S} ({datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC)"
+    )
+
+
+@pytest.mark.parametrize(("wish", "seconds"), [("reduce", "0s"), ("no-preference", "0.3s")])
+async def test_nothing_moves_for_who_asks_for_stillness(new_context: NewContext, wish: str, seconds: str) -> None:
+    page = await (await new_context(reduced_motion=wish)).new_page()
+    await page.goto("/")
+    await page.locator("#tiers .bar").first.wait_for()
+    moving = "[...document.querySelectorAll('*')].map((one) => getComputedStyle(one))"
+    durations = await page.evaluate(f"{moving}.flatMap((one) => [one.transitionDuration, one.animationDuration])")
+    assert set(durations) == {"0s", seconds}
 
 
 async def test_pages_that_nobody_looks_at_hold_no_connection(page: Page) -> None:

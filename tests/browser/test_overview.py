@@ -74,6 +74,20 @@ async def test_the_block_map_shows_who_holds_blocks(
     assert await page.evaluate(COLOURS) == 2
 
 
+async def test_bars_say_how_full_each_memory_is(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    await add(http, "sql", adapter_folders[0])
+    await page.goto("/")
+    bars = page.locator("#tiers > div")
+    await expect(bars.locator("strong")).to_have_text(["KV cache", "Adapter memory", "Host cache"])
+    await expect(bars.nth(1)).to_contain_text("0 B of 1.0 MB")
+    await http.post("/api/v1/adapters/sql/load")
+    await expect(bars.nth(1)).to_contain_text("1.0 kB of 1.0 MB")
+    width = "(bar) => bar.firstElementChild.style.width"
+    assert await bars.nth(1).locator(".bar").evaluate(width) == "0.1%"
+
+
 async def test_adapters_in_memory_are_tiles_that_lead_to_their_pages(
     page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]
 ) -> None:

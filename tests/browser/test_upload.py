@@ -1,12 +1,13 @@
 import base64
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 from safetensors.torch import load_file, save_file
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
@@ -110,6 +111,37 @@ async def test_progress_is_shown_and_an_upload_can_be_cancelled(
     await expect(page.get_by_text("Cancelled. Nothing was registered.")).to_be_visible()
     await expect(page.get_by_role("progressbar")).to_be_hidden()
     assert not engine.registered
+
+
+async def test_progress_says_how_fast_and_how_long_still(page: Page, adapter_folders: list[Path]) -> None:
+    """Of the sending, which stands still here when its first file has come."""
+
+    async def hold(route: Route) -> None:
+        if route.request.method == "PUT" and route.request.url.endswith(WEIGHTS_FILE):
+            return
+        await route.continue_()
+
+    await page.route("**/files/*", hold)
+    await page.goto("/upload")
+    await drop_folder(page, adapter_folders[0])
+    await send(page, "sql")
+    told = r"Sending: \d+ %, [\d.]+\u00a0kB of [\d.]+\u00a0kB, [\d.]+\u00a0[kM]B/s, \d+ s left"
+    await expect(page.locator("#progress-text")).to_have_text(re.compile(told))
+    await page.get_by_role("button", name="Cancel").click()
+
+
+async def test_a_chosen_folder_counts_as_what_lies_directly_in_it(
+    page: Page, engine: FakeEngine, adapter_folders: list[Path], tmp_path: Path
+) -> None:
+    """Training leaves checkpoints of the same names below it."""
+    folder = changed(adapter_folders[0], tmp_path / "run")
+    changed(adapter_folders[1], folder / "checkpoint-1", r=7)
+    await page.goto("/upload")
+    await page.locator("#folder").set_input_files(folder)
+    await expect(page.locator("#chosen li[data-tone=good]")).to_have_count(2)
+    await register(page, "sql")
+    await expect(page.get_by_text("sql version 1 is registered")).to_be_visible()
+    assert len(engine.registered) == 1
 
 
 async def test_a_missing_file_is_named(page: Page, adapter_folders: list[Path]) -> None:

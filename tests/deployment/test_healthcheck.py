@@ -8,16 +8,16 @@ import pytest
 
 from deploy import healthcheck
 
-ANSWERS = {
-    "/ready": (200, b'{"ready": true, "reasons": []}'),
-    "/loraplex/ready": (503, b'{"ready": false, "reasons": ["the engine is restarting"]}'),
-    "/other/ready": (404, b"<html>"),
-}
+READY = (200, b'{"ready": true, "reasons": []}')
+RESTARTING = (503, b'{"ready": false, "reasons": ["the engine is restarting"]}')
+OTHER_PROGRAM = (404, b"<html>")
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
+    answer = READY
+
     def do_GET(self) -> None:
-        status, body = ANSWERS[self.path]
+        status, body = self.answer if self.path == "/ready" else OTHER_PROGRAM
         self.send_response(status)
         self.end_headers()
         self.wfile.write(body)
@@ -37,11 +37,13 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("root", "words"),
-    [("", ""), ("/loraplex", "503: the engine is restarting"), ("/other", "404: not a loraplex server")],
+    ("answer", "words"),
+    [(READY, ""), (RESTARTING, "503: the engine is restarting"), (OTHER_PROGRAM, "404: not a loraplex server")],
 )
-def test_states(port: int, monkeypatch: pytest.MonkeyPatch, root: str, words: str) -> None:
-    monkeypatch.setenv("LORAPLEX_ROOT_PATH", root)
+def test_states(port: int, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes], words: str) -> None:
+    """Of a server that a proxy shows below a path: the path is the proxy's."""
+    monkeypatch.setattr(Handler, "answer", answer)
+    monkeypatch.setenv("LORAPLEX_ROOT_PATH", "/loraplex")
     assert healthcheck.obstacles(healthcheck.ready_url()) == words
 
 

@@ -119,7 +119,7 @@ def _serving(settings: Settings) -> str | None:
     """The version of a loraplex that answers there."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     try:
-        answer = httpx.get(f"http://{host}:{settings.port}{settings.root_path}/version", timeout=2, trust_env=False)
+        answer = httpx.get(f"http://{host}:{settings.port}/version", timeout=2, trust_env=False)
         return str(answer.json()["version"])
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None
