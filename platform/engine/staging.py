@@ -47,11 +47,11 @@ class Staging:
             sent.synchronize()
         return self._arrays[self._turn]
 
-    def send(self, last: str, rows: int) -> None:
-        """Enqueue the copy of all arrays up to `last`, and of the first `rows` rows of that one."""
-        begin, _ = self._spans[last]
-        end = begin + self.device[last][:rows].nbytes
-        self._stream.copy(self._device[:end], self._hosts[self._turn][:end])
+    def send(self, first: str, last: str, rows: int) -> None:
+        """Enqueue the copy of all arrays from `first` up to `last`, and of the first `rows` rows of that one."""
+        end = self._spans[last][0] + self.device[last][:rows].nbytes
+        sent = slice(self._spans[first][0], end)
+        self._stream.copy(self._device[sent], self._hosts[self._turn][sent])
         self._sent[self._turn] = self._stream.record()
 
     def _views(

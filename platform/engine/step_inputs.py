@@ -62,22 +62,23 @@ class StepInputs:
         words = list_words(table, tokens)
         device = table.arena.device
         per_token = dict.fromkeys(("token_ids", "positions", "slot_mapping"), ((tokens,), torch.int64))
-        lists = {f"lora {number}": ((words,), torch.int32) for number in range(rounds)}
+        # What differs in length stands at both ends: a copy begins at the last round that acts.
+        lists = {f"lora {number}": ((words,), torch.int32) for number in reversed(range(rounds))}
         arrays = {
+            **lists,
             **per_token,
             "sample_rows": ((tokens,), torch.int64),
             "token_sources": ((tokens,), torch.int32),
             "query_starts": ((sequences + 1,), torch.int32),
             "context_lengths": ((sequences,), torch.int32),
             "slots": ((tokens,), torch.int32),
-            **lists,
             "block_tables": ((sequences, blocks), torch.int32),
         }
         self._staging = Staging(arrays, device, stream)
         self._tensors = self._staging.device
         self.lora: list[StepLists] = []
         """By round, one after the other on the device."""
-        for name in lists:
+        for name in reversed(lists):
             self.lora.append(StepLists(table, tokens, self._tensors[name], *self.lora[:1]))
         self.blocks = blocks
         self._ladder = size_ladder(sequences)
@@ -108,7 +109,8 @@ class StepInputs:
             _fill(host["slots"], lora.token_slot[:, 0].numpy(), shape.tokens, NO_SLOT)
             rounds = self._write_rounds(host, lora)
             lora.arrays = StepAdapters(rounds, self._tensors["slots"], self._head(shape, rows, lora, rounds))
-        self._staging.send("block_tables", shape.sequences)
+        first = f"lora {shape.lora_rounds - 1}" if shape.lora_rounds else "token_ids"
+        self._staging.send(first, "block_tables", shape.sequences)
         self._drawn = {item.sequence: row for row, item in enumerate(item for item in scheduled if item.sample)}
         return shape
 

@@ -119,10 +119,31 @@ def test_staging_waits_for_its_own_copy_before_it_is_written_again(stream: Virtu
         arrays = staging.open()
         arrays["a"][:] = number
         arrays["b"][:] = number
-        staging.send("b", 1)
+        staging.send("a", "b", 1)
         stream.enqueue(lambda: seen.append((staging.device["a"].tolist(), staging.device["b"].tolist())))
     stream.record().synchronize()
     assert seen == [([number] * 3, [[number] * 2, [0, 0]]) for number in range(5)]
+
+
+def test_only_arrays_of_the_span_are_sent(stream: VirtualStream) -> None:
+    staging = Staging(dict.fromkeys("abc", ((2,), torch.int32)), torch.device("cpu"), stream)
+    for array in staging.open().values():
+        array[:] = 1
+    staging.send("b", "c", 1)
+    stream.record().synchronize()
+    assert [staging.device[name].tolist() for name in "abc"] == [[0, 0], [1, 1], [1, 0]]
+
+
+def test_one_copy_of_a_step_takes_the_rounds_that_act_and_no_other(
+    inputs: StepInputs, stream: VirtualStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    monkeypatch.setattr(stream, "copy", lambda destination, _: copied.append(destination.nbytes))
+    first, second = AdapterRef("first"), AdapterRef("second")
+    for adapters in ((), (first,), (first, second)):
+        inputs.write([decode([1], [1], *adapters)], Slots())
+    words = 4 * len(inputs.lora[0].words)
+    assert [size - copied[0] for size in copied] == [0, words, 2 * words]
 
 
 def test_drawn_tokens_arrive_as_they_were_though_the_next_step_has_drawn_its_own(stream: VirtualStream) -> None:

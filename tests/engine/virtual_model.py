@@ -26,6 +26,8 @@ POISON = 13
 MASK = (1 << 64) - 1
 Acting = Sequence[tuple[int, float]]
 """Weights and scale of each adapter that acts on a token."""
+Written = tuple[int, int, int]
+"""A slot of the cache, the token that a step writes there, and its key."""
 
 
 class Inputs(NamedTuple):
@@ -50,7 +52,12 @@ class Draw(NamedTuple):
 
 
 class VirtualDevice:
-    """One for all traffic of a block size: what an earlier one left behind may not matter."""
+    """One for all traffic of a block size: what an earlier one left behind may not matter.
+
+    Of two steps in flight it writes the keys of the first again behind those of the second: until a step has ended its
+    blocks are its own, and in the right order a block given back too early would show nothing, as its next holder
+    writes over it.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         source = random.Random(block_size)
@@ -64,7 +71,14 @@ class VirtualDevice:
         """Which token each key was made of: the model reads only `keys`."""
         self.mistakes: list[str] = []
         """That no token shows."""
+        self._written: list[Written] = []
+        """By the last forward."""
+        self._again: list[Written] = []
         self._logits: list[int] = []
+
+    def begin(self, overlaps: bool) -> None:
+        """The next forward is of a new step; whether the last one is in flight too."""
+        self._again = self._written if overlaps else []
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         size = self.block_size
@@ -73,10 +87,13 @@ class VirtualDevice:
                 memory[destination * size : (destination + 1) * size] = memory[source * size : (source + 1) * size]
 
     def forward(self, step: Inputs) -> None:
-        for token_id, position, slot, acting in zip(*step[:3], step.acting, strict=True):
-            if slot >= 0:
-                self.keys[slot] = key_of(token_id, position, [(self.weights[place], scale) for place, scale in acting])
-                self.tokens[slot] = token_id
+        self._written = [
+            (slot, token_id, key_of(token_id, position, [(self.weights[place], scale) for place, scale in acting]))
+            for token_id, position, slot, acting in zip(*step[:3], step.acting, strict=True)
+            if slot >= 0
+        ]
+        for slot, token_id, key in self._written + self._again:
+            self.tokens[slot], self.keys[slot] = token_id, key
         self._logits = [self._attend(step, row) for row in step.sample_rows]
 
     def draw(self, draws: list[Draw]) -> list[int]:

@@ -75,11 +75,15 @@ class VirtualRunner:
         self._drawn: list[int] = []
         """On the device."""
         self._rows: dict[object, int] = {}
+        self._last: VirtualHandle | None = None
+        """None behind a step that could not be submitted."""
 
     def submit(self, plan: StepPlan) -> "VirtualHandle":
+        last, self._last = self._last, None
         self._fail_sometimes()
         held = {ref.digest for item in plan.scheduled for ref in item.sequence.request.adapters}
         slots = {self._adapters.slot_of(digest): weights_of(digest) for digest in held}
+        self._device.compute.enqueue(partial(self._device.begin, last is not None and last.in_flight))
         self._device.compute.enqueue(partial(self._device.copy_blocks, plan.copies))
         self._device.compute.enqueue(partial(self._check_adapters, slots))
         handle = self._begin(plan, [describe(row) for row in plan.sample_rows()])
@@ -89,6 +93,7 @@ class VirtualRunner:
             slots.clear()  # nobody waits for what was enqueued
             raise
         handle.fails = self._failing.random() < self.failure_rate
+        self._last = handle
         return handle
 
     def _begin(self, plan: StepPlan, draws: list[Draw]) -> "VirtualHandle":
@@ -145,6 +150,8 @@ class VirtualRunner:
 
 
 class VirtualHandle:
+    in_flight = True
+
     def __init__(self, event: Event, arrived: list[int]) -> None:
         self.fails = False
         self._event = event
@@ -155,6 +162,7 @@ class VirtualHandle:
         return self._answer(self._arrived)
 
     def _answer(self, token_ids: list[int]) -> StepResult:
+        self.in_flight = False
         if self.fails:
             raise RuntimeError(BROKEN)
         failed = [row for row, token_id in enumerate(token_ids) if token_id == NO_TOKEN]
