@@ -12,6 +12,7 @@ from loraplex.lora.manifest import BaseSignature
 from loraplex.quant.config import QuantizationConfig, parse_quantization
 
 from .fingerprint import fingerprint_weights
+from .folder import FOLDED_DIGEST
 
 DTYPES: Final = ("bfloat16", "float16", "float32")
 
@@ -53,6 +54,8 @@ class ModelConfig:
     bos_token_id: int | None
     quantization: QuantizationConfig | None = None
     """None for weights stored as floats."""
+    folded_digest: str | None = None
+    """SHA-256 of the file of AWQ's folded scales that belongs to it; None: no file is announced."""
 
     @staticmethod
     def from_folder(folder: str | Path) -> "ModelConfig":
@@ -132,6 +135,7 @@ def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig
         eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
         bos_token_id=raw.get("bos_token_id"),
         quantization=parse_quantization(raw),
+        folded_digest=None if raw.get(FOLDED_DIGEST) is None else str(raw[FOLDED_DIGEST]),
     )
 
 

@@ -6,6 +6,8 @@ from typing import Final
 FOLDED_SCALES: Final = "loraplex/awq_scales.safetensors"
 """What inputs of linears were scaled by when the checkpoint was quantized; in a folder of its own, because readers take
 every safetensors file beside config.json for weights."""
+FOLDED_DIGEST: Final = "loraplex_awq_scales"
+"""In config.json: the SHA-256 of that file. Without the file the model answers, and its adapters answer wrongly."""
 
 
 def resolve_model_folder(model: str) -> Path:

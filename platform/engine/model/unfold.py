@@ -5,6 +5,7 @@ model computes the same, but an adapter that was trained on the unquantized mode
 and adds to what they gave. So norms and linears get their own size back, and the linear divides its input itself.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ class FoldedScales:
         """ValueError for a file that is broken or not this model's."""
         self._config = config
         path = folder / FOLDED_SCALES
+        if config.folded_digest is not None:
+            _require_file(path, config.folded_digest)
         self._scales = _read(path) if path.is_file() else {}
         for layer in range(config.num_layers if self._scales else 0):
             for kind, place in READ_BY.items():
@@ -67,6 +70,16 @@ def scaled_rows(weight: Weight, scales: torch.Tensor) -> Weight:
     if isinstance(weight, IntegerWeight):
         return replace(weight, scales=weight.scales * scales[:, None])
     raise ValueError("a checkpoint in FP8 cannot have AWQ's folded scales; quantize the model anew")
+
+
+def _require_file(path: Path, digest: str) -> None:
+    if not path.is_file():
+        raise ValueError(
+            f"{path} is missing: with it AWQ's scales are taken out again, and without it adapters answer wrongly. "
+            "Copy it from where the checkpoint was written, or quantize the model anew"
+        )
+    if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        raise ValueError(f"{path} is not the file that was written with this checkpoint; quantize the model anew")
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:

@@ -18,7 +18,7 @@ from loraplex.quant.recipe import Recipe, choose_recipe
 from loraplex.quant.rounding import check_group_size
 
 from ..model.config import DTYPES, ModelConfig
-from ..model.folder import FOLDED_SCALES
+from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
 from ..tokenizer import Tokenizer
@@ -66,9 +66,10 @@ def quantize_checkpoint(
         layers = _Layers(config, checkpoint, recipe, sequences, device)
         writer.add({EMBEDDING: checkpoint.tensor(EMBEDDING)})
         errors = layers.write(writer, progress)
+        facts = {"quantization_config": quantization_config(recipe)} | layers.facts
         writer.add({name: checkpoint.tensor(name) for name in (NORM, HEAD) if name in checkpoint})
         before, after = layers.perplexities()
-        writer.finish(_raw_config(folder) | {"quantization_config": quantization_config(recipe)}, folder)
+        writer.finish(_raw_config(folder) | facts, folder)
     return QuantizationReport(
         scheme=recipe.scheme,
         output=str(output),
@@ -100,6 +101,8 @@ class _Layers:
         device: torch.device,
     ) -> None:
         self._config, self._checkpoint, self._recipe, self._device = config, checkpoint, recipe, device
+        self.facts: dict[str, str] = {}
+        """That config.json of what is written must have, once it is."""
         embedding = checkpoint.tensor(EMBEDDING)
         self._calibration = Stream(sequences.calibration, embedding) if recipe.reads_activations else None
         self._exact, self._quantized = (Stream(sequences.held_out, embedding) for _ in range(2))
@@ -117,7 +120,7 @@ class _Layers:
             writer.add(self._exported(layer, quantized))
             scales |= {f"layers.{layer}.{place}": found.cpu() for place, found in quantized.scales.items()}
         if scales:
-            writer.add_file(FOLDED_SCALES, scales)
+            self.facts[FOLDED_DIGEST] = writer.add_file(FOLDED_SCALES, scales)
         progress(self._config.num_layers, self._config.num_layers)
         return errors
 

@@ -1,5 +1,6 @@
 """A checkpoint folder that appears complete or not at all: shards in a hidden folder beside it, renamed at the end."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 from ..model.loader import INDEX, SINGLE
 
@@ -53,12 +54,13 @@ class CheckpointWriter:
                 if file.is_file() and _goes_along(file.name):
                     shutil.copyfile(file, self._folder / file.name)
 
-    def add_file(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Tensors that are not weights, in a file of their own."""
-        path = self._folder / name
+    def add_file(self, name: str, tensors: Mapping[str, torch.Tensor]) -> str:
+        """Tensors that are not weights, in a file of their own. Its SHA-256."""
+        path, data = self._folder / name, save(dict(tensors))
         with _disk_errors_in_words():
             path.parent.mkdir(exist_ok=True)
-            save_file(dict(tensors), path)
+            path.write_bytes(data)
+        return hashlib.sha256(data).hexdigest()
 
     def _held_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self._held.values())

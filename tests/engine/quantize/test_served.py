@@ -1,5 +1,6 @@
 """What `loraplex quantize` writes, served: the log-probabilities of transformers with compressed-tensors."""
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from transformers import CompressedTensorsConfig, PreTrainedModel
 from transformers.models.auto import AutoModelForCausalLM
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.model.folder import FOLDED_SCALES
+from loraplex.engine.model.folder import FOLDED_DIGEST, FOLDED_SCALES
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from tests.checkpoints import make_adapter, make_checkpoint
@@ -95,6 +96,7 @@ def test_scales_of_another_model_are_refused(tmp_path: Path, base: Path) -> None
     quantize_checkpoint(base, tmp_path / "out", QuantizeOptions(calibration_tokens=1536, **CASES["awq-folded"]))
     path = tmp_path / "out" / FOLDED_SCALES
     scales = load_file(path)
+    without_digest(tmp_path / "out" / "config.json")
     for change, words in (
         ({"layers.1.mlp.down_proj": None}, r"layers.1.mlp.down_proj is missing, expected \[96\]"),
         ({"layers.0.self_attn.qkv": torch.ones(3)}, r"layers.0.self_attn.qkv is \[3\], expected \[64\]"),
@@ -103,3 +105,26 @@ def test_scales_of_another_model_are_refused(tmp_path: Path, base: Path) -> None
         save_file({name: tensor for name, tensor in (scales | change).items() if tensor is not None}, path)
         with pytest.raises(ValueError, match=words), LLM(tmp_path / "out"):
             raise AssertionError("it was served")
+
+
+def test_without_its_scales_a_folded_checkpoint_is_not_served(tmp_path: Path, base: Path) -> None:
+    """It would answer, and its adapters would answer wrongly."""
+    quantize_checkpoint(base, tmp_path / "out", QuantizeOptions(calibration_tokens=1536, **CASES["awq-folded"]))
+    path = tmp_path / "out" / FOLDED_SCALES
+    scales = load_file(path)
+    save_file(scales | {"layers.0.self_attn.qkv": 2 * scales["layers.0.self_attn.qkv"]}, path)
+    with (
+        pytest.raises(ValueError, match="not the file that was written with"),
+        LLM(tmp_path / "out"),
+    ):
+        raise AssertionError("it was served")
+    path.unlink()
+    with pytest.raises(ValueError, match="is missing: with it"), LLM(tmp_path / "out"):
+        raise AssertionError("it was served")
+
+
+def without_digest(path: Path) -> None:
+    """As checkpoints were written before the file was announced."""
+    config = json.loads(path.read_text())
+    del config[FOLDED_DIGEST]
+    path.write_text(json.dumps(config))
