@@ -63,9 +63,9 @@ class Coverage(_Json):
     """All that the figures depend on. A certificate holds for this and nothing else."""
 
     base: str
-    """Fingerprint of the served base."""
+    """`model_digest` of the served base."""
     reference: str
-    """Fingerprint of the unquantized model."""
+    """`model_digest` of the unquantized model."""
     quantization: str
     """As in EngineInfo.quantization, in words; empty where nothing is quantized."""
     kv_cache_dtype: str

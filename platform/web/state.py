@@ -125,9 +125,7 @@ def open_state(
     wording = base_wording(tokenizer, settings.max_prompt_chars, settings.tool_call_parser)
     upgrade(settings.database)
     door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
-    served_path = ServedPath(
-        settings, model_folder, signature.fingerprint, lambda: None if door.info is None else door.info.arithmetic
-    )
+    served_path = ServedPath(settings, model_folder, lambda: None if door.info is None else door.info.arithmetic)
     rule, artifacts = promotion_rule(settings, served_path), settings.data_dir / "artifacts"
     registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
     credentials = ensure_credentials(

@@ -2,12 +2,14 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import loraplex
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, Figures, prompts_digest
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.certify_process import OnProgress
-from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.fingerprint import model_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 
 from .fake_engine import ARITHMETIC
@@ -45,8 +47,8 @@ class FakeCertify:
     def _certificate(self, job: CertifyJob) -> Certificate:
         model, prompts = ModelConfig.from_folder(job.engine.model), job.prompts or generated_prompts()
         coverage = Coverage(
-            base=base_signature(job.engine.model).fingerprint,
-            reference=base_signature(job.reference or job.engine.model).fingerprint,
+            base=model_digest(Path(job.engine.model)),
+            reference=model_digest(Path(job.reference or job.engine.model)),
             quantization=quantization_words(model, job.engine),
             kv_cache_dtype=kv_cache_words(model, job.engine),
             arithmetic=ARITHMETIC,

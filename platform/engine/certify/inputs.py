@@ -17,7 +17,10 @@ from ..model.loader import Checkpoint
 from .merged import MergedAdapter
 
 MAY_DIFFER: Final = frozenset(
-    {"dtype", "quantization", "tie_word_embeddings", "max_position_embeddings", "eos_token_ids", "bos_token_id"}
+    {
+        *("dtype", "quantization", "folded_digest", "tie_word_embeddings", "max_position_embeddings"),
+        *("eos_token_ids", "bos_token_id"),
+    }
 )
 """What says how a model is stored or used, and not what it computes."""
 

@@ -22,6 +22,7 @@ from ..config import EngineConfig
 from ..device import Device, choose_device, require_cpu
 from ..kv_cache import choose_cache_dtype
 from ..model.config import ModelConfig, base_signature
+from ..model.fingerprint import model_digest
 from ..model.loader import Checkpoint
 from ..model.served import kv_cache_words, quantization_words
 from ..quantize.at_start import awq_checkpoint
@@ -62,8 +63,8 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
     if kv_cache_words(config, engine) != cache_words:
         raise ValueError("the static scales of the KV cache have changed meanwhile; certify again")
     coverage = Coverage(
-        base=base.fingerprint,
-        reference=reference.signature.fingerprint,
+        base=model_digest(folder),
+        reference=model_digest(reference.folder),
         quantization=quantization_words(config, engine),
         kv_cache_dtype=cache_words,
         arithmetic=served.device.arithmetic,

@@ -8,7 +8,8 @@ import loraplex
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.fingerprint import model_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.certificates import Measured, Subject
@@ -21,10 +22,10 @@ Arithmetic = Callable[[], str | None]
 
 
 class ServedPath:
-    """How the model in `folder`, whose fingerprint is `base`, is served with these settings."""
+    """How the model in `folder` is served with these settings."""
 
-    def __init__(self, settings: Settings, folder: Path, base: str, arithmetic: Arithmetic) -> None:
-        self._settings, self._folder, self._base = settings, folder, base
+    def __init__(self, settings: Settings, folder: Path, arithmetic: Arithmetic) -> None:
+        self._settings, self._folder, self._base = settings, folder, model_digest(folder)
         self._model, self._find_arithmetic = ModelConfig.from_folder(folder), arithmetic
         self._kv_cache = self._kv_cache_words()
 
@@ -82,11 +83,12 @@ class ServedPath:
 
     @cached_property
     def _reference(self) -> str:
-        """The fingerprint of the unquantized model."""
+        """The digest of the unquantized model."""
         folder = self._settings.certificate_reference
         if folder is not None:
             try:
-                return base_signature(folder).fingerprint
+                ModelConfig.from_folder(folder)  # says what is no model
+                return model_digest(folder)
             except OSError as error:
                 raise ValueError(f"the reference {folder} cannot be read: {error.strerror}") from error
         if self._model.quantization is not None:

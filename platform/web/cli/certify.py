@@ -14,7 +14,6 @@ from rich.table import Table
 from loraplex.engine.arithmetic import arithmetic_here
 from loraplex.engine.certificate import Certificate, CertifyJob
 from loraplex.engine.certify_process import run_certify
-from loraplex.engine.model.config import base_signature
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.registry.certificates import Subject
 from loraplex.registry.database import AWAY
@@ -121,8 +120,7 @@ def _served_path(settings: Settings, reference: str | None) -> ServedPath:
     """With the reference that is named here, else with the operator's."""
     if reference is not None:
         settings = settings.model_copy(update={"certificate_reference": resolve_model_folder(reference)})
-    folder = resolve_model_folder(settings.model)
-    return ServedPath(settings, folder, base_signature(folder).fingerprint, arithmetic_here)
+    return ServedPath(settings, resolve_model_folder(settings.model), arithmetic_here)
 
 
 def _computed(job: CertifyJob) -> Certificate:

@@ -46,4 +46,4 @@ def opened_database(settings: Settings) -> Iterator[Registry]:
 def served_path(settings: Settings, base: ServedBase) -> ServedPath:
     """How this machine serves the base."""
     assert base.folder is not None
-    return ServedPath(settings, base.folder, base.signature.fingerprint, arithmetic_here)
+    return ServedPath(settings, base.folder, arithmetic_here)

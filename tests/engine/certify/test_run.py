@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,17 @@ def test_every_part_that_changes_is_covered(
         theirs = certify(changed).coverage
         assert len(mine.changes(theirs)) == 1 and getattr(mine, part) != getattr(theirs, part), part
         assert mine.digest() != theirs.digest()
+    for name, before, after in (
+        ("config.json", '"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'),
+        ("tokenizer_config.json", "{", "{ "),
+    ):
+        folder = tmp_path / f"changed {name}"
+        shutil.copytree(base, folder)
+        text = (folder / name).read_text()
+        assert before in text
+        (folder / name).write_text(text.replace(before, after, 1))
+        theirs = certify(replace(served(job, model=str(folder)), reference=str(folder))).coverage
+        assert mine.base != theirs.base and mine.reference != theirs.reference, name
     monkeypatch.setattr("loraplex.quant.arithmetic.ARITHMETIC", "abacus")
     assert mine.changes(certify(job).coverage) == [f"the processor's arithmetic ({mine.arithmetic}, now abacus)"]
 
