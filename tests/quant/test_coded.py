@@ -44,6 +44,8 @@ CASES = {
     "float8, channels": lambda: [float8(50, 100, (1, 100)), float8(7, 100, (1, 100))],
     "float8, blocks that do not divide": lambda: [float8(200, 200, (128, 128))],
     "float8, panels that share activations": lambda: [float8(1300, 320, (650, 160))],
+    "int4, panels that take turns": lambda: [integers(1300, 384, 128, 4)],
+    "int8, panels that take turns": lambda: [integers(1300, 320, 320, 8)],
 }
 
 
