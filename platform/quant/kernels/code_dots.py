@@ -19,7 +19,7 @@ from .code_tile import choose_case, multiply_tile, vectors_of
 from .dot_shapes import ROWS, STEP
 from .expand import EXPANDED, OFFSETS, PAIRS, RUN_BYTES, expand_panel
 from .split import split_rows, split_size
-from .tile import PANEL, VECTORS
+from .tile import PANEL
 from .vectors import LANES
 
 MANY: Final = 96
@@ -39,16 +39,15 @@ def dots_scratch_size(m: int, k: int, workers: int) -> int:
 
 @njit
 def _multiply_panel(
-    kind: int, addends: int, panel: int, other: int, jump: int, codes: int, scales: int, zeros: int, bias: int, y: int,
+    kind: int, addends: int, panel: int, jump: int, codes: int, scales: int, zeros: int, bias: int, y: int,
     n: int, steps: int, group: int, x: int, inputs: int, m: int, offset: float,
 ) -> None:  # fmt: skip
-    """All rows of y in a panel, and in the `other` if they are few; those wanted next begin `jump` bytes after them."""
+    """All rows of y in a panel; the codes wanted next begin `jump` bytes after its own."""
     for row in range(0, m, ROWS):
         case = choose_case(kind, addends, min(m - row, ROWS))
-        vectors = min(vectors_of(case), VECTORS)
-        for lane in range(0, PANEL, vectors * LANES):
+        for lane in range(0, PANEL, vectors_of(case) * LANES):
             multiply_tile(
-                case, min(m - row, ROWS), panel, other, lane, codes, scales, zeros, bias, y + row * n * 4, n, steps,
+                case, min(m - row, ROWS), panel, lane, codes, scales, zeros, bias, y + row * n * 4, n, steps,
                 group, x + row * steps * addends * 64, inputs + row * 4, m, offset, jump,
             )  # fmt: skip
 
@@ -66,24 +65,21 @@ def code_linear_in_vector_dots(
     split = scratch + workers * _room_bytes(k)
     inputs = split + split_size(m, k) * 4
     split_rows(x, split, inputs, m, k, group, addends)
-    chunk, in_twos = panels_at_once(total, workers, total if m <= ROWS else 1), m <= 2
-    if in_twos:
-        chunk += chunk % 2
+    chunk = panels_at_once(total, workers, total if m <= ROWS else 1)
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):
         room, begin = scratch + worker * _room_bytes(k), claim(counter) * chunk
         while begin < total:
-            following, count = claim(counter) * chunk, min(chunk, total - begin)
-            sweeps = (count + 1) // 2 if in_twos else count
-            for panel in range(begin, begin + sweeps):
+            following, end = claim(counter) * chunk, min(begin + chunk, total)
+            for panel in range(begin, end):
                 form, source, after = kind, codes, panel + 1
-                if after == begin + sweeps:
+                if after == end:
                     after = min(following, total - 1)
                 if m >= MANY:
                     expand_panel(kind, codes + panel * panel_bytes, room, pairs, False)
                     form, source = EXPANDED, room - panel * _room_bytes(k)
                 _multiply_panel(
-                    form, addends, panel, panel + count - sweeps, (after - panel - 1) * panel_bytes, source, scales,
-                    zeros, bias, y, n, steps, group, split, inputs, m, offset,
+                    form, addends, panel, (after - panel - 1) * panel_bytes, source, scales, zeros, bias, y, n, steps,
+                    group, split, inputs, m, offset,
                 )  # fmt: skip
             begin = following

@@ -17,8 +17,8 @@ from .vector_dots import dot
 from .vectors import FLOATS, INT, LANES, each_case
 
 TILE_ROWS: Final = (1, 2, 4, 8, 16)
-TILE_VECTORS: Final = (4, 4, 2, 1, 1)
-"""Of outputs, for each number of rows: enough sums that none waits for its last product; four are of two panels."""
+TILE_VECTORS: Final = (2, 2, 2, 2, 1)
+"""Of outputs, for each number of rows: one panel's, as memory is read faster in one stream than in two."""
 LAST: Final = len(TILE_ROWS) - 1
 CASES: Final = (*product((INT4, INT8, FLOAT8), (1, 2), range(LAST + 1)), (EXPANDED, 1, LAST), (EXPANDED, 2, LAST))
 """Kind of code, addends, and number of the tile."""
@@ -130,13 +130,12 @@ class _Tile(Expansion):
 
 @intrinsic
 def multiply_tile(
-    typing: Any, case: Any, used: Any, panel: Any, other: Any, lane: Any, codes: Any, scales: Any, zeros: Any,
+    typing: Any, case: Any, used: Any, panel: Any, lane: Any, codes: Any, scales: Any, zeros: Any,
     bias: Any, y: Any, n: Any, steps: Any, group: Any, x: Any, inputs: Any, m: Any, offset: Any, jump: Any,
 ) -> Any:  # fmt: skip
     """y of `used` rows in the outputs of a tile, the sums of each group from zero on.
 
     case:               of CASES
-    panel, other:       the panels; `other` is for tiles of more vectors than one has
     lane:               first of the panel, for tiles of fewer vectors
     codes to y, x:      addresses, y's and x's those of the first of the rows; x as `split.py` has it
     inputs:             address of the sums of the rows' inputs, [groups, m]
@@ -145,10 +144,9 @@ def multiply_tile(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        case, used, panel, other, lane, *places, n, steps, group, x, inputs, m, offset, jump = arguments
+        case, used, panel, lane, *places, n, steps, group, x, inputs, m, offset, jump = arguments
         add, mul = builder.add, builder.mul
         groups = builder.sdiv(builder.sub(add(steps, group), INT(1)), group)
-        starts = [(place, add(lane, INT(first))) for place in (panel, other) for first in range(0, PANEL, LANES)]
 
         def add_groups(tile: _Tile, all_runs: Any) -> list[Any]:
             def add_group(number: Any, totals: list[Any]) -> list[Any]:
@@ -164,9 +162,10 @@ def multiply_tile(
         for index in each_case(builder, case, range(len(CASES))):
             kind, addends, shape = CASES[index]
             runs = mul(steps, INT(STEP // 2 // PAIRS[kind]))
-            strips = [_Strip(builder, kind, *at, [*places, n], runs, groups) for at in starts[: TILE_VECTORS[shape]]]
+            lanes = [add(lane, INT(vector * LANES)) for vector in range(TILE_VECTORS[shape])]
+            strips = [_Strip(builder, kind, panel, first, [*places, n], runs, groups) for first in lanes]
             tile = _Tile(builder, kind, addends, TILE_ROWS[shape], strips)
             tile.store(add_groups(tile, runs), used, mul(n, INT(4)))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 16, types.float32, types.int64), generate
+    return types.void(*[types.int64] * 15, types.float32, types.int64), generate
