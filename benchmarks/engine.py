@@ -13,7 +13,7 @@ from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import base_signature
 from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, RequestFailed, Tokens
 from loraplex.engine.sampling import SamplingParams
-from loraplex.engine.server import LOADING_MILLISECONDS
+from loraplex.engine.server import HEARTBEAT_SECONDS, LOADING_MILLISECONDS
 from loraplex.lora.digest import DIGEST_TAG, canonical_tensors
 from loraplex.lora.inspection import WEIGHTS_FILE, inspect_adapter
 from loraplex.lora.manifest import BaseSignature
@@ -105,6 +105,12 @@ class MeasuredEngine:
         while self._engine.core.has_work():
             self._step()
         return len(names) * prompt_tokens / (time.perf_counter() - started)
+
+    def rest(self, seconds: float) -> None:
+        """Be without work for so long, as the server is then."""
+        for _ in range(round(seconds / HEARTBEAT_SECONDS)):
+            self._engine.adapters.poll()
+            time.sleep(HEARTBEAT_SECONDS)
 
     def first_token_seconds(self, name: str | None, prompt_tokens: int = 32) -> float:
         """Of a request alone in the engine."""

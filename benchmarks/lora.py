@@ -31,6 +31,8 @@ from .server import serving  # noqa: E402
 MEMORY = 2 << 30
 """Bytes of adapter memory: room for all adapters of a row."""
 DECODE_STEPS = 24
+SECONDS_BETWEEN = 6.0
+"""From the load of one new adapter to the next."""
 MIXED_RANKS = (8, 16, 32, 64)
 
 
@@ -93,7 +95,7 @@ def own_rank(scale: Scale) -> list[Row]:
 
 def cold_start(scale: Scale) -> list[Row]:
     """A new adapter with many resident: what its first token waits for it, and the same of peft. Its file comes from
-    storage: before each reading the system is told to forget it."""
+    storage: before each reading the system is told to forget it. The engine has had no work for some seconds."""
     adapters = rank16(scale.dimensions, scale.peft)
     engine = MeasuredEngine(base_checkpoint(scale.dimensions), adapters, 2 * MEMORY)
     news = [adapter(scale.dimensions, rank=16, seed=100 + index) for index in range(scale.rounds)]
@@ -103,6 +105,7 @@ def cold_start(scale: Scale) -> list[Row]:
         _forget(file)
         reading.append(_read_seconds(file))
         warm.append(_read_seconds(file))
+        engine.rest(SECONDS_BETWEEN)
         resident.append(engine.first_token_seconds("r16-1"))
         engine.register(f"new-{index}", folder)
         _forget(file)

@@ -15,6 +15,8 @@ class Arena:
         self.alignment = alignment
         self.size = size // alignment * alignment
         self.used = 0
+        self.reached = 0
+        """Past it no extent has ever been: memory that the system may still have to find."""
         self._taken: dict[int, int] = {}
         self._free: list[tuple[int, int]] = []
         self._free_by_start: dict[int, int] = {}
@@ -43,6 +45,7 @@ class Arena:
             self._add_free(offset + size, gap - size)
         self._taken[offset] = size
         self.used += size
+        self.reached = max(self.reached, offset + size)
         return offset
 
     def allocate_all(self, sizes: Iterable[int]) -> list[int] | None:

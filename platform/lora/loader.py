@@ -7,7 +7,7 @@ On a device the thread's part of a load ends with its bytes there, so that `poll
 """
 
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,11 @@ PATIENCE: Final = 1.0
 """Seconds an adapter waits for room before nobody may overtake it and residents in use are asked to leave."""
 LONGEST_RETRY: Final = 60.0
 DONE: Final = object()
+MOST_AHEAD: Final = 32 << 20
+"""Bytes of memory that are written before the next adapter comes: where the system finds memory slowly, as virtual
+machines may, that is half of a load (40 of 80 ms for 17.6 MB, measured)."""
+TOUCHED_TOGETHER: Final = 2 << 20
+"""Bytes of them that are written after a poll, beside a step."""
 Refuse = Callable[[Contents], str | None]
 """Why an adapter cannot be served here, in words; None if it can."""
 
@@ -55,6 +60,9 @@ class Loader:
         """Loading, in the order in which they were first asked for."""
         self._residents: dict[str, Entry] = {}
         """In the order in which they were loaded."""
+        self._ahead = 0
+        """Bytes that the next adapter may take, as the last one did."""
+        self._touching: Future[None] | None = None
 
     def busy(self) -> bool:
         return bool(self._queue)
@@ -84,6 +92,12 @@ class Loader:
                 self._finish_some(entry)
         self._give_room()
         return [entry for entry in ended if not entry.busy]
+
+    def touch_ahead(self) -> None:
+        """Write some of the memory that the next adapter will fill, while none is loading."""
+        if self._touching is None or self._touching.done():
+            untouched = self._store.untouched(self._ahead, TOUCHED_TOGETHER)
+            self._touching = self._executor.submit(untouched.fill, 0) if len(untouched) else None
 
     def withdraw(self, entry: Entry, winner: str | None = None) -> None:
         """Free the pages of an unused resident, in favour of `winner`, or end the wait of one without a running job."""
@@ -186,6 +200,7 @@ class Loader:
         entry.host_loads += entry.from_host
         entry.last_used = self._clock()
         entry.load_seconds = entry.last_used - entry.started
+        self._ahead = min(entry.bytes, MOST_AHEAD)
 
     def _fail(self, entry: Entry, error: str) -> None:
         self._leave_queue(entry, State.FAILED)

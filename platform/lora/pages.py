@@ -15,6 +15,7 @@ from .copies import Carrier, Event, Streams, bits_of
 from .finish import BaseModules, finish_module, needs_base
 from .manifest import HEAD, BaseSignature, ModuleLora
 from .row_pages import INDEX_BYTES, index_bytes, page_bytes
+from .values import Bits
 from .weights import Contents, PageKind, Pages
 
 DTYPE_NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -66,6 +67,7 @@ class PageStore:
             shapes=self._shapes,
         )
         self._carrier = Carrier(device, streams)
+        self._touched = 0
         self._vacated: Event | None = None
 
     @property
@@ -112,6 +114,16 @@ class PageStore:
         for kind, offset in zip(kinds, offsets, strict=True):
             room.offsets[kind].append(offset)
         return room
+
+    def untouched(self, ahead: int, most: int) -> Bits:
+        """At most `most` bytes of memory that no room has ever had, out of the `ahead` bytes of it that come next; each
+        part once, to be written by the thread that fills rooms. Empty on a device."""
+        first = max(self._touched, self._arena.reached)
+        end = min(self._arena.reached + ahead // self._item_size, self._arena.size, first + most // self._item_size)
+        if not self._carrier.in_place or end <= first:
+            return np.empty(0, np.uint16)
+        self._touched = end
+        return bits_of(self.table.arena)[first:end]
 
     def fill(self, room: Room, write: Callable[[Pages], None]) -> None:
         """Run `write` on the room's pages, on any thread; on return their bytes are on the device."""

@@ -166,6 +166,8 @@ class AdapterPool:
         if self._loader.busy():
             for entry in self._loader.poll():
                 self._settle(entry)
+        else:
+            self._loader.touch_ahead()
 
     def loading(self) -> bool:
         """Whether polling again soon is worth it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from loraplex.lora import loader
 from loraplex.lora.eviction import FORGOTTEN
 from loraplex.lora.loader import PATIENCE
 from loraplex.lora.pool import AdapterPool
@@ -368,3 +369,43 @@ def test_a_real_thread(tmp_path: Path) -> None:
         assert pool.check_integrity() == []
         pool.release(digest)
     pool.close()
+
+
+def test_memory_for_the_next_adapter_is_written_before_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "TOUCHED_TOGETHER", PAGE // 2)
+    house, page = House(tmp_path, pages=4), PAGE // 4
+    arena = house.pool.table.arena.fill_(torch.nan)
+    first, second, third = (house.add(seed) for seed in range(3))
+    house.take(first)
+    house.work()
+    assert not arena[: 2 * page].isnan().any(), "its own pages, and as much again"
+    assert arena[2 * page :].isnan().all(), "no more than the next one may take"
+    house.check_pages(first)
+    house.take(second)
+    house.check_pages(first)
+    house.check_pages(second)
+    house.work()
+    assert not house.pool.acquire((third,))
+    house.pool.poll()
+    assert len(house.executor.jobs) == 1, "who waits is alone"
+    house.work()
+    house.take(third)
+    house.check_pages(third)
+
+
+def test_memory_is_written_one_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "TOUCHED_TOGETHER", PAGE // 2)
+    house, page = House(tmp_path, pages=4), PAGE // 4
+    arena = house.pool.table.arena.fill_(torch.nan)
+    digest = house.add(1)
+    while not house.pool.acquire((digest,)):
+        house.pool.poll()
+        if house.pool.loading():
+            house.executor.run()
+    house.pool.poll()
+    house.pool.poll()
+    assert len(house.executor.jobs) == 1 and arena[page:].isnan().all()
+    house.executor.run()
+    assert int(arena.isnan().logical_not().sum()) == page + page // 2
