@@ -75,17 +75,24 @@ def _share(
 ) -> dict[Place, tuple[TokenRows, ...]]:
     """What PEFT writes into a weight that embedding and head have in common changes both.
 
-    A copy made by modules_to_save is not that weight any more; where both have their own there is nothing to share.
+    A copy made by modules_to_save is not that weight any more, and single tokens that are trained of the head alone
+    stand beside it; where both have their own there is nothing to share.
     """
     shared = dict(rows)
     for place, other in (ENDS, ENDS[::-1]):
         single = {part.tokens is None for part in rows[other]}
-        saved = settings is not None and settings.saves(place.path)
         missing = [
-            part for part in rows[place] if (part.tokens is None) not in single and not (part.tokens is None and saved)
+            part for part in rows[place] if (part.tokens is None) not in single and not _is_own(part, place, settings)
         ]
         shared[other] = tuple(sorted([*shared[other], *missing], key=lambda part: part.tokens is not None))
     return shared
+
+
+def _is_own(rows: TokenRows, place: Place, settings: LoraSettings | None) -> bool:
+    """Whether they stand beside the weight that embedding and head have in common."""
+    if rows.tokens is not None:
+        return place.kind == HEAD
+    return settings is not None and settings.saves(place.path)
 
 
 def _count(rows: tuple[TokenRows, ...], base: BaseSignature, problems: list[str]) -> int:

@@ -221,6 +221,13 @@ def test_a_tied_head_follows_the_embedding_but_not_a_copy_of_it(tmp_path: Path) 
     assert HEAD not in pool.table.extras[pool.slot_of(digest)].rows
 
 
+def test_the_embedding_follows_no_tokens_that_are_trained_of_a_tied_head_alone(tmp_path: Path) -> None:
+    config = tokens(trainable_token_indices={"lm_head": [3, 5]})
+    pool, digest = load(tmp_path, config, {LM_HEAD + TRAINED: matrix(2)}, TIED)
+    assert list(pool.table.extras[pool.slot_of(digest)].rows) == [HEAD]
+    assert list(rows_of(pool, digest, HEAD)) == [3, 5]
+
+
 def test_layers_without_a_norm_of_their_own_keep_the_base_s(tmp_path: Path) -> None:
     own = np.arange(SIZE, dtype=np.float32)
     pool, digest = load(tmp_path, make_config(modules_to_save=["layers.1.input_layernorm"]), {NORM: own})

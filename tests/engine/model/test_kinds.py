@@ -81,6 +81,9 @@ KINDS: dict[str, Kind] = {
         "single trained tokens (`trainable_token_indices`)",
         lora(rank=4, kinds=("q_proj",), trainable_token_indices=[TRAINED, 300, 11]),
     ),
+    "tokens-of-the-head": Kind(
+        "", lora(rank=4, kinds=("q_proj",), trainable_token_indices={"lm_head": [TRAINED, 300, 11]})
+    ),
     "added-tokens": Kind(
         "tokens added by `resize_token_embeddings`",
         lora(rank=4, kinds=("q_proj",), vocab_size=GROWN),
