@@ -1,7 +1,7 @@
 """read_settings: adapter_config.json by a schema of our own, for LoRA and IA3.
 
-PEFT's configuration can name modules to import and hold regular expressions to run; here every name is a literal,
-every feature that would change the output and is not served is refused, and every other key is inert.
+PEFT's configuration can name modules to import and hold regular expressions to run; here every name is a literal, and
+every feature that would change the output and is not served is refused, as is every key that nobody here knows.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 from .activation import KEY as INVOCATION
 from .activation import read_invocation_tokens, refuse_invocation_tokens
 from .config_fields import Fields
-from .report import Report, enumerate_some, quote
+from .report import Report, quote
 from .strict_json import parse_json
 from .tensor_names import MODULES
-from .unserved import INERT, UNSERVED, base_changing_start
+from .unserved import UNSERVED, base_changing_start, mention_starts, refuse_unknown
 
 Value = TypeVar("Value", int, float)
 
@@ -115,7 +115,7 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     fields = Fields(raw, report)
     settings = _read_ia3(fields) if raw["peft_type"] == "IA3" else _read_lora(fields)
     _refuse_unserved(raw, report)
-    _mention_unknown(raw, report)
+    refuse_unknown(raw, _READ, report)
     refused = any(finding.level == "fail" for finding in report.findings[before:])
     report.settle("config", "adapter_config.json holds nothing that is not served")
     return None if refused else settings
@@ -192,6 +192,8 @@ def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
     start = base_changing_start(raw.get("init_lora_weights"))
     if start is not None:
         report.fail("features", *start)
+    else:
+        mention_starts(raw, report)
     _judge_auto_mapping(raw.get("auto_mapping"), report)
     if raw.get("task_type") not in (None, "CAUSAL_LM"):
         report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served as a text generator")
@@ -206,12 +208,6 @@ def _judge_auto_mapping(value: object, report: Report) -> None:
     if not isinstance(library, str) or not re.fullmatch(r"transformers(\.[a-z0-9_]+)*", library):
         remedy = "remove auto_mapping and set task_type to CAUSAL_LM"
         report.fail("features", f"auto_mapping is {quote(value)}: no code is imported for an adapter", remedy)
-
-
-def _mention_unknown(raw: dict[str, Any], report: Report) -> None:
-    unknown = [quote(key) for key in raw if key not in _READ and key not in UNSERVED and key not in INERT]
-    if unknown:
-        report.warn("features", f"unknown keys are ignored: {enumerate_some(unknown)}")
 
 
 @lru_cache(maxsize=MODULES)
