@@ -27,7 +27,7 @@ _READ: Final = {
     "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
     "task_type", "base_model_name_or_path", "peft_type", "use_dora", "lora_bias", "feedforward_modules",
-    "modules_to_save", "trainable_token_indices",
+    "modules_to_save", "trainable_token_indices", "ensure_weight_tying",
     INVOCATION,
 }  # fmt: skip
 FEEDFORWARD: Final = "feedforward_modules"
@@ -61,6 +61,8 @@ class LoraSettings:
     """Modules that are in the file as a whole."""
     token_indices: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Name of the embedding or the head -> the tokens whose rows are in the file."""
+    ties_ends: bool = False
+    """Where the base's embedding and head are one weight, what names the embedding means the head as well."""
     invocation_tokens: tuple[int, ...] = ()
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
@@ -179,6 +181,7 @@ def _read_lora(fields: Fields) -> LoraSettings:
         trains_biases=fields.trains_biases(),
         modules_to_save=fields.names("modules_to_save"),
         token_indices=fields.token_indices(),
+        ties_ends=fields.flag("ensure_weight_tying"),
         invocation_tokens=read_invocation_tokens(raw, fields.report),
     )
 

@@ -28,7 +28,7 @@ init_lora_weights names the start."""
 INERT: Final = frozenset(
     {
         "peft_version", "revision", "inference_mode", "lora_dropout", "megatron_core", "eva_config", "velora_config",
-        "qalora_group_size", "runtime_config", "ensure_weight_tying", "init_ia3_weights", "merge_weights",
+        "qalora_group_size", "runtime_config", "init_ia3_weights", "merge_weights",
         "lora_dtype", "lorap_lr_ratio", "lorap_emb_lr", *STARTS,
     }
 )  # fmt: skip

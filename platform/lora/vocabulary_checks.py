@@ -6,7 +6,7 @@ from typing import Final
 
 from .config_fields import MAX_TOKENS
 from .config_file import LoraSettings
-from .manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, TensorInfo, TokenRows
+from .manifest import EMBEDDING, HEAD, ONCE, BaseSignature, ModuleLora, TensorInfo, TokenRows
 from .tensor_names import Place
 
 ENDS: Final = (Place(0, EMBEDDING), Place(0, HEAD))
@@ -36,6 +36,22 @@ def trained_tokens(place: Place, settings: LoraSettings, base: BaseSignature) ->
     tokens = settings.tokens_of(place.path)
     follows = base.tied and place.kind == HEAD and tokens is None
     return settings.tokens_of(ENDS[0].path) if follows else tokens
+
+
+def targets_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether PEFT puts an adapter there."""
+    named = settings.targets(-1 if place.kind in ONCE else place.layer, place.path)
+    return named or (_follows(place, settings, base) and settings.targets(-1, ENDS[0].path))
+
+
+def saves_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether PEFT saves it as a whole."""
+    return settings.saves(place.path) or (_follows(place, settings, base) and settings.saves(ENDS[0].path))
+
+
+def _follows(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether what is done to the embedding is done to it as well (ensure_weight_tying)."""
+    return settings.ties_ends and base.tied and place.kind == HEAD
 
 
 def vocabulary_of(modules: Sequence[ModuleLora], base: BaseSignature) -> int:

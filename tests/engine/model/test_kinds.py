@@ -87,6 +87,7 @@ KINDS: dict[str, Kind] = {
         "single trained tokens (`trainable_token_indices`)",
         lora(rank=4, kinds=("q_proj",), trainable_token_indices=[TRAINED, 300, 11]),
     ),
+    "tied-ends": Kind("", lora(rank=4, kinds=("embed_tokens", "v_proj"), ensure_weight_tying=True)),
     "tokens-of-the-head": Kind(
         "", lora(rank=4, kinds=("q_proj",), trainable_token_indices={"lm_head": [TRAINED, 300, 11]})
     ),
