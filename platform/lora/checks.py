@@ -49,7 +49,7 @@ def match_modules(
         _compare_targets({place for place, parts in found.items() if parts.keys() & ADAPTED}, settings, base, report)
         _compare_saved(found, settings, base, report)
     report.settle("modules", f"all {len(tensors)} tensors land on {len(found)} modules of the base")
-    return with_rows if settings is None or settings.peft_type == "LORA" else _move_gains(with_rows)
+    return with_rows if settings is None or settings.peft_type != "IA3" else _move_gains(with_rows)
 
 
 def _sort(tensors: tuple[TensorInfo, ...], base: BaseSignature, problems: Problems) -> dict[Place, Parts]:

@@ -1,4 +1,4 @@
-"""read_settings: adapter_config.json by a schema of our own, for LoRA and IA3.
+"""read_settings: adapter_config.json by a schema of our own, for LoRA, IA3 and trained tokens.
 
 PEFT's configuration can name modules to import and hold regular expressions to run; here every name is a literal, and
 every feature that would change the output and is not served is refused, as is every key that nobody here knows.
@@ -30,6 +30,9 @@ _READ: Final = {
     "modules_to_save", "trainable_token_indices", "ensure_weight_tying",
     INVOCATION,
 }  # fmt: skip
+TOKENS: Final = "TRAINABLE_TOKENS"
+"""The kind that has rows of single tokens and nothing else; its keys:"""
+_READ_OF_TOKENS: Final = {"token_indices", "init_weights"}
 FEEDFORWARD: Final = "feedforward_modules"
 
 
@@ -50,7 +53,7 @@ class LoraSettings:
     base_model: str
     raw: dict[str, object]
     peft_type: str = "LORA"
-    """LORA or IA3."""
+    """LORA, IA3 or TRAINABLE_TOKENS."""
     use_dora: bool = False
     lora_bias: bool = False
     trains_biases: bool = False
@@ -115,9 +118,9 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
         return None
     before = len(report.findings)
     fields = Fields(raw, report)
-    settings = _read_ia3(fields) if raw["peft_type"] == "IA3" else _read_lora(fields)
+    settings = {"LORA": _read_lora, "IA3": _read_ia3, TOKENS: _read_tokens}[raw["peft_type"]](fields)
     _refuse_unserved(raw, report)
-    refuse_unknown(raw, _READ, report)
+    refuse_unknown(raw, _READ | _READ_OF_TOKENS if settings.peft_type == TOKENS else _READ, report)
     refused = any(finding.level == "fail" for finding in report.findings[before:])
     report.settle("config", "adapter_config.json holds nothing that is not served")
     return None if refused else settings
@@ -125,13 +128,15 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
 
 def _is_served(raw: dict[str, Any], report: Report) -> bool:
     kind = raw.get("peft_type")
-    if kind in ("LORA", "IA3"):
+    if kind in ("LORA", "IA3", TOKENS):
         return True
     if kind is None:
         report.fail("config", "adapter_config.json has no peft_type", 'add "peft_type": "LORA" if it is a LoRA')
     else:
         report.fail(
-            "config", f"peft_type is {quote(kind)}; LORA and IA3 are served", "train or convert the adapter as LoRA"
+            "config",
+            f"peft_type is {quote(kind)}; LORA, IA3 and {TOKENS} are served",
+            "train or convert the adapter as LoRA",
         )
     return False
 
@@ -139,7 +144,6 @@ def _is_served(raw: dict[str, Any], report: Report) -> bool:
 def _read_ia3(fields: Fields) -> LoraSettings:
     raw = fields.raw
     refuse_invocation_tokens(raw, fields.report)
-    feedforward = raw.get(FEEDFORWARD)
     return LoraSettings(
         rank=0,
         alpha=1.0,
@@ -153,7 +157,26 @@ def _read_ia3(fields: Fields) -> LoraSettings:
         raw=raw,
         peft_type="IA3",
         modules_to_save=fields.names("modules_to_save"),
-        feedforward_modules=frozenset([feedforward]) if isinstance(feedforward, str) else fields.names(FEEDFORWARD),
+        feedforward_modules=fields.names(FEEDFORWARD),
+    )
+
+
+def _read_tokens(fields: Fields) -> LoraSettings:
+    raw = fields.raw
+    refuse_invocation_tokens(raw, fields.report)
+    return LoraSettings(
+        rank=0,
+        alpha=1.0,
+        use_rslora=False,
+        target_modules=frozenset(),
+        exclude_modules=frozenset(),
+        layers=None,
+        rank_pattern={},
+        alpha_pattern={},
+        base_model=str(raw.get("base_model_name_or_path") or ""),
+        raw=raw,
+        peft_type=TOKENS,
+        token_indices=fields.trained_tokens(),
     )
 
 

@@ -48,6 +48,7 @@ _ROWS: Final = {
     "base_layer.weight": "all rows",
     "token_adapter.base_layer.weight": "all rows",
     "token_adapter.trainable_tokens_delta": "rows",
+    "trainable_tokens_delta": "rows",
 }
 _SPARE: Final = {"modules_to_save.weight": "copy", "original_module.weight": "original"}
 """PEFT saves a whole embedding and head whenever the vocabulary was resized, with all that modules_to_save has made of

@@ -20,7 +20,12 @@ from loraplex.lora.report import Report
 
 from .adapters import BASE, encode, make_config, make_tensors, read_manifest, tensor_name, write_adapter
 
-CONVERTED = {
+NATIVE: dict[str, Any] = {
+    "LORA": peft.LoraConfig,
+    "IA3": peft.IA3Config,
+    "TRAINABLE_TOKENS": peft.TrainableTokensConfig,
+}
+CONVERTED: dict[str, Any] = {
     "ADALORA": peft.AdaLoraConfig,
     "LOHA": peft.LoHaConfig,
     "LOKR": peft.LoKrConfig,
@@ -177,7 +182,12 @@ def test_warnings_do_not_refuse(tmp_path: Path) -> None:
 
 def test_every_key_of_peft_s_configurations_is_known(tmp_path: Path) -> None:
     """A PEFT with new keys fails here: what they do to the answers must be looked at."""
-    known: dict[str, Any] = {"LORA": peft.LoraConfig, "IA3": peft.IA3Config, **CONVERTED}
+    known: dict[str, Any] = {
+        "LORA": peft.LoraConfig,
+        "IA3": peft.IA3Config,
+        "TRAINABLE_TOKENS": peft.TrainableTokensConfig,
+        **CONVERTED,
+    }
     for kind, config in known.items():
         keys = dict.fromkeys(field.name for field in dataclasses.fields(config))
         report = Report()

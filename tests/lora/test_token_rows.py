@@ -72,6 +72,26 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
     "negative-token": ("different token ids", tokens(trainable_token_indices=[3, -1]), {EMBED + TRAINED: matrix(2)}),
     "no-ids": ("different token ids", tokens(trainable_token_indices=[3, True]), {EMBED + TRAINED: matrix(2)}),
     "a-dream": ("it must be token ids", tokens(trainable_token_indices={"q_proj": [3]}), {}),
+    "alone-elsewhere": (
+        "token_indices is {'q_proj': [3]}; it must be token ids, or ids by embed_tokens, lm_head",
+        {"peft_type": "TRAINABLE_TOKENS", "target_modules": ["q_proj"], "token_indices": [3]},
+        {EMBED + "trainable_tokens_delta": matrix(1)},
+    ),
+    "alone-without-ids": (
+        "different token ids",
+        {"peft_type": "TRAINABLE_TOKENS", "target_modules": None},
+        {EMBED + "trainable_tokens_delta": matrix(1)},
+    ),
+    "alone-without-rows": (
+        "has 1 tokens of lm_head, which are not in the file",
+        {"peft_type": "TRAINABLE_TOKENS", "target_modules": ["lm_head"], "token_indices": [3]},
+        {EMBED + "weight": matrix(VOCABULARY)},
+    ),
+    "alone-with-a-lora": (
+        "has lora_A, of which adapter_config.json says nothing",
+        {"peft_type": "TRAINABLE_TOKENS", "target_modules": ["embed_tokens"], "token_indices": [3]},
+        {EMBED + "trainable_tokens_delta": matrix(1)},
+    ),
     "gap": ("token 52, but there are 50", tokens(trainable_token_indices=[3, 52]), {EMBED + TRAINED: matrix(2)}),
     "one-end-grows": ("embed_tokens has 51 rows and lm_head 50", make_config(), {EMBED + "weight": matrix(51)}),
     "grows-too-much": (

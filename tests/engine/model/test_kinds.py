@@ -14,7 +14,15 @@ from peft.tuners.lora.variants import calculate_alora_offsets
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.sampler import Sampled, Sampler, SampleRow
-from tests.checkpoints import ALL_KINDS, make_adapter, make_checkpoint, make_converted, make_ia3, reference_model
+from tests.checkpoints import (
+    ALL_KINDS,
+    make_adapter,
+    make_checkpoint,
+    make_converted,
+    make_ia3,
+    make_tokens,
+    reference_model,
+)
 
 BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-with-biases": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -36,6 +44,10 @@ def converted(**settings: Any) -> Callable[[Path, Path, int], Path]:
 
 def ia3(**settings: Any) -> Callable[[Path, Path, int], Path]:
     return lambda folder, base, seed: make_ia3(folder, base, seed=seed, **settings)
+
+
+def tokens(**settings: Any) -> Callable[[Path, Path, int], Path]:
+    return lambda folder, base, seed: make_tokens(folder, base, seed, **settings)
 
 
 class Kind(NamedTuple):
@@ -87,6 +99,7 @@ KINDS: dict[str, Kind] = {
         "single trained tokens (`trainable_token_indices`)",
         lora(rank=4, kinds=("q_proj",), trainable_token_indices=[TRAINED, 300, 11]),
     ),
+    "tokens-alone": Kind("trained tokens alone (`TrainableTokensConfig`)", tokens(token_indices=[300, TRAINED])),
     "tied-ends": Kind("", lora(rank=4, kinds=("embed_tokens", "v_proj"), ensure_weight_tying=True)),
     "tokens-of-the-head": Kind(
         "", lora(rank=4, kinds=("q_proj",), trainable_token_indices={"lm_head": [TRAINED, 300, 11]})
