@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import IA3Config, LoraConfig, PeftModel, TaskType, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, TaskType, TrainableTokensConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     LlamaConfig,
@@ -104,6 +104,24 @@ def make_adapter(
     return folder
 
 
+def make_converted(folder: Path, base: Path, seed: int = 1, start: str = "pissa", **settings: Any) -> Path:
+    """A random adapter whose `start` (init_lora_weights) changed the base, as PEFT saves it for the base as it is."""
+    kinds = ["q_proj", "v_proj", "down_proj"]
+    config = LoraConfig(r=4, lora_alpha=6, target_modules=kinds, task_type="CAUSAL_LM", **settings)
+    config.init_lora_weights = start
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
+    first = folder.with_name(f"{folder.name}-start")
+    config.init_lora_weights = True
+    adapted.save_pretrained(first)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.add_(torch.empty_like(parameter).normal_(std=0.3 / parameter.shape[1] ** 0.5))
+    adapted.save_pretrained(folder, path_initial_model_for_weight_conversion=str(first))
+    return folder
+
+
 def make_ia3(
     folder: Path, base: Path, seed: int = 1, kinds: tuple[str, ...] = ("k_proj", "v_proj", "down_proj"), **settings: Any
 ) -> Path:
@@ -118,6 +136,19 @@ def make_ia3(
         for name, parameter in adapted.named_parameters():
             if "ia3_l" in name:
                 parameter.uniform_(0.3, 1.7)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def make_tokens(folder: Path, base: Path, seed: int = 1, **settings: Any) -> Path:
+    """Random rows of single tokens and nothing else, in PEFT layout. `settings` are fields of TrainableTokensConfig."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    adapted = get_peft_model(model, TrainableTokensConfig(task_type=TaskType.CAUSAL_LM, **settings))
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.empty_like(parameter).normal_(std=0.3))
     adapted.save_pretrained(folder)
     return folder
 

@@ -5,10 +5,10 @@ from typing import Final
 
 from .config_fields import MAX_RANK
 from .config_file import LoraSettings
-from .manifest import EMBEDDING, HEAD, ONCE, BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
+from .manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
 from .report import Report, enumerate_some, quote
 from .tensor_names import OTHER_BASE, Place, locate
-from .vocabulary_checks import match_rows, trained_tokens
+from .vocabulary_checks import match_rows, saves_place, targets_place, trained_tokens
 
 ROLES: Final[tuple[Role, ...]] = ("magnitude", "bias", "lora_bias", "gain", "norm")
 ADAPTED: Final = frozenset({"A", "B", "magnitude", "lora_bias", "gain"})
@@ -27,6 +27,7 @@ class Problems:
     parts: list[str] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
     ranks: list[str] = field(default_factory=list)
+    resized: list[str] = field(default_factory=list)
 
 
 def match_modules(
@@ -48,7 +49,7 @@ def match_modules(
         _compare_targets({place for place, parts in found.items() if parts.keys() & ADAPTED}, settings, base, report)
         _compare_saved(found, settings, base, report)
     report.settle("modules", f"all {len(tensors)} tensors land on {len(found)} modules of the base")
-    return with_rows if settings is None or settings.peft_type == "LORA" else _move_gains(with_rows)
+    return with_rows if settings is None or settings.peft_type != "IA3" else _move_gains(with_rows)
 
 
 def _sort(tensors: tuple[TensorInfo, ...], base: BaseSignature, problems: Problems) -> dict[Place, Parts]:
@@ -73,7 +74,7 @@ def _judge_parts(place: Place, parts: Parts, settings: LoraSettings, base: BaseS
         **dict.fromkeys("AB", settings.peft_type == "LORA"),
         "bias": settings.trains_biases,
         "rows": trained_tokens(place, settings, base) is not None,
-        **dict.fromkeys(("norm", "copy", "original"), settings.saves(place.path)),
+        **dict.fromkeys(("norm", "copy", "original"), saves_place(place, settings, base)),
     }
     for part in sorted(parts.keys() & announced.keys()):
         if not announced[part]:
@@ -104,11 +105,21 @@ _WORDS: Final = {
 def _fit(
     place: Place, parts: Parts, settings: LoraSettings | None, base: BaseSignature, problems: Problems
 ) -> ModuleLora | None:
+    if _is_resized(place, parts, base):
+        rows = parts["all rows"].shape[0]
+        problems.resized.append(f"{place} has a LoRA and {rows:,} rows, the base {base.vocab_size:,}")
+        return None
     vectors = tuple([OutputVector(role, parts[role]) for role in ROLES if role in parts])
     fitting = [_vector_fits(place, vector, settings, base, problems) for vector in vectors]
     if parts.keys() & set("AB"):
         return _fit_pair(place, parts, vectors, settings, base, problems)
     return ModuleLora(*place, 0, 1.0, None, None, vectors) if all(fitting) else None
+
+
+def _is_resized(place: Place, parts: Parts, base: BaseSignature) -> bool:
+    """Whether it is adapted over another vocabulary than the base's."""
+    adapted, whole = "A" in parts and place.kind in (EMBEDDING, HEAD), parts.get("all rows")
+    return adapted and whole is not None and len(whole.shape) == 2 and whole.shape[0] != base.vocab_size
 
 
 def _fit_pair(
@@ -150,6 +161,7 @@ def _vector_fits(
     return shape == expected
 
 
+RESIZED: Final = "name it in modules_to_save, or train the added tokens alone by trainable_token_indices"
 INPUT_GAIN: Final = "of vectors over inputs only that of down_proj is served"
 
 
@@ -186,6 +198,7 @@ def _report(problems: Problems, report: Report) -> None:
         report.fail("modules", f"{enumerate_some(names)}: {reason}", "tensors that would be ignored change the answers")
     report.fail_all("modules", problems.pairs, "save the whole adapter again")
     report.fail_all("features", problems.parts, "adapter_config.json and the tensors must be of one training")
+    report.fail_all("features", problems.resized, RESIZED)
     report.fail_all("shapes", problems.shapes, OTHER_BASE)
     report.fail_all("ranks", problems.ranks, "r, rank_pattern and the tensors must agree")
     report.settle("shapes", "all tensors fit the base")
@@ -202,7 +215,7 @@ def _can_be_adapted(place: Place, base: BaseSignature) -> bool:
 
 def _compare_targets(present: set[Place], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
     adaptable = [place for place in _every_place(base) if _can_be_adapted(place, base)]
-    targeted = {p for p in adaptable if settings.targets(-1 if p.kind in ONCE else p.layer, p.path)}
+    targeted = {place for place in adaptable if targets_place(place, settings, base)}
     absent = [str(place) for place in sorted(targeted - present)]
     if absent:
         message = f"target_modules asks for modules without tensors: {enumerate_some(absent)}"

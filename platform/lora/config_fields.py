@@ -79,10 +79,21 @@ class Fields:
             self.report.fail("config", f"{key} has the keys {enumerate_some(odd)}: patterns are not run", remedy)
         return value
 
+    def trained_tokens(self) -> dict[str, tuple[int, ...]]:
+        """Of the kind that is nothing else: target_modules names the ends, of which none means the embedding."""
+        ends = self.raw.get("target_modules") or [EMBEDDING]
+        names, tokens = [ends] if isinstance(ends, str) else ends, self.raw.get("token_indices")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            self.report.fail("config", f"target_modules is {quote(ends)}; it must name embed_tokens or lm_head")
+            return {}
+        return self._rows_by_end("token_indices", dict.fromkeys(names, tokens))
+
     def token_indices(self) -> dict[str, tuple[int, ...]]:
         """A list alone is of the embedding."""
         key = "trainable_token_indices"
-        value = self.raw.get(key)
+        return self._rows_by_end(key, self.raw.get(key))
+
+    def _rows_by_end(self, key: str, value: object) -> dict[str, tuple[int, ...]]:
         lists = {EMBEDDING: value} if isinstance(value, list) else value or {}
         if not isinstance(lists, dict) or not set(lists) <= {EMBEDDING, f"model.{EMBEDDING}", HEAD}:
             self.report.fail(

@@ -1,7 +1,7 @@
-"""read_settings: adapter_config.json by a schema of our own, for LoRA and IA3.
+"""read_settings: adapter_config.json by a schema of our own, for LoRA, IA3 and trained tokens.
 
-PEFT's configuration can name modules to import and hold regular expressions to run; here every name is a literal,
-every feature that would change the output and is not served is refused, and every other key is inert.
+PEFT's configuration can name modules to import and hold regular expressions to run; here every name is a literal, and
+every feature that would change the output and is not served is refused, as is every key that nobody here knows.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 from .activation import KEY as INVOCATION
 from .activation import read_invocation_tokens, refuse_invocation_tokens
 from .config_fields import Fields
-from .report import Report, enumerate_some, quote
+from .report import Report, quote
 from .strict_json import parse_json
 from .tensor_names import MODULES
-from .unserved import INERT, UNSERVED, base_changing_start
+from .unserved import UNSERVED, base_changing_start, mention_starts, refuse_unknown
 
 Value = TypeVar("Value", int, float)
 
@@ -27,9 +27,12 @@ _READ: Final = {
     "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
     "task_type", "base_model_name_or_path", "peft_type", "use_dora", "lora_bias", "feedforward_modules",
-    "modules_to_save", "trainable_token_indices",
+    "modules_to_save", "trainable_token_indices", "ensure_weight_tying",
     INVOCATION,
 }  # fmt: skip
+TOKENS: Final = "TRAINABLE_TOKENS"
+"""The kind that has rows of single tokens and nothing else; its keys:"""
+_READ_OF_TOKENS: Final = {"token_indices", "init_weights"}
 FEEDFORWARD: Final = "feedforward_modules"
 
 
@@ -50,7 +53,7 @@ class LoraSettings:
     base_model: str
     raw: dict[str, object]
     peft_type: str = "LORA"
-    """LORA or IA3."""
+    """LORA, IA3 or TRAINABLE_TOKENS."""
     use_dora: bool = False
     lora_bias: bool = False
     trains_biases: bool = False
@@ -61,6 +64,8 @@ class LoraSettings:
     """Modules that are in the file as a whole."""
     token_indices: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Name of the embedding or the head -> the tokens whose rows are in the file."""
+    ties_ends: bool = False
+    """Where the base's embedding and head are one weight, what names the embedding means the head as well."""
     invocation_tokens: tuple[int, ...] = ()
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
 
@@ -113,9 +118,9 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
         return None
     before = len(report.findings)
     fields = Fields(raw, report)
-    settings = _read_ia3(fields) if raw["peft_type"] == "IA3" else _read_lora(fields)
+    settings = {"LORA": _read_lora, "IA3": _read_ia3, TOKENS: _read_tokens}[raw["peft_type"]](fields)
     _refuse_unserved(raw, report)
-    _mention_unknown(raw, report)
+    refuse_unknown(raw, _READ | _READ_OF_TOKENS if settings.peft_type == TOKENS else _READ, report)
     refused = any(finding.level == "fail" for finding in report.findings[before:])
     report.settle("config", "adapter_config.json holds nothing that is not served")
     return None if refused else settings
@@ -123,13 +128,15 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
 
 def _is_served(raw: dict[str, Any], report: Report) -> bool:
     kind = raw.get("peft_type")
-    if kind in ("LORA", "IA3"):
+    if kind in ("LORA", "IA3", TOKENS):
         return True
     if kind is None:
         report.fail("config", "adapter_config.json has no peft_type", 'add "peft_type": "LORA" if it is a LoRA')
     else:
         report.fail(
-            "config", f"peft_type is {quote(kind)}; LORA and IA3 are served", "train or convert the adapter as LoRA"
+            "config",
+            f"peft_type is {quote(kind)}; LORA, IA3 and {TOKENS} are served",
+            "train or convert the adapter as LoRA",
         )
     return False
 
@@ -137,7 +144,6 @@ def _is_served(raw: dict[str, Any], report: Report) -> bool:
 def _read_ia3(fields: Fields) -> LoraSettings:
     raw = fields.raw
     refuse_invocation_tokens(raw, fields.report)
-    feedforward = raw.get(FEEDFORWARD)
     return LoraSettings(
         rank=0,
         alpha=1.0,
@@ -151,7 +157,26 @@ def _read_ia3(fields: Fields) -> LoraSettings:
         raw=raw,
         peft_type="IA3",
         modules_to_save=fields.names("modules_to_save"),
-        feedforward_modules=frozenset([feedforward]) if isinstance(feedforward, str) else fields.names(FEEDFORWARD),
+        feedforward_modules=fields.names(FEEDFORWARD),
+    )
+
+
+def _read_tokens(fields: Fields) -> LoraSettings:
+    raw = fields.raw
+    refuse_invocation_tokens(raw, fields.report)
+    return LoraSettings(
+        rank=0,
+        alpha=1.0,
+        use_rslora=False,
+        target_modules=frozenset(),
+        exclude_modules=frozenset(),
+        layers=None,
+        rank_pattern={},
+        alpha_pattern={},
+        base_model=str(raw.get("base_model_name_or_path") or ""),
+        raw=raw,
+        peft_type=TOKENS,
+        token_indices=fields.trained_tokens(),
     )
 
 
@@ -179,6 +204,7 @@ def _read_lora(fields: Fields) -> LoraSettings:
         trains_biases=fields.trains_biases(),
         modules_to_save=fields.names("modules_to_save"),
         token_indices=fields.token_indices(),
+        ties_ends=fields.flag("ensure_weight_tying"),
         invocation_tokens=read_invocation_tokens(raw, fields.report),
     )
 
@@ -192,6 +218,8 @@ def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
     start = base_changing_start(raw.get("init_lora_weights"))
     if start is not None:
         report.fail("features", *start)
+    else:
+        mention_starts(raw, report)
     _judge_auto_mapping(raw.get("auto_mapping"), report)
     if raw.get("task_type") not in (None, "CAUSAL_LM"):
         report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served as a text generator")
@@ -206,12 +234,6 @@ def _judge_auto_mapping(value: object, report: Report) -> None:
     if not isinstance(library, str) or not re.fullmatch(r"transformers(\.[a-z0-9_]+)*", library):
         remedy = "remove auto_mapping and set task_type to CAUSAL_LM"
         report.fail("features", f"auto_mapping is {quote(value)}: no code is imported for an adapter", remedy)
-
-
-def _mention_unknown(raw: dict[str, Any], report: Report) -> None:
-    unknown = [quote(key) for key in raw if key not in _READ and key not in UNSERVED and key not in INERT]
-    if unknown:
-        report.warn("features", f"unknown keys are ignored: {enumerate_some(unknown)}")
 
 
 @lru_cache(maxsize=MODULES)

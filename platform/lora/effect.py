@@ -10,6 +10,8 @@ from .manifest import ModuleLora, Role, TensorInfo
 from .report import Report, enumerate_some
 from .values import LARGEST_WEIGHT, Magnitudes, read_bits, to_floats
 
+INCOMPLETE: Final = ("modules", "features", "shapes", "ranks")
+"""Checks by which modules are left out of the adapter."""
 NEGLIGIBLE: Final = 2.0**-40
 """A change of weights that no activation computed in float32 would show."""
 COPY: Final = ".base_layer."
@@ -21,7 +23,10 @@ ROUNDING: Final = 1e-5
 def report_effect(
     file: FileIO, modules: tuple[ModuleLora, ...], seen: Mapping[TensorInfo, Magnitudes], report: Report
 ) -> None:
-    """Judge by `seen`, the tensors that were read; what was not read may be anything."""
+    """Judge by `seen`, the tensors that were read; what was not read may be anything, and so may a module that did not
+    fit: then nothing is said of the adapter as a whole."""
+    if any(finding.level == "fail" and finding.check in INCOMPLETE for finding in report.findings):
+        return
     idle = [f"{module.kind} of layer {module.layer}" for module in modules if not _has_effect(module, seen)]
     if modules and len(idle) == len(modules):
         message = "the adapter has no effect: everywhere A, B or the scaling is (nearly) zero, and vectors do nothing"

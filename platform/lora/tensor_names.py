@@ -48,6 +48,7 @@ _ROWS: Final = {
     "base_layer.weight": "all rows",
     "token_adapter.base_layer.weight": "all rows",
     "token_adapter.trainable_tokens_delta": "rows",
+    "trainable_tokens_delta": "rows",
 }
 _SPARE: Final = {"modules_to_save.weight": "copy", "original_module.weight": "original"}
 """PEFT saves a whole embedding and head whenever the vocabulary was resized, with all that modules_to_save has made of
@@ -65,6 +66,9 @@ _OF_EMBEDDING: Final = (
 )
 _OF_NORM: Final = {"weight": "norm"}
 """How PEFT names the tensors of a module -> what each is: A, B, the role of a vector, or rows of tokens."""
+
+WHOLE_LINEAR: Final = "whole linears are not served; name them in target_modules, not in modules_to_save"
+_WHOLE: Final = ("weight", "base_layer.weight", "modules_to_save.weight", "original_module.weight")
 
 _FOREIGN: Final = (
     (".experts.", "LoRA on experts is not served"),
@@ -128,7 +132,9 @@ def _locate_in_layer(name: str, layer: int, parent: str, kind: str, suffix: str,
     if layer >= base.num_layers:
         return f"the base has {base.num_layers} layers, numbered from 0; {OTHER_BASE}"
     part = _part(kind, suffix)
-    return _foreign(name) if part is None else Location(Place(layer, kind), part)
+    if part is None:
+        return WHOLE_LINEAR if kind in PARENTS and suffix in _WHOLE else _foreign(name)
+    return Location(Place(layer, kind), part)
 
 
 def _part(kind: str, suffix: str) -> str | None:

@@ -1,8 +1,9 @@
 """What a LoRA configuration can ask for that is not served, each with its reason and its remedy."""
 
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
-from .report import quote
+from .report import Report, enumerate_some, quote
 
 UNSERVED: Final[dict[str, tuple[str, str]]] = {
     "target_parameters": (
@@ -12,18 +13,6 @@ UNSERVED: Final[dict[str, tuple[str, str]]] = {
     "megatron_config": ("Megatron layers are not served", "export the adapter to Hugging Face layout first"),
     "layer_replication": ("the base is served with its own layers only", "train on the base as it is"),
     "fan_in_fan_out": ("the served bases store no transposed linears", "set fan_in_fan_out to false and train again"),
-    "loftq_config": (
-        "LoftQ trains against a changed base",
-        "convert with save_pretrained(path_initial_model_for_weight_conversion=...)",
-    ),
-    "corda_config": (
-        "CorDA trains against a changed base",
-        "convert with save_pretrained(path_initial_model_for_weight_conversion=...) and remove corda_config",
-    ),
-    "lora_ga_config": (
-        "LoRA-GA trains against a changed base",
-        "convert with save_pretrained(path_initial_model_for_weight_conversion=...) and remove lora_ga_config",
-    ),
     "kasa_config": ("KaSA changes the base weights and adds singular values", "train as a plain LoRA"),
     "monteclora_config": ("MonteCLoRA draws its weights at random", "train as a plain LoRA"),
     "use_qalora": ("QA-LoRA pools the input of lora_A", "train with use_qalora=False"),
@@ -32,13 +21,23 @@ UNSERVED: Final[dict[str, tuple[str, str]]] = {
 }
 """key -> (reason, remedy). Null, false and empty values are off."""
 
+STARTS: Final = ("loftq_config", "corda_config", "lora_ga_config")
+"""How a changed base was made. PEFT keeps them beside an adapter that it saves converted, and looks at them only where
+init_lora_weights names the start."""
+
 INERT: Final = frozenset(
     {
         "peft_version", "revision", "inference_mode", "lora_dropout", "megatron_core", "eva_config", "velora_config",
-        "qalora_group_size", "runtime_config", "ensure_weight_tying", "init_ia3_weights",
+        "qalora_group_size", "runtime_config", "init_ia3_weights", "merge_weights",
+        "lora_dtype", "lorap_lr_ratio", "lorap_emb_lr", *STARTS,
     }
 )  # fmt: skip
-"""Keys that decide nothing once the adapter is trained."""
+"""Keys that decide nothing once the adapter is trained. Old PEFT wrote merge_weights, ms-swift writes lora_dtype and
+those after it."""
+
+CONVERT: Final = (
+    "convert: model.save_pretrained(folder, path_initial_model_for_weight_conversion=initial_adapter_folder)"
+)
 
 _HARMLESS_STARTS: Final = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
 _CHANGING_STARTS: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
@@ -49,8 +48,25 @@ def base_changing_start(value: object) -> tuple[str, str] | None:
     if any(value is start or value == start for start in _HARMLESS_STARTS):
         return None
     if isinstance(value, str) and value.lower().startswith(_CHANGING_STARTS):
-        remedy = (
-            "convert: model.save_pretrained(folder, path_initial_model_for_weight_conversion=initial_adapter_folder)"
-        )
-        return f"init_lora_weights is {quote(value)}: it was trained against a changed base", remedy
+        return f"init_lora_weights is {quote(value)}: it was trained against a changed base", CONVERT
     return f"init_lora_weights is {quote(value)}, which is not known", "set it to true if B began as zero"
+
+
+def mention_starts(raw: Mapping[str, Any], report: Report) -> None:
+    """For a harmless init_lora_weights: what was trained beside a changed base looks like what was converted."""
+    starts = [key for key in STARTS if raw.get(key)]
+    if starts:
+        message = f"{', '.join(starts)} is set, init_lora_weights is not: it is taken for converted to the base"
+        report.warn("features", message, f"if it was saved beside a changed base, {CONVERT}")
+
+
+def refuse_unknown(raw: Mapping[str, Any], known: Collection[str], report: Report) -> None:
+    """A newer PEFT has features that change the answers. It writes every key it has: those that are off do nothing."""
+    unknown = [key for key in raw if key not in known and key not in UNSERVED and key not in INERT]
+    switched_on = [f"{quote(key)} is {quote(raw[key])}" for key in unknown if raw[key]]
+    if switched_on:
+        message = f"{enumerate_some(switched_on)}: it is not known here whether that changes the answers"
+        report.fail("features", message, "remove what mattered in training only, and train without the rest")
+    off = [quote(key) for key in unknown if not raw[key]]
+    if off:
+        report.warn("features", f"unknown keys that are off are ignored: {enumerate_some(off)}")

@@ -6,7 +6,7 @@ from typing import Final
 
 from .config_fields import MAX_TOKENS
 from .config_file import LoraSettings
-from .manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, TensorInfo, TokenRows
+from .manifest import EMBEDDING, HEAD, ONCE, BaseSignature, ModuleLora, TensorInfo, TokenRows
 from .tensor_names import Place
 
 ENDS: Final = (Place(0, EMBEDDING), Place(0, HEAD))
@@ -36,6 +36,22 @@ def trained_tokens(place: Place, settings: LoraSettings, base: BaseSignature) ->
     tokens = settings.tokens_of(place.path)
     follows = base.tied and place.kind == HEAD and tokens is None
     return settings.tokens_of(ENDS[0].path) if follows else tokens
+
+
+def targets_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether PEFT puts an adapter there."""
+    named = settings.targets(-1 if place.kind in ONCE else place.layer, place.path)
+    return named or (_follows(place, settings, base) and settings.targets(-1, ENDS[0].path))
+
+
+def saves_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether PEFT saves it as a whole."""
+    return settings.saves(place.path) or (_follows(place, settings, base) and settings.saves(ENDS[0].path))
+
+
+def _follows(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether what is done to the embedding is done to it as well (ensure_weight_tying)."""
+    return settings.ties_ends and base.tied and place.kind == HEAD
 
 
 def vocabulary_of(modules: Sequence[ModuleLora], base: BaseSignature) -> int:
@@ -75,17 +91,24 @@ def _share(
 ) -> dict[Place, tuple[TokenRows, ...]]:
     """What PEFT writes into a weight that embedding and head have in common changes both.
 
-    A copy made by modules_to_save is not that weight any more; where both have their own there is nothing to share.
+    A copy made by modules_to_save is not that weight any more, and single tokens that are trained of the head alone
+    stand beside it; where both have their own there is nothing to share.
     """
     shared = dict(rows)
     for place, other in (ENDS, ENDS[::-1]):
         single = {part.tokens is None for part in rows[other]}
-        saved = settings is not None and settings.saves(place.path)
         missing = [
-            part for part in rows[place] if (part.tokens is None) not in single and not (part.tokens is None and saved)
+            part for part in rows[place] if (part.tokens is None) not in single and not _is_own(part, place, settings)
         ]
         shared[other] = tuple(sorted([*shared[other], *missing], key=lambda part: part.tokens is not None))
     return shared
+
+
+def _is_own(rows: TokenRows, place: Place, settings: LoraSettings | None) -> bool:
+    """Whether they stand beside the weight that embedding and head have in common."""
+    if rows.tokens is not None:
+        return place.kind == HEAD
+    return settings is not None and settings.saves(place.path)
 
 
 def _count(rows: tuple[TokenRows, ...], base: BaseSignature, problems: list[str]) -> int:

@@ -200,7 +200,9 @@ def code_and_other_features() -> Iterator[Setting]:
     yield "parameters", "bare parameters", {"target_parameters": ["mlp.experts.gate_up_proj"]}
     yield "replication", "its own layers only", {"layer_replication": [[0, 2], [1, 2]]}
     yield "fan-in-fan-out", "fan_in_fan_out is set", {"fan_in_fan_out": True}
-    yield "loftq", "LoftQ", {"loftq_config": {"loftq_bits": 4}}
+    unknown = "it is not known here whether that changes the answers"
+    for value in (True, 2, 0.5, "yes", ["__import__('os')"], {"a": 1}):
+        yield f"unknown-{value!a}", f"'use_more' is {value!r}: {unknown}", {"use_more": value}
     yield "qalora", "QA-LoRA", {"use_qalora": True}
     yield "arrow", "Arrow", {"arrow_config": {"top_k": 1}}
     for start in ("pissa", "pissa_niter_16", "PISSA", "olora", "corda", "loftq", "lora_ga"):

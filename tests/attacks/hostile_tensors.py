@@ -22,6 +22,7 @@ ABSENT = {
     "vision-tower": (Q_A.replace("model.layers", "vision_tower.layers"), "not tensors of an adapter of a linear"),
     "kohya": ("lora_unet_down_blocks_0_attentions_0.lora_down.weight", "not tensors of an adapter of a linear"),
     "whole-weight": ("model.layers.0.self_attn.q_proj.weight", "not tensors of an adapter of a linear"),
+    "whole-linear": (Q_A.replace("lora_A.", ""), "whole linears are not served"),
     "prompt": ("prompt_embeddings", "not tensors of an adapter of a linear"),
     "optimizer": ("optimizer.state.0.exp_avg", "not tensors of an adapter of a linear"),
     "other-adapter": (Q_A.replace(".weight", ".evil.weight"), "not tensors of an adapter of a linear"),

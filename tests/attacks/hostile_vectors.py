@@ -35,6 +35,10 @@ def hostile_vectors() -> Iterator[Case]:
         for value in ("yes", 1, ["q_proj"], {"q_proj": True}):
             reason = f"{key} is {value!r}; it must be true or false"
             yield f"{key}-{value!a}", reason, {key: value}, make_tensors()
+    good = np.full((24, 1), 1.5, np.float32)
+    for value in ("q_proj", ".*"):
+        reason = f"feedforward_modules is {value!r}: patterns are not run"
+        yield f"feedforward-{value}", reason, IA3 | {"feedforward_modules": value}, with_first("ia3", "ia3_l", good)
     for bias in ("ALL", True, ["all"], 1, "none; import os"):
         yield f"bias-{bias!a}", f"bias is {bias!r}", {"bias": bias}, make_tensors()
 

@@ -130,6 +130,6 @@ def test_what_is_odd_and_means_something_is_served(tmp_path: Path) -> None:
     tensors[Q_A][:, 0] = 1e-40
     code = "__import__('os').system('touch owned')"
     weights = encode(tensors, metadata={"format": code, "../../owned": code})
-    config = make_config(lora_alpha=-8, revision=code, evil=[code], base_model_name_or_path="../../tiny")
+    config = make_config(lora_alpha=-8, revision=code, base_model_name_or_path="../../tiny")
     manifest = read_manifest(write_adapter(tmp_path, config, weights))
     assert {module.scaling for module in manifest.modules} == {-2.0}

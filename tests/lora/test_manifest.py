@@ -1,5 +1,6 @@
 """inspect_adapter: what PEFT writes is read as PEFT means it, and identity depends on nothing but the result."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -8,12 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 
+from loraplex.lora.config_file import read_settings
+from loraplex.lora.conversion.kinds import read_source_settings
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import Finding
+from loraplex.lora.report import Report
 
 from .adapters import BASE, encode, make_config, make_tensors, read_manifest, tensor_name, write_adapter
+
+NATIVE: dict[str, Any] = {
+    "LORA": peft.LoraConfig,
+    "IA3": peft.IA3Config,
+    "TRAINABLE_TOKENS": peft.TrainableTokensConfig,
+}
+CONVERTED: dict[str, Any] = {
+    "ADALORA": peft.AdaLoraConfig,
+    "LOHA": peft.LoHaConfig,
+    "LOKR": peft.LoKrConfig,
+    "VERA": peft.VeraConfig,
+}
 
 
 def findings(folder: Path) -> tuple[Finding, ...]:
@@ -156,11 +173,38 @@ def test_the_report_stays_readable(tmp_path: Path) -> None:
 def test_warnings_do_not_refuse(tmp_path: Path) -> None:
     tensors = make_tensors()
     tensors[tensor_name(0, "q_proj", "B")][:] = 0
-    config = make_config(base_model_name_or_path="acme/other", future_key=1, task_type="SEQ_2_SEQ_LM")
+    config = make_config(base_model_name_or_path="acme/other", future_key=None, task_type="SEQ_2_SEQ_LM")
     folder = write_adapter(tmp_path, config, tensors)
     warned = {finding.check for finding in findings(folder) if finding.level == "warn"}
     assert warned == {"effect", "base", "features"}
     assert read_manifest(folder)
+
+
+def test_every_key_of_peft_s_configurations_is_known(tmp_path: Path) -> None:
+    """A PEFT with new keys fails here: what they do to the answers must be looked at."""
+    known: dict[str, Any] = {
+        "LORA": peft.LoraConfig,
+        "IA3": peft.IA3Config,
+        "TRAINABLE_TOKENS": peft.TrainableTokensConfig,
+        **CONVERTED,
+    }
+    for kind, config in known.items():
+        keys = dict.fromkeys(field.name for field in dataclasses.fields(config))
+        report = Report()
+        text = json.dumps(keys | {"peft_type": kind}).encode()
+        (read_source_settings if kind in CONVERTED else read_settings)(text, report)
+        assert not [found.message for found in report.findings if "unknown" in found.message], kind
+
+
+@pytest.mark.parametrize("key", ["loftq_config", "corda_config", "lora_ga_config"])
+def test_a_start_that_was_converted_leaves_its_settings_behind(tmp_path: Path, key: str) -> None:
+    folder = write_adapter(tmp_path, make_config(**{key: {"a": 1}}), make_tensors())
+    [warned] = [finding.message for finding in findings(folder) if finding.level == "warn"]
+    assert warned.startswith(f"{key} is set, init_lora_weights is not: it is taken for converted")
+    named = make_config(**{key: {"a": 1}}, init_lora_weights=key.removesuffix("_config"))
+    folder = write_adapter(tmp_path, named, make_tensors())
+    [failed] = [finding.message for finding in findings(folder) if finding.level == "fail"]
+    assert "trained against a changed base" in failed
 
 
 def test_a_local_path_to_the_same_base_is_no_other_base(tmp_path: Path) -> None:

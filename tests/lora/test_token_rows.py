@@ -72,6 +72,26 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
     "negative-token": ("different token ids", tokens(trainable_token_indices=[3, -1]), {EMBED + TRAINED: matrix(2)}),
     "no-ids": ("different token ids", tokens(trainable_token_indices=[3, True]), {EMBED + TRAINED: matrix(2)}),
     "a-dream": ("it must be token ids", tokens(trainable_token_indices={"q_proj": [3]}), {}),
+    "alone-elsewhere": (
+        "token_indices is {'q_proj': [3]}; it must be token ids, or ids by embed_tokens, lm_head",
+        {"peft_type": "TRAINABLE_TOKENS", "target_modules": ["q_proj"], "token_indices": [3]},
+        {EMBED + "trainable_tokens_delta": matrix(1)},
+    ),
+    "alone-without-ids": (
+        "different token ids",
+        {"peft_type": "TRAINABLE_TOKENS", "target_modules": None},
+        {EMBED + "trainable_tokens_delta": matrix(1)},
+    ),
+    "alone-without-rows": (
+        "has 1 tokens of lm_head, which are not in the file",
+        {"peft_type": "TRAINABLE_TOKENS", "target_modules": ["lm_head"], "token_indices": [3]},
+        {EMBED + "weight": matrix(VOCABULARY)},
+    ),
+    "alone-with-a-lora": (
+        "has lora_A, of which adapter_config.json says nothing",
+        {"peft_type": "TRAINABLE_TOKENS", "target_modules": ["embed_tokens"], "token_indices": [3]},
+        {EMBED + "trainable_tokens_delta": matrix(1)},
+    ),
     "gap": ("token 52, but there are 50", tokens(trainable_token_indices=[3, 52]), {EMBED + TRAINED: matrix(2)}),
     "one-end-grows": ("embed_tokens has 51 rows and lm_head 50", make_config(), {EMBED + "weight": matrix(51)}),
     "grows-too-much": (
@@ -117,6 +137,16 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
         make_config(target_modules=["q_proj", "down_proj", "embed_tokens"], alora_invocation_tokens=[5]),
         {EMBED + "lora_embedding_A": matrix(4, VOCABULARY), EMBED + "lora_embedding_B": matrix(SIZE, 4)},
     ),
+    "head-resized": (
+        "lm_head has a LoRA and 53 rows, the base 50",
+        make_config(target_modules=["lm_head"]),
+        {
+            EMBED + "weight": matrix(53),
+            LM_HEAD + "base_layer.weight": matrix(53),
+            LM_HEAD + "lora_A.weight": matrix(4),
+            LM_HEAD + "lora_B.weight": matrix(53, 4),
+        },
+    ),
     "embedding-untargeted": ("target_modules does not name: embed_tokens", make_config(), {
         EMBED + "lora_embedding_A": matrix(4, VOCABULARY), EMBED + "lora_embedding_B": matrix(SIZE, 4),
     }),
@@ -132,6 +162,42 @@ def test_refused_for_its_own_reason(case: str, tmp_path: Path) -> None:
         (folder / "adapter_config.json").read_bytes(), folder / "adapter_model.safetensors", BASE
     ).failures()
     assert any(reason in failure.message for failure in failures), failures
+
+
+def test_a_resized_end_with_a_lora_is_refused_for_that_alone(tmp_path: Path) -> None:
+    _, config, tensors = REFUSED["head-resized"]
+    folder = write_adapter(tmp_path, config, tensors)
+    config_text, weights = (folder / "adapter_config.json").read_bytes(), folder / "adapter_model.safetensors"
+    [failure] = inspect_adapter(config_text, weights, BASE).failures()
+    assert failure.remedy is not None and "trainable_token_indices" in failure.remedy
+
+
+TYING: dict[str, tuple[dict[str, Any], Tensors]] = {
+    "adapted": (
+        make_config(target_modules=["q_proj", "down_proj", "model.embed_tokens"]),
+        {
+            EMBED + "lora_embedding_A": matrix(4, VOCABULARY),
+            EMBED + "lora_embedding_B": matrix(SIZE, 4),
+            LM_HEAD + "lora_A.weight": matrix(4),
+            LM_HEAD + "lora_B.weight": matrix(VOCABULARY, 4),
+        },
+    ),
+    "saved": (
+        make_config(modules_to_save=["model.embed_tokens"]),
+        BOTH_ENDS | {name.replace(EMBED, end): rows for end in (EMBED, LM_HEAD) for name, rows in SAVED_TWICE.items()},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TYING)
+def test_the_head_goes_with_the_embedding_where_weight_tying_is_ensured(case: str, tmp_path: Path) -> None:
+    config, extra = TYING[case]
+    for number, (base, ensured) in enumerate(((TIED, True), (TIED, False), (BASE, True))):
+        tying = config | {"ensure_weight_tying": ensured}
+        folder = write_adapter(tmp_path / str(number), tying, make_tensors() | extra)
+        config_text, weights = (folder / "adapter_config.json").read_bytes(), folder / "adapter_model.safetensors"
+        failures = [failure.message for failure in inspect_adapter(config_text, weights, base).failures()]
+        assert ["lm_head" in failure for failure in failures] == ([] if base.tied and ensured else [True]), failures
 
 
 def open_pool(base: BaseSignature = BASE) -> AdapterPool:
@@ -219,6 +285,13 @@ def test_a_tied_head_follows_the_embedding_but_not_a_copy_of_it(tmp_path: Path) 
     assert len(rows_of(pool, digest, HEAD)) == VOCABULARY
     pool, digest = load(tmp_path / "untied", tokens(), {EMBED + TRAINED: matrix(2)})
     assert HEAD not in pool.table.extras[pool.slot_of(digest)].rows
+
+
+def test_the_embedding_follows_no_tokens_that_are_trained_of_a_tied_head_alone(tmp_path: Path) -> None:
+    config = tokens(trainable_token_indices={"lm_head": [3, 5]})
+    pool, digest = load(tmp_path, config, {LM_HEAD + TRAINED: matrix(2)}, TIED)
+    assert list(pool.table.extras[pool.slot_of(digest)].rows) == [HEAD]
+    assert list(rows_of(pool, digest, HEAD)) == [3, 5]
 
 
 def test_layers_without_a_norm_of_their_own_keep_the_base_s(tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from peft.tuners.lora.variants import calculate_alora_offsets
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.sampler import Sampled, Sampler, SampleRow
-from tests.checkpoints import ALL_KINDS, make_adapter, make_checkpoint, make_ia3, reference_model
+from tests.checkpoints import (
+    ALL_KINDS,
+    make_adapter,
+    make_checkpoint,
+    make_converted,
+    make_ia3,
+    make_tokens,
+    reference_model,
+)
 
 BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-with-biases": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -30,8 +38,16 @@ def lora(**settings: Any) -> Callable[[Path, Path, int], Path]:
     return lambda folder, base, seed: make_adapter(folder, base, seed=seed, **settings)
 
 
+def converted(**settings: Any) -> Callable[[Path, Path, int], Path]:
+    return lambda folder, base, seed: make_converted(folder, base, seed, **settings)
+
+
 def ia3(**settings: Any) -> Callable[[Path, Path, int], Path]:
     return lambda folder, base, seed: make_ia3(folder, base, seed=seed, **settings)
+
+
+def tokens(**settings: Any) -> Callable[[Path, Path, int], Path]:
+    return lambda folder, base, seed: make_tokens(folder, base, seed, **settings)
 
 
 class Kind(NamedTuple):
@@ -61,6 +77,8 @@ KINDS: dict[str, Kind] = {
     "lora-wide": Kind("ranks from 1 to 512", lora(rank=512, kinds=("down_proj",))),
     "lora-narrow": Kind("", lora(rank=1, kinds=("q_proj",), alpha=3)),
     "lora-negative": Kind("a negative `lora_alpha`", lora(rank=4, alpha=-6)),
+    "pissa": Kind("PiSSA and OLoRA, saved converted to the base as it is", converted(start="pissa")),
+    "olora": Kind("", converted(start="olora", use_rslora=True)),
     "dora": Kind("DoRA (`use_dora`)", lora(rank=8, use_dora=True)),
     "dora-rslora": Kind("", lora(rank=64, alpha=8.0, use_dora=True, use_rslora=True, kinds=("q_proj", "down_proj"))),
     "dora-patterns": Kind("", lora(rank=3, use_dora=True, rank_pattern={"v_proj": 13}, alpha_pattern={"q_proj": 5})),
@@ -80,6 +98,11 @@ KINDS: dict[str, Kind] = {
     "tokens": Kind(
         "single trained tokens (`trainable_token_indices`)",
         lora(rank=4, kinds=("q_proj",), trainable_token_indices=[TRAINED, 300, 11]),
+    ),
+    "tokens-alone": Kind("trained tokens alone (`TrainableTokensConfig`)", tokens(token_indices=[300, TRAINED])),
+    "tied-ends": Kind("", lora(rank=4, kinds=("embed_tokens", "v_proj"), ensure_weight_tying=True)),
+    "tokens-of-the-head": Kind(
+        "", lora(rank=4, kinds=("q_proj",), trainable_token_indices={"lm_head": [TRAINED, 300, 11]})
     ),
     "added-tokens": Kind(
         "tokens added by `resize_token_embeddings`",
