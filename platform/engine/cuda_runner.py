@@ -3,10 +3,12 @@
 import time
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import torch
 
 from .attention.cuda import CudaAttention
+from .batch import Batch
 from .clipping import count_clipped
 from .cuda_sampled import PendingLogprobs, PendingSample
 from .cuda_sampler import CudaSampler
@@ -17,7 +19,10 @@ from .outbox import Arrival, Outbox
 from .plan import Scheduled, StepPlan, StepResult
 from .sampling_state import Sampled
 from .step_inputs import StepInputs, StepShape
-from .step_layout import AdapterSlots, prompt_targets
+from .step_layout import AdapterSlots, judged
+
+MOST_JUDGED: Final = 256
+"""Prompt tokens whose logits are in memory at a time: as many as make their product cost more than reading the head."""
 
 
 @dataclass(slots=True)
@@ -59,28 +64,29 @@ class CudaRunner:
         return CudaHandle(plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))
 
     def _launch(self, shape: StepShape, draws: bool, logprobs: bool) -> None:
-        self.sampler.launch(self._forward(shape), draws=draws, logprobs=logprobs)
+        batch, x, residual = self._through_layers(shape)
+        self.sampler.launch(self.decoder.end(x, residual, batch), draws=draws, logprobs=logprobs)
 
     def _compute(self, plan: StepPlan, shape: StepShape) -> "CudaHandle":
         """With prompts in it. Their log-probabilities come first, as they pass through where drawn tokens lie."""
-        logits, rows = self._forward(shape), plan.sample_rows()
-        prompts = self._prompt_logprobs(plan.scheduled, logits[len(rows) :])
-        sampled = self.sampler.sample(logits[: len(rows)], rows) if rows else None
+        batch, x, residual = self._through_layers(shape)
+        prompts: dict[int, PendingLogprobs] = {}
+        for part in judged(plan.scheduled, MOST_JUDGED):
+            logits = self.decoder.end(x, residual, self.inputs.judged(shape, part.rows))
+            told = self.sampler.prompt_logprobs(logits, part.token_ids, part.count)
+            prompts.setdefault(part.index, PendingLogprobs([])).parts += told.parts
+        rows = plan.sample_rows()
+        sampled = self.sampler.sample(self.decoder.end(x, residual, batch), rows) if rows else None
         return CudaHandle(plan.scheduled, sampled, prompts)
 
-    def _forward(self, shape: StepShape) -> torch.Tensor:
+    def _through_layers(self, shape: StepShape) -> tuple[Batch, torch.Tensor, torch.Tensor]:
+        """The step, and what Decoder.end takes."""
         resolve(*self.inputs.placeholders(shape), self.sampler.token_ids)
         batch = self.inputs.batch(shape)
-        logits = self.decoder.forward(batch, self.cache)
+        x, residual = self.decoder.compute(batch, self.cache)
         if batch.clipped is not None:
             torch.sum(batch.clipped, 0, keepdim=True, out=self.clipped[:, : shape.tokens])
-        return logits
-
-    def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, PendingLogprobs]:
-        return {
-            index: self.sampler.prompt_logprobs(rows, tokens, count)
-            for index, rows, tokens, count in prompt_targets(scheduled, logits)
-        }
+        return batch, x, residual
 
 
 class CudaHandle:
