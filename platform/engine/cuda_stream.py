@@ -1,5 +1,6 @@
 """Streams, events and graphs of torch.cuda, as stream.py has them."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +25,12 @@ class CudaCapture:
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
                 launch()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                # What broke the launch counts, and not that there is no capture to end.
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return graph
 
 

@@ -160,7 +160,9 @@ class DeviceMemory(msgspec.Struct, kw_only=True):
     activations: int
     """Most that the largest step takes while it runs, measured at the start."""
     graphs: int
-    """Set aside for captured steps."""
+    """Set aside for captured steps, beside what they share."""
+    graph_pool: int = 0
+    """What they share, measured at the start."""
 
 
 class EngineInfo(Message, kw_only=True):

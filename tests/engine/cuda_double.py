@@ -16,6 +16,6 @@ def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "find_cuda", lambda: torch.device("cpu"))
     monkeypatch.setattr(cuda_stream, "open_queues", lambda device: queues)
     monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge())
-    for steps in ("run_largest", "warm_up_cuda"):
+    for steps in ("run_largest", "run_largest_decode", "warm_up_cuda"):
         monkeypatch.setattr(cuda_warmup, steps, lambda *arguments: None)
     RecordedGraph.captured = RecordedGraph.replayed = 0

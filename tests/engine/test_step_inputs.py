@@ -181,15 +181,27 @@ def test_a_graph_is_captured_once_for_each_key_up_to_a_limit(stream: VirtualStre
         launched.append(tokens)
         stream.enqueue(lambda: ran.append(tokens))
 
-    pool = GraphPool(stream.capture, most=2)
-    for tokens in (1, 2, 1, 1, 4, 2, 4):
-        pool.run(
-            GraphKey(tokens, tokens, 0, False, frozenset(), False, 1, False, False),
-            lambda tokens=tokens: launch(tokens),
-        )
-    stream.record().synchronize()
-    assert ran == [1, 2, 1, 1, 4, 2, 4] and len(pool) == 2
-    assert launched == [1, 1, 2, 2, 4, 4], "once to run and once to capture; without room for a graph each time"
+    pool = GraphPool(stream.capture, most=3)
+
+    def run(*sizes: int) -> list[int]:
+        """What is launched meanwhile."""
+        for tokens in sizes:
+            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, 1, False, False)
+            pool.run(key, lambda tokens=tokens: launch(tokens))
+        stream.record().synchronize()
+        assert ran == list(sizes)
+        found = launched.copy()
+        ran.clear(), launched.clear()
+        return found
+
+    assert run(1, 2, 8, 1, 1, 4, 2, 4) == [1, 1, 2, 2, 8, 8, 4, 4], "once to run and once to capture"
+    assert run(*[4] * 13, 16) == [*[4] * 13, 16] and len(pool) == 3
+    assert run(4, 4) == [4, 4], "what comes again and again is captured"
+    assert run(4, 1, 2, 8) == [8] and len(pool) == 3, "and takes the place of what was not used for longest"
+    for other in range(20, 40):
+        run(other)
+    assert len(pool) == 3 and len(pool._launched) == 3, "nothing is counted for ever"
+    assert run(*[8] * 16) == [8] * 17 and run(8, 2, 1, 4) == [4]
 
 
 def test_no_number_of_a_launch_is_shared_by_keys(stream: VirtualStream) -> None:
