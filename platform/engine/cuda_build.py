@@ -15,6 +15,7 @@ from .config import EngineConfig
 from .cuda_runner import CudaRunner
 from .cuda_sampler import CudaSampler
 from .device import Device
+from .device_time import DeviceTime
 from .gpu_memory import estimate_graphs, gigabytes, no_room, split_memory
 from .graph_pool import GraphPool, size_ladder
 from .kernels.cuda.sampling.layout import MOST_TOKENS
@@ -73,8 +74,8 @@ class CudaBuilder:
         assert isinstance(cache, CudaAttention)
         with no_room("steps were captured", self._smaller_share(), self._fewer_sequences()):
             runner = self._runner(loaded, cache, adapters)
-            cuda_warmup.warm_up_cuda(runner, self._config, loaded.max_model_len)
             before = self._profile.taken()
+            cuda_warmup.warm_up_cuda(runner, self._config, loaded.max_model_len)
             taken = self._profile.taken() - before
         return runner, f"kernels compiled: {len(runner.graphs)} steps captured in {gigabytes(taken)}"
 
@@ -123,5 +124,6 @@ def build_cuda_runner(
         inputs=inputs,
         graphs=GraphPool(queues.capture, most_graphs(config)),
         outbox=outbox,
+        device_time=DeviceTime(queues.mark),
         clipped=torch.zeros(1, tokens, dtype=torch.int64, device=device),
     )

@@ -12,6 +12,7 @@ from .batch import Batch
 from .clipping import count_clipped
 from .cuda_sampled import PendingLogprobs, PendingSample
 from .cuda_sampler import CudaSampler
+from .device_time import DeviceTime
 from .graph_pool import GraphKey, GraphPool
 from .kernels.cuda.placeholders import resolve
 from .model.decoder import Decoder
@@ -37,6 +38,7 @@ class CudaRunner:
     inputs: StepInputs
     graphs: GraphPool
     outbox: Outbox
+    device_time: DeviceTime
     clipped: torch.Tensor
     """[1, tokens] int64: Batch.clipped of the last step, summed over the layers."""
     depth: int = 2
@@ -60,8 +62,9 @@ class CudaRunner:
         lora = shape.lora
         acting = (False, frozenset[str](), False) if lora is None else (lora.has_vectors, lora.changed, lora.own_logits)
         key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, splits, draws, logprobs)
-        self.graphs.run(key, partial(self._launch, shape, draws, logprobs))
-        return CudaHandle(plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))
+        with self.device_time.span():
+            self.graphs.run(key, partial(self._launch, shape, draws, logprobs))
+        return CudaHandle(self.device_time, plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))
 
     def _launch(self, shape: StepShape, draws: bool, logprobs: bool) -> None:
         batch, x, residual = self._through_layers(shape)
@@ -69,15 +72,16 @@ class CudaRunner:
 
     def _compute(self, plan: StepPlan, shape: StepShape) -> "CudaHandle":
         """With prompts in it. Their log-probabilities come first, as they pass through where drawn tokens lie."""
-        batch, x, residual = self._through_layers(shape)
         prompts: dict[int, PendingLogprobs] = {}
-        for part in judged(plan.scheduled, MOST_JUDGED):
-            logits = self.decoder.end(x, residual, self.inputs.judged(shape, part.rows))
-            told = self.sampler.prompt_logprobs(logits, part.token_ids, part.count)
-            prompts.setdefault(part.index, PendingLogprobs([])).parts += told.parts
-        rows = plan.sample_rows()
-        sampled = self.sampler.sample(self.decoder.end(x, residual, batch), rows) if rows else None
-        return CudaHandle(plan.scheduled, sampled, prompts)
+        with self.device_time.span():
+            batch, x, residual = self._through_layers(shape)
+            for part in judged(plan.scheduled, MOST_JUDGED):
+                logits = self.decoder.end(x, residual, self.inputs.judged(shape, part.rows))
+                told = self.sampler.prompt_logprobs(logits, part.token_ids, part.count)
+                prompts.setdefault(part.index, PendingLogprobs([])).parts += told.parts
+            rows = plan.sample_rows()
+            sampled = self.sampler.sample(self.decoder.end(x, residual, batch), rows) if rows else None
+        return CudaHandle(self.device_time, plan.scheduled, sampled, prompts)
 
     def _through_layers(self, shape: StepShape) -> tuple[Batch, torch.Tensor, torch.Tensor]:
         """The step, and what Decoder.end takes."""
@@ -94,6 +98,7 @@ class CudaHandle:
 
     def __init__(
         self,
+        device_time: DeviceTime,
         scheduled: list[Scheduled],
         sampled: PendingSample | None,
         prompts: dict[int, PendingLogprobs] | None = None,
@@ -101,6 +106,7 @@ class CudaHandle:
         self.clipped: Arrival | None = None
         self.seconds = 0.0
         """Of the host, for the launches."""
+        self._device_time = device_time
         self._scheduled = scheduled
         self._sampled = sampled
         self._prompts = prompts or {}
@@ -112,4 +118,4 @@ class CudaHandle:
         clipped = None if self.clipped is None else self.clipped.wait()
         seconds = self.seconds + time.perf_counter() - started
         clipping, unusable = count_clipped(clipped, self._scheduled)
-        return StepResult(sampled, prompts, clipping, unusable, seconds)
+        return StepResult(sampled, prompts, clipping, unusable, seconds, self._device_time.take())

@@ -103,6 +103,8 @@ def test_a_mixed_batch_equals_transformers_and_peft(
         assert tokens(run(llm, prompts, NAMES)) == expected
         captured = RecordedGraph.captured
         again = run(llm, prompts, NAMES)
+        status = llm.status()
+        assert status.device_seconds is not None and 0 < status.device_seconds < status.step_seconds
     assert tokens(again) == expected
     assert [output.num_cached_tokens for output in again] == [(length - 1) // 16 * 16 for length in LENGTHS]
     assert captured > 0 and RecordedGraph.replayed > 0

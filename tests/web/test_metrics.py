@@ -86,6 +86,12 @@ async def test_what_memory_is_for(client: httpx.AsyncClient, engine: FakeEngine)
     assert memory_words(engine.info).endswith("; of 83.9 MB allowed, 94.4 MB in all")
 
 
+async def test_the_seconds_of_a_gpu_are_told_where_there_is_one(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    assert (await scrape(client))["loraplex_engine_device_seconds_total"] == {(): 1.25}
+    engine.device_seconds = None
+    assert "loraplex_engine_device_seconds_total" not in await scrape(client)
+
+
 async def test_kernels_compiled_too_late_are_counted(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     engine.late_compilations = 3
     assert (await scrape(client))["loraplex_late_compilations_total"] == {(): 3}
