@@ -51,9 +51,17 @@ def scaled_product(
     """values [T, in] with scales [T, 1] times weight [out, in] with scales [1, out]. Raises Unsupported."""
     if stage.device.type == "cuda" and torch.cuda.get_device_capability(stage.device) < FLOAT8_CAPABILITY:
         raise Unsupported("the card has no float8 product with a scale for each row")
-    product: torch.Tensor = torch._scaled_mm(
-        values, weight.T, scales, weight_scales, out_dtype=torch.bfloat16, use_fast_accum=False
-    )
+    try:
+        product: torch.Tensor = torch._scaled_mm(
+            values, weight.T, scales, weight_scales, out_dtype=torch.bfloat16, use_fast_accum=False
+        )
+    except (RuntimeError, ValueError) as error:
+        if stage.device.type == "cuda":
+            raise
+        # Torch 2.11 knows it on CUDA alone: on a CPU it takes one scale for all rows.
+        words = str(error).strip().partition("\n")[0]
+        reason = f"torch {torch.__version__} has no float8 product with a scale for each row on a {stage.device.type}"
+        raise Unsupported(f"{reason}: {words}") from None
     return product
 
 

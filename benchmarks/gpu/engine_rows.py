@@ -59,11 +59,9 @@ def captured_ratio(stage: Stage, served: Served) -> float | Unsupported:
     runner: Any = served.engine.core._in_flight._runner
     if not hasattr(runner, "graphs"):
         return Unsupported("steps are not captured on this device")
-    from loraplex.engine.graph_pool import GraphPool
-
     graphs, size = runner.graphs, stage.size
     said, times = [], []
-    for pool in (graphs, GraphPool(graphs._capture, 0)):
+    for pool in (graphs, graphs.disabled()):
         runner.graphs = pool
         streams = [served.add(text, 4 * size.said) for text in sample_texts(stage, size.little)]
         served.run()

@@ -78,6 +78,7 @@ SERVER: Final = (
     Panel("Time of a step outside the model", "percentunit", {
         "share": f"{rate('loraplex_engine_host_seconds_total')} / {rate('loraplex_engine_step_seconds_total')}",
     }),
+    Panel("GPU busy with steps", "percentunit", {"share": rate("loraplex_engine_device_seconds_total")}),
     Panel("Sequences put back for lack of blocks", "ops", {"preemptions": rate("vllm:num_preemptions_total")}),
     Row("Structured output"),
     Panel("Requests for a form", "reqps", {"{{kind}}": rate("loraplex_structured_requests_total", "kind")}),

@@ -90,8 +90,8 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         stage.words += shares.words and f": {shares.words}"
         adapters = loaded.reserve_adapters(shares.adapters, config.adapter_host_memory)
         cache = builder.reserve_cache(loaded, shares.cache.num_blocks)
-    with stages.timed("kernels compiled"):
-        runner = builder.make_runner(loaded, cache, adapters)
+    with stages.timed("kernels compiled") as stage:
+        runner, stage.words = builder.make_runner(loaded, cache, adapters)
     scheduler = Scheduler(_limits(loaded), BlockPool(shares.cache.num_blocks, config.block_size), adapters)
     followers = make_followers(config.model)
     core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters), followers=followers)

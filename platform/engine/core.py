@@ -43,6 +43,7 @@ class EngineCore:
         self._steps = 0
         self._step_seconds = 0.0
         self._model_seconds = 0.0
+        self._device_seconds: float | None = None
         self._integrity_errors = 0
         self._step_tokens = Histogram(STEP_TOKENS)
         self._load_times = LoadTimes()
@@ -107,6 +108,7 @@ class EngineCore:
             integrity_errors=self._integrity_errors,
             step_seconds=self._step_seconds,
             host_seconds=self._step_seconds - self._model_seconds,
+            device_seconds=self._device_seconds,
             step_tokens=self._step_tokens.distribution(),
             adapter_load_seconds=self._load_times.note(adapters),
             base_clipping=base_clipping,
@@ -139,6 +141,8 @@ class EngineCore:
             fault = judge(error)
             return self.scheduler.fail_step(plan, fault.message, fault.kind)
         self._model_seconds += result.model_seconds
+        if result.device_seconds is not None:
+            self._device_seconds = (self._device_seconds or 0.0) + result.device_seconds
         self._clipping.add(result.clipping)
         messages = self.scheduler.commit(plan, result)
         if self._followers:

@@ -34,11 +34,11 @@ class CpuBuilder:
     def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend:
         return CpuAttention(loaded.cache_shape(blocks))
 
-    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> Runner:
+    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
         sampler, block_size = Sampler(), loaded.config.block_size
         loaded.decoder.fuse(cache)
         warm_up(loaded.decoder, cache, adapters.table, sampler, block_size, loaded.max_model_len)
-        return ModelRunner(loaded.decoder, cache, adapters, sampler, block_size)
+        return ModelRunner(loaded.decoder, cache, adapters, sampler, block_size), "kernels compiled"
 
 
 def reserve_cache(

@@ -15,7 +15,8 @@ from .config import EngineConfig
 from .cuda_runner import CudaRunner
 from .cuda_sampler import CudaSampler
 from .device import Device
-from .gpu_memory import estimate_graphs, no_room, split_memory
+from .device_time import DeviceTime
+from .gpu_memory import estimate_graphs, gigabytes, no_room, split_memory
 from .graph_pool import GraphPool, size_ladder
 from .kernels.cuda.sampling.layout import MOST_TOKENS
 from .kv_cache import LEAST_BLOCKS, blocks_of
@@ -49,29 +50,34 @@ class CudaBuilder:
     def divide(self, loaded: Loaded) -> Shares:
         config, model = self._config, loaded.model
         steps = f"lower max_num_batched_tokens, now {config.max_num_batched_tokens}"
-        with no_room("its largest step was tried", steps, self._fewer_sequences()), self._profile.activations():
-            self._try_largest_step(loaded)
+        with no_room("its largest steps were tried", steps, self._fewer_sequences()):
+            self._try_largest_steps(loaded)
         seen = self._profile.seen(estimate_graphs(most_graphs(config), model.num_layers))
         split = split_memory(config, model, seen, loaded.cache_dtype, loaded.scales.static is not None)
         return Shares(split.adapters, split.cache, split.describe(), split.words)
 
-    def _try_largest_step(self, loaded: Loaded) -> None:
+    def _try_largest_steps(self, loaded: Loaded) -> None:
         """With buffers of their own, as large as those that will serve, over a cache of the padding block."""
-        adapters = loaded.reserve_adapters(memory=0, host_memory=0)
-        cache = self._cache(loaded, LEAST_BLOCKS)
-        cuda_warmup.run_largest(self._runner(loaded, cache, adapters), self._config, loaded.max_model_len)
+        with self._profile.activations():
+            adapters = loaded.reserve_adapters(memory=0, host_memory=0)
+            runner = self._runner(loaded, self._cache(loaded, LEAST_BLOCKS), adapters)
+            cuda_warmup.run_largest(runner, self._config, loaded.max_model_len)
+        with self._profile.graph_pool():
+            cuda_warmup.run_largest_decode(runner, self._config)
         adapters.close()
 
     def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend:
         with no_room("the KV cache was reserved", self._smaller_share()):
             return self._cache(loaded, blocks)
 
-    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> Runner:
+    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
         assert isinstance(cache, CudaAttention)
         with no_room("steps were captured", self._smaller_share(), self._fewer_sequences()):
             runner = self._runner(loaded, cache, adapters)
+            before = self._profile.taken()
             cuda_warmup.warm_up_cuda(runner, self._config, loaded.max_model_len)
-        return runner
+            taken = self._profile.taken() - before
+        return runner, f"kernels compiled: {len(runner.graphs)} steps captured in {gigabytes(taken)}"
 
     def _cache(self, loaded: Loaded, blocks: int) -> CudaAttention:
         shape, device = loaded.cache_shape(blocks), loaded.device.device
@@ -118,5 +124,6 @@ def build_cuda_runner(
         inputs=inputs,
         graphs=GraphPool(queues.capture, most_graphs(config)),
         outbox=outbox,
+        device_time=DeviceTime(queues.mark),
         clipped=torch.zeros(1, tokens, dtype=torch.int64, device=device),
     )

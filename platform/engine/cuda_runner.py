@@ -3,13 +3,16 @@
 import time
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import torch
 
 from .attention.cuda import CudaAttention
+from .batch import Batch
 from .clipping import count_clipped
 from .cuda_sampled import PendingLogprobs, PendingSample
 from .cuda_sampler import CudaSampler
+from .device_time import DeviceTime
 from .graph_pool import GraphKey, GraphPool
 from .kernels.cuda.placeholders import resolve
 from .model.decoder import Decoder
@@ -17,7 +20,10 @@ from .outbox import Arrival, Outbox
 from .plan import Scheduled, StepPlan, StepResult
 from .sampling_state import Sampled
 from .step_inputs import StepInputs, StepShape
-from .step_layout import AdapterSlots, prompt_targets
+from .step_layout import AdapterSlots, judged
+
+MOST_JUDGED: Final = 256
+"""Prompt tokens whose logits are in memory at a time: as many as make their product cost more than reading the head."""
 
 
 @dataclass(slots=True)
@@ -32,6 +38,7 @@ class CudaRunner:
     inputs: StepInputs
     graphs: GraphPool
     outbox: Outbox
+    device_time: DeviceTime
     clipped: torch.Tensor
     """[1, tokens] int64: Batch.clipped of the last step, summed over the layers."""
     depth: int = 2
@@ -55,32 +62,35 @@ class CudaRunner:
         lora = shape.lora
         acting = (False, frozenset[str](), False) if lora is None else (lora.has_vectors, lora.changed, lora.own_logits)
         key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, splits, draws, logprobs)
-        self.graphs.run(key, partial(self._launch, shape, draws, logprobs))
-        return CudaHandle(plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))
+        with self.device_time.span():
+            self.graphs.run(key, partial(self._launch, shape, draws, logprobs))
+        return CudaHandle(self.device_time, plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))
 
     def _launch(self, shape: StepShape, draws: bool, logprobs: bool) -> None:
-        self.sampler.launch(self._forward(shape), draws=draws, logprobs=logprobs)
+        batch, x, residual = self._through_layers(shape)
+        self.sampler.launch(self.decoder.end(x, residual, batch), draws=draws, logprobs=logprobs)
 
     def _compute(self, plan: StepPlan, shape: StepShape) -> "CudaHandle":
         """With prompts in it. Their log-probabilities come first, as they pass through where drawn tokens lie."""
-        logits, rows = self._forward(shape), plan.sample_rows()
-        prompts = self._prompt_logprobs(plan.scheduled, logits[len(rows) :])
-        sampled = self.sampler.sample(logits[: len(rows)], rows) if rows else None
-        return CudaHandle(plan.scheduled, sampled, prompts)
+        prompts: dict[int, PendingLogprobs] = {}
+        with self.device_time.span():
+            batch, x, residual = self._through_layers(shape)
+            for part in judged(plan.scheduled, MOST_JUDGED):
+                logits = self.decoder.end(x, residual, self.inputs.judged(shape, part.rows))
+                told = self.sampler.prompt_logprobs(logits, part.token_ids, part.count)
+                prompts.setdefault(part.index, PendingLogprobs([])).parts += told.parts
+            rows = plan.sample_rows()
+            sampled = self.sampler.sample(self.decoder.end(x, residual, batch), rows) if rows else None
+        return CudaHandle(self.device_time, plan.scheduled, sampled, prompts)
 
-    def _forward(self, shape: StepShape) -> torch.Tensor:
+    def _through_layers(self, shape: StepShape) -> tuple[Batch, torch.Tensor, torch.Tensor]:
+        """The step, and what Decoder.end takes."""
         resolve(*self.inputs.placeholders(shape), self.sampler.token_ids)
         batch = self.inputs.batch(shape)
-        logits = self.decoder.forward(batch, self.cache)
+        x, residual = self.decoder.compute(batch, self.cache)
         if batch.clipped is not None:
             torch.sum(batch.clipped, 0, keepdim=True, out=self.clipped[:, : shape.tokens])
-        return logits
-
-    def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, PendingLogprobs]:
-        return {
-            index: self.sampler.prompt_logprobs(rows, tokens, count)
-            for index, rows, tokens, count in prompt_targets(scheduled, logits)
-        }
+        return batch, x, residual
 
 
 class CudaHandle:
@@ -88,6 +98,7 @@ class CudaHandle:
 
     def __init__(
         self,
+        device_time: DeviceTime,
         scheduled: list[Scheduled],
         sampled: PendingSample | None,
         prompts: dict[int, PendingLogprobs] | None = None,
@@ -95,6 +106,7 @@ class CudaHandle:
         self.clipped: Arrival | None = None
         self.seconds = 0.0
         """Of the host, for the launches."""
+        self._device_time = device_time
         self._scheduled = scheduled
         self._sampled = sampled
         self._prompts = prompts or {}
@@ -106,4 +118,4 @@ class CudaHandle:
         clipped = None if self.clipped is None else self.clipped.wait()
         seconds = self.seconds + time.perf_counter() - started
         clipping, unusable = count_clipped(clipped, self._scheduled)
-        return StepResult(sampled, prompts, clipping, unusable, seconds)
+        return StepResult(sampled, prompts, clipping, unusable, seconds, self._device_time.take())

@@ -1,5 +1,6 @@
 """RowLines: each row's line of the device tables that edit logits, and its record of parameters."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,17 +97,24 @@ class RowLines:
         unpacked = (self._to_device(packed)[:, :, None] >> self._eight) & 1
         allowed = unpacked.flatten(1)[:, : self._bias.shape[1]].bool()
         self._bias[lines] = torch.where(allowed, 0.0, -torch.inf)
-        for index, row in masked:
-            bias = row.params.logit_bias or {}
-            ids, values = np.array(list(bias), np.int64), np.array(list(bias.values()), np.float32)
-            self._bias[index].scatter_add_(0, self._to_device(ids), self._to_device(values))
+        self._add_bias([(index, row) for index, row in masked if row.params.logit_bias])
+
+    def _add_bias(self, biased: list[tuple[int, SampleRow]]) -> None:
+        """On top of what is there: one launch for all rows."""
+        if not biased:
+            return
+        width = self._bias.shape[1]
+        added = [(index * width + token, value) for index, row in biased for token, value in _bias_of(row)]
+        places, values = zip(*added, strict=True)
+        on_device = self._to_device(np.array(places, np.int64)), self._to_device(np.array(values, np.float32))
+        self._bias.view(-1).scatter_add_(0, *on_device)
 
     def _write_bias(self, index: int, row: SampleRow) -> None:
         if row.mask is not None or not _is_biased(row):
             return
         allowed = row.params.allowed_token_ids
         bias = dict.fromkeys(allowed or (), 0.0)
-        for token_id, value in (row.params.logit_bias or {}).items():
+        for token_id, value in _bias_of(row):
             if not allowed or token_id in bias:
                 bias[token_id] = value
         bias |= dict.fromkeys(row.blocked_token_ids, -np.inf)
@@ -129,6 +137,10 @@ class RowLines:
 def _name(row: SampleRow) -> int:
     """The same for all rows that `SampleRow.at` makes of one."""
     return id(row.output_token_ids)
+
+
+def _bias_of(row: SampleRow) -> Iterable[tuple[int, float]]:
+    return (row.params.logit_bias or {}).items()
 
 
 def _is_biased(row: SampleRow) -> bool:

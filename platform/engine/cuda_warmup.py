@@ -56,6 +56,11 @@ def run_largest(runner: CudaRunner, config: EngineConfig, max_model_len: int) ->
     _run(runner, config, _prompts(config.most_step_tokens, config, max_model_len))
 
 
+def run_largest_decode(runner: CudaRunner, config: EngineConfig) -> None:
+    """Of the steps that are captured the one with the largest tensors, without a graph."""
+    _run(replace(runner, graphs=runner.graphs.disabled()), config, [([1] * config.max_num_seqs, DRAWN, True)])
+
+
 def _run(runner: CudaRunner, config: EngineConfig, steps: Iterable[Step]) -> None:
     idle = replace(runner, adapters=FirstSlot(runner.adapters.table))
     for counts, params, adapter in steps:

@@ -1,6 +1,8 @@
-"""What a GPU's memory is for: weights, a step's activations, CUDA graphs, adapter pages, and KV blocks with the rest.
+"""What a GPU's memory is for: weights, a step's activations, CUDA graphs and what they share, adapter pages, and KV
+blocks with the rest.
 
-`gpu_profile.py` measures the first two while nothing else is there; the others follow by arithmetic.
+`gpu_profile.py` measures weights, activations and what graphs share while nothing else is there; the others follow by
+arithmetic.
 """
 
 import math
@@ -37,7 +39,14 @@ class Seen:
     activations: int
     """Most that the largest step took on top."""
     graphs: int
-    """Of all steps that will be captured: measured, or `estimate_graphs`."""
+    """Of all steps that will be captured, beside what they share: `estimate_graphs`."""
+    graph_pool: int
+    """What captured steps share: the tensors of the largest one."""
+
+    @property
+    def fixed(self) -> int:
+        """What no setting of the caches changes."""
+        return self.weights + self.activations + self.graphs + self.graph_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +61,23 @@ class MemorySplit:
     @property
     def unused(self) -> int:
         """Allowed, and nobody's: less than a block, unless a size of the cache was set."""
-        taken = self.seen.weights + self.seen.activations + self.seen.graphs + self.adapters + self.cache.bytes
-        return self.allowed - taken
+        return self.allowed - self.seen.fixed - self.adapters - self.cache.bytes
 
     @property
     def words(self) -> str:
         seen = self.seen
         parts = {"weights": seen.weights, "activations": seen.activations, "CUDA graphs": seen.graphs}
-        parts |= {"adapters": self.adapters, "KV cache": self.cache.bytes}
-        return ", ".join(f"{name} {_gigabytes(size)}" for name, size in parts.items()) + (
-            f"; of {_gigabytes(self.allowed)} allowed, {_gigabytes(seen.total)} in all"
+        parts |= {"graph pool": seen.graph_pool, "adapters": self.adapters, "KV cache": self.cache.bytes}
+        return ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items()) + (
+            f"; of {gigabytes(self.allowed)} allowed, {gigabytes(seen.total)} in all"
         )
 
     def describe(self) -> DeviceMemory:
         """For EngineInfo, which tells weights, adapters and KV cache of any device."""
         seen = self.seen
         return DeviceMemory(
-            total=seen.total, allowed=self.allowed, activations=seen.activations, graphs=seen.graphs
+            total=seen.total, allowed=self.allowed, activations=seen.activations, graphs=seen.graphs,
+            graph_pool=seen.graph_pool,
         )  # fmt: skip
 
 
@@ -84,8 +93,8 @@ def allowed_memory(utilization: float, name: str, total: int, free: int) -> int:
     allowed = int(total * utilization)
     if allowed > free:
         raise ValueError(
-            f"gpu_memory_utilization {utilization:g} is {_gigabytes(allowed)} of {name}, and {_gigabytes(free)} are "
-            f"free: other processes hold {_gigabytes(total - free)}. End them, or set gpu_memory_utilization to "
+            f"gpu_memory_utilization {utilization:g} is {gigabytes(allowed)} of {name}, and {gigabytes(free)} are "
+            f"free: other processes hold {gigabytes(total - free)}. End them, or set gpu_memory_utilization to "
             f"{math.floor(100 * free / total) / 100:g} or less"
         )
     return allowed
@@ -96,7 +105,7 @@ def split_memory(
 ) -> MemorySplit:
     """Adapters get what was asked for, KV blocks the rest. ValueError says what took how much, and what to change."""
     allowed = allowed_memory(config.gpu_memory_utilization, seen.name, seen.total, seen.free)
-    left = allowed - seen.weights - seen.activations - seen.graphs
+    left = allowed - seen.fixed
     share = config.adapter_memory_share
     adapters = config.adapter_memory if share is None else int(max(0, left) * share)
     cache = plan_blocks(config, model, cache_dtype, max(0, left - adapters), static_scales)
@@ -117,13 +126,23 @@ def no_room(when: str, *remedies: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        words = str(error).strip().partition("\n")[0]
-        if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in words:
+        first = _memory_error(error)
+        if first is None:
             raise
+        words = str(first).strip().partition("\n")[0]
         changes = "; ".join((*remedies, "end other processes on the device", "serve a smaller model"))
         raise ValueError(
             f"the device ran out of memory as {when}. Change one or several of: {changes} ({words})"
         ) from error
+
+
+def _memory_error(error: BaseException | None) -> BaseException | None:
+    """It, or what it came of: a capture that memory ended is ended with an error of its own."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):
+            return error
+        error = error.__context__
+    return None
 
 
 class Remedy(NamedTuple):
@@ -134,15 +153,16 @@ class Remedy(NamedTuple):
 
 def _refusal(config: EngineConfig, model: ModelConfig, split: MemorySplit, wanted: int, dtype: torch.dtype) -> str:
     seen = split.seen
-    left = split.allowed - seen.weights - seen.activations - seen.graphs - split.adapters
+    left = split.allowed - seen.fixed - split.adapters
     remedies = sorted(_remedies(config, model, split, wanted - left, dtype), key=lambda remedy: -remedy.freed)
-    words = "; ".join(f"{remedy.words} (frees up to {_gigabytes(remedy.freed)})" for remedy in remedies)
+    words = "; ".join(f"{remedy.words} (frees up to {gigabytes(remedy.freed)})" for remedy in remedies)
     return (
-        f"{seen.name} has too little memory for this model and these settings: of {_gigabytes(seen.total)}, "
-        f"gpu_memory_utilization {config.gpu_memory_utilization:g} allows {_gigabytes(split.allowed)}; weights take "
-        f"{_gigabytes(seen.weights)}, activations {_gigabytes(seen.activations)}, CUDA graphs "
-        f"{_gigabytes(seen.graphs)}, adapters {_gigabytes(split.adapters)}, which leaves {_gigabytes(left)}; the KV "
-        f"cache needs {_gigabytes(wanted)}, {_gigabytes(wanted - left)} more. Change one or several of: {words}"
+        f"{seen.name} has too little memory for this model and these settings: of {gigabytes(seen.total)}, "
+        f"gpu_memory_utilization {config.gpu_memory_utilization:g} allows {gigabytes(split.allowed)}; weights take "
+        f"{gigabytes(seen.weights)}, activations {gigabytes(seen.activations)}, CUDA graphs {gigabytes(seen.graphs)}, "
+        f"graph pool {gigabytes(seen.graph_pool)}, adapters {gigabytes(split.adapters)}, which leaves "
+        f"{gigabytes(left)}; the KV cache needs {gigabytes(wanted)}, {gigabytes(wanted - left)} more. Change one or "
+        f"several of: {words}"
     )
 
 
@@ -161,8 +181,8 @@ def _remedies(
     if seen.activations:
         words = f"lower max_num_batched_tokens, now {config.max_num_batched_tokens}"
         found.append(Remedy(words, seen.activations))
-    if seen.graphs:
-        found.append(Remedy(f"lower max_num_seqs, now {config.max_num_seqs}", seen.graphs))
+    if seen.graphs or seen.graph_pool:
+        found.append(Remedy(f"lower max_num_seqs, now {config.max_num_seqs}", seen.graphs + seen.graph_pool))
     if config.quantization == "none" and model.quantization is None:
         for word, ratio in SHORTER.items():
             found.append(Remedy(f"set quantization to {word}", int(seen.weights * (1 - 1 / ratio))))
@@ -177,5 +197,5 @@ def _cache_setting(config: EngineConfig) -> str:
     return "kv_cache_memory" if config.num_kv_blocks is None else "num_kv_blocks"
 
 
-def _gigabytes(count: int) -> str:
+def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"

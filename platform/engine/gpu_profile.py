@@ -1,4 +1,4 @@
-"""GpuProfile: what a model's weights and its largest step take of a GPU, measured once at the start."""
+"""GpuProfile: what a model's weights, its largest step and its captured ones take of a GPU, measured at the start."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,7 +56,8 @@ def open_gauge(device: torch.device) -> Gauge:
 
 
 class GpuProfile:
-    """Made before anything is loaded; `weights` and `activations` then go around the two, in this order."""
+    """Made before anything is loaded; `weights`, `activations` and `graph_pool` then go around the three, in this
+    order."""
 
     def __init__(self, gauge: Gauge, utilization: float) -> None:
         """ValueError when other processes hold what this one may take: before minutes are spent on loading."""
@@ -64,7 +65,7 @@ class GpuProfile:
         gauge.settle()
         self._free, self._total = gauge.free_and_total()
         allowed_memory(utilization, gauge.name, self._total, self._free)
-        self._weights = self._activations = 0
+        self._weights = self._activations = self._graph_pool = 0
 
     @contextmanager
     def weights(self) -> Iterator[None]:
@@ -76,10 +77,8 @@ class GpuProfile:
     @contextmanager
     def activations(self) -> Iterator[None]:
         """Around one step of the largest shape: as many tokens and sequences as there may be, with adapters."""
-        gauge = self._gauge
-        gauge.settle()
-        free, reserved = gauge.free_and_total()[0], gauge.reserved()
-        gauge.reset_peak()
+        gauge, reserved = self._gauge, self._begin_peak()
+        free = gauge.free_and_total()[0]
         yield
         torch_took = gauge.peak_reserved() - reserved
         gauge.settle()
@@ -87,6 +86,27 @@ class GpuProfile:
         others_took = free - gauge.free_and_total()[0] - (gauge.reserved() - reserved)
         self._activations = torch_took + max(0, others_took)
 
+    @contextmanager
+    def graph_pool(self) -> Iterator[None]:
+        """Around the largest step that will be captured, launched without a graph: its tensors are what all graphs
+        share, as none is replayed beside another."""
+        reserved = self._begin_peak()
+        yield
+        self._graph_pool = self._gauge.peak_reserved() - reserved
+
     def seen(self, graphs: int) -> Seen:
-        """With the bytes that captured steps will take."""
-        return Seen(self._gauge.name, self._total, self._free, self._weights, self._activations, graphs)
+        """With the bytes that captured steps will take beside what they share. What was tried is given back."""
+        self._gauge.settle()
+        took = (self._weights, self._activations, graphs, self._graph_pool)
+        return Seen(self._gauge.name, self._total, self._free, *took)
+
+    def taken(self) -> int:
+        """Bytes of the device that are in use, whoever uses them; torch gives back first what it only keeps."""
+        self._gauge.settle()
+        return self._total - self._gauge.free_and_total()[0]
+
+    def _begin_peak(self) -> int:
+        """What torch holds now."""
+        self._gauge.settle()
+        self._gauge.reset_peak()
+        return self._gauge.reserved()

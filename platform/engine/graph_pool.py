@@ -1,9 +1,14 @@
 """GraphPool: a step's launches, captured once for each GraphKey and replayed from then on."""
 
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .stream import Capture, Graph, Launch
+
+PATIENCE: Final = 16
+"""Launches after which a capture, which takes as long as a few of them, is worth while for a key that comes again."""
+STEPS_IN_FLIGHT: Final = 2
+"""At most, as of steps.py."""
 
 
 class GraphKey(NamedTuple):
@@ -30,25 +35,51 @@ class GraphKey(NamedTuple):
 
 
 class GraphPool:
-    """`most` bounds how many are captured: beyond it a new key is launched without a graph, as each takes memory."""
+    """At most `most` steps are captured, as each takes memory. Then a key that was launched PATIENCE times without a
+    graph takes the place of the one whose last use is longest ago.
+
+    `most` is above the steps in flight, or 0: what gives way is not in use on the device.
+    """
 
     def __init__(self, capture: Capture, most: int) -> None:
+        assert most > STEPS_IN_FLIGHT or not most
         self._capture = capture
         self._most = most
         self._graphs: dict[GraphKey, Graph] = {}
+        """The latest use last."""
+        self._launched: dict[GraphKey, int] = {}
+        """How often without a graph, since the pool is full."""
 
     def __len__(self) -> int:
         return len(self._graphs)
 
+    def disabled(self) -> "GraphPool":
+        """One that captures nothing: every step is launched."""
+        return GraphPool(self._capture, 0)
+
     def run(self, key: GraphKey, launch: Launch) -> None:
         """Enqueue one step of this key. `launch` runs once before its capture: kernels compile and tune then."""
-        graph = self._graphs.get(key)
+        graph = self._graphs.pop(key, None)
         if graph is not None:
+            self._graphs[key] = graph
             graph.replay()
             return
         launch()
-        if len(self._graphs) < self._most:
+        if len(self._graphs) < self._most or self._gives_way(key):
             self._graphs[key] = self._capture(launch)
+
+    def _gives_way(self, key: GraphKey) -> bool:
+        """Whether a graph was given up for it."""
+        if not self._most:
+            return False
+        count = self._launched.pop(key, 0) + 1
+        if count == PATIENCE:
+            del self._graphs[next(iter(self._graphs))]
+            return True
+        if len(self._launched) >= self._most:
+            del self._launched[next(iter(self._launched))]
+        self._launched[key] = count
+        return False
 
 
 def size_ladder(most: int) -> tuple[int, ...]:

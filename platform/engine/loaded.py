@@ -81,8 +81,8 @@ class Builder(Protocol):
 
     def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend: ...
 
-    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> Runner:
-        """One that compiles nothing any more."""
+    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
+        """One that compiles nothing any more, and in words what was done for that."""
 
 
 def cache_shape(

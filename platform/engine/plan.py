@@ -61,6 +61,8 @@ class StepResult:
     """Indices into plan.scheduled whose keys or values are not finite and cannot be stored."""
     model_seconds: float = 0.0
     """In which the host ran the model or waited for it; the rest of the step is host time."""
+    device_seconds: float | None = None
+    """That the device was at steps, as known since the result before; None where the host computes."""
 
 
 @dataclass(slots=True)

@@ -160,7 +160,9 @@ class DeviceMemory(msgspec.Struct, kw_only=True):
     activations: int
     """Most that the largest step takes while it runs, measured at the start."""
     graphs: int
-    """Set aside for captured steps."""
+    """Set aside for captured steps, beside what they share."""
+    graph_pool: int = 0
+    """What they share, measured at the start."""
 
 
 class EngineInfo(Message, kw_only=True):
@@ -332,6 +334,10 @@ class EngineStatus(Message, kw_only=True):
     """Seconds spent in steps."""
     host_seconds: float
     """The part of step_seconds outside the model: schedule, batch, commit."""
+    device_seconds: float | None = None
+    """That a GPU was at steps, by its own clock: from a step's first launch to the end of its last. Copies to and from
+    the host beside a captured step count as idle; an idle moment between launches of a step that is not captured counts
+    as busy. None where the host computes."""
     step_tokens: Distribution
     """Tokens computed in a step, of prompts and of outputs."""
     adapter_load_seconds: Distribution

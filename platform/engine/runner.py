@@ -13,7 +13,7 @@ from .model.decoder import Decoder
 from .plan import Scheduled, StepPlan, StepResult
 from .protocol import TokenLogprob
 from .sampler import Sampled, Sampler
-from .step_layout import AdapterSlots, adapter_batch, block_tables, prompt_targets, token_ids, wanted_rows
+from .step_layout import AdapterSlots, adapter_batch, block_tables, judged, token_ids, wanted_rows
 from .steps import Ended
 
 
@@ -43,7 +43,7 @@ class ModelRunner:
         logits = self._decoder.forward(batch, self._cache)
         rows = plan.sample_rows()
         sampled = self._sampler.sample(logits[: len(rows)], rows) if rows else Sampled([], [], [])
-        prompt_logprobs = self._prompt_logprobs(plan.scheduled, logits[len(rows) :])
+        prompt_logprobs = self._prompt_logprobs(plan.scheduled, logits)
         seconds = time.perf_counter() - started
         clipping, unusable = count_clipped(batch.clipped, plan.scheduled)
         return StepResult(sampled, prompt_logprobs, clipping, unusable, seconds)
@@ -66,6 +66,6 @@ class ModelRunner:
 
     def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, list[TokenLogprob]]:
         return {
-            index: self._sampler.prompt_logprobs(rows, tokens, count)
-            for index, rows, tokens, count in prompt_targets(scheduled, logits)
+            part.index: self._sampler.prompt_logprobs(logits[part.rows], part.token_ids, part.count)
+            for part in judged(scheduled)
         }

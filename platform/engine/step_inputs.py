@@ -3,7 +3,7 @@
 Shapes as in Batch: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,13 +27,16 @@ KNOWN = -1
 """In token_sources: the token stands in token_ids."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepShape:
     """Sizes of a step, with the padding."""
 
     tokens: int
     sequences: int
     rows: int
+    """To draw from."""
+    wanted: np.ndarray
+    """On the host, without the padding: as `wanted_rows` tells them."""
     is_decode: bool
     """One token and one draw for each sequence; only such steps are padded and captured."""
     lora: LoraBatch | None
@@ -94,7 +97,7 @@ class StepInputs:
         owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
         rows = wanted_rows(scheduled, query_starts)
         lora = adapter_batch(scheduled, adapters, owners, positions)
-        shape = self._shape(scheduled, len(positions), len(rows), lora)
+        shape = self._shape(scheduled, len(positions), rows, lora)
         host = self._staging.open()
         _fill(host["token_ids"], token_ids(scheduled), shape.tokens, 0)
         _fill(host["token_sources"], self._sources(scheduled, query_starts), shape.tokens, KNOWN)
@@ -108,14 +111,14 @@ class StepInputs:
         if lora is not None:
             _fill(host["slots"], lora.token_slot[:, 0].numpy(), shape.tokens, NO_SLOT)
             rounds = self._write_rounds(host, lora)
-            lora.arrays = StepAdapters(rounds, self._tensors["slots"], self._head(shape, rows, lora, rounds))
+            lora.arrays = StepAdapters(rounds, self._tensors["slots"], self._head(shape, lora, rounds))
         first = f"lora {shape.lora_rounds - 1}" if shape.lora_rounds else "token_ids"
         self._staging.send(first, "block_tables", shape.sequences)
         self._drawn = {item.sequence: row for row, item in enumerate(item for item in scheduled if item.sample)}
         return shape
 
     def batch(self, shape: StepShape) -> Batch:
-        """The step on the device, as every layer reads it."""
+        """The step on the device, as every layer reads it; its sample_rows are those to draw from."""
         tensors = self._tensors
         return Batch(
             token_ids=tensors["token_ids"][: shape.tokens],
@@ -127,6 +130,15 @@ class StepInputs:
             sample_rows=tensors["sample_rows"][: shape.rows],
             lora=shape.lora,
         )
+
+    def judged(self, shape: StepShape, rows: slice) -> Batch:
+        """The same step, whose sample_rows are others of those that `wanted_rows` tells. Not for what is captured."""
+        batch, lora = self.batch(shape), shape.lora
+        batch.sample_rows = self._tensors["sample_rows"][rows]
+        if lora is not None and HEAD in lora.changed:
+            head = self._lists_of(lora, shape.wanted[rows])
+            batch.lora = replace(lora, arrays=lora.arrays._replace(head=head))
+        return batch
 
     def placeholders(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor]:
         """token_ids [T] on the device, and [T] int32 of which row that the step before drew each is to become before
@@ -140,19 +152,21 @@ class StepInputs:
             self.lora[number].write(host[f"lora {number}"], batch)
         return self.lora[: len(rounds)]
 
-    def _head(self, shape: StepShape, rows: np.ndarray, lora: LoraBatch, rounds: list[StepLists]) -> list[StepLists]:
+    def _head(self, shape: StepShape, lora: LoraBatch, rounds: list[StepLists]) -> list[StepLists]:
         """A decode's rows are its tokens."""
         if HEAD not in lora.changed:
             return []
-        return rounds if shape.is_decode else lists_of_rows(lora, torch.from_numpy(rows), self.lora[0])
+        return rounds if shape.is_decode else self._lists_of(lora, shape.wanted[: shape.rows])
 
-    def _shape(self, scheduled: list[Scheduled], tokens: int, rows: int, lora: LoraBatch | None) -> StepShape:
-        sequences = len(scheduled)
-        is_decode = tokens == rows == sequences and all(item.sample for item in scheduled)
-        if not is_decode:
-            return StepShape(tokens, sequences, rows, False, lora)
+    def _lists_of(self, lora: LoraBatch, rows: np.ndarray) -> list[StepLists]:
+        return lists_of_rows(lora, torch.from_numpy(rows), self.lora[0])
+
+    def _shape(self, scheduled: list[Scheduled], tokens: int, rows: np.ndarray, lora: LoraBatch | None) -> StepShape:
+        sequences, drawn = len(scheduled), sum(item.sample for item in scheduled)
+        if not tokens == len(rows) == sequences == drawn:
+            return StepShape(tokens, sequences, drawn, rows, False, lora)
         padded = pad_size(sequences, self._ladder)
-        return StepShape(padded, padded, padded, True, lora)
+        return StepShape(padded, padded, padded, rows, True, lora)
 
     def _sources(self, scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndarray:
         """[T] int32: for placeholders the row in which the step before drew them, else KNOWN.

@@ -4,6 +4,7 @@ Shapes: T new tokens, S sequences, R sampled rows, P blocks of the longest block
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -58,17 +59,28 @@ def wanted_rows(scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndar
     return np.array(drawn + judged, np.int64)
 
 
-def prompt_targets(
-    scheduled: list[Scheduled], logits: torch.Tensor
-) -> Iterator[tuple[int, torch.Tensor, list[int], int]]:
-    """Of each item with prompt targets: its index, their logits, their token ids, and how many of the likeliest tokens
-    are to be told. `logits` of all of them, item after item, as `wanted_rows` asks for them."""
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Prompt targets of one sequence."""
+
+    index: int
+    """Of its item in what is scheduled."""
+    rows: slice
+    """Of those that `wanted_rows` tells."""
+    token_ids: list[int]
+    count: int
+    """How many of the likeliest tokens are to be told."""
+
+
+def judged(scheduled: list[Scheduled], most: int | None = None) -> Iterator[Judged]:
+    """All prompt targets, item after item, in their order; up to `most` at a time."""
+    row = sum(item.sample for item in scheduled)
     for index, item in enumerate(scheduled):
-        targets = item.prompt_targets
-        if targets:
-            tokens = item.sequence.token_ids[targets.start : targets.stop]
-            yield index, logits[: len(targets)], tokens, item.sequence.row.params.prompt_logprobs or 0
-            logits = logits[len(targets) :]
+        targets, count = item.prompt_targets, item.sequence.row.params.prompt_logprobs or 0
+        for first in range(targets.start, targets.stop, most or max(len(targets), 1)):
+            tokens = item.sequence.token_ids[first : targets.stop][:most]
+            yield Judged(index, slice(row, row + len(tokens)), tokens, count)
+            row += len(tokens)
 
 
 def adapter_batch(

@@ -8,7 +8,9 @@ from .units import size_words
 def memory_parts(info: EngineInfo) -> dict[str, int]:
     """Part -> bytes reserved at the start, largest purposes first as they were given out."""
     device = info.device_memory
-    steps = {} if device is None else {"activations": device.activations, "graphs": device.graphs}
+    steps: dict[str, int] = {}
+    if device is not None:
+        steps = {"activations": device.activations, "graphs": device.graphs, "graph_pool": device.graph_pool}
     return {"weights": info.weight_bytes, **steps, "adapters": info.adapter_memory, "kv_cache": info.kv_cache_bytes}
 
 

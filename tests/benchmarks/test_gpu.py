@@ -24,7 +24,7 @@ from benchmarks.gpu.table import PAGE, render, replace_table
 from benchmarks.report import Row, write
 from tests.interpreted import run_interpreted
 
-from .tiny import beside, tiny_stage
+from .tiny import TINY, beside, tiny_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,6 +105,22 @@ class Recorded:
         self._lost -= 1
         if self._lost < 0:
             self._call()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_a_torch_without_scales_for_rows_has_no_row_and_says_why(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch 2.11 on a CPU."""
+
+    def refuse(*given: object, **named: object) -> None:
+        raise error("scale must be one number\nraised somewhere")
+
+    monkeypatch.setattr(torch, "_scaled_mm", refuse)
+    rows: list[Row] = []
+    assert measure(parts(TINY)["card"][-1:], tiny_stage(), 1e9, rows.append) == 0
+    reason = f"torch {torch.__version__} has no float8 product with a scale for each row on a cpu"
+    assert (rows[0].value, rows[0].note) == (None, f"{reason}: scale must be one number")
 
 
 @pytest.mark.parametrize("result", [torch.arange(1.0, 5.0), torch.arange(4, dtype=torch.int32)], ids=str)

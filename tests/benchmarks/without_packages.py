@@ -44,6 +44,7 @@ def main() -> None:
 
     from benchmarks.gpu.__main__ import main as run_command
     from benchmarks.gpu.catalog import parts
+    from benchmarks.gpu.figure import Unsupported
 
     from .tiny import TINY, tiny_stage
 
@@ -52,7 +53,12 @@ def main() -> None:
     size = replace(TINY, dtype=torch.float16)
     every = parts(size)
     for figure in (*every["card"], every["attention"][2], every["lora"][0], every["linears"][0], *every["small"][:2]):
-        assert figure.measure is not None and figure.measure(tiny_stage(size)) > 0
+        assert figure.measure is not None
+        try:
+            assert figure.measure(tiny_stage(size)) > 0
+        except Unsupported as reason:
+            assert figure is every["card"][-1], f"{figure.what}: {reason}"
+            print(reason)
     assert every["small"][-1].measure is not None and every["small"][-1].measure(tiny_stage(size)) > 0
     import loraplex
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine import cuda_warmup, gpu_profile
+from loraplex.engine import cuda_runner, cuda_warmup, gpu_profile
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.calibrate_kv import Reader, calibrate_kv
 from loraplex.engine.config import EngineConfig
@@ -37,6 +37,7 @@ __all__ = ["cuda", "one_patch_a_module", "poisoned_memory", "rounding"]
 pytestmark = pytest.mark.usefixtures("cuda")
 
 WARM_UP, RUN_LARGEST = cuda_warmup.warm_up_cuda, cuda_warmup.run_largest
+RUN_LARGEST_DECODE = cuda_warmup.run_largest_decode
 LENGTHS = (3, 19, 9, 5)
 NAMES = (None, "rank8", "rank12", "rank8")
 NEW_TOKENS = 3
@@ -102,6 +103,8 @@ def test_a_mixed_batch_equals_transformers_and_peft(
         assert tokens(run(llm, prompts, NAMES)) == expected
         captured = RecordedGraph.captured
         again = run(llm, prompts, NAMES)
+        status = llm.status()
+        assert status.device_seconds is not None and 0 < status.device_seconds < status.step_seconds
     assert tokens(again) == expected
     assert [output.num_cached_tokens for output in again] == [(length - 1) // 16 * 16 for length in LENGTHS]
     assert captured > 0 and RecordedGraph.replayed > 0
@@ -127,8 +130,8 @@ MB = 10**6
 def test_a_card_is_measured_and_split_as_the_engine_starts(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as the load takes them, the largest step as it runs; adapters get their share of the rest, and the KV
     cache what remains. No rule of the host's memory is asked."""
-    gauge, counts = PaperGauge(total=50 * MB), []
-    load, submit = DecoderLoader.load, CudaRunner.submit
+    gauge, counts, judged = PaperGauge(total=50 * MB), [], list[int]()
+    load, submit, end = DecoderLoader.load, CudaRunner.submit, Decoder.end
 
     def loading(loader: DecoderLoader, longest: int) -> Decoder:
         gauge.take(8 * MB)
@@ -142,17 +145,28 @@ def test_a_card_is_measured_and_split_as_the_engine_starts(base: Path, monkeypat
         gauge.give_back(2 * MB)
         return handle
 
+    def ending(decoder: Decoder, *parts: Any) -> torch.Tensor:
+        logits = end(decoder, *parts)
+        judged.append(len(logits))
+        return logits
+
     monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: gauge)
     monkeypatch.setattr(cuda_warmup, "run_largest", RUN_LARGEST)
+    monkeypatch.setattr(cuda_warmup, "run_largest_decode", RUN_LARGEST_DECODE)
+    monkeypatch.setattr(cuda_runner, "MOST_JUDGED", 4)
+    monkeypatch.setattr(Decoder, "end", ending)
     monkeypatch.setattr(DecoderLoader, "load", loading)
     monkeypatch.setattr(CudaRunner, "submit", submitting)
     settings = {"num_kv_blocks": None, "adapter_memory_share": 0.25, "max_num_seqs": 2, "max_num_batched_tokens": 8}
     with open_llm(base, {}, **settings) as llm:
-        assert counts == [[8], [7, 1]], "the largest steps, before there is a cache"
-        info, left = llm.info, 45 * MB - 5 * MB - 4 * MB - 12 * 2 * 400_000
+        assert counts == [[8], [7, 1], [1, 1]], "the largest steps, before there is a cache"
+        assert RecordedGraph.captured == 0
+        assert judged == [1, 4, 2, 2, 2], "logits of the last token; of six more of the second prompt, some at a time"
+        info, left = llm.info, 45 * MB - 5 * MB - 4 * MB - 2 * MB - 12 * 2 * 400_000
         assert info.device_memory is not None
         assert (info.device_memory.total, info.device_memory.allowed) == (50 * MB, 45 * MB)
         assert (info.device_memory.activations, info.device_memory.graphs) == (4 * MB, 12 * 2 * 400_000)
+        assert info.device_memory.graph_pool == 2 * MB
         assert info.adapter_memory == left // 4
         assert info.num_blocks + 1 == (left - left // 4) // (2 * 2 * 16 * 2 * 16 * 4)
         engine = llm._opened()
@@ -164,7 +178,7 @@ def test_a_card_is_measured_and_split_as_the_engine_starts(base: Path, monkeypat
     ("owner", "part", "words"),
     [
         (DecoderLoader, "load", "as the weights were loaded.* set quantization to int4 or fp8"),
-        (cuda_warmup, "run_largest", "as its largest step was tried.* lower max_num_batched_tokens, now 24; lower max"),
+        (cuda_warmup, "run_largest", "as its largest steps were tried.* lower max_num_batched_tokens, now 24; low"),
         (CudaAttention, "copy_blocks", "as steps were captured.* lower gpu_memory_utilization, now 0.9; lower max_num"),
     ],
 )
@@ -178,6 +192,17 @@ def test_a_card_that_is_too_small_says_what_to_change(
     monkeypatch.setattr(cuda_warmup, "warm_up_cuda", lambda runner, *rest: runner.cache.copy_blocks([(0, 0)]))
     with pytest.raises(ValueError, match=words):
         open_llm(base, {})
+
+
+def test_memory_that_runs_out_in_a_capture_says_what_to_change(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(cuda_warmup, "warm_up_cuda", WARM_UP)
+    monkeypatch.setattr(RecordedGraph, "__init__", fail)
+    words = "as steps were captured.* lower gpu_memory_utilization, now 0.9; lower max_num_seqs, now 1;"
+    with pytest.raises(ValueError, match=words):
+        open_llm(base, {}, max_num_seqs=1, max_num_batched_tokens=4)
 
 
 def test_a_card_without_room_for_the_cache_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +257,7 @@ def test_adapters_with_tokens_of_their_own_are_pefts_and_the_cpus(
     """Trained tokens, a whole head beside an embedding, and vocabularies larger and smaller than the base's, beside an
     adapter and a base that have none of it."""
     monkeypatch.setattr(own_logits, "ROW_PROGRAMS", 3)
+    monkeypatch.setattr(cuda_runner, "MOST_JUDGED", 4)
     settings: dict[str, dict[str, Any]] = {
         "trained": {"kinds": ("q_proj",), "trainable_token_indices": [7, 300, 11]},
         "saved": {"kinds": ("embed_tokens", "v_proj"), "modules_to_save": ["lm_head"]},

@@ -5,17 +5,17 @@ import torch
 
 from loraplex.engine import cuda_stream, cuda_warmup, device, gpu_profile
 
-from .inline_stream import InlineStream
+from .inline_stream import HostMoment, InlineStream
 from .paper_gauge import PaperGauge
 from .recorded_graph import RecordedGraph
 
 
 def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are recorded; nothing is tried or warmed up as an engine starts."""
-    queues = cuda_stream.Queues(InlineStream(), InlineStream(), RecordedGraph)
+    queues = cuda_stream.Queues(InlineStream(), InlineStream(), RecordedGraph, HostMoment)
     monkeypatch.setattr(device, "find_cuda", lambda: torch.device("cpu"))
     monkeypatch.setattr(cuda_stream, "open_queues", lambda device: queues)
     monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge())
-    for steps in ("run_largest", "warm_up_cuda"):
+    for steps in ("run_largest", "run_largest_decode", "warm_up_cuda"):
         monkeypatch.setattr(cuda_warmup, steps, lambda *arguments: None)
     RecordedGraph.captured = RecordedGraph.replayed = 0

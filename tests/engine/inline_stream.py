@@ -1,5 +1,7 @@
 """A stream of a device that is never behind, and what is built of such ones."""
 
+import time
+
 import torch
 
 from loraplex.engine.cuda_sampler import CudaSampler
@@ -21,6 +23,19 @@ class InlineStream:
 
     def wait(self, event: object) -> None:
         """It has happened."""
+
+
+class HostMoment:
+    """Of a device that computes while the host waits."""
+
+    def __init__(self) -> None:
+        self._time = time.perf_counter()
+
+    def reached(self) -> bool:
+        return True
+
+    def seconds_until(self, later: "HostMoment") -> float:
+        return later._time - self._time
 
 
 def make_sampler(rows: int, vocabulary: int) -> CudaSampler:

@@ -12,6 +12,7 @@ from loraplex.engine.plan import Scheduled
 from loraplex.engine.protocol import AdapterRef
 from loraplex.engine.staging import ALIGNMENT, Staging
 from loraplex.engine.step_inputs import StepInputs
+from loraplex.engine.step_layout import judged
 from loraplex.lora.batch import PageTable
 
 from .test_runner import sequence
@@ -63,6 +64,22 @@ def test_a_step_with_a_prompt_is_as_large_as_it_is(inputs: StepInputs, stream: V
     batch = inputs.batch(shape)
     assert batch.token_ids.tolist() == [3, 7, 6, 6] and batch.query_starts.tolist() == [0, 1, 3, 4]
     assert batch.sample_rows.tolist() == [0, 3]
+
+
+def test_logits_of_prompts_are_asked_for_some_at_a_time(inputs: StepInputs, stream: VirtualStream) -> None:
+    """Two prompts whose tokens are judged around one that only draws; the first has one token in the cache already."""
+    first = Scheduled(sequence([8, 7, 6, 5, 4], [3, 1], prompt_logprobs=2), 1, 4, sample=True)
+    last = Scheduled(sequence([1, 2, 3, 4, 9], [2, 4], prompt_logprobs=2), 0, 4, sample=False)
+    scheduled = [first, decode([6], [3]), last]
+    shape = inputs.write(scheduled, Slots())
+    stream.record().synchronize()
+    assert inputs.batch(shape).sample_rows.tolist() == [3, 4], "those to draw from"
+    found = [
+        (part.index, inputs.judged(shape, part.rows).sample_rows.tolist(), part.token_ids, part.count)
+        for part in judged(scheduled, 2)
+    ]
+    assert found == [(0, [0, 1], [6, 5], 2), (0, [2], [4], 2), (2, [5, 6], [2, 3], 2), (2, [7, 8], [4, 9], 2)]
+    assert [part.token_ids for part in judged(scheduled)] == [[6, 5, 4], [2, 3, 4, 9]]
 
 
 def test_the_arrays_are_written_while_the_step_before_is_on_its_way(inputs: StepInputs, stream: VirtualStream) -> None:
@@ -164,15 +181,27 @@ def test_a_graph_is_captured_once_for_each_key_up_to_a_limit(stream: VirtualStre
         launched.append(tokens)
         stream.enqueue(lambda: ran.append(tokens))
 
-    pool = GraphPool(stream.capture, most=2)
-    for tokens in (1, 2, 1, 1, 4, 2, 4):
-        pool.run(
-            GraphKey(tokens, tokens, 0, False, frozenset(), False, 1, False, False),
-            lambda tokens=tokens: launch(tokens),
-        )
-    stream.record().synchronize()
-    assert ran == [1, 2, 1, 1, 4, 2, 4] and len(pool) == 2
-    assert launched == [1, 1, 2, 2, 4, 4], "once to run and once to capture; without room for a graph each time"
+    pool = GraphPool(stream.capture, most=3)
+
+    def run(*sizes: int) -> list[int]:
+        """What is launched meanwhile."""
+        for tokens in sizes:
+            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, 1, False, False)
+            pool.run(key, lambda tokens=tokens: launch(tokens))
+        stream.record().synchronize()
+        assert ran == list(sizes)
+        found = launched.copy()
+        ran.clear(), launched.clear()
+        return found
+
+    assert run(1, 2, 8, 1, 1, 4, 2, 4) == [1, 1, 2, 2, 8, 8, 4, 4], "once to run and once to capture"
+    assert run(*[4] * 13, 16) == [*[4] * 13, 16] and len(pool) == 3
+    assert run(4, 4) == [4, 4], "what comes again and again is captured"
+    assert run(4, 1, 2, 8) == [8] and len(pool) == 3, "and takes the place of what was not used for longest"
+    for other in range(20, 40):
+        run(other)
+    assert len(pool) == 3 and len(pool._launched) == 3, "nothing is counted for ever"
+    assert run(*[8] * 16) == [8] * 17 and run(8, 2, 1, 4) == [4]
 
 
 def test_no_number_of_a_launch_is_shared_by_keys(stream: VirtualStream) -> None:

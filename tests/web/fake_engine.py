@@ -69,6 +69,7 @@ class FakeEngine:
         self.made = 0
         """Tokens of all requests."""
         self.late_compilations = 0
+        self.device_seconds: float | None = 1.25
         self.fails: set[str] = set()
         """Digests with which every request fails."""
         self.waiting = 0
@@ -100,6 +101,7 @@ class FakeEngine:
             step_tokens=Distribution(bounds=[1.0, 8.0], counts=[3, 4, 3], total=50.0),
             adapter_load_seconds=Distribution(bounds=[0.1], counts=[1, 0], total=0.01),
             base_clipping=self.clipping.get(""),
+            device_seconds=self.device_seconds,
             late_compilations=self.late_compilations,
             structured=Counts(SOURCES).tell(),
         )

@@ -76,12 +76,20 @@ async def test_what_memory_is_for(client: httpx.AsyncClient, engine: FakeEngine)
     everywhere = dict.fromkeys(("weights", "adapters", "kv_cache"), 1 << 20)
     assert await parts() == everywhere
     assert engine.info is not None
-    engine.info.device_memory = DeviceMemory(total=90 << 20, allowed=80 << 20, activations=7, graphs=5)
+    engine.info.device_memory = DeviceMemory(total=90 << 20, allowed=80 << 20, activations=7, graphs=5, graph_pool=3)
     assert await parts() == everywhere | {
         "activations": 7,
         "graphs": 5,
+        "graph_pool": 3,
     }
+    assert "graphs 5 B, graph pool 3 B, adapters" in memory_words(engine.info)
     assert memory_words(engine.info).endswith("; of 83.9 MB allowed, 94.4 MB in all")
+
+
+async def test_the_seconds_of_a_gpu_are_told_where_there_is_one(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    assert (await scrape(client))["loraplex_engine_device_seconds_total"] == {(): 1.25}
+    engine.device_seconds = None
+    assert "loraplex_engine_device_seconds_total" not in await scrape(client)
 
 
 async def test_kernels_compiled_too_late_are_counted(client: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -51,11 +51,15 @@ class Decoder:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
         if self.fused is not None:
             return self.fused.forward(batch, cache)
+        return self.end(*self.compute(batch, cache), batch)
+
+    def compute(self, batch: Batch, cache: AttentionBackend) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the last layer gives, x and residual [T, C], for `end`, which can be asked for some rows at a time."""
         x = self.begin(batch)
         residual = torch.zeros_like(x)
         for layer in self.layers:
             x = layer.apply(x, residual, batch, cache)
-        return self.end(x, residual, batch)
+        return x, residual
 
     def begin(self, batch: Batch) -> torch.Tensor:
         """What the first layer takes, [T, C]; the residual stream before it is zero."""

@@ -96,7 +96,7 @@ def _check_gpu_memory(
     free, total = gauge.free_and_total()
     ratio = 1.0 if model.quantization is not None else SHORTER.get(config.quantization, 1.0)
     graphs = estimate_graphs(most_graphs(config), model.num_layers)
-    seen = Seen(gauge.name, total, free, int(weights / ratio), activations=0, graphs=graphs)
+    seen = Seen(gauge.name, total, free, int(weights / ratio), activations=0, graphs=graphs, graph_pool=0)
     what = f"memory of {gauge.name}: {size_words(free)} of {size_words(total)} free"
     try:
         split = split_memory(config, model, seen, dtype, scales.static is not None)

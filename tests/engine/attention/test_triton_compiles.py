@@ -141,6 +141,27 @@ def test_merging_begins_while_attention_runs(
     assert merge.metadata.launch_pdl == (architecture >= 90) and not attention.metadata.launch_pdl
 
 
+STORED = [(dtype, 128, False) for dtype in (BF16, E4M3, E5M2, INT8)]
+STORED += [(E4M3, 128, True), (INT8, 64, True), (BF16, 64, False), (E4M3, 256, False)]
+
+
+@pytest.mark.parametrize(("dtype", "size", "static"), STORED, ids=str)
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_rope_and_the_write_to_any_cache_spill_nothing(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, size: int, static: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    compile_for(architecture, monkeypatch)
+    table, place = torch.empty(4096, size // 2), torch.empty(64, dtype=torch.int64)
+    query, heads = (torch.empty(64, count, size, dtype=BF16) for count in (HEADS, HEADS + 2 * KV_HEADS))
+    turn = launch.Turn(table, table, None, None, 0.0)
+    launch.write_heads(query, heads, empty_layer(dtype, size, static), turn, place, place, place if static else None)
+    kernel = kernels["rotate_and_write"].compiled[0]
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] * 32 * kernel.metadata.num_warps <= 64 * 1024
+    assert "ld.global.v" in kernel.asm["ptx"] and "st.global.v" in kernel.asm["ptx"]
+
+
 @pytest.mark.parametrize(("architecture", "dtype"), [(80, E4M3), (90, BF16), (100, INT8)], ids=str)
 def test_writing_holds_a_token_in_registers(
     kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, tmp_path: Path,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from triton.runtime import driver
 
-from loraplex.engine.kernels.cuda import embedding, gate, norm
+from loraplex.engine.kernels.cuda import embedding, gate, norm, placeholders
 from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
 
 TOKENS = 3
@@ -79,6 +79,22 @@ def test_no_spills_and_loads_of_16_bytes(
     assert wide.count(128) >= 1 and all(width in (128, 32) for width in wide), "16 bytes, or the id of a token"
     assert "st.global.v4.b32" in ptx
     assert ("e4m3x2" in ptx) == ("cast" in case)
+
+
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_drawn_tokens_take_their_places_in_a_few_registers(
+    architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", AbsentDevice(architecture))
+    kernel = CompileOnly(placeholders.place)
+    monkeypatch.setattr(placeholders, "place", kernel)
+    for tokens in (1, 16, 33):
+        ids = torch.empty(tokens, dtype=torch.int64)
+        placeholders.resolve(ids, ids.int(), torch.empty(64, dtype=torch.int32))
+    assert len({id(compiled) for compiled in kernel.compiled}) == 1 and kernel.compiled[0].metadata.num_warps == 1
+    used = resources(kernel.compiled[0].asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= 32
 
 
 def test_the_number_of_tokens_compiles_nothing_anew(
