@@ -34,7 +34,7 @@ def parse_url(url: str) -> URL:
         return parsed.set(drivername="postgresql+pg8000")
     if parsed.drivername in ("postgresql+pg8000", "sqlite"):
         return parsed
-    raise ValueError(f"Database '{parsed.drivername}' is not supported. Use {SUPPORTED}.")
+    raise ValueError(f"database_url: '{parsed.drivername}' is not supported. Use {SUPPORTED}.")
 
 
 def open_engine(url: str, foreign_keys: bool = True) -> Engine:
