@@ -34,18 +34,21 @@ def parse_url(url: str) -> URL:
         return parsed.set(drivername="postgresql+pg8000")
     if parsed.drivername in ("postgresql+pg8000", "sqlite"):
         return parsed
-    raise ValueError(f"Database '{parsed.drivername}' is not supported. Use {SUPPORTED}.")
+    raise ValueError(f"database_url: '{parsed.drivername}' is not supported. Use {SUPPORTED}.")
 
 
 def open_engine(url: str, foreign_keys: bool = True) -> Engine:
-    """An engine with our connection settings. `foreign_keys=False` is for migrations that rebuild tables in SQLite."""
+    """An engine with our connection settings, whose errors show no values: they are logged.
+
+    `foreign_keys=False` is for migrations that rebuild tables in SQLite.
+    """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         return _open_postgresql(parsed)
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError(f"A SQLite database needs a file, so that every thread sees the same one. Use {SUPPORTED}.")
     Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed, pool_size=8, max_overflow=24)
+    engine = create_engine(parsed, hide_parameters=True, pool_size=8, max_overflow=24)
     _configure_sqlite(engine, foreign_keys)
     return engine
 
@@ -54,7 +57,12 @@ def _open_postgresql(url: URL) -> Engine:
     arguments = driver_arguments(url.query)
     try:
         engine = create_engine(
-            url.set(query={}), connect_args=arguments, pool_size=8, max_overflow=24, pool_pre_ping=True
+            url.set(query={}),
+            connect_args=arguments,
+            hide_parameters=True,
+            pool_size=8,
+            max_overflow=24,
+            pool_pre_ping=True,
         )
     except ModuleNotFoundError as error:
         raise ValueError(
@@ -72,7 +80,7 @@ def _configure_sqlite(engine: Engine, foreign_keys: bool) -> None:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
         _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
+        connection.execute("PRAGMA foreign_keys = ON" if foreign_keys else "PRAGMA foreign_keys = OFF")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

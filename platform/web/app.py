@@ -21,6 +21,7 @@ from loraplex.engine.client import EngineStartError, EngineUnavailable
 
 from .api.routes import routers as api_routers
 from .auth import access_table, guard
+from .database_errors import database_handlers
 from .engine_metrics import EngineCollector
 from .errors import HANDLERS, PageOf
 from .limits import BodyLimit
@@ -46,7 +47,7 @@ def create_app(state: State) -> FastAPI:
         title="loraplex",
         version=loraplex.__version__,
         dependencies=[Depends(guard)],
-        exception_handlers=HANDLERS if pages is None else pages.HANDLERS,
+        exception_handlers={**(HANDLERS if pages is None else pages.HANDLERS), **database_handlers(page_of)},
         middleware=[
             Middleware(RequestContext, page_of_crash=None if pages is None else pages.page_of_crash),
             Middleware(TurnAway, stopping=state.stopping, page_of=page_of),

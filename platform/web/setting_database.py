@@ -19,7 +19,8 @@ def check_database(url: str, password: str | None) -> None:
         _check_server(parsed, password)
         return
     if password is not None:
-        raise ValueError("database_password is set, but database_url names no PostgreSQL server that asks for one")
+        reason = "database_password is set, but database_url names no PostgreSQL server that asks for one"
+        raise ValueError(f"{reason}. Leave it out, or name that server")
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError(f"database_url: a SQLite database needs a file, or nothing is kept. Use {SUPPORTED}")
 
@@ -37,4 +38,5 @@ def _check_server(url: URL, password: str | None) -> None:
     driver_arguments(url.query)
     given = password if password is not None else url.password
     if given is not None and (is_sample(str(given)) or given in (url.username, url.database)):
-        raise ValueError(f"the database's password is easily guessed. Give its user another one; {MAKE_ONE}")
+        setting = "database_url" if password is None else "database_password"
+        raise ValueError(f"{setting}: the password is easily guessed. Give the database's user another one; {MAKE_ONE}")

@@ -56,7 +56,10 @@ def refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str]
     """`made_for_you`: without this setting the first start makes a secret by itself."""
     if secret is None:
         return
-    text = check(secret.get_secret_value())
+    try:
+        text = check(secret.get_secret_value())
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     if is_sample(text):
         unset = f"Leave LORAPLEX_{name.upper()} unset and one is made at the first start, or " if made_for_you else ""
         remedy = unset + MAKE_ONE

@@ -1,6 +1,7 @@
 """What a setting may be, beside plain numbers, words and switches."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -36,5 +37,12 @@ def _check_folders(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     return folders
 
 
+def _check_root_path(path: str) -> str:
+    if re.fullmatch(r"(/[\w.~-]+)*", path) is None:
+        raise ValueError("it must begin with one / and end with none; give a path such as /loraplex, or nothing")
+    return path
+
+
 Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
 Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_check_folders)]
+RootPath = Annotated[str, AfterValidator(_check_root_path)]

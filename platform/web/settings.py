@@ -13,7 +13,7 @@ from loraplex.registry.users import check_password
 from .setting_database import check_database, with_password
 from .setting_secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
 from .setting_sources import DEFAULT_DATA_DIR, PREFIX, ROOT, config_file, refuse_unknown, warn_of_unknown_variables
-from .setting_types import Bytes, Count, Folders, Fraction, Port, Share
+from .setting_types import Bytes, Count, Folders, Fraction, Port, RootPath, Share
 from .tool_calls.formats.known import ToolCallParser
 
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
@@ -28,10 +28,8 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
     port: Port = Field(8000, description="Port to listen on")
-    root_path: str = Field(
-        "",
-        pattern=r"^(/[\w.~-]+)*$",
-        description="Path that a proxy in front cuts off before it passes requests on, such as /loraplex",
+    root_path: RootPath = Field(
+        "", description="Path that a proxy in front cuts off before it passes requests on, such as /loraplex"
     )
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="Folder of the database, the artifacts and the credentials")
     model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")

@@ -289,6 +289,23 @@ async def test_sessions_change_nothing_without_origin_and_token(anonymous: httpx
     assert (await anonymous.post("/api/v1/keys", json={"name": "a"}, headers=good)).status_code == 201
 
 
+async def test_the_csrf_token_is_compared_as_a_whole(
+    anonymous: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not letter by letter, so that the time it takes tells nothing."""
+    session, token = await log_in(state)
+    compared: list[bytes] = []
+
+    def compare(sent: bytes, expected: bytes) -> bool:
+        compared.extend((sent, expected))
+        return False
+
+    monkeypatch.setattr("loraplex.web.auth.hmac.compare_digest", compare)
+    headers = {**session, **ORIGIN, "x-csrf-token": token}
+    assert (await anonymous.post("/api/v1/keys", json={"name": "a"}, headers=headers)).status_code == 403
+    assert compared == [token.encode()] * 2
+
+
 async def test_a_changed_password_ends_sessions(anonymous: httpx.AsyncClient, state: State) -> None:
     session, _ = await log_in(state)
     assert (await anonymous.get("/api/v1/engine", headers=session)).status_code == 200

@@ -85,7 +85,7 @@ WEAK: dict[str, tuple[Change, str]] = {
     ),
     "the user's name as the database's password": (
         given(database_url="postgresql://keeper-of-all@db/x", database_password="keeper-of-all"),
-        "Give its user another one",
+        "database_password: the password is easily guessed",
     ),
     "an empty password of the database": (given(database_url=SERVER, database_password=""), "easily guessed"),
     "two passwords of the database": (
@@ -105,7 +105,7 @@ WEAK: dict[str, tuple[Change, str]] = {
     "a negative number of bytes": (given(max_body_bytes=-1), "give 0 or more"),
     "a negative queue": (given(max_queue=-1), "greater than or equal to 1"),
     "an endless drain": (given(drain_seconds=float("inf")), "finite number"),
-    "a path that leads elsewhere": (given(root_path="//evil.example"), "should match pattern"),
+    "a path that leads elsewhere": (given(root_path="//evil.example"), "give a path such as /loraplex"),
 }
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 import loraplex
 
+from ..setting_words import in_words
 from . import (
     adapters,
     aliases,
@@ -69,10 +70,8 @@ def main() -> None:
     try:
         app()
     except ValidationError as error:
-        for problem in error.errors():
-            field = ".".join(str(part) for part in problem["loc"])
-            words = problem["msg"].removeprefix("Value error, ")
-            _complain(f"{field}: {words}" if field else words)
+        for words in in_words(error):
+            _complain(words)
         sys.exit(2)
     except ValueError as error:
         _complain(str(error))

@@ -49,11 +49,11 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return {"type": "object", **self.function.parameters}
 
 
-class FunctionName(msgspec.Struct):
+class FunctionName(msgspec.Struct, forbid_unknown_fields=True):
     name: str
 
 
-class NamedTool(msgspec.Struct, kw_only=True):
+class NamedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["function"]
     function: FunctionName
 
@@ -61,13 +61,26 @@ class NamedTool(msgspec.Struct, kw_only=True):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
-class CalledFunction(msgspec.Struct):
+class Echoed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What clients send back that stood beside a call, or that other services put there: changes no answer."""
+
+    index: Any = None
+    """Of a delta, kept by who put a stream together."""
+    parsed_arguments: Any = None
+    """`arguments` once more, as the openai package has read them."""
+    extra_content: Any = None
+    provider_specific_fields: Any = None
+    """Signatures of other services' models, for these alone."""
+    cache_control: Any = None
+
+
+class CalledFunction(Echoed, kw_only=True):
     name: str
     arguments: str
     """JSON text of an object."""
 
 
-class ToolCall(msgspec.Struct, kw_only=True):
+class ToolCall(Echoed, kw_only=True):
     """What an assistant's message says of a call."""
 
     id: Annotated[str, Meta(min_length=1, max_length=256)]
