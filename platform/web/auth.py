@@ -21,6 +21,7 @@ from .permissions import (
     SAFE_METHODS,
     Permission,
     access_of,
+    demand_of,
     permissions_of_key,
     permissions_of_user,
 )
@@ -51,6 +52,11 @@ class Caller:
 
     def allows(self, permission: str) -> bool:
         return permission in self.permissions
+
+    def may(self, route: str) -> bool:
+        """Whether the guard lets a request through, by its method and path: `POST /adapters/{name}/delete`."""
+        needed = demand_of(route)
+        return needed == PUBLIC or self.allows(needed)
 
 
 def access_table(app: FastAPI) -> dict[int, str]:

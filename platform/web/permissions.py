@@ -28,6 +28,13 @@ MONITORING: Final = "monitoring"
 """Operators, and programs on this machine when `public_metrics` is set."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
+WHO: Final = {
+    Permission.ADAPTERS: "an editor or admin of your tenant",
+    Permission.ADMIN: "an admin of your tenant",
+    Permission.OPERATE: "the operator of this server",
+}
+"""Whom to ask, of what not everybody may who opens pages."""
+
 EVERYTHING: Final = frozenset(Permission) - {Permission.OPERATE}
 OF_ROLE: Final = {
     users.VIEWER_ROLE: frozenset({Permission.READ}),
@@ -93,6 +100,17 @@ def access_of(path: str, safe: bool) -> str:
     if any(path == prefix or path.startswith(f"{prefix}/") for prefix in ADAPTER_ROUTES):
         return Permission.READ if safe else Permission.ADAPTERS
     return Permission.ADMIN
+
+
+def demand_of(route: str) -> str:
+    """As `access_of`, of a method and a path: `POST /adapters/{name}/delete`."""
+    method, _, path = route.partition(" ")
+    return access_of(path, method in SAFE_METHODS)
+
+
+def who_may(route: str) -> str:
+    """In words for people who may not."""
+    return WHO[Permission(demand_of(route))]
 
 
 def _with_operation(granted: frozenset[Permission], tenant: str) -> frozenset[Permission]:

@@ -121,12 +121,12 @@ def watch() -> Watch:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def new_context(browser: Browser, address: str, state: State, watch: Watch) -> AsyncIterator[NewContext]:
-    """Makes browser contexts that are logged in; checks at the end that no page complained."""
-    cookie = await asyncio.to_thread(state.sessions.log_in, "admin", ADMIN_PASSWORD)
-    assert cookie is not None
+    """Makes browser contexts that are logged in, as the admin or another; checks at the end that no page complained."""
     made: list[BrowserContext] = []
 
-    async def make(**options: Any) -> BrowserContext:
+    async def make(login: str = "admin", **options: Any) -> BrowserContext:
+        cookie = await asyncio.to_thread(state.sessions.log_in, login, ADMIN_PASSWORD)
+        assert cookie is not None
         context = await browser.new_context(base_url=address, **options)
         context.set_default_timeout(MILLISECONDS)
         context.on("page", watch.follow)

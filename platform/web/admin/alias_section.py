@@ -21,6 +21,7 @@ from ..routing.figures import Part, milliseconds, parts_of
 from ..state import State
 from ..units import age_words
 from .actions import change, get_adapter
+from .guard_fields import guard_fields, guard_words
 from .page import PageRoute, go_to, page
 
 SECTION: Final = "/adapters"
@@ -70,6 +71,7 @@ class RouteView:
     shadow_percent: int
     guard: Mapping[str, Any]
     guarded: bool
+    guard_words: str
     trip: str
     trip_age: str
     can_roll_back: bool
@@ -189,24 +191,15 @@ def _view(state: State, adapter: Adapter, route: Route) -> RouteView:
         others=[one.number for one in reversed(adapter.versions) if one.enabled and one.number not in numbers],
         shadow=None if route.shadow is None else route.shadow.version,
         shadow_percent=10 if route.shadow is None else route.shadow.shadow,
-        guard=_guard_fields(route.guard),
+        guard=guard_fields(route.guard),
         guarded=route.guard is not None,
+        guard_words=guard_words(route.guard),
         trip="" if trip is None else trip.reason,
         trip_age="" if trip is None else age_words(trip.at),
         can_roll_back=bool(candidates or trip or route.previous is not None),
         back_to=route.previous,
         parts=[_row(part) for part in parts_of(state.tallies, adapter, route)],
     )
-
-
-def _guard_fields(guard: Guard | None) -> dict[str, str]:
-    """As the form has them: the share of errors in per cent; empty where there is no limit."""
-    limits = {} if guard is None else dict(guard.limits())
-    if "max_error_rate" in limits:
-        limits["max_error_rate"] *= 100
-    counts = guard or Guard()
-    shown = {name: f"{limits[name]:g}" if name in limits else "" for name in Guard.__struct_fields__}
-    return {**shown, "min_requests": str(counts.min_requests), "window_seconds": str(counts.window_seconds)}
 
 
 def _row(part: Part) -> PartRow:

@@ -1,9 +1,12 @@
 """What a person should look at now; nothing while all is well."""
 
+import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from loraplex.engine.client import EngineState
 
+from ..auth import Caller
 from ..state import State
 from ..units import count_words, size_words
 from .cache_history import CacheHistory
@@ -17,7 +20,8 @@ THRASH_SECONDS: Final = 60
 THRASH_EVICTIONS: Final = 20
 MOST_NAMES: Final = 3
 Item = dict[str, Any]
-"""`tone`, `text` and the `path` of the page where more is to be seen."""
+"""`tone`, `text` and the `path` of the page where more is to be seen, empty for who may not open that."""
+QUERY: Final = re.compile("[?#]")
 
 
 def attention(state: State, traffic: Traffic, cache: CacheHistory, tenant: str) -> list[Item]:
@@ -25,6 +29,11 @@ def attention(state: State, traffic: Traffic, cache: CacheHistory, tenant: str) 
     items = [*_engine(state), *_registry(state), *_adapters(state, tenant), *_routes(state, tenant)]
     items += [*_requests(traffic), *_memory(state, cache)]
     return sorted(items, key=lambda item: item["tone"] != "bad")
+
+
+def for_caller(items: Iterable[Item], caller: Caller) -> list[Item]:
+    """All of them, but no way to a page that would refuse the caller."""
+    return [item if caller.may(f"GET {QUERY.split(item['path'])[0]}") else item | {"path": ""} for item in items]
 
 
 def _item(tone: str, text: str, path: str) -> Item:

@@ -23,8 +23,7 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where it stands: its title, the path of the page, the one to ask for it (empty: whoever looks may not), and the
-    command that does so.
+    """Where it stands: its title, the path of the page, the one to ask for it, and the command that does so.
 
     `also`: which other part of the page shows its figures; `rule`: what the operator asks of it, in words.
     """

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -13,12 +12,12 @@ from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
 from ..api.certification import BASE, request_certificate, standing_of
+from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
-from ..permissions import Permission
 from ..state import State
-from .attention import Item, attention
+from .attention import Item, attention, for_caller
 from .cache_history import CacheHistory
-from .certificate_view import OF_THE_BASE, certificate_view
+from .certificate_view import certificate_view
 from .live_state import live_state
 from .page import PageRoute, go_to, page
 from .traffic import Traffic
@@ -28,14 +27,15 @@ HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class Live:
-    """The live document of each tenant, made once a second however many pages watch."""
+    """The live documents, each made once a second however many pages watch: one of a tenant for all in it who may do
+    the same."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._traffic = Traffic()
         self.cache = CacheHistory()
-        self._documents: dict[str, tuple[float, bytes]] = {}
-        """tenant -> when it was made, and the document."""
+        self._documents: dict[tuple[str, frozenset[str]], tuple[float, bytes]] = {}
+        """tenant and permissions -> when it was made, and the document."""
 
     async def watch(self) -> None:
         """Note the traffic once a second, for ever."""
@@ -46,15 +46,16 @@ class Live:
             self.cache.tick(status)
             await asyncio.sleep(LIVE_SECONDS)
 
-    def attention(self, tenant: str) -> list[Item]:
-        return attention(self._state, self._traffic, self.cache, tenant)
+    def attention(self, caller: Caller) -> list[Item]:
+        return for_caller(attention(self._state, self._traffic, self.cache, caller.tenant), caller)
 
-    def document(self, tenant: str) -> bytes:
-        now = time.monotonic()
-        made, document = self._documents.get(tenant, (float("-inf"), b""))
+    def document(self, caller: Caller) -> bytes:
+        now, watchers = time.monotonic(), (caller.tenant, caller.permissions)
+        made, document = self._documents.get(watchers, (float("-inf"), b""))
         if now - made > LIVE_SECONDS / 2:
-            document = msgspec.json.encode(live_state(self._state, self._traffic, self.cache, tenant))
-            self._documents[tenant] = now, document
+            state = live_state(self._state, self._traffic, self.cache, caller.tenant)
+            document = msgspec.json.encode(state | {"attention": self.attention(caller)})
+            self._documents[watchers] = now, document
         return document
 
 
@@ -72,9 +73,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watc
 
 @router.get("/")
 async def overview(request: Request, state: StateOf, caller: CallerOf) -> Response:
-    may_ask = caller.allows(Permission.OPERATE)
-    view = certificate_view(await standing_of(state, BASE), OF_THE_BASE if may_ask else replace(OF_THE_BASE, ask=""))
-    items = request.app.state.live.attention(caller.tenant)
+    view = certificate_view(await standing_of(state, BASE))
+    items = request.app.state.live.attention(caller)
     return page(request, "overview.html", "/", attention=items, certificate=view)
 
 
@@ -86,18 +86,18 @@ async def certify_base(request: Request, state: StateOf, caller: CallerOf) -> Re
 
 @router.get("/dashboard/state")
 async def current(request: Request, caller: CallerOf) -> Response:
-    return Response(request.app.state.live.document(caller.tenant), media_type="application/json")
+    return Response(request.app.state.live.document(caller), media_type="application/json")
 
 
 @router.get("/dashboard/live")
 async def live(request: Request, state: StateOf, caller: CallerOf) -> StreamingResponse:
-    documents = _documents(state, request.app.state.live, caller.tenant)
+    documents = _documents(state, request.app.state.live, caller)
     return StreamingResponse(documents, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _documents(state: State, live: Live, tenant: str) -> AsyncIterator[bytes]:
+async def _documents(state: State, live: Live, caller: Caller) -> AsyncIterator[bytes]:
     while not state.stopping.is_set():
-        yield b"data: " + live.document(tenant) + b"\n\n"
+        yield b"data: " + live.document(caller) + b"\n\n"
         await asyncio.sleep(seconds_to_next())
 
 

@@ -9,7 +9,6 @@ from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
 
 from ..state import State
 from ..units import count_words, size_words
-from .attention import attention
 from .cache_history import CacheHistory
 from .residency import idle_words, next_out
 from .tiers import tiers, used_blocks
@@ -36,7 +35,6 @@ def live_state(state: State, traffic: Traffic, cache: CacheHistory, tenant: str)
     names = names_by_digest(state, tenant)
     return {
         "engine": _engine(state, status),
-        "attention": attention(state, traffic, cache, tenant),
         "traffic": traffic.figures(),
         "cache": cache.points(),
         "tiers": tiers(status, info),

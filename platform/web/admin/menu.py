@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..auth import Caller
-from ..permissions import access_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +35,4 @@ MENU: Final = (
 
 def menu_of(caller: Caller | None) -> Sequence[Entry]:
     """The pages that the caller may open; none for who is not logged in."""
-    return [entry for entry in MENU if caller is not None and caller.allows(access_of(entry.path, True))]
+    return [entry for entry in MENU if caller is not None and caller.may(f"GET {entry.path}")]

@@ -14,6 +14,7 @@ from starlette.templating import Jinja2Templates
 from ..auth import Caller
 from ..dependencies import state_of
 from ..errors import LOGIN_PATH, ApiError, from_validation
+from ..permissions import who_may
 from .menu import menu_of
 from .words import engine_words
 
@@ -56,7 +57,10 @@ class PageRoute(APIRoute):
 
 
 def page(request: Request, template: str, section: str, status: int = 200, **context: object) -> Response:
-    """A page or fragment for a logged-in user; `section` is the entry of the menu it belongs to."""
+    """A page or fragment for a logged-in user; `section` is the entry of the menu it belongs to.
+
+    Templates ask `may("POST /keys")` before they show what leads there, and `who("POST /keys")` whom else to send.
+    """
     caller: Caller | None = getattr(request.state, "caller", None)
     session = caller and caller.session
     words, tone = engine_words(state_of(request))
@@ -65,6 +69,8 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
         "section": section,
         "csrf_token": session.csrf_token if session else "",
         "menu": menu_of(caller),
+        "may": lambda route: caller is not None and caller.may(route),
+        "who": who_may,
         "engine": {"words": words, "tone": tone},
     }
     return TEMPLATES.TemplateResponse(request, template, frame | context, status, NOT_KEPT)

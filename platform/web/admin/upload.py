@@ -18,7 +18,6 @@ from ..api.refusals import in_words
 from ..auth import Caller, form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
-from ..permissions import Permission
 from ..registration import FIELDS, check_version, register_version
 from ..sources.errors import SourceFailed, SourceMissing, SourceRefused
 from ..sources.fetch import fetch_adapter, is_folder
@@ -48,7 +47,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("/upload")
-async def upload(request: Request, state: StateOf, caller: CallerOf, name: str = "") -> Response:
+async def upload(request: Request, state: StateOf, name: str = "") -> Response:
     limit = int(state.settings.max_adapter_bytes)
     return page(
         request,
@@ -59,7 +58,6 @@ async def upload(request: Request, state: StateOf, caller: CallerOf, name: str =
         name_pattern=HTML_PATTERN,
         name_rule=NAME_RULE,
         tokenizers=state.settings.adapter_tokenizers,
-        operator=caller.allows(Permission.OPERATE),
         hub=state.settings.adapter_hub,
         folders=[str(folder) for folder in state.settings.adapter_folders],
     )

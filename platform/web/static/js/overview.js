@@ -36,10 +36,10 @@ function drawAttention(items) {
 }
 
 function attentionItem({ tone, text, path }) {
-  const link = Object.assign(document.createElement("a"), { textContent: text, href: url(path) });
   const item = document.createElement("li");
   item.dataset.tone = tone;
-  item.append(link);
+  // Without a path: this person may not open the page.
+  item.append(path ? Object.assign(document.createElement("a"), { textContent: text, href: url(path) }) : text);
   return item;
 }
 
