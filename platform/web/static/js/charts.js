@@ -17,6 +17,9 @@ const HOUR = 3600;
 const DAY = 86400;
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY, 364 * DAY];
 
+// What is counted has no halves.
+const COUNTS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
+
 // Beyond two days a time is a day of UTC.
 function clock(seconds, span, timeZone) {
   if (span >= 2 * DAY) return new Date(seconds * 1000).toLocaleDateString([], { day: "numeric", month: "short", timeZone: "UTC" });
@@ -91,7 +94,7 @@ function fullOptions(element, times, series) {
     scales: { x: { time: false, range: (_, low, high) => [low - room, high + room] }, y: { range: (_, low, high) => [0, Math.max(1.05 * (high || 0), Number(element.dataset.most) || 1)] } },
     axes: [
       { ...axis, size: 26, space: 80, incrs: STEPS, values: (_, ticks) => tickTimes(ticks, span) },
-      { ...axis, size: 56, space: 36, values: (_, ticks) => ticks.map((tick) => tickWords(tick, series[0].unit === "tokens" ? "" : series[0].unit)) },
+      { ...axis, size: 56, space: 36, incrs: series[0].bars ? COUNTS : undefined, values: (_, ticks) => ticks.map((tick) => tickWords(tick, series[0].unit === "tokens" ? "" : series[0].unit)) },
     ],
     series: [
       { label: "Time", value: (_, value) => pointedAt(value, span) },
