@@ -122,7 +122,7 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     _refuse_unserved(raw, report)
     refuse_unknown(raw, _READ | _READ_OF_TOKENS if settings.peft_type == TOKENS else _READ, report)
     refused = any(finding.level == "fail" for finding in report.findings[before:])
-    report.settle("config", "adapter_config.json holds nothing that is not served")
+    report.settle("config", "all that adapter_config.json asks for is served")
     return None if refused else settings
 
 
@@ -223,7 +223,7 @@ def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
     _judge_auto_mapping(raw.get("auto_mapping"), report)
     if raw.get("task_type") not in (None, "CAUSAL_LM"):
         report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served as a text generator")
-    report.settle("features", "no feature that is not served")
+    report.settle("features", "every feature it uses is served")
 
 
 def _judge_auto_mapping(value: object, report: Report) -> None:

@@ -12,6 +12,11 @@ def size_words(count: float) -> str:
     return f"{count:.2f} GB"
 
 
+def percent_words(share: float, digits: int = 1) -> str:
+    """A share of 1."""
+    return f"{100 * share:.{digits}f} %"
+
+
 def age_words(moment: datetime) -> str:
     return span_words((datetime.now(UTC) - moment).total_seconds()) + " ago"
 

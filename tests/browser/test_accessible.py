@@ -1,5 +1,6 @@
 """Everybody can use it: axe-core finds nothing serious on any page, and a keyboard alone is enough."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,10 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
+from loraplex.registry.users import VIEWER_ROLE
+from loraplex.web.sessions import COOKIE
+from loraplex.web.state import State
+from tests.web.conftest import ADMIN_PASSWORD
 from tests.web.fake_engine import FakeEngine
 from tests.web.test_adapters_api import add
 
@@ -22,6 +27,21 @@ PAGES = (
     *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1"),
     *("/keys/0123456789ab", "/requests?search=none"),
 )
+EMPTY = {
+    "/adapters": "No adapters yet",
+    "/cache": "No adapter is registered",
+    "/requests": "No request has ended yet",
+    "/usage": "Nothing was used in these",
+    "/keys?tenant=acme": "No keys yet",
+    "/users?tenant=acme": "Nobody can log in here yet",
+    "/keys?search=none": "No key matches",
+    "/audit?actor=none": "No row",
+    "/tenants/acme": "Nobody can log in here yet",
+    "/users/admin": "The only admin of this tenant",
+    "/nowhere": "This server has no page /nowhere",
+}
+"""Pages before anything has happened, and what each says then."""
+WIDTH = 400
 RUN = "axe.run(document, { resultTypes: ['violations'] })"
 
 
@@ -59,6 +79,45 @@ async def test_axe_finds_nothing_serious(
             await expect(page.locator("#tokens")).to_be_visible()
         await page.evaluate("document.querySelectorAll('main details').forEach((one) => (one.open = true))")
         assert await complaints(page) == [], path
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_empty_pages_the_login_and_refusals_are_for_everybody_too(
+    new_context: NewContext, address: str, http: httpx.AsyncClient, state: State, watch: Watch, theme: str
+) -> None:
+    """In a window as narrow as a telephone, where nothing scrolls sideways either."""
+    watch.expected = ["401", "403", "404"]
+    assert (await http.post("/api/v1/tenants", json={"name": "acme"})).status_code == 201
+    context = await new_context(color_scheme=theme, viewport={"width": WIDTH, "height": 800})
+    page = await context.new_page()
+    key = (await asyncio.to_thread(state.registry.keys.list))[0]
+    for path, words in (EMPTY | {f"/keys/{key.prefix}": key.name}).items():
+        await page.goto(path)
+        await listening(page)
+        await is_for_everybody(page, words)
+
+    await asyncio.to_thread(state.registry.users.create, "vera", ADMIN_PASSWORD, VIEWER_ROLE, actor="system")
+    cookie = await asyncio.to_thread(state.sessions.log_in, "vera", ADMIN_PASSWORD)
+    assert cookie is not None
+    await context.add_cookies([{"name": COOKIE, "value": cookie, "url": address}])
+    for path in ("/keys", "/upload"):
+        await page.goto(path)
+        await is_for_everybody(page, "Your role 'viewer' may not do that.")
+
+    await context.clear_cookies()
+    await page.goto("/adapters")
+    await is_for_everybody(page, "Password")
+    await page.get_by_label("User").fill("admin")
+    await page.get_by_label("Password").fill("wrong")
+    await page.get_by_role("button", name="Log in").click()
+    await is_for_everybody(page, "User or password is wrong.")
+
+
+async def is_for_everybody(page: Page, words: str) -> None:
+    """A page with these words, on which axe-core finds nothing serious and which is no wider than its window."""
+    await expect(page.locator("main")).to_contain_text(words)
+    assert await page.evaluate("document.documentElement.scrollWidth") == WIDTH, page.url
+    assert await complaints(page) == [], page.url
 
 
 async def test_a_keyboard_is_enough(

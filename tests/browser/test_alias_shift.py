@@ -59,7 +59,7 @@ async def test_an_alias_shifts(
     await state.guard.look()
     await page.goto("/")
     await page.get_by_role("link", name="sql@default went back. Version 2 failed 2 of 2 requests").click()
-    await expect(card(page).get_by_role("alert")).to_contain_text("the guard allows 5.0%")
+    await expect(card(page).get_by_role("alert")).to_contain_text("the guard allows 5.0 %")
     assert await said(http, "sql") == sentence_of(digests[0])
     await press(page, "Dismiss")
     await expect(card(page).get_by_role("alert")).to_have_count(0)

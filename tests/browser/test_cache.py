@@ -7,10 +7,13 @@ import httpx
 import pytest
 from playwright.async_api import Locator, Page, expect
 
+from loraplex.web.admin.live import LIVE_SECONDS
 from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine
 from tests.web.test_adapters_api import add
 
+from .conftest import listening
+from .drawings import ink, table_of
 from .test_overview import generate
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -106,6 +109,64 @@ async def test_a_button_stays_under_the_finger_while_the_page_moves(
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("Pinned: it stays in memory.")).to_be_visible()
     assert engine.registered[sql].pinned
+
+
+async def test_a_larger_memory_is_tried_on_the_recorded_traffic(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    """Two adapters take turns where one of them fits: in twice the memory only the first use of each is a load."""
+    await digests_of(http, adapter_folders, "sql", "json")
+    assert engine.info is not None
+    engine.info.adapter_memory = 1000
+    await page.goto("/cache")
+    what_if = page.locator("#what-if")
+    await expect(what_if).to_contain_text("No request has ended yet that ran with an adapter.")
+    for model in ("sql", "json", "sql", "tiny", "json", "sql"):
+        await generate(http, model, 2)
+    await page.reload()
+    await expect(what_if).to_contain_text("5 uses replayed")
+    rows = what_if.locator("tbody tr")
+    for place, cells in enumerate(
+        (
+            ["0.5 times", "500 B", "0.0 %", "", "5 loads"],
+            ["as it is", "1.0 kB", "0.0 %", "", "5 loads"],
+            ["2 times", "2.0 kB", "60.0 %", "", "2 loads"],
+            ["4 times", "4.0 kB", "60.0 %", "", "2 loads"],
+        )
+    ):
+        await expect(rows.nth(place).locator("td")).to_have_text(cells)
+        await expect(rows.nth(place).locator("rect")).to_have_attribute("width", cells[2].replace(" ", ""))
+    await expect(rows).to_have_count(4)
+    await expect(what_if.locator(".chosen-row")).to_contain_text("as it is")
+
+
+async def test_loads_and_evictions_are_drawn_and_told_in_a_table(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    await digests_of(http, adapter_folders, "sql", "json")
+    await page.goto("/cache")
+    await listening(page)
+    chart = "moves-chart"
+    assert (await ink(page, chart, "--accent"), await ink(page, chart, "--warn")) == (0, 0)
+    rows = await table_of(page, chart)
+    await expect(rows).to_have_count(60)
+    await asyncio.sleep(1.5 * LIVE_SECONDS)  # the watch runs in this very loop: it has seen both before they move
+    for verb in ("load", "evict"):
+        assert (await http.post(f"/api/v1/adapters/sql/{verb}")).status_code == 200
+    await sums_are(rows, [1, 1])
+    assert await ink(page, chart, "--accent") > 0, "the bar of the eviction hides that of the load"
+    assert await ink(page, chart, "--warn") > 0
+    assert (await http.post("/api/v1/adapters/json/load")).status_code == 200
+    await sums_are(rows, [2, 1])
+    assert await page.locator(f"#{chart}-values thead th").all_inner_texts() == ["Time", "Loads", "Evictions"]
+
+
+async def sums_are(rows: Locator, wanted: list[int]) -> None:
+    """Wait until the table's two columns of counts add up to these."""
+    sums = "rows => [1, 2].map(at => rows.reduce((sum, row) => sum + Number(row.cells[at].textContent), 0))"
+    async with asyncio.timeout(20):
+        while await rows.evaluate_all(sums) != wanted:
+            await asyncio.sleep(0.05)
 
 
 async def test_older_versions_have_rows_of_their_own(

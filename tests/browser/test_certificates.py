@@ -52,7 +52,7 @@ async def test_it_is_asked_for_watched_and_read_without_a_reload(
     await expect(rows.nth(2)).to_contain_text("98.50 %")
     await expect(rows.nth(2)).to_contain_text("+0.0212")
     await expect(card(page)).to_contain_text("on 16 prompts with 512 tokens")
-    await expect(card(page)).to_contain_text("Aliases move to versions with at least 98.00% only.")
+    await expect(card(page)).to_contain_text("Aliases move to versions with at least 98.00 % only.")
     await expect(page.get_by_role("row", name="1 current")).to_contain_text("98.50 %")
     await expect(card(page).get_by_role("button", name="Certify again")).to_be_visible()
 

@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
+from loraplex.engine.tokenizer import Tokenizer
 from tests.web.fake_engine import BASE_SENTENCE, FakeEngine, sentence_of
 from tests.web.test_adapters_api import add
 
@@ -119,3 +121,43 @@ async def test_versions_are_compared_token_by_token(
     await page.get_by_role("button", name="Run").click()
     await expect(page.locator("#tokens")).to_be_hidden()
     await expect(page.locator(".pane footer").last).to_have_text(FIGURES)
+
+
+async def test_compared_log_probabilities_are_those_that_the_api_gives(
+    page: Page, http: httpx.AsyncClient, engine: FakeEngine, checkpoint: Path, adapter_folders: list[Path]
+) -> None:
+    """The adapter says five tokens as the base does, each less likely, and then something else."""
+    digest = (await add(http, "sql", adapter_folders[0])).json()["version"]["digest"]
+    spoken = Tokenizer(checkpoint).encode(BASE_SENTENCE, add_special_tokens=False)
+    engine.says, engine.doubts = {digest: [*spoken[:5], *spoken[7:9]]}, {digest: 0.375}
+    await page.goto("/playground?model=sql")
+    await page.get_by_label("Message").fill("What is the weather?")
+    await page.get_by_label("Seed").fill("7")
+    await page.get_by_label("Temperature").fill("0.8")
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.locator(".pane footer")).to_have_text([FIGURES] * 2)
+    await page.locator("#tokens summary").click()
+    await expect(page.locator("#tokens thead th")).to_have_text(["", "tiny", "nats", "sql", "nats", "difference"])
+    shown = [await row.locator("td").all_inner_texts() for row in await page.locator("#tokens tbody tr").all()]
+
+    body = {"messages": [{"role": "user", "content": "What is the weather?"}], "seed": 7, "temperature": 0.8}
+    base, sql = [await asked(http, {**body, "model": model, "max_tokens": 128}) for model in ("tiny", "sql")]
+    assert len(sql) == 8 and len(shown) == len(base) > len(sql)
+    for place, (row, mine) in enumerate(zip(shown, base, strict=True)):
+        assert row[:3] == [f"{place + 1}", *mine]
+        assert row[3:5] == (list(sql[place]) if place < len(sql) else ["", ""])
+        assert row[5] == ("-0.375" if place < 5 else "–" if place < len(sql) else "")
+    prompts = {tuple(request.prompt_token_ids) for request in engine.requests}
+    drawn_by = {(request.params.seed, request.params.temperature) for request in engine.requests}
+    assert (len(engine.requests), len(prompts), drawn_by) == (4, 1, {(7, 0.8)})
+
+    pane = page.get_by_role("region", name="sql")
+    assert {await span.get_attribute("data-shade") for span in (await pane.locator("output span").all())[:4]} == {"1"}
+    await expect(pane.locator(".parting")).to_have_count(1)
+
+
+async def asked(http: httpx.AsyncClient, body: dict[str, object]) -> list[tuple[str, str]]:
+    """Token and log-probability of each place, as the page writes them."""
+    answer = (await http.post("/v1/chat/completions", json=body | {"logprobs": True})).json()
+    entries = answer["choices"][0]["logprobs"]["content"]
+    return [(json.dumps(one["token"], ensure_ascii=False), f"{one['logprob'] + 0.0:.3f}") for one in entries]

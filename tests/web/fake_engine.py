@@ -48,6 +48,7 @@ class FakeEngine:
         """Digests that the host cache has a copy of."""
         self.idle: dict[str, float] = {}
         """digest -> seconds since its last use; none where it was never used."""
+        self.loads: Counter[str] = Counter()
         self.evictions: Counter[str] = Counter()
         self.evicted_for: dict[str, str] = {}
         self.clipping: dict[str, Clipping] = {}
@@ -56,6 +57,8 @@ class FakeEngine:
         """Digests whose registration fails."""
         self.says: dict[str, list[int]] = {}
         """Token ids that an adapter answers with instead of its sentence."""
+        self.doubts: dict[str, float] = {}
+        """Nats by which an adapter's tokens are less likely than the base's."""
         self.unloadable: set[str] = set()
         """Digests whose load fails."""
         self.stuck: set[str] = set()
@@ -131,7 +134,7 @@ class FakeEngine:
             host_bytes=1000 if spec.digest in self.kept else 0,
             pinned=spec.pinned,
             running=running,
-            loads=1,
+            loads=self.loads[spec.digest],
             load_seconds=0.01,
             evictions=self.evictions.get(spec.digest, 0),
             evicted_for=self.evicted_for.get(spec.digest),
@@ -248,13 +251,20 @@ class FakeEngine:
             request_id=request.request_id,
             index=index,
             token_ids=token_ids,
-            logprobs=None if params.logprobs is None else [logprob_of(t, params.logprobs) for t in token_ids],
+            logprobs=None if params.logprobs is None else [self._logprob(request, token) for token in token_ids],
             prompt_logprobs=self._prompt_logprobs(request) if first_choice else None,
             finish_reason=(FinishReason.STOP if stopped else FinishReason.LENGTH) if last else None,
             stop_reason=token if last and asked else None,
             cached_tokens=4 if step == 0 else 0,
             queue_seconds=0.001 if step == 0 else None,
         )
+
+    def _logprob(self, request: GenerateRequest, token_id: int) -> TokenLogprob:
+        assert request.params.logprobs is not None
+        found = logprob_of(token_id, request.params.logprobs)
+        less = self.doubts.get(request.adapters[0].digest, 0.0) if request.adapters else 0.0
+        top = [(token, value - less) for token, value in found.top]
+        return TokenLogprob(token_id, found.logprob - less, found.rank, top)
 
     def _prompt_logprobs(self, request: GenerateRequest) -> list[TokenLogprob | None] | None:
         count = request.params.prompt_logprobs
@@ -268,7 +278,7 @@ class FakeEngine:
             raise AdapterError("its weights do not fit into the adapter memory")
         self.registered[spec.digest] = spec
         if spec.pinned:
-            self.resident.add(spec.digest)
+            self._bring(spec.digest)
 
     async def unregister_adapter(self, digest: str) -> None:
         self._require_ready()
@@ -281,7 +291,7 @@ class FakeEngine:
         self._require_known(digest)
         if digest in self.unloadable:
             raise AdapterError("it does not fit beside the pinned adapters")
-        self.resident.add(digest)
+        self._bring(digest)
 
     async def evict_adapter(self, digest: str) -> None:
         self._require_known(digest)
@@ -294,7 +304,11 @@ class FakeEngine:
         self._require_known(digest)
         self.registered[digest] = AdapterSpec(digest=digest, path=self.registered[digest].path, pinned=pinned)
         if pinned:
-            self.resident.add(digest)
+            self._bring(digest)
+
+    def _bring(self, digest: str) -> None:
+        self.loads[digest] += digest not in self.resident
+        self.resident.add(digest)
 
     def _require_known(self, digest: str) -> None:
         self._require_ready()

@@ -173,15 +173,16 @@ async def test_residency_of_each_adapter(
     await client.patch("/api/v1/adapters/sql", json={"pinned": True})
     await add(client, "json", adapter_folders[1])
     [sql, json] = engine.registered
-    engine.idle, engine.evictions[json], engine.kept = {sql: 90.0}, 3, {json}
+    engine.idle, engine.loads[json], engine.evictions[json], engine.kept = {sql: 90.0}, 4, 3, {json}
     found = await scrape(client)
-    for name, resident, pages, size, pinned, evictions in (("sql", 1, 2, 1000, 1, 0), ("json", 0, 0, 0, 0, 3)):
+    rows = (("sql", 1, 2, 1000, 1, 1, 0), ("json", 0, 0, 0, 0, 4, 3))
+    for name, resident, pages, size, pinned, loads, evictions in rows:
         label, placed = (("adapter", name),), (("adapter", name), ("tier", "cpu"))
         by_tier = [found[f"loraplex_adapter_{what}"][placed] for what in ("resident", "pages", "bytes")]
         assert by_tier == [resident, pages, size]
         assert found["loraplex_adapter_pinned"][label] == pinned
         assert found["loraplex_adapter_evictions_total"][label] == evictions
-        assert found["loraplex_adapter_loads_total"][label] == 1
+        assert found["loraplex_adapter_loads_total"][label] == loads
         assert found["loraplex_adapter_host_loads_total"][label] == 0
         kept = (("adapter", name), ("tier", "host"))
         copied = [found[f"loraplex_adapter_{what}"][kept] for what in ("resident", "pages", "bytes")]

@@ -33,7 +33,7 @@ async def test_the_guard_takes_a_failing_candidate_out_for_good(
     await state.guard.look()
     assert (await ask(client, "sql@prod")).headers[VERSION] == "sql@1"
     route = (await client.get(PROD)).json()
-    assert "failed 4 of 4 requests (100.0%)" in route["trip"]["reason"] and "allows 10.0%" in route["trip"]["reason"]
+    assert "failed 4 of 4 requests (100.0 %)" in route["trip"]["reason"] and "allows 10.0 %" in route["trip"]["reason"]
     assert (route["weights"], route["updated_by"]) == ({"1": 100}, "guard")
     entry = (await client.get("/api/v1/audit?limit=1")).json()["data"][0]
     assert (entry["actor"], entry["action"], entry["subject"]) == ("guard", "alias.trip", "adapter:sql@prod")

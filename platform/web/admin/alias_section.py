@@ -19,7 +19,7 @@ from ..dependencies import CallerOf, StateOf
 from ..errors import invalid, not_found
 from ..routing.figures import Part, milliseconds, parts_of
 from ..state import State
-from ..units import age_words
+from ..units import age_words, percent_words
 from .actions import change, get_adapter
 from .guard_fields import guard_fields, guard_words
 from .page import PageRoute, go_to, page
@@ -209,7 +209,7 @@ def _row(part: Part) -> PartRow:
         role=part.role,
         percent=part.percent,
         requests=f"{figures.requests:,}",
-        errors=f"{figures.errors:,} ({figures.error_rate:.1%})" if figures.requests else NONE,
+        errors=f"{figures.errors:,} ({percent_words(figures.error_rate)})" if figures.requests else NONE,
         first_token=_time(figures.first_token),
         latency=_time(figures.latency),
         copies=f"{copies.equal:,} of {copies.compared:,} greedy answers equal; {copies.dropped:,} gave way"

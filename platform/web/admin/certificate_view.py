@@ -8,7 +8,7 @@ from loraplex.engine.certificate import Certificate, Figures
 from loraplex.registry.views import Adapter, Version
 
 from ..certificates.standing import Standing
-from ..units import age_words, count_words, span_words
+from ..units import age_words, count_words, percent_words, span_words
 
 TONES: Final = {"none": "", "waiting": "warn", "running": "warn", "failed": "bad", "valid": "good", "outdated": "warn"}
 WORDS: Final = {
@@ -75,13 +75,14 @@ def version_certificate(
 ) -> CertificateView:
     """Of one version, on the adapter's page. `min_agreement`: what an alias asks for, None for nothing."""
     path = f"/adapters/{adapter.name}"
+    least = None if min_agreement is None else percent_words(min_agreement, 2)
     place = Place(
         title="Parity certificate",
         page=path,
         ask=f"{path}@{version.number}/certify",
         command=f"loraplex certify {adapter.name}@{version.number}",
         also="#versions",
-        rule="" if min_agreement is None else f"Aliases move to versions with at least {min_agreement:.2%} only.",
+        rule="" if least is None else f"Aliases move to versions with at least {least} only.",
     )
     return certificate_view(standing, place)
 

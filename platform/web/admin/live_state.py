@@ -8,7 +8,7 @@ from typing import Any, Final
 from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
 
 from ..state import State
-from ..units import count_words, size_words
+from ..units import count_words, percent_words, size_words
 from .cache_history import CacheHistory
 from .residency import idle_words, next_out
 from .tiers import tiers, used_blocks
@@ -64,7 +64,7 @@ def _engine(state: State, status: EngineStatus | None) -> dict[str, Any]:
         "running": status.running,
         "waiting": status.waiting,
         "preemptions": status.preemptions,
-        "host_share": NONE if share is None else f"{share:.1%}",
+        "host_share": NONE if share is None else percent_words(share),
     }
 
 
@@ -76,8 +76,8 @@ def _blocks(status: EngineStatus | None, info: EngineInfo | None, names: Mapping
         "map": base64.b64encode(status.block_map).decode(),
         "block_size": info.block_size,
         "legend": _legend(status, names),
-        "used": f"{used / info.num_blocks:.1%}",
-        "hits": f"{status.prefix_hits / status.prefix_queries:.0%}" if status.prefix_queries else NONE,
+        "used": percent_words(used / info.num_blocks),
+        "hits": percent_words(status.prefix_hits / status.prefix_queries, 0) if status.prefix_queries else NONE,
         "shared": f"{status.prefix_hits:,} of {status.prefix_queries:,}",
         "sentence": f"{used:,} of {info.num_blocks:,} blocks in use.",
     }

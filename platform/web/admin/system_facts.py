@@ -141,7 +141,8 @@ def _database(state: State) -> Check:
 def _disk(state: State) -> Check:
     free, floor = free_disk(state), int(state.settings.min_free_bytes)
     tone = "bad" if free < floor else "warn" if free < 2 * floor else "good"
-    return Check("Disk of the data folder", f"{size_words(free)} free, {size_words(floor)} must stay free", tone)
+    rule = f", {size_words(floor)} must stay free" if floor else ""
+    return Check("Disk of the data folder", f"{size_words(free)} free{rule}", tone)
 
 
 def _tone(good: bool) -> str:

@@ -20,7 +20,7 @@ def tiers(status: EngineStatus | None, info: EngineInfo | None) -> list[dict[str
     if status is None or info is None:
         return []
     used, kept = used_blocks(status), status.cached_blocks
-    blocks = f"{used:,} of {info.num_blocks:,} blocks, {kept:,} more hold prefixes"
+    blocks = f"{used:,} of {info.num_blocks:,} blocks, {kept:,} more reusable"
     host = info.adapter_host_memory
     return [
         {"name": "KV cache", "share": used / max(1, info.num_blocks), "words": blocks},

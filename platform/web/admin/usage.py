@@ -21,7 +21,7 @@ from ..errors import ApiError, invalid
 from ..permissions import Permission
 from ..quotas import SHADOW
 from ..state import State
-from ..units import count_words
+from ..units import count_words, percent_words
 from .addresses import tenant_frame
 from .page import NOT_KEPT, PageRoute, is_fragment, page
 from .usage_rows import GROUPINGS, asked_words, chart_points, heads, is_hourly, unknown_words, usage_lines
@@ -75,7 +75,7 @@ async def index(
         whole=whole,
         total={name: f"{total[name]:,}" for name in COUNTS},
         any=total["requests"] > 0,
-        cached_share=f"{100 * total['cached_tokens'] / max(1, total['prompt_tokens']):.0f} %",
+        cached_share=percent_words(total["cached_tokens"] / max(1, total["prompt_tokens"]), 0),
         unknown=unknown_words(total),
         hourly=is_hourly(query),
         names=names,

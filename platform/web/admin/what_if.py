@@ -7,7 +7,7 @@ from typing import Final
 
 from ..metrics import FinishedRequest
 from ..state import State
-from ..units import count_words, size_words
+from ..units import count_words, percent_words, size_words
 
 FACTORS: Final = (0.5, 1.0, 2.0, 4.0)
 NOW: Final = 1.0
@@ -81,7 +81,7 @@ def _scenario(factor: float, memory: int, result: Replay) -> Scenario:
     return Scenario(
         label="as it is" if factor == NOW else f"{factor:g} times",
         memory=size_words(memory),
-        hit_rate=f"{hits:.1%}",
+        hit_rate=percent_words(hits),
         share=round(100 * hits, 1),
         loads=count_words(result.loads, "load"),
         is_now=factor == NOW,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from loraplex.registry.routes import Guard
 
+from ..units import percent_words
 from .tallies import Figures
 
 
@@ -30,9 +31,9 @@ def _reasons(guard: Guard, candidate: Figures, stable: Figures) -> Iterator[tupl
     limit = guard.max_error_rate
     # What fails as often with the stable version is no fault of the candidate.
     if limit is not None and candidate.error_rate > limit and candidate.error_rate > stable.error_rate:
-        did = f"failed {candidate.errors} of {candidate.requests} requests ({candidate.error_rate:.1%})"
+        did = f"failed {candidate.errors} of {candidate.requests} requests ({percent_words(candidate.error_rate)})"
         figures = {"requests": candidate.requests, "error_rate": candidate.error_rate, "limit": limit}
-        yield did, f"{limit:.1%}", figures
+        yield did, percent_words(limit), figures
     known = stable if stable.requests >= guard.min_requests else Figures()
     yield from _slow(
         "time to first token",

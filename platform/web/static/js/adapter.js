@@ -20,7 +20,7 @@ async function refresh() {
 function draw({ hours, requests }) {
   drawChart(document.getElementById("traffic-chart"), hours.at, [
     { label: "Requests", values: hours.requests, bars: true },
-    { label: "Errors", values: hours.errors, bars: true, colour: "--bad" },
+    { label: "of them errors", values: hours.errors, bars: true, colour: "--bad" },
   ]);
   const latency = document.getElementById("latency-chart");
   if (!requests.at.length) {

@@ -14,8 +14,8 @@ function drawHistory(cache) {
     { label: "Blocks in use", unit: "%", values: cache.blocks_used, colour: "--good" },
   ]);
   drawChart(document.getElementById("moves-chart"), times, [
-    { label: "Loads", values: cache.loads, bars: true },
-    { label: "Evictions", values: cache.evictions, bars: true, colour: "--warn" },
+    { label: "Loads", values: cache.loads, bars: true, side: -1 },
+    { label: "Evictions", values: cache.evictions, bars: true, side: 1, colour: "--warn" },
   ]);
 }
 

@@ -76,5 +76,5 @@ document.addEventListener("click", (event) => {
 document.addEventListener("keydown", press);
 // What a form made is shown once: a reload must ask for the page, not make another.
 if (document.querySelector("[data-once]")) history.replaceState(null, "", location.href);
-new MutationObserver(() => showMoments(document)).observe(document.getElementById("main"), { childList: true, subtree: true });
+new MutationObserver(() => showMoments(document)).observe(document.getElementById("main"), { childList: true, characterData: true, subtree: true });
 showMoments(document);
