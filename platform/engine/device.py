@@ -44,9 +44,10 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
     online = OnlineQuantization(config.quantization, config.head_quantization)
     cuda = None if config.device == "cpu" else _usable_cuda(config.device)
     if cuda is not None:
-        scheme, name = choose_cuda_scheme(cuda, stored, model.quantization), _name(cuda)
+        scheme, name = choose_cuda_scheme(cuda, stored, model.quantization, online), _name(cuda)
         num_threads = set_host_threads(config.num_threads)
-        return Device(cuda, stored, scheme, online, num_threads, f"{name}, {scheme.reason}", name, is_cuda=True)
+        arithmetic = f"{name}; {scheme.activations}" if scheme.activations else name
+        return Device(cuda, stored, scheme, online, num_threads, f"{name}, {scheme.reason}", arithmetic, is_cuda=True)
     return _cpu(config, model, stored, online)
 
 

@@ -3,19 +3,25 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 import torch
 
 from .config import QuantizationConfig
 from .cuda_codes import to_codes
 from .cuda_packed import CudaPackedLinear
+from .cuda_scaled_float8 import CudaScaledFloat8Linear, reads_float8
 from .dequantized import DequantizedLinear
+from .online import OnlineQuantization
+from .scaled_products import multiplies_rows
 from .scheme import LinearMethod
 from .side_by_side import SideBySideLinear
 from .torch_linear import TorchLinear
-from .weights import Float8Weight, IntegerWeight, Weight
+from .weights import Float8Inputs, Float8Weight, IntegerWeight, Weight
 
 CreateLinear = Callable[[int, tuple[int, ...]], LinearMethod]
+CreateCoded = Callable[[Hashable, int, tuple[int, ...]], LinearMethod]
+FLOAT8_ACTIVATIONS: Final = "float8 linears multiply activations cast to float8"
 
 
 def create_float32(in_features: int, out_features: tuple[int, ...]) -> LinearMethod:
@@ -39,10 +45,12 @@ class Choice:
     """One sentence for doctor and the start-up box."""
     create_dequantized: CreateLinear = create_float32
     """The same for what quantized weights stand for, in the compute dtype."""
-    create_coded: CreateLinear | None = None
-    """The same for quantized weights of one `form`; None: all of them are expanded."""
+    create_coded: CreateCoded | None = None
+    """The same for quantized weights of one `form`, which comes first; None: all of them are expanded."""
     form: Callable[[IntegerWeight | Float8Weight], Hashable] = expand_all
     """Equal for quantized weights that one method can store together; None for those that no kernel takes."""
+    activations: str = ""
+    """In words what linears do to activations beyond rounding them to `compute_dtype`; empty: nothing."""
 
     def create_for(self, weights: Sequence[Weight]) -> LinearMethod:
         """An empty linear group for these parts [out, in], in whatever forms they are."""
@@ -62,7 +70,7 @@ class Choice:
             return self.create(inputs, outputs)
         if form is None or self.create_coded is None:
             return DequantizedLinear(self.create_dequantized(inputs, outputs), self.compute_dtype)
-        return self.create_coded(inputs, outputs)
+        return self.create_coded(form, inputs, outputs)
 
 
 def choose_scheme(device: torch.device, storage: torch.dtype, quantization: QuantizationConfig | None = None) -> Choice:
@@ -75,22 +83,42 @@ def choose_scheme(device: torch.device, storage: torch.dtype, quantization: Quan
 
 
 def choose_cuda_scheme(
-    device: torch.device, storage: torch.dtype, quantization: QuantizationConfig | None = None
+    device: torch.device,
+    storage: torch.dtype,
+    quantization: QuantizationConfig | None = None,
+    online: OnlineQuantization | None = None,
 ) -> Choice:
-    """The same for a CUDA device, or a CPU in its place. Activations are of the storage's dtype."""
+    """The same for a CUDA device, or a CPU in its place. Activations are of the storage's dtype, and where schemes want
+    them in float8 and the device multiplies it, linears cast them."""
 
     def create(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
         return TorchLinear(inputs, outputs, storage, device)
 
-    def create_packed(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
+    def create_coded(form: Hashable, inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
+        if isinstance(form, Float8Inputs):
+            return CudaScaledFloat8Linear(inputs, outputs, device, form.scale)
         return CudaPackedLinear(inputs, outputs, storage, device)
+
+    wanted = (quantization is not None and quantization.casts_activations) or (
+        online is not None and online.casts_activations
+    )
+    casts = wanted and storage == torch.bfloat16 and multiplies_rows(device)
+
+    def form(weight: IntegerWeight | Float8Weight) -> Hashable:
+        if casts and isinstance(weight, Float8Weight) and reads_float8(weight):
+            return weight.inputs
+        return packed_form(weight)
 
     stored = name_of(storage)
     weights = stored if quantization is None else quantization.words
-    packed: CreateLinear | None = create_packed
     if storage == torch.float32:
-        weights, packed = stored if quantization is None else f"{weights}, expanded to {stored}", None
-    return Choice(create, storage, f"{weights} weights, {stored} arithmetic", create, packed, packed_form)
+        words = stored if quantization is None else f"{weights}, expanded to {stored}"
+        return Choice(create, storage, f"{words} weights, {stored} arithmetic", create)
+    reason = f"{weights} weights, {stored} arithmetic"
+    activations = FLOAT8_ACTIVATIONS if casts else ""
+    if wanted:
+        reason += f", {activations or 'no activations cast to float8'}"
+    return Choice(create, storage, reason, create, create_coded, form, activations)
 
 
 def packed_form(weight: IntegerWeight | Float8Weight) -> Hashable:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .config_fields import flag, integer, refused, strings
-from .layouts import Float8Layout, IntegerLayout, Layout
+from .layouts import Activations, Float8Layout, IntegerLayout, Layout
 from .module_names import Target, parse_targets
 
 FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
@@ -86,7 +86,7 @@ def _layout(name: str, group: Mapping[str, Any], common: Any) -> Layout | None:
     if weights.get("dynamic"):
         raise refused(f"{words} and dynamic scales")
     if kind == "float" and bits == 8 and stored in ("float-quantized", "naive-quantized"):
-        return _float8(weights, words)
+        return _float8(weights, group.get("input_activations"), words)
     if kind == "int" and bits in (4, 8) and stored != "float-quantized":
         return _integers(weights, bits, stored == "pack-quantized", words)
     raise refused(words)
@@ -119,7 +119,7 @@ def _integers(weights: Mapping[str, Any], bits: int, packed: bool, words: str) -
     )
 
 
-def _float8(weights: Mapping[str, Any], words: str) -> Layout:
+def _float8(weights: Mapping[str, Any], inputs: Any, words: str) -> Layout:
     strategy, size = _strategy(weights)
     if not flag(weights, "symmetric", True):
         raise refused(f"{words} and zero points")
@@ -132,7 +132,21 @@ def _float8(weights: Mapping[str, Any], words: str) -> Layout:
     if strategy not in blocks:
         raise refused(f"{words} by {strategy}")
     block = _structure(weights.get("block_structure")) if strategy == "block" else blocks[strategy]
-    return Float8Layout(block=block, scale_names=("weight_scale",))
+    activations = _activations(inputs) if strategy in ("tensor", "channel") else "as they are"
+    return Float8Layout(block=block, scale_names=("weight_scale",), activations=activations)
+
+
+def _activations(said: Any) -> Activations:
+    """What is not float8 by token or tensor is left as it is. A dynamic scale of the whole tensor is one of each token
+    here: an answer must not depend on what is computed beside it."""
+    if not isinstance(said, dict) or not flag(said, "symmetric", True):
+        return "as they are"
+    kind, strategy = str(said.get("type", "int")).lower(), said.get("strategy") or "tensor"
+    if (kind, integer(said, "num_bits", 8)) != ("float", 8):
+        return "as they are"
+    if said.get("dynamic") is True and strategy in ("tensor", "token"):
+        return "by token"
+    return "static" if not said.get("dynamic") and strategy == "tensor" else "as they are"
 
 
 def _structure(said: Any) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """QuantizationConfig: which tensors stand for each linear of a quantized checkpoint, out of its config.json. No torch.
 
-Only weights count: checkpoints whose scheme quantizes activations too are served with activations as they are.
+Of schemes that quantize activations too, float8 with a scale for each token or tensor is known; devices that multiply
+float8 follow it. All else is served with activations as they are.
 """
 
 import json
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from .compressed_groups import CompressedGroups, KvCacheScheme, parse_groups
 from .config_fields import flag, integer, refused, strings, whole
-from .layouts import AwqLayout, Float8Layout, GptqLayout, Layout
+from .layouts import Activations, AwqLayout, Float8Layout, GptqLayout, Layout
 from .module_names import ModuleList
 
 KEYS: Final = ("quantization_config", "compression_config")
@@ -54,6 +55,12 @@ class QuantizationConfig:
         """Whether a linear may be stored as floats though no list names it: tools read the lists of these methods in
         different ways, and the file itself tells the two apart. compressed-tensors is exact."""
         return self.method != "compressed-tensors"
+
+    @property
+    def casts_activations(self) -> bool:
+        """Whether some linears are meant to read float8."""
+        layouts = (layout for layout in self.linears.layouts if isinstance(layout, Float8Layout))
+        return any(layout.activations != "as they are" for layout in layouts)
 
     @property
     def words(self) -> str:
@@ -127,13 +134,24 @@ def _fp8(said: Mapping[str, Any]) -> OneLayout:
         raise refused(f"fp8 with fmt {said['fmt']!r}")
     if said.get("modules_to_convert"):
         raise refused("fp8 with modules_to_convert")
+    activations = _fp8_activations(said)
     block: tuple[int | None, int | None] = (None, None)
     names = ("weight_scale", "weight_scale_inv")
     if said.get("weight_block_size") is not None:
-        block, names = _block(said["weight_block_size"]), names[::-1]
-    layout = Float8Layout(block=block, scale_names=names)
+        block, names, activations = _block(said["weight_block_size"]), names[::-1], "as they are"
+    layout = Float8Layout(block=block, scale_names=names, activations=activations)
     kept = strings(said, "modules_to_not_convert") + strings(said, "ignored_layers")
     return OneLayout(layout, ModuleList(kept), quantizes_head=True)
+
+
+def _fp8_activations(said: Mapping[str, Any]) -> Activations:
+    match said.get("activation_scheme") or "dynamic":
+        case "dynamic":
+            return "by token"
+        case "static":
+            return "static"
+        case other:
+            raise refused(f"fp8 with activation_scheme {other!r}")
 
 
 def _block(said: Any) -> tuple[int, int]:

@@ -25,7 +25,7 @@ def choose_cpu_scheme(storage: torch.dtype, quantization: QuantizationConfig | N
         lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage),
         torch.float32,
         reason,
-        create_coded=lambda inputs, outputs: CodedLinear(inputs, outputs, exact=storage != torch.bfloat16),
+        create_coded=lambda form, inputs, outputs: CodedLinear(inputs, outputs, exact=storage != torch.bfloat16),
         form=coded_form,
     )
 

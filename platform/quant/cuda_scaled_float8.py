@@ -1,29 +1,35 @@
-"""float8 weights times activations cast to float8 token by token, in torch's scaled product: the CUDA scheme for
-checkpoints made for it, on devices that have float8 matrix units.
+"""float8 weights times activations cast to float8, in torch's scaled product: the CUDA scheme for checkpoints made for
+it, on devices that have float8 matrix units. Activations come in bfloat16, cast by whoever made them or here.
 """
 
 import torch
 
 from .cuda_codes import scales_of_rows
 from .parts import Parts
-from .weights import Float8Weight, Weight
-
-MULTIPLE = 16
-"""Inputs and outputs of a scaled product come in multiples of this."""
-LEAST_CAPABILITY = (9, 0)
+from .scaled_products import MULTIPLE, multiply_rows
+from .scheme import Float8Rows
+from .weights import Float8Weight, IntegerWeight, Weight
 
 
-def can_scale_rows(in_features: int, out_features: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this scheme takes a linear of this shape; its weights must have one block of inputs."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
+def reads_float8(weight: IntegerWeight | Float8Weight) -> bool:
+    """Whether this scheme takes the weight: it is meant for such inputs, and a row of it has one scale."""
+    if not isinstance(weight, Float8Weight) or weight.inputs is None or weight.scales.shape[1] > 1:
         return False
-    return dtype == torch.bfloat16 and not in_features % MULTIPLE and not sum(out_features) % MULTIPLE
+    return not any(size % MULTIPLE for size in weight.shape)
 
 
 class CudaScaledFloat8Linear:
-    def __init__(self, in_features: int, out_features: tuple[int, ...], device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: tuple[int, ...],
+        device: torch.device | None = None,
+        input_scale: float | None = None,
+    ) -> None:
+        """`input_scale`: as of Float8Inputs."""
         self.in_features = in_features
         self.out_features = out_features
+        self.input_scale = input_scale
         self._device = device
         self._parts = Parts(in_features, out_features)
         self._part_scales: dict[int, torch.Tensor] = {}
@@ -52,11 +58,13 @@ class CudaScaledFloat8Linear:
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         from .kernels.cuda.cast import cast_rows
 
-        values, scales = cast_rows(x.contiguous())
-        y: torch.Tensor = torch._scaled_mm(
-            values, self._weight.T, scales, self._scales, self._bias, out_dtype=torch.bfloat16, use_fast_accum=False
-        )
-        return y
+        return self.apply_cast(cast_rows(x.contiguous(), self.input_scale))
+
+    def apply_cast(self, x: Float8Rows) -> torch.Tensor:
+        values, scales = x
+        if not len(values):
+            return torch.empty(0, sum(self.out_features), dtype=torch.bfloat16, device=values.device)
+        return multiply_rows(values, scales, self._weight, self._scales, self._bias)
 
     def columns(self, first: int, last: int) -> torch.Tensor:
         return self._weight[:, first:last].T.float() * self._scales

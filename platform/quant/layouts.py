@@ -1,6 +1,11 @@
 """How the tensors of one quantized linear are laid out: what `formats/` reads. No torch."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Activations = Literal["as they are", "by token", "static"]
+"""How a scheme's linears read their inputs: untouched, or as float8 with a scale of each token's own, or with one scale
+that the checkpoint brings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,7 @@ class Float8Layout:
     """Outputs and inputs that share a scale; None: all of them."""
     scale_names: tuple[str, ...]
     """What the tensor of scales may be called."""
+    activations: Activations = "as they are"
 
     @property
     def group_size(self) -> int | None:

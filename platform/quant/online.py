@@ -3,16 +3,17 @@
 AWQ looks at activations: the engine quantizes the checkpoint at the first start, and what is loaded is the result.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 
 from .online_words import AWQ, NONE, online_words
 from .rounding import IntegerGrid, round_to_float8, round_to_integers
-from .weights import Weight
+from .weights import Float8Inputs, Weight
 
-LINEARS: Final = (NONE, "int4", "int8", "fp8", AWQ)
+FLOAT8: Final = "fp8"
+LINEARS: Final = (NONE, "int4", "int8", FLOAT8, AWQ)
 HEADS: Final = (NONE, "int8")
 GROUPS: Final = (128, 64, 32)
 """Inputs that share a scale in 4 bits: the first of these that divides them, else all of an output's."""
@@ -30,6 +31,11 @@ class OnlineQuantization:
         for name, word, known in (("quantization", self.linears, LINEARS), ("head_quantization", self.head, HEADS)):
             if word not in known:
                 raise ValueError(f"{name} {word!r} is not supported; use {', '.join(known)}")
+
+    @property
+    def casts_activations(self) -> bool:
+        """Whether linears are to read float8, on devices that multiply it."""
+        return self.linears == FLOAT8
 
     @property
     def words(self) -> str:
@@ -58,8 +64,8 @@ class OnlineQuantization:
 def _rounded(weight: Weight, scheme: str) -> Weight:
     if scheme == NONE or not isinstance(weight, torch.Tensor):
         return weight
-    if scheme == "fp8":
-        return round_to_float8(weight)
+    if scheme == FLOAT8:
+        return replace(round_to_float8(weight), inputs=Float8Inputs())
     bits = int(scheme.removeprefix("int"))
     group = next((size for size in GROUPS if weight.shape[1] % size == 0), None) if bits == 4 else None
     return round_to_integers(weight, IntegerGrid(bits=bits, symmetric=bits == 8), group)

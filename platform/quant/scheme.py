@@ -3,9 +3,12 @@
 Life: `create(shapes)` -> `load(part, weight)` for each part -> `finish()` packs once -> `apply(x)` every step.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+
+Float8Rows = tuple[torch.Tensor, torch.Tensor]
+"""An activation in float8_e4m3fn [T, in] and a scale for each token [T, 1] float32."""
 
 
 class LinearMethod(Protocol):
@@ -36,3 +39,14 @@ class LinearMethod(Protocol):
 
     def weight_bytes(self) -> int:
         """Bytes held after finish()."""
+
+
+@runtime_checkable
+class Float8Reader(LinearMethod, Protocol):
+    """A linear that multiplies float8. Whoever makes its inputs may cast them on the way."""
+
+    input_scale: float | None
+    """As of Float8Inputs."""
+
+    def apply_cast(self, x: Float8Rows) -> torch.Tensor:
+        """The same as `apply`, of what it would cast x to."""

@@ -35,6 +35,15 @@ class IntegerWeight:
         return groups.sub_(self.zeros.float().unsqueeze(-1)).mul_(self.scales.unsqueeze(-1)).reshape(self.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Float8Inputs:
+    """What the scheme of a weight does to the inputs before the product: float8_e4m3fn times a scale. Only devices that
+    multiply float8 do it; the others take the inputs as they are."""
+
+    scale: float | None = None
+    """Of all inputs, as calibrated; None: each token's own, the least with which nothing is clipped."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float8Weight:
     """W[o, i] = scales[o // rows, i // columns] * values[o, i], with (rows, columns) the size of a block."""
@@ -45,6 +54,8 @@ class Float8Weight:
     """[ceil(out / rows), ceil(in / columns)] float32: [1, 1] for one of the tensor, [out, 1] for one a channel."""
     block: tuple[int, int]
     """(rows, columns)."""
+    inputs: Float8Inputs | None = None
+    """None: a scheme of weights only."""
 
     @property
     def shape(self) -> tuple[int, int]:

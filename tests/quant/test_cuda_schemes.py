@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from loraplex.quant.cuda_packed import CudaPackedLinear
-from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear, can_scale_rows
+from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.kernels.cuda import decode, layout
 from loraplex.quant.kernels.cuda.tiles import (
     DENSE_ROWS,
@@ -19,8 +19,6 @@ from loraplex.quant.kernels.cuda.tiles import (
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 from .kernels.weights import random_float8, random_integers
-
-CPU = torch.device("cpu")
 
 
 def packed(weight: IntegerWeight | Float8Weight) -> CudaPackedLinear:
@@ -69,13 +67,6 @@ def test_what_no_kernel_takes_is_refused_with_its_part() -> None:
         method.load(1, random_integers(8, 64, 4, 1), None)
     with pytest.raises(ValueError, match="part 0 of the linear has 2 scales a row, a scaled product takes 1"):
         CudaScaledFloat8Linear(64, (16,)).load(0, random_float8(16, 64, (1, 32)), None)
-
-
-def test_scaled_products_are_of_bfloat16_and_of_multiples_of_16() -> None:
-    assert can_scale_rows(64, (40, 8), torch.bfloat16, CPU)
-    assert not can_scale_rows(64, (40, 8), torch.float16, CPU)
-    assert not can_scale_rows(72, (48,), torch.bfloat16, CPU)
-    assert not can_scale_rows(64, (40,), torch.bfloat16, CPU)
 
 
 def test_runs_end_where_groups_do() -> None:

@@ -51,7 +51,10 @@ def test_fp8() -> None:
     assert blocks.words == "fp8, fp8 in blocks of 128x128"
     tensor = parse({"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["re:.*1.self_attn.*"]})
     assert tensor.layout_of(Q) is None
-    assert tensor.layout_of(UP) == Float8Layout(block=(None, None), scale_names=("weight_scale", "weight_scale_inv"))
+    names = ("weight_scale", "weight_scale_inv")
+    assert tensor.layout_of(UP) == Float8Layout(block=(None, None), scale_names=names, activations="static")
+    assert tensor.casts_activations and not blocks.casts_activations
+    assert parse({"quant_method": "fp8"}).layout_of(Q).activations == "by token"
 
 
 def test_lists_of_names_cover_modules_whole_and_what_is_in_them() -> None:
@@ -105,11 +108,37 @@ def test_compressed_tensors_by_class_by_pattern_and_by_name() -> None:
 )
 def test_schemes_of_compressed_tensors(stored: str, said: dict[str, Any], layout: Any) -> None:
     weights = {"type": "int", "num_bits": 4, "symmetric": True, "dynamic": False} | said
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": STATIC}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
     found = parse(groups(stored, group)).layout_of(Q)
     assert found == (
         layout if isinstance(layout, IntegerLayout) else Float8Layout(block=layout, scale_names=("weight_scale",))
     )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said", "activations"),
+    [
+        ("tensor", STATIC, "static"),
+        ("channel", STATIC, "static"),
+        ("channel", {"type": "float", "num_bits": 8, "strategy": "token", "dynamic": True}, "by token"),
+        ("channel", {"type": "float", "num_bits": 8, "strategy": "tensor", "dynamic": True}, "by token"),
+        ("channel", {"type": "float", "num_bits": 8, "strategy": "group", "dynamic": True}, "as they are"),
+        ("channel", {"type": "float", "num_bits": 4, "strategy": "token", "dynamic": True}, "as they are"),
+        ("channel", STATIC | {"symmetric": False}, "as they are"),
+        ("channel", STATIC | {"dynamic": "local"}, "as they are"),
+        ("channel", DYNAMIC, "as they are"),
+        ("channel", None, "as they are"),
+        ("block", STATIC, "as they are"),
+    ],
+)
+def test_how_float8_linears_of_compressed_tensors_read_their_inputs(strategy: str, said: Any, activations: str) -> None:
+    config = parse(groups("float-quantized", scheme("float", 8, strategy, inputs=said, block_structure=[32, 32])))
+    assert config.layout_of(Q).activations == activations
+    assert config.casts_activations == (activations != "as they are")
+
+
+def test_integer_activations_are_left_as_they_are() -> None:
+    assert not parse(groups("int-quantized", scheme("int", 8, "channel", inputs=DYNAMIC))).casts_activations
 
 
 def test_bytes_of_compressed_tensors_and_the_format_of_each_group() -> None:
@@ -173,6 +202,7 @@ def test_other_methods_are_refused_by_name_with_what_is_accepted(method: str) ->
         ({"quant_method": "gptq", "bits": 4, "pack_dtype": "int16"}, "pack_dtype 'int16'"),
         ({"quant_method": "gptq", "bits": 4, "sym": "yes"}, "sym .* must be true or false, got 'yes'"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "fp8 with fmt 'e5m2'"),
+        ({"quant_method": "fp8", "activation_scheme": "group"}, "fp8 with activation_scheme 'group'"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"two positive integers, got \[128\]"),
         ({"quant_method": "fp8", "modules_to_convert": ["embed"]}, "fp8 with modules_to_convert"),
         ([4], "must be an object, got list"),

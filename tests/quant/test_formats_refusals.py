@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.loader import Checkpoint
-from tests.quant.made_checkpoints import CASES, FILE, Case, compressed, groups, layers, make_quantized, scheme
+from tests.quant.made_checkpoints import CASES, FILE, STATIC, Case, compressed, groups, layers, make_quantized, scheme
 from tests.quant.made_checkpoints import write_config as write
 from tests.quant.test_formats_engine import TOLERANCE, error, expected, load, logits
 
@@ -112,8 +112,35 @@ def float8_nan(tensor: torch.Tensor) -> torch.Tensor:
         ("int8", "weight", lambda weight: weight.float(), r"mis-typed: .*down_proj\.weight is F32 instead of I8"),
         ("int4-bytes", "weight", put(8, 1, 1), r"down_proj\.weight has 1 values outside of -8 to 7 \(4 bits\)"),
         ("float8", "weight_scale", lost, r"missing: .*down_proj\.weight_scale$"),
+        (
+            "int8",
+            "weight_scale",
+            put(float("nan"), 7, 0),
+            r"down_proj\.weight_scale has 1 of 64 scales that are not finite",
+        ),
+        (
+            "float8",
+            "weight_scale",
+            put(float("nan"), 0),
+            r"down_proj\.weight_scale has 1 of 1 scales that are not finite",
+        ),
+        (
+            "fp8-blocks",
+            "weight_scale_inv",
+            put(float("nan"), 1, 2),
+            r"weight_scale_inv has 1 of 6 scales that are not finite",
+        ),
         ("float8", "weight_scale", put(-1.0, 0), r"down_proj\.weight_scale has 1 of 1 scales below zero"),
         ("float8", "weight", float8_nan, r"down_proj\.weight has 1 of 6144 values that are not a number"),
+        ("float8", "input_scale", lost, r"missing: .*down_proj\.input_scale$"),
+        (
+            "float8",
+            "input_scale",
+            put(float("nan"), 0),
+            r"down_proj\.input_scale has 1 of 1 scales that are not finite",
+        ),
+        ("fp8", "input_scale", put(0.0, 0), r"down_proj\.input_scale must be above zero, got 0"),
+        ("fp8", "input_scale", lambda scale: scale.expand(2), r"down_proj\.input_scale is \[2\] instead of \[1\] or"),
         ("fp8", "weight", lambda weight: weight.view(torch.int8), r"down_proj\.weight is I8 instead of F8_E4M3"),
         ("fp8-blocks", "weight_scale_inv", lost, r"missing: .*down_proj\.weight_scale_inv"),
         (
@@ -170,6 +197,17 @@ def with_config(source: Path, folder: Path, **changes: Any) -> Path:
             {"lm_head": True, "modules_to_not_convert": ["o_proj"]},
             r"missing: .*o_proj\.weight.*unexpected: .*g_idx",
         ),
+        (
+            "packed4",
+            groups("pack-quantized", scheme("int", 4, "group", group_size=48)),
+            "q_proj has 64 inputs, which groups of 48",
+        ),
+        ("float8-channels", groups("float-quantized", scheme("float", 8, "group", group_size=48)), "groups of 48"),
+        (
+            "float8-channels",
+            groups("float-quantized", scheme("float", 8, "channel", inputs=STATIC)),
+            r"missing: .*down_proj\.input_scale",
+        ),
         ("packed4", {"ignore": []}, r"missing: lm_head\.weight_packed, .*unexpected: lm_head\.weight$"),
     ],
 )
@@ -208,6 +246,28 @@ def test_a_truncated_file(made: Folders, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"model\.safetensors is not a valid safetensors file"):
         load(tmp_path / "cut")
+
+
+def test_a_truncated_shard(made: Folders, tmp_path: Path) -> None:
+    shutil.copytree(made("packed4"), tmp_path / "shards")
+    path = tmp_path / "shards" / FILE
+    tensors, second = load_file(path), tmp_path / "shards" / "model-2.safetensors"
+    parts = {name: second.name if name.startswith(LINEAR) else FILE for name in tensors}
+    for file in (path, second):
+        save_file({name: tensor for name, tensor in tensors.items() if parts[name] == file.name}, file)
+    (tmp_path / "shards" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": parts}))
+    load(tmp_path / "shards")
+    second.write_bytes(second.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"model-2\.safetensors is not a valid safetensors file"):
+        load(tmp_path / "shards")
+
+
+def test_zero_points_of_a_symmetric_scheme(made: Folders, tmp_path: Path) -> None:
+    zeros = torch.zeros(64, 1, dtype=torch.int8)
+    load(with_tensors(made("int8"), tmp_path / "zero", **{f"{LINEAR}.weight_zero_point": zeros}))
+    folder = with_tensors(made("int8"), tmp_path / "one", **{f"{LINEAR}.weight_zero_point": put(1, 5, 0)(zeros)})
+    with pytest.raises(ValueError, match=r"down_proj\.weight_zero_point must be zero everywhere, as the scheme"):
+        load(folder)
 
 
 def test_a_shard_without_its_tensors(made: Folders, tmp_path: Path) -> None:

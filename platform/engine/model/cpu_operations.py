@@ -13,6 +13,8 @@ from ..kernels.silu import silu_multiply
 
 
 class CpuOperations:
+    casts = None
+
     def embed(
         self, token_ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype, lora: LoraBatch | None
     ) -> torch.Tensor:

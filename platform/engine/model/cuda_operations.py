@@ -7,15 +7,30 @@ from loraplex.lora.cuda_limits import most_tokens
 from loraplex.lora.kernels.own_norm import norm_with_own
 from loraplex.lora.manifest import EMBEDDING, HEAD
 from loraplex.lora.rounds import adapt_embeddings, adapt_own_logits, add_rounds
+from loraplex.quant.scheme import Float8Rows
 
 from ..kernels.cuda.embedding import gather_rows
-from ..kernels.cuda.gate import multiply_gate
-from ..kernels.cuda.norm import add_rms_norm
+from ..kernels.cuda.gate import multiply_gate, multiply_gate_cast
+from ..kernels.cuda.norm import add_rms_norm, add_rms_norm_cast
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
+
+
+class CudaCasts:
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, scale: float | None
+    ) -> tuple[torch.Tensor, Float8Rows]:
+        normed, values, scales = add_rms_norm_cast(x, residual, weight, eps, scale)
+        return normed, (values, scales)
+
+    def multiply_gate(self, gate_up: torch.Tensor, scale: float | None) -> tuple[torch.Tensor, Float8Rows]:
+        product, values, scales = multiply_gate_cast(gate_up, scale=scale)
+        return product, (values, scales)
 
 
 class CudaOperations:
     """The adapters of a step are those of `batch.arrays`, a StepAdapters."""
+
+    casts = CudaCasts()
 
     def embed(
         self, token_ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype, lora: LoraBatch | None

@@ -9,6 +9,7 @@ import torch
 
 from loraplex.lora.batch import LoraBatch
 from loraplex.lora.norms import norm_weight
+from loraplex.quant.scheme import Float8Rows
 
 from ..attention.backend import HEAD_NORMS, AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
@@ -34,9 +35,9 @@ class Attention:
     output: LoraLinear
     rotary: Rotary
 
-    def apply(self, x: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
+    def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """x [T, C] -> [T, C]; the new tokens' keys and values go to the cache on the way."""
-        qkv = self.qkv.apply(x, batch)
+        qkv = self.qkv.apply(x, batch, cast)
         query = cache.rotate_and_write(self.layer, qkv, self.rotary, batch)
         if batch.lora is not None and batch.lora.changed & HEAD_NORMS and not cache.takes_own_norms:
             self._rotate_again(qkv, query, batch, batch.lora, cache)
@@ -66,8 +67,14 @@ class Mlp:
     down: LoraLinear
     operations: Operations
 
-    def apply(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        return self.down.apply(self.operations.multiply_gate(self.gate_up.apply(x, batch)), batch)
+    def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch) -> torch.Tensor:
+        """x [T, C] -> [T, C]."""
+        gate_up = self.gate_up.apply(x, batch, cast)
+        if self.down.casts is None:
+            return self.down.apply(self.operations.multiply_gate(gate_up), batch)
+        casts, scale = self.down.casts
+        product, cast = casts.multiply_gate(gate_up, scale)
+        return self.down.apply(product, batch, cast)
 
 
 @dataclass(slots=True)
@@ -79,11 +86,22 @@ class DecoderLayer:
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """x [T, C] is what was computed last and not yet added to the residual stream; so is what is returned."""
-        x = self.attention.apply(self._norm(self.input_norm, "input_layernorm", x, residual, batch), batch, cache)
-        return self.mlp.apply(self._norm(self.mlp_norm, "post_attention_layernorm", x, residual, batch), batch)
+        qkv, gate_up = self.attention.qkv, self.mlp.gate_up
+        x, cast = self._norm(self.input_norm, "input_layernorm", qkv, x, residual, batch)
+        x = self.attention.apply(x, cast, batch, cache)
+        x, cast = self._norm(self.mlp_norm, "post_attention_layernorm", gate_up, x, residual, batch)
+        return self.mlp.apply(x, cast, batch)
 
-    def _norm(self, norm: Norm, kind: str, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
-        x = norm.apply_to_sum(x, residual)
-        if batch.lora is None or kind not in batch.lora.changed:
-            return x
-        return norm.operations.replace_norms(x, residual, None, batch.lora, self.attention.layer, kind, norm.eps)
+    def _norm(
+        self, norm: Norm, kind: str, reader: LoraLinear, x: torch.Tensor, residual: torch.Tensor, batch: Batch
+    ) -> tuple[torch.Tensor, Float8Rows | None]:
+        """Cast for `reader` on the way, unless adapters bring norms of their own: then it casts by itself."""
+        lora = batch.lora
+        if lora is not None and kind in lora.changed:
+            x = norm.apply_to_sum(x, residual)
+            layer = self.attention.layer
+            return norm.operations.replace_norms(x, residual, None, lora, layer, kind, norm.eps), None
+        if reader.casts is None:
+            return norm.apply_to_sum(x, residual), None
+        casts, scale = reader.casts
+        return casts.add_rms_norm(x, residual, norm.weight, norm.eps, scale)

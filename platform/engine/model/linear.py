@@ -5,10 +5,10 @@ from typing import Final
 
 import torch
 
-from loraplex.quant.scheme import LinearMethod
+from loraplex.quant.scheme import Float8Reader, Float8Rows, LinearMethod
 
 from ..batch import Batch
-from .operations import Operations, cpu_operations
+from .operations import Casts, Operations, cpu_operations
 
 GROUPS: Final = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 """Linears of a layer that read the same activation and are one matrix product."""
@@ -22,10 +22,18 @@ class LoraLinear:
     layer: int
     kinds: tuple[str, ...]
     operations: Operations = field(default_factory=cpu_operations)
+    casts: tuple[Casts, float | None] | None = field(init=False)
+    """With which, and by which scale, whoever makes x is to cast it for the base; None: it is not."""
+    _reader: Float8Reader | None = field(init=False)
 
-    def apply(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """x [T, in] -> [T, sum of the group's out_features]."""
-        y = self.method.apply(x)
+    def __post_init__(self) -> None:
+        self._reader = self.method if isinstance(self.method, Float8Reader) else None
+        casts = None if self._reader is None else self.operations.casts
+        self.casts = None if casts is None or self._reader is None else (casts, self._reader.input_scale)
+
+    def apply(self, x: torch.Tensor, batch: Batch, cast: Float8Rows | None = None) -> torch.Tensor:
+        """x [T, in], and the same as it was cast for the base -> [T, sum of the group's out_features]."""
+        y = self.method.apply(x) if cast is None or self._reader is None else self._reader.apply_cast(cast)
         if batch.lora is not None:
             self.operations.add_lora(y, x, batch.lora, self.layer, self.kinds)
         return y

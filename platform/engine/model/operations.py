@@ -8,9 +8,25 @@ from typing import Protocol
 import torch
 
 from loraplex.lora.batch import LoraBatch
+from loraplex.quant.scheme import Float8Rows
+
+
+class Casts(Protocol):
+    """Operations whose result is cast to float8 in the same launch, for a linear that reads it so. `scale`: as of
+    Float8Inputs. Each answers the result as `Operations` does, for adapters, and the cast."""
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, scale: float | None
+    ) -> tuple[torch.Tensor, Float8Rows]: ...
+
+    def multiply_gate(self, gate_up: torch.Tensor, scale: float | None) -> tuple[torch.Tensor, Float8Rows]: ...
 
 
 class Operations(Protocol):
+    @property
+    def casts(self) -> Casts | None:
+        """None: linears cast by themselves, where they do."""
+
     def embed(
         self, token_ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype, lora: LoraBatch | None
     ) -> torch.Tensor:

@@ -26,6 +26,14 @@ def checked_positive(name: str, scales: torch.Tensor) -> torch.Tensor:
     return scales
 
 
+def checked_scale(name: str, scale: torch.Tensor) -> float:
+    """Of a tensor of one number, above zero."""
+    value = float(checked_scales(name, scale))
+    if value <= 0:
+        raise ValueError(f"{name} must be above zero, got {value:g}")
+    return value
+
+
 def checked_zeros(name: str, zeros: torch.Tensor, bits: int) -> torch.Tensor:
     """Any integers, as uint8 below 2 ** bits."""
     wrong = zeros[(zeros < 0) | (zeros >= 1 << bits)]

@@ -8,8 +8,8 @@ from typing import Final
 import torch
 
 from ..layouts import Float8Layout
-from ..weights import Float8Weight
-from .checks import checked_positive, refuse_lost_values, refuse_zero_points
+from ..weights import Float8Inputs, Float8Weight
+from .checks import checked_positive, checked_scale, refuse_lost_values, refuse_zero_points
 from .specification import FLOATS, Linear, TensorSpec, tensor
 
 NAN: Final = 0x7F
@@ -22,7 +22,8 @@ def tensors(layout: Float8Layout, linear: Linear, present: Container[str]) -> di
     linear.groups(columns if rows == 1 else None)
     shapes = [(1,), (), (1, 1)] if layout.block == (None, None) else [tuple(_blocks(linear, layout))]
     scale = next((name for name in layout.scale_names if name in present), layout.scale_names[0])
-    return {
+    one = tensor(FLOATS, (1,), (), (1, 1))
+    return ({"input_scale": one} if layout.activations == "static" else {}) | {
         "weight": tensor(["F8_E4M3"], (linear.out_features, linear.in_features)),
         scale: tensor([*FLOATS, "F8_E8M0"], *shapes),
         "weight_zero_point": tensor(["F8_E4M3", "I8", *FLOATS], *shapes, required=False),
@@ -43,8 +44,19 @@ def read(layout: Float8Layout, linear: Linear, read_tensors: Mapping[str, torch.
         values=values,
         scales=checked_positive(name, read_tensors[suffix]).reshape(_blocks(linear, layout)).contiguous(),
         block=(rows or linear.out_features, columns or linear.in_features),
+        inputs=_inputs(layout, linear, read_tensors),
     )
     return refuse_lost_values(name, weight)
+
+
+def _inputs(layout: Float8Layout, linear: Linear, read_tensors: Mapping[str, torch.Tensor]) -> Float8Inputs | None:
+    match layout.activations:
+        case "as they are":
+            return None
+        case "by token":
+            return Float8Inputs()
+        case "static":
+            return Float8Inputs(checked_scale(f"{linear.name}.input_scale", read_tensors["input_scale"]))
 
 
 def _blocks(linear: Linear, layout: Float8Layout) -> list[int]:

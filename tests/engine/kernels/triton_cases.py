@@ -29,8 +29,8 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
 
 
-def check_cast(result: torch.Tensor, values: torch.Tensor, scales: torch.Tensor) -> None:
-    expected, expected_scales = cast_rows(result)
+def check_cast(result: torch.Tensor, values: torch.Tensor, scales: torch.Tensor, scale: float | None = None) -> None:
+    expected, expected_scales = cast_rows(result, scale)
     assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8)) and torch.equal(scales, expected_scales)
 
 
@@ -45,6 +45,7 @@ def test_add_rms_norm(shape: tuple[int, int], dtype: torch.dtype) -> None:
     again, values, scales = add_rms_norm_cast(x, before, weight, 1e-5)
     assert torch.equal(again, normed) and torch.equal(before, total)
     check_cast(normed, values, scales)
+    check_cast(*add_rms_norm_cast(torch.zeros_like(x), total.clone(), weight, 1e-5, scale=2e-3), scale=2e-3)
 
 
 def test_the_norm_of_a_row_of_zeros_is_zero_and_of_no_rows_nothing() -> None:
@@ -67,13 +68,15 @@ def test_multiply_gate(shape: tuple[int, int], activation: Activation, dtype: to
     again, values, scales = multiply_gate_cast(gate_up, activation)
     assert torch.equal(again, result)
     check_cast(result, values, scales)
+    check_cast(*multiply_gate_cast(gate_up, activation, scale=5e-3), scale=5e-3)
 
 
 def test_rows_too_wide_for_one_program_are_cast_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     gate_up = torch.randn(3, 600).bfloat16()
-    fused = multiply_gate_cast(gate_up)
+    fused = [multiply_gate_cast(gate_up, scale=scale) for scale in (None, 1e-3)]
     monkeypatch.setattr(gate, "GATE_COLUMNS", 256)
-    for one, other in zip(fused, multiply_gate_cast(gate_up), strict=True):
+    apart = [multiply_gate_cast(gate_up, scale=scale) for scale in (None, 1e-3)]
+    for one, other in zip(sum(fused, ()), sum(apart, ()), strict=True):
         assert torch.equal(one.float(), other.float())
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from loraplex.quant.cuda_packed import CudaPackedLinear
-from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear, can_scale_rows
+from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
+from loraplex.quant.scaled_products import multiplies_rows
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 from .weights import random_float8, random_integers
@@ -68,7 +69,7 @@ def test_a_captured_graph_replays_right_with_other_rows() -> None:
 
 def test_rows_cast_to_float8_and_their_scaled_product() -> None:
     weight = random_float8(512, 4096, (1, 4096))
-    if not can_scale_rows(4096, (512,), torch.bfloat16, CUDA):
+    if not multiplies_rows(CUDA):
         pytest.skip("this device has no row-wise scaled product")
     method = CudaScaledFloat8Linear(4096, (512,), CUDA)
     method.load(0, weight, None)

@@ -170,6 +170,34 @@ def test_a_row_that_is_not_finite_stays_so_in_float8(value: float) -> None:
     assert (values.float() * scales)[[0, 2]].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_cast_to_float8_with_one_scale_are_clipped(dtype: torch.dtype) -> None:
+    x = (torch.randn(4, 63) * torch.tensor([1e-4, 1.0, 300.0, 0.0])[:, None]).to(dtype)
+    values, scales = cast_rows(x, 0.02)
+    assert torch.equal(scales, torch.full((4, 1), 0.02))
+    wanted = (x.float() * (1 / torch.tensor(0.02))).clamp(-448, 448)
+    assert torch.equal(values.float(), wanted.to(torch.float8_e4m3fn).float())
+    assert bool((values[2].float().abs() == 448).any())
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf"), float("-inf")])
+def test_one_scale_clips_no_value_that_is_not_finite(value: float) -> None:
+    x = torch.randn(3, 32).bfloat16()
+    x[1, 4] = value
+    values, _ = cast_rows(x, 0.02)
+    assert values.float().isnan().nonzero().tolist() == [[1, 4]]
+
+
+def test_scaled_float8_with_a_static_scale_casts_by_it() -> None:
+    method = CudaScaledFloat8Linear(64, (48,), input_scale=0.01)
+    method.load(0, weight := random_float8(48, 64, (1, 64)), None)
+    method.finish()
+    x = 3 * torch.randn(5, 64).bfloat16()
+    values = (x.float() / 0.01).clamp(-448, 448).to(torch.float8_e4m3fn).float() * 0.01
+    close(method.apply(x), values, weight.dequantized(), method.bias(), 2**-6)
+    assert method.apply(x[:0]).shape == (0, 48)
+
+
 def test_scaled_float8_equals_the_product_of_what_it_rounds() -> None:
     weights = [random_float8(48, 64, (1, 64)), random_float8(16, 64, (16, 64))]
     bias = torch.randn(48).bfloat16()

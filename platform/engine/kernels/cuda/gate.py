@@ -23,14 +23,14 @@ def multiply_gate(gate_up: torch.Tensor, activation: Activation = "silu") -> tor
     tokens, size = result.shape
     if tokens:
         gate[tokens, triton.cdiv(size, COLUMNS)](
-            result, None, None, gate_up, SIZE=size, WIDTH=COLUMNS, GELU=activation == "gelu_tanh",
+            result, None, None, None, gate_up, SIZE=size, WIDTH=COLUMNS, GELU=activation == "gelu_tanh",
             num_warps=COLUMN_WARPS,
         )  # fmt: skip
     return result
 
 
 def multiply_gate_cast(
-    gate_up: torch.Tensor, activation: Activation = "silu"
+    gate_up: torch.Tensor, activation: Activation = "silu", scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same, and the result cast to float8_e4m3fn [T, I] with scales [T, 1], bit for bit as `cast_rows` casts it."""
     result = _empty_result(gate_up)
@@ -38,11 +38,11 @@ def multiply_gate_cast(
     width = triton.next_power_of_2(size)
     if width > GATE_COLUMNS:
         result = multiply_gate(gate_up, activation)
-        return result, *cast_rows(result)
+        return result, *cast_rows(result, scale)
     values, scales = empty_cast(result.shape, result.device)
     if tokens:
         gate[tokens, 1](
-            result, values, scales, gate_up, SIZE=size, WIDTH=width, GELU=activation == "gelu_tanh",
+            result, values, scales, scale, gate_up, SIZE=size, WIDTH=width, GELU=activation == "gelu_tanh",
             num_warps=row_warps(width),
         )  # fmt: skip
     return result, values, scales
@@ -55,10 +55,10 @@ def _empty_result(gate_up: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def gate(
-    result: tl.tensor, float8: tl.tensor | None, scales: tl.tensor | None, gate_up: tl.tensor,
+    result: tl.tensor, float8: tl.tensor | None, scales: tl.tensor | None, fixed: tl.tensor | None, gate_up: tl.tensor,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, GELU: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (tokens, blocks of WIDTH columns); with float8 there is one block."""
+    """Grid (tokens, blocks of WIDTH columns); with float8 there is one block. fixed: as of `cast_row`."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < SIZE
@@ -70,4 +70,4 @@ def gate(
     product = (gates / (1.0 + tl.exp(-exponent)) * ups).to(result.dtype.element_ty)
     tl.store(result + row * SIZE + columns, product, mask=inside)
     if float8 is not None:
-        cast_row(float8, scales, product.to(tl.float32), row, SIZE, WIDTH)
+        cast_row(float8, scales, product.to(tl.float32), row, fixed, SIZE, WIDTH)

@@ -18,21 +18,21 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, 
     The residual is updated in place and rounded to its dtype, and it is the rounded one whose norm is taken.
     """
     normed = torch.empty_like(x)
-    _launch(normed, None, None, x, residual, weight, eps)
+    _launch(normed, None, None, None, x, residual, weight, eps)
     return normed
 
 
 def add_rms_norm_cast(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same, and the result cast to float8_e4m3fn [T, C] with scales [T, 1], bit for bit as `cast_rows` casts it."""
     normed, (values, scales) = torch.empty_like(x), empty_cast(x.shape, x.device)
-    _launch(normed, values, scales, x, residual, weight, eps)
+    _launch(normed, values, scales, scale, x, residual, weight, eps)
     return normed, values, scales
 
 
 def _launch(
-    normed: torch.Tensor, values: torch.Tensor | None, scales: torch.Tensor | None,
+    normed: torch.Tensor, values: torch.Tensor | None, scales: torch.Tensor | None, scale: float | None,
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float,
 ) -> None:  # fmt: skip
     assert x.shape == residual.shape and x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous()
@@ -40,18 +40,18 @@ def _launch(
     if tokens:
         width = triton.next_power_of_2(size)
         norm[(tokens,)](
-            normed, values, scales, x, residual, weight, eps, SIZE=size, WIDTH=width, num_warps=row_warps(width),
-            maxnreg=REGISTERS,
+            normed, values, scales, scale, x, residual, weight, eps,
+            SIZE=size, WIDTH=width, num_warps=row_warps(width), maxnreg=REGISTERS,
         )  # fmt: skip
 
 
 @triton.jit
 def norm(
-    normed: tl.tensor, float8: tl.tensor | None, scales: tl.tensor | None,
+    normed: tl.tensor, float8: tl.tensor | None, scales: tl.tensor | None, fixed: tl.tensor | None,
     x: tl.tensor, residual: tl.tensor, weight: tl.tensor, eps: tl.tensor,
     SIZE: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (tokens,). float8 None: nothing is cast."""
+    """Grid (tokens,). float8 None: nothing is cast; fixed: as of `cast_row`."""
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, WIDTH)
     inside = lanes < SIZE
@@ -66,4 +66,4 @@ def norm(
     result = scaled.to(normed.dtype.element_ty)
     tl.store(normed + places, result, mask=inside)
     if float8 is not None:
-        cast_row(float8, scales, result.to(tl.float32), row, SIZE, WIDTH)
+        cast_row(float8, scales, result.to(tl.float32), row, fixed, SIZE, WIDTH)
