@@ -7,7 +7,7 @@ from .config_fields import MAX_RANK
 from .config_file import LoraSettings
 from .manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
 from .report import Report, enumerate_some, quote
-from .tensor_names import OTHER_BASE, Place, locate
+from .tensor_names import OTHER_BASE, TRAINING_AID, Place, locate
 from .vocabulary_checks import match_rows, saves_place, targets_place, trained_tokens
 
 ROLES: Final[tuple[Role, ...]] = ("magnitude", "bias", "lora_bias", "gain", "norm")
@@ -74,6 +74,7 @@ def _judge_parts(place: Place, parts: Parts, settings: LoraSettings, base: BaseS
         **dict.fromkeys("AB", settings.peft_type == "LORA"),
         "bias": settings.trains_biases,
         "rows": trained_tokens(place, settings, base) is not None,
+        TRAINING_AID: bool(settings.raw.get("velora_config")),
         **dict.fromkeys(("norm", "copy", "original"), saves_place(place, settings, base)),
     }
     for part in sorted(parts.keys() & announced.keys()):
@@ -82,6 +83,8 @@ def _judge_parts(place: Place, parts: Parts, settings: LoraSettings, base: BaseS
     for part in ("magnitude", "lora_bias", "gain"):
         if parts.keys() & ADAPTED and announced[part] and part not in parts:
             problems.parts.append(f"{place} lacks {_WORDS[part]}, which adapter_config.json announces")
+    if TRAINING_AID in parts and "A" not in parts:
+        problems.parts.append(f"{place} has {_WORDS[TRAINING_AID]} without a LoRA")
     for part in ("copy", "original"):
         if part in parts and "all rows" not in parts:
             problems.parts.append(f"{place} has {_WORDS[part]}, but not the trained weight itself")
@@ -97,6 +100,7 @@ _WORDS: Final = {
     "rows": "trained tokens (trainable_token_indices)",
     "all rows": "its weight",
     "norm": "a trained norm (modules_to_save)",
+    TRAINING_AID: "a projection of VeLoRA's (velora_config)",
     "copy": "a copy of its weight (modules_to_save)",
     "original": "the weight that was trained on (original_module)",
 }

@@ -33,6 +33,8 @@ _IN_LAYER: Final = re.compile(
 )
 _ONCE: Final = re.compile(r"base_model\.model\.(?:(model)\.)?(embed_tokens|lm_head|norm)\.([a-zA-Z0-9_.]+)")
 
+TRAINING_AID: Final = "training aid"
+"""VeLoRA's projection, by which its backward pass compresses activations: no answer depends on it."""
 _OF_LINEAR: Final = {
     "lora_A.weight": "A",
     "lora_B.weight": "B",
@@ -42,6 +44,7 @@ _OF_LINEAR: Final = {
     "bias": "bias",
     "base_layer.bias": "bias",
     "ia3_l": "gain",
+    "lora_velora_embed": TRAINING_AID,
 }
 _ROWS: Final = {
     "weight": "all rows",
