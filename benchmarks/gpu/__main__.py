@@ -25,10 +25,11 @@ from .catalog import QUICK_SECONDS, QUICK_TOTAL_SECONDS, parts
 from .clock import GraphClock
 from .figure import Figure, Stage
 from .models import use_workplaces, workplaces
-from .size import FULL
+from .size import FULL, QUICK, Size
 
 FULL_SECONDS_RATIO = 5
 ROUNDS = {"quick": 10, "full": 50}
+SIZES = {"quick": QUICK, "full": FULL}
 MeasurePart = Callable[[str, Sequence[Figure], float, Callable[[Row], None]], int]
 """Name, figures, seconds and who gets the rows -> how many are wrong or failed."""
 
@@ -60,10 +61,10 @@ def run(
     return 1 if broken else 0
 
 
-def open_part(name: str, rounds: int, folders: tuple[Path, ...]) -> tuple[list[Figure], Stage]:
+def open_part(name: str, rounds: int, folders: tuple[Path, ...], size: Size) -> tuple[list[Figure], Stage]:
     """In the process that measures it. `folders`: for checkpoints."""
     use_workplaces(folders)
-    return parts(FULL)[name], Stage(torch.device("cuda"), GraphClock(rounds), FULL)
+    return parts(size)[name], Stage(torch.device("cuda"), GraphClock(rounds), size)
 
 
 def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
@@ -73,9 +74,10 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--quick", dest="length", action="store_const", const="quick", help="within eight minutes")
     length.add_argument("--full", dest="length", action="store_const", const="full", help="more rounds, more time")
-    every = parts(FULL)
-    parser.add_argument("--only", nargs="+", choices=list(every), default=list(every), metavar="PART")
+    parser.add_argument("--only", nargs="+", choices=list(QUICK_SECONDS), default=list(QUICK_SECONDS), metavar="PART")
     arguments = parser.parse_args()
+    size = SIZES[arguments.length]
+    every = parts(size)
     if not find_device():
         print("no CUDA device: torch.cuda.is_available() is false, so that nothing was measured", file=sys.stderr)
         return 2
@@ -89,7 +91,7 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     with workplaces() as folders:
 
         def measure_part(name: str, figures: Sequence[Figure], allowed: float, publish: Callable[[Row], None]) -> int:
-            return measure_apart(partial(open_part, name, rounds, folders), figures, allowed, publish)
+            return measure_apart(partial(open_part, name, rounds, folders, size), figures, allowed, publish)
 
         return run(measure_part, chosen, seconds, path, notes, ratio * QUICK_TOTAL_SECONDS)
 

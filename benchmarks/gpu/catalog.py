@@ -6,7 +6,7 @@ from . import attention, card, engine, linears, lora, small
 from .figure import Figure
 from .size import Size
 
-QUICK_SECONDS: Final = {"card": 15.0, "engine": 265.0, "attention": 45.0, "lora": 25.0, "linears": 55.0, "small": 15.0}
+QUICK_SECONDS: Final = {"card": 12.0, "engine": 322.0, "attention": 37.0, "lora": 18.0, "linears": 31.0, "small": 10.0}
 """Together seven minutes: opening each part's process and the last figure of each have the rest of eight."""
 QUICK_TOTAL_SECONDS: Final = 460.0
 """After which no part is begun and the one that runs is ended."""

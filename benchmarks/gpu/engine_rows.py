@@ -44,7 +44,7 @@ def agreeing_share(stage: Stage, served: Served, model: Model) -> float:
     """Of greedy tokens, those that transformers' logits put first. Raises WrongResult where one is put far behind."""
     streams = [served.add(text, stage.size.said) for text in sample_texts(stage, model)]
     served.run()
-    logits = transformers_logits(stage, model, None, [stream.prompt + stream.tokens for stream in streams])
+    logits = transformers_logits(stage, model, [stream.prompt + stream.tokens for stream in streams])
     logits = logits[:, stage.size.judged - 1 : -1]
     said = torch.tensor([stream.tokens for stream in streams])
     behind = (logits.max(-1).values - logits.gather(-1, said[..., None])[..., 0]) / logits.std(-1)

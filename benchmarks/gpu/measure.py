@@ -13,7 +13,7 @@ from ..report import Row
 from .figure import Figure, Stage, Unsupported, WrongResult
 
 Now = Callable[[], float]
-OUT_OF_TIME: Final = "the time of this part was used up"
+OUT_OF_TIME: Final = "no time left"
 WRONG: Final = "WRONG RESULT: "
 FAILED: Final = "FAILED: "
 

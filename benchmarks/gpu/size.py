@@ -1,6 +1,6 @@
 """How large the figures' tensors are: as Llama 3.1 8B has them, or tiny to see that everything works."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -78,3 +78,5 @@ class Size:
 
 
 FULL: Final = Size()
+QUICK: Final = replace(FULL, contexts=(2048, 8192), answers=(512, 128, 512))
+"""For `--quick`: shorter where a row's time is that of its prompts and answers."""

@@ -6,21 +6,22 @@ from typing import Any, Final
 
 from ..report import MARKS, RESULTS, Row
 from .catalog import parts
-from .size import FULL
+from .size import FULL, QUICK
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 BEGIN: Final = "<!-- made by `python -m benchmarks.gpu.table` -->\n"
 END: Final = "<!-- end -->\n"
-FILES: Final = ("gpu-full.json", "gpu-quick.json")
-"""The first of them that exists is shown."""
+FILES: Final = {"gpu-full.json": FULL, "gpu-quick.json": QUICK}
+"""The first of them that exists is shown, with the rows of its sizes."""
 
 
 def render(results: Path = RESULTS) -> str:
     """What stands between BEGIN and END; figures that no file has are not measured."""
     found = next((results / name for name in FILES if (results / name).exists()), None)
+    size = FULL if found is None else FILES[found.name]
     content: dict[str, Any] = {"rows": []} if found is None else json.loads(found.read_text())
     measured = {row.pop("what"): row for row in content["rows"]}
-    figures = [figure for part in parts(FULL).values() for figure in part]
+    figures = [figure for part in parts(size).values() for figure in part]
     rows = [
         _line(Row(figure.what, known.get("value"), figure.unit, figure.goal, figure.at_least, known.get("note", "")))
         for figure in figures

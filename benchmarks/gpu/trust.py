@@ -3,7 +3,6 @@ those of its own prompts."""
 
 import random
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ TOLERANCES: Final = {"bfloat16": 0.06, "fp8": 0.25, "int4": 0.45}
 DECODE_TOLERANCE: Final = 0.06
 """Of decodes beside prompts of the same engine, at least: sums in another order. Where weights have few bits, half of
 theirs: activations that are rounded too fall to one side or the other."""
+_REFERENCES: dict[tuple[Stage, Model, Path | None], torch.Tensor] = {}
 _JUDGED: dict[tuple[Stage, str], str | None] = {}
 """What is wrong, in words: an error would hold the engine by the frames of its traceback."""
 
@@ -36,9 +36,11 @@ def require_trust(
 
 
 def _judge(stage: Stage, served: Served, model: Model, stored: str, adapters: Sequence[Path]) -> str | None:
+    places = sorted({0, len(adapters) - 1}) if adapters else []
     try:
+        learn_references(stage, model, [None, *(adapters[place] for place in places)])
         compare(stage, served, model, stored, None, None)
-        for place in sorted({0, len(adapters) - 1}) if adapters else ():
+        for place in places:
             compare(stage, served, model, stored, adapters[place], served.digests[place])
     except WrongResult as error:
         return str(error)
@@ -83,23 +85,39 @@ def sample_texts(stage: Stage, model: Model) -> list[list[int]]:
     return [random_tokens(source, stage.size.judged, model.vocabulary) for _ in range(PROMPTS)]
 
 
-@lru_cache(maxsize=8)
 def reference(stage: Stage, model: Model, adapter: Path | None) -> torch.Tensor:
     """Log-probabilities [prompts, tokens - 1] float64 of the sample texts, by transformers in bfloat16 with float32 on
-    a CPU."""
-    logits = transformers_logits(stage, model, adapter, sample_texts(stage, model))
-    ids = torch.tensor(sample_texts(stage, model))
-    return logits[:, :-1].double().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    a CPU, as `learn_references` keeps them."""
+    return _REFERENCES[stage, model, adapter]
+
+
+def learn_references(stage: Stage, model: Model, adapters: Sequence[Path | None]) -> None:
+    """Those that are not known yet; loading the model takes longest, so that it is loaded once for all of them."""
+    missing = [adapter for adapter in adapters if (stage, model, adapter) not in _REFERENCES]
+    if not missing:
+        return
+    loaded, texts = load_transformers(stage, model), sample_texts(stage, model)
+    following = torch.tensor(texts)[:, 1:, None]
+    for adapter in missing:
+        adapted = loaded if adapter is None else _adapt(loaded, adapter)
+        logits = _logits(stage, adapted, texts)[:, :-1].double()
+        _REFERENCES[stage, model, adapter] = logits.log_softmax(-1).gather(-1, following)[..., 0]
+        loaded = adapted if adapter is None else adapted.unload()
+
+
+def _adapt(loaded: Any, adapter: Path) -> Any:
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(loaded, adapter).eval()
+
+
+def transformers_logits(stage: Stage, model: Model, texts: list[list[int]]) -> torch.Tensor:
+    """[texts, tokens, vocabulary] float32 on the host; texts are of one length."""
+    return _logits(stage, load_transformers(stage, model), texts)
 
 
 @torch.inference_mode()
-def transformers_logits(stage: Stage, model: Model, adapter: Path | None, texts: list[list[int]]) -> torch.Tensor:
-    """[texts, tokens, vocabulary] float32 on the host; texts are of one length."""
-    loaded = load_transformers(stage, model)
-    if adapter is not None:
-        from peft import PeftModel
-
-        loaded = PeftModel.from_pretrained(loaded, adapter).eval()
+def _logits(stage: Stage, loaded: Any, texts: list[list[int]]) -> torch.Tensor:
     logits: torch.Tensor = loaded(torch.tensor(texts, device=stage.device)).logits
     return logits.float().cpu()
 

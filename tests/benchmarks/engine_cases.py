@@ -53,6 +53,8 @@ def main(folder: Path) -> None:
     from benchmarks.gpu import trust
     from benchmarks.gpu.__main__ import run
     from benchmarks.gpu.engine import figures
+    from benchmarks.gpu.figure import Stage
+    from benchmarks.gpu.models import Model
     from benchmarks.gpu.serving import Served
 
     from .tiny import TINY, beside, tiny_stage
@@ -64,6 +66,13 @@ def main(folder: Path) -> None:
         assert decode(served, sequences, context, *given) > 0
         return 1e-6 * (1000 + sequences * context)
 
+    loads, load = list[str](), trust.load_transformers
+
+    def load_and_note(stage: Stage, model: Model) -> Any:
+        loads.append(model.name)
+        return load(stage, model)
+
+    trust.load_transformers = load_and_note
     Served.decode = decode_at_made_up_speed  # type: ignore[method-assign]
     give_the_peer_little_memory()
     stage, chosen = tiny_stage(), {"engine": figures(TINY)}
@@ -77,6 +86,9 @@ def main(folder: Path) -> None:
     assert "msgspec" in sys.modules and not hasattr(sys.modules["msgspec"], "__file__"), "a stand-in"
     assert len(caches) > 5 and not any(cache() for cache in caches)
     assert all(wrong is None for wrong in trust._JUDGED.values())
+    assert loads == ["little", "little", "large", "large", "little"], (
+        "the base, its greedy tokens, both adapters at once"
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from benchmarks.gpu.catalog import QUICK_SECONDS, QUICK_TOTAL_SECONDS, parts
 from benchmarks.gpu.clock import Call, checked_graph
 from benchmarks.gpu.figure import Figure, Stage, Unsupported, WrongResult
 from benchmarks.gpu.measure import OUT_OF_TIME, measure
-from benchmarks.gpu.size import FULL
+from benchmarks.gpu.size import FULL, QUICK
 from benchmarks.gpu.table import PAGE, render, replace_table
 from benchmarks.report import Row, write
 from tests.interpreted import run_interpreted
@@ -166,11 +166,17 @@ def test_rows_are_kept_when_the_run_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_figures_have_names_of_their_own_and_their_parts_a_time() -> None:
-    every = parts(FULL)
-    names = [figure.what for part in every.values() for figure in part]
-    assert len(set(names)) == len(names)
+    every = parts(QUICK)
+    for figures in (every, parts(FULL)):
+        names = [figure.what for part in figures.values() for figure in part]
+        assert len(set(names)) == len(names)
     assert set(QUICK_SECONDS) == set(every) and sum(QUICK_SECONDS.values()) <= QUICK_TOTAL_SECONDS - 30
     assert QUICK_TOTAL_SECONDS + GRACE_SECONDS <= 8 * 60
+
+
+def test_all_but_the_last_engine_fit_into_the_minutes_of_quick_as_predicted() -> None:
+    *others, last = [figure.seconds for figure in parts(QUICK)["engine"] if figure.seconds]
+    assert sum(others) <= QUICK_SECONDS["engine"] < sum(others) + last
 
 
 def test_the_table_of_the_documentation_is_up_to_date() -> None:
@@ -189,4 +195,8 @@ def test_the_table_shows_what_a_file_has(tmp_path: Path) -> None:
     assert table.startswith("a card, torch 2.11, triton 3.6, ")
     assert f"| {card.what} | 4321 GB/s |  |  |" in table
     assert f"| {attention.what} | not measured | ≥ 0.8 | WRONG RESULT: off by 0.3 |" in table
-    assert table.count("not measured") == sum(map(len, parts(FULL).values())) - 1
+    assert table.count("not measured") == sum(map(len, parts(QUICK).values())) - 1
+    quick, full = (parts(size)["engine"][-2].what for size in (QUICK, FULL))
+    assert quick != full and quick in table and full not in table, "the rows of its sizes"
+    write(tmp_path / "gpu-full.json", rows, {"card": "a card", "torch": "2.11", "triton": "3.6"})
+    assert full in render(tmp_path) and quick not in render(tmp_path)
