@@ -1,13 +1,29 @@
-"""Set up before torch is imported by any test: the thread pool and the cache of compiled kernels."""
+"""Set up before torch is imported by any test: the thread pool and the cache of compiled kernels.
+
+Whatever a test does, and all that the API does within its process: nothing goes to another machine.
+"""
 
 import gc
 import os
+from collections.abc import Generator
+
+import pytest
 
 from loraplex.engine.threads import prepare_environment
+
+from .network import Watch
 
 # Several test processes share the cores: a thread that waits must not spin on one.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 prepare_environment()
+NETWORK = Watch()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    result = yield
+    assert NETWORK.take() == [], "this test, or what it left running, tried to reach another machine"
+    return result
 
 
 def pytest_collection_finish() -> None:

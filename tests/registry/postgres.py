@@ -55,6 +55,15 @@ def find_binaries() -> Path | None:
     return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
 
 
+def find_program(name: str) -> str:
+    """One of its programs for clients, which may lie elsewhere than those of the server."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = next((str(folder / name) for folder in folders if (folder / name).exists()), None) or shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed: it comes with Debian's postgresql")
+    return found
+
+
 @contextmanager
 def private_server(binaries: Path, tls: bool = False) -> Iterator[str]:
     """The URL of a server that lives as long as the block. `tls`: it has a certificate and asks for a password."""

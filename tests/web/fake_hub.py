@@ -13,12 +13,14 @@ RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<commit>[^/]+)/(?
 
 
 class FakeHub(ThreadingHTTPServer):
-    """`files`: what the repository holds. `asked`: method and file of each request. `refusal`: an HTTP status."""
+    """`files`: what the repository holds. `asked`: method and file of each request, `credentials`: what it came with.
+    `refusal`: an HTTP status."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = files
         self.asked: list[tuple[str, str]] = []
+        self.credentials: set[str | None] = set()
         self.refusal: int | None = None
         self.declared_size: int | None = None
         """Instead of the true one, in answers to HEAD."""
@@ -60,6 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "")
         file = found["file"]
         self.server.asked.append((self.command, file))
+        self.server.credentials.add(self.headers.get("authorization"))
         if self.server.refusal is not None:
             return self._refuse(self.server.refusal, "")
         if found["repository"] != REPOSITORY:
