@@ -27,12 +27,12 @@ def guard_fields(guard: Guard | None) -> dict[str, str]:
 
 def guard_words(guard: Guard | None) -> str:
     if guard is None:
-        return "no guard watches its candidates."
+        return "none."
     limits = ", ".join(LIMITS[name].format(shown) for name, shown in _limits(guard).items())
     requests = count_words(guard.min_requests, "request")
     return (
-        f"its guard asks of candidates {limits}, after {requests} within {guard.window_seconds} s; one that breaks a "
-        "limit loses its callers to the stable version."
+        f"{limits}; judged after {requests} within {guard.window_seconds} s. A candidate that breaks a limit loses its "
+        "callers to the stable version by itself."
     )
 
 
