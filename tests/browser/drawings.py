@@ -20,6 +20,7 @@ INK = """([selector, name]) => {
 
 async def ink(page: Page, chart: str, colour: str) -> int:
     """Pixels of a chart that have a colour of the theme, such as `--accent`."""
+    await page.locator(f"#{chart} canvas").wait_for(state="attached")
     found: int = await page.evaluate(INK, [f"#{chart} canvas", colour])
     return found
 

@@ -34,8 +34,6 @@ EMPTY = {
     "/usage": "Nothing was used in these",
     "/keys?tenant=acme": "No keys yet",
     "/users?tenant=acme": "Nobody can log in here yet",
-    "/keys?search=none": "No key matches",
-    "/audit?actor=none": "No row",
     "/tenants/acme": "Nobody can log in here yet",
     "/users/admin": "The only admin of this tenant",
     "/nowhere": "This server has no page /nowhere",
@@ -93,16 +91,14 @@ async def test_empty_pages_the_login_and_refusals_are_for_everybody_too(
     key = (await asyncio.to_thread(state.registry.keys.list))[0]
     for path, words in (EMPTY | {f"/keys/{key.prefix}": key.name}).items():
         await page.goto(path)
-        await listening(page)
         await is_for_everybody(page, words)
 
     await asyncio.to_thread(state.registry.users.create, "vera", ADMIN_PASSWORD, VIEWER_ROLE, actor="system")
     cookie = await asyncio.to_thread(state.sessions.log_in, "vera", ADMIN_PASSWORD)
     assert cookie is not None
     await context.add_cookies([{"name": COOKIE, "value": cookie, "url": address}])
-    for path in ("/keys", "/upload"):
-        await page.goto(path)
-        await is_for_everybody(page, "Your role 'viewer' may not do that.")
+    await page.goto("/keys")
+    await is_for_everybody(page, "Your role 'viewer' may not do that.")
 
     await context.clear_cookies()
     await page.goto("/adapters")
