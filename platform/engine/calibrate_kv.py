@@ -9,15 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 import torch
 
-from .attention.cpu import CpuAttention
 from .build import Engine, build_engine, choose_max_model_len
 from .config import EngineConfig
-from .device import choose_device, require_cpu
 from .kv_cache import EIGHT_BITS, blocks_of
 from .llm import LOADING_SECONDS
 from .model.config import ModelConfig, base_signature
@@ -36,6 +34,14 @@ UNUSED_SCALE: Final = 1.0
 
 Progress = Callable[[int, int], None]
 """Called with the sequences read and their number, over all readers."""
+
+
+@runtime_checkable
+class ScaledCache(Protocol):
+    """That of any device, where each key and value has its own scale."""
+
+    def take_largest_scales(self) -> torch.Tensor:
+        """[L, 2, G] float32: the largest scale of a key and of a value in each head since this was asked last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,6 @@ def calibrate_kv(
             f"say which, with --kv-cache-dtype {', '.join(EIGHT_BITS)}"
         )
     model = ModelConfig.from_folder(config.model)
-    require_cpu(choose_device(config, model), "calibrating the KV cache")
     invocation = max(len(reader.invocation_tokens) for reader in readers)
     longest = _longest(choose_max_model_len(config, model), invocation)
     split = calibration_sequences(Tokenizer(Path(config.model)), text, tokens, longest)
@@ -128,7 +133,8 @@ def _read_all(
 ) -> Iterator[torch.Tensor]:
     """The largest scales [L, 2, G] that each reader needs."""
     total = len(readers) * len(sequences)
-    assert isinstance(engine.cache, CpuAttention)
+    assert isinstance(engine.cache, ScaledCache)
+    engine.cache.take_largest_scales()  # of what the engine tried as it started
     for number, reader in enumerate(readers):
         if reader.digest:
             engine.adapters.register(reader.digest, reader.folder)

@@ -1,20 +1,16 @@
 """What an engine is made of on a CPU: compiled loops, a share of the free memory for keys and values."""
 
-import torch
-
 from loraplex.lora.pool import AdapterPool
 
 from .attention.backend import AttentionBackend
 from .attention.cpu import CpuAttention
 from .device import free_memory
 from .kv_cache import plan_kv_cache
-from .loaded import Loaded, Shares, cache_shape
-from .model.config import ModelConfig
+from .loaded import Loaded, Shares
 from .model.decoder import Decoder, DecoderLoader
 from .packed_weights import load_decoder
 from .runner import ModelRunner
 from .sampler import Sampler
-from .static_scales import CacheScales
 from .steps import Runner
 from .warmup import warm_up
 from .weights_cache import WeightsCache
@@ -39,10 +35,3 @@ class CpuBuilder:
         loaded.decoder.fuse(cache)
         warm_up(loaded.decoder, cache, adapters.table, sampler, block_size, loaded.max_model_len)
         return ModelRunner(loaded.decoder, cache, adapters, sampler, block_size), "kernels compiled"
-
-
-def reserve_cache(
-    model: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int, scales: CacheScales
-) -> CpuAttention:
-    """The KV cache of all layers; it takes memory as it fills."""
-    return CpuAttention(cache_shape(model, dtype, num_blocks, block_size, scales))

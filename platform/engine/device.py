@@ -62,10 +62,13 @@ def _cpu(config: EngineConfig, model: ModelConfig, stored: torch.dtype, online: 
     return Device(device, stored, scheme, online, num_threads, compute, ARITHMETIC)
 
 
-def require_cpu(device: Device, what: str) -> None:
-    """ValueError for what cannot be done on CUDA yet."""
-    if device.is_cuda:
-        raise ValueError(f"{what} on {device.arithmetic} is not supported yet; use device cpu")
+def find_arithmetic(config: EngineConfig, model: ModelConfig) -> str:
+    """Device.arithmetic as `choose_device` would settle it."""
+    if config.device == "cpu" or _usable_cuda(config.device) is None:
+        from loraplex.quant.arithmetic import ARITHMETIC
+
+        return ARITHMETIC
+    return choose_device(config, model).arithmetic
 
 
 def find_cuda() -> torch.device | None:

@@ -62,8 +62,9 @@ class StepAdapters(NamedTuple):
     """As `rounds`, of the rows whose logits are needed, where an adapter changes the head."""
 
 
-def lists_of_rows(batch: LoraBatch, rows: torch.Tensor, beside: StepLists) -> list[StepLists]:
-    """Of some tokens [R] of a batch, on their way to the device in memory of their own: not for what is captured."""
+def lists_of_rows(batch: LoraBatch, rows: torch.Tensor, beside: StepLists | None = None) -> list[StepLists]:
+    """Of some tokens [R] of a batch, on their way to the device in memory of their own, but for what they share with
+    lists `beside`: not for what is captured."""
     table = batch.table
     part = LoraBatch.build(table, batch.token_slot[rows], batch.token_scale[rows])
     found = []

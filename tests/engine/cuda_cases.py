@@ -5,7 +5,8 @@ test_cuda_interpreted.py runs this by itself.
 import re
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,33 @@ import torch
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine import cuda_runner, cuda_warmup, gpu_profile
+from loraplex.engine.adapter_files import prepare_adapter
+from loraplex.engine.arithmetic import arithmetic_here
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.calibrate_kv import Reader, calibrate_kv
-from loraplex.engine.config import EngineConfig
+from loraplex.engine.certificate import CertifyJob, Coverage
+from loraplex.engine.certify.inputs import open_adapter
+from loraplex.engine.certify.on_cuda import OnCuda
+from loraplex.engine.certify.prompts import Prompt
+from loraplex.engine.certify.run import certify
+from loraplex.engine.certify.served import ServedModel, load_adapter, make_batches
 from loraplex.engine.cuda_runner import CudaRunner
+from loraplex.engine.device import choose_device
 from loraplex.engine.graph_pool import GraphKey, GraphPool, size_ladder
+from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.outputs import RequestOutput
 from loraplex.engine.stream import Launch
 from loraplex.engine.structured_outputs import StructuredOutputs
 from loraplex.lora import cuda_limits
 from loraplex.lora.kernels import own_logits
+from loraplex.quant.kernels.cuda import cast
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
+from tests.quant.made_checkpoints import Case, groups, layers, make_quantized, scheme
+from tests.quant.made_formats import Made, float8
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
-from .cuda_engine import TINY, cuda, open_llm
+from .cuda_engine import TINY, cuda, open_llm, small_config
 from .paper_gauge import PaperGauge
 from .recorded_graph import RecordedGraph
 from .test_static_scales import SCHEME, scale_tensors, with_scales
@@ -421,6 +434,104 @@ def test_bfloat16_and_int4_are_close_to_the_cpus(
     assert (other - one).abs().mean() < 0.03 and (other - one).abs().max() < 0.2
 
 
+TOKEN = {"type": "float", "num_bits": 8, "strategy": "token", "symmetric": True, "dynamic": True}
+CLIPPING = 2e-3
+"""A static scale far too small: inputs beyond 0.9 are clipped."""
+
+
+def clipped(random: Any, outputs: int, inputs: int) -> Made:
+    made = float8(static=True)(random, outputs, inputs)
+    made.tensors["input_scale"].fill_(CLIPPING)
+    return made
+
+
+FLOAT8_CASES = {
+    None: Case(groups("float-quantized", scheme("float", 8, "channel", inputs=TOKEN)), layers(float8((1, None)))),
+    CLIPPING: Case({"quant_method": "fp8", "activation_scheme": "static"}, layers(clipped)),
+}
+
+
+def in_float8(x: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """What is left of x in float8, with its rows' own scales or one."""
+    scales = x.abs().amax(-1, keepdim=True) / 448 if scale is None else torch.tensor(scale)
+    return (x / scales).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scales
+
+
+@torch.inference_mode()
+def read_by_float8_linears(
+    floats: Path, adapter: Path, prompt: list[int], cast: Any, adapter_reads_it_too: bool = False
+) -> torch.Tensor:
+    """Log-probabilities of the prompt's tokens but the first, in float32, where linears of the base multiply `cast` of
+    their inputs."""
+    model = reference_model(floats, {"own": adapter})
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name.endswith("base_layer"):
+            module.register_forward_pre_hook(lambda module, inputs: (cast(inputs[0]),))
+        if adapter_reads_it_too and "lora_A." in name:
+            module.register_forward_pre_hook(lambda module, inputs: (cast(inputs[0]),))
+    found = model(input_ids=torch.tensor([prompt])).logits[0].log_softmax(-1)
+    return found[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("scale", FLOAT8_CASES, ids=str)
+@torch.no_grad()
+def test_linears_of_the_base_read_float8_and_adapters_what_was_before_it(
+    scale: float | None, tmp_path: Path, prompts: list[list[int]]
+) -> None:
+    """One norm with its linears, and a gate with its own: against floats out of float8, in float32, with PEFT."""
+    base, floats = make_quantized(tmp_path, replace(FLOAT8_CASES[scale], settings={"num_hidden_layers": 1, **TINY}))
+    adapter = make_adapter(tmp_path / "rank8", base=floats, rank=8)
+    config = small_config(base, dtype="bfloat16")
+    served = ServedModel(base, choose_device(config, ModelConfig.from_folder(base)), 64)
+    with ExitStack() as scratch:
+        opened = open_adapter(CertifyJob(config, adapter=str(adapter)), base_signature(base), scratch)
+        assert opened is not None
+        table = load_adapter(served, opened, torch.bfloat16)
+    batch = OnCuda(torch.device("cpu")).place(make_batches([Prompt(prompts[0])], table)[0])
+    layer, x = served.layer(0), torch.randn(3, 32).bfloat16()
+    qkv, down = layer.attention.qkv, layer.mlp.down
+    assert down.casts is not None and down.casts[1] == pytest.approx(scale)
+    normed = layer._norm(layer.input_norm, "input_layernorm", qkv, x, torch.zeros_like(x), batch)
+    product = down.casts[0].multiply_gate(2 * torch.randn(3, 96).bfloat16(), down.casts[1])
+    modules = dict(reference_model(floats, {"own": adapter}).named_modules())
+    for linear, (inputs, rows) in ((qkv, normed), (down, product)):
+        own = [next(m for name, m in modules.items() if name.endswith(f".{kind}")) for kind in linear.kinds]
+        exact, narrow = inputs.float(), in_float8(inputs.float(), scale)
+        found = linear.apply(inputs, batch, rows).float()
+
+        def error(read: torch.Tensor, adapter_reads: torch.Tensor, own: Any = own, found: Any = found) -> float:
+            changes = [m.scaling["own"] * m.lora_B["own"](m.lora_A["own"](adapter_reads)) for m in own]
+            wanted = [m.base_layer(read) + change for m, change in zip(own, changes, strict=True)]
+            return float((found - torch.cat(wanted, 1)).abs().mean())
+
+        right, others = error(narrow, exact), (error(exact, exact), error(narrow, narrow))
+        assert right < 0.6 * min(others), (linear.kinds, right, others)
+
+
+def test_float8_linears_multiply_activations_in_float8_and_adapters_read_them_as_they_were(
+    tmp_path: Path, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the weights as floats times the inputs as floats, both out of float8, in float32. Only what attention
+    gives is cast by itself, all else on the way. Decodes are captured."""
+    base, floats = make_quantized(tmp_path, replace(FLOAT8_CASES[CLIPPING], settings={"num_hidden_layers": 2, **TINY}))
+    adapter = make_adapter(tmp_path / "rank8", base=floats, rank=8)
+    casts, cast_rows = [], cast.cast_rows
+    monkeypatch.setattr(cast, "cast_rows", lambda *rows: casts.append(rows) or cast_rows(*rows))
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, prompt_logprobs=0)
+    with open_llm(base, {"rank8": adapter}, dtype="bfloat16") as llm:
+        assert llm.info.arithmetic == "cuda kernels on cpu; float8 linears multiply activations cast to float8"
+        found = torch.tensor(told(run(llm, prompts[1:2], ["rank8"], params))[: LENGTHS[1] - 1])
+    assert {rows[0].shape[1] for rows in casts} == {64}, "what attention gives, and neither norms nor the gate"
+
+    def error(*how: Any) -> float:
+        return float((found - read_by_float8_linears(floats, adapter, prompts[1], *how)).abs().mean())
+
+    right, uncast = error(lambda x: in_float8(x, CLIPPING)), error(lambda x: x)
+    by_adapters_too = error(lambda x: in_float8(x, CLIPPING), True)
+    assert right < uncast / 2 and right < by_adapters_too / 2
+    assert RecordedGraph.replayed > 0
+
+
 def test_an_adapter_with_more_tokens_than_the_sampler_has_room_for_is_refused_in_words(
     base: Path, prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,7 +542,52 @@ def test_an_adapter_with_more_tokens_than_the_sampler_has_room_for_is_refused_in
         run(llm, prompts[:1], ["grown"])
 
 
-def test_what_reads_keys_on_a_cpu_says_so(base: Path) -> None:
-    config = EngineConfig(model=str(base), kv_cache_dtype="int8")
-    with pytest.raises(ValueError, match=r"calibrating the KV cache on cuda kernels .* use device cpu"):
-        calibrate_kv(config, [Reader("base")], None, 100)
+def test_static_scales_are_the_cpus(base: Path, adapters: dict[str, Path], tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 30)
+    with ExitStack() as scratch:
+        files = prepare_adapter("rank8", adapters["rank8"], base_signature(base), scratch)
+    readers = [Reader("base"), Reader("rank8", files.manifest.digest, str(adapters["rank8"]))]
+    one, other = (
+        calibrate_kv(small_config(base, device=device, kv_cache_dtype="fp8_e4m3"), readers, text, 128).scales
+        for device in ("cpu", "cuda")
+    )
+    torch.testing.assert_close(other, one, rtol=2**-7, atol=0)  # they are rounded to bfloat16, of other last bits
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["linears", "ends"])
+def test_a_certificate_of_cudas_path_says_what_the_cpus_says(
+    base: Path, adapters: dict[str, Path], tmp_path: Path, ends: bool
+) -> None:
+    """In float32 they compute the same; the reference and the row of the cache alone are always the CPU's."""
+    adapter = adapters["rank8"]
+    if ends:
+        adapter = make_adapter(tmp_path / "ends", base, rank=4, seed=4, kinds=("v_proj", "lm_head"), use_dora=True)
+    jobs = [
+        CertifyJob(
+            small_config(base, device=device, quantization="int8", kv_cache_dtype="fp8_e4m3"),
+            adapter=str(adapter),
+            prompts=["The quick brown fox", "Select name;"],
+        )
+        for device in ("cpu", "cuda")
+    ]
+    one, other = (certify(job) for job in jobs)
+    assert other.kv_cache == one.kv_cache and other.reference_perplexity == one.reference_perplexity
+    assert one.both.mean_kl > 1e-4
+    for found, wanted in ((other.weights, one.weights), (other.both, one.both)):
+        assert found.top1_agreement == wanted.top1_agreement
+        assert found.mean_kl == pytest.approx(wanted.mean_kl, rel=0.05)
+        assert found.perplexity == pytest.approx(wanted.perplexity, rel=1e-3)
+    assert [
+        part.name for part in fields(Coverage) if getattr(one.coverage, part.name) != getattr(other.coverage, part.name)
+    ] == ["arithmetic"]
+    assert other.coverage.arithmetic == arithmetic_here(jobs[1].engine) == "cuda kernels on cpu"
+
+
+def test_a_card_without_room_for_a_certificate_says_what_to_change(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(OnCuda, "cache", fail)
+    with pytest.raises(ValueError, match=r"as a certificate was measured.* lower gpu_memory_utilization, now 0\.9, to"):
+        certify(CertifyJob(small_config(base, device="cuda"), prompts=["The quick brown fox"]))

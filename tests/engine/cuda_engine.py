@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from loraplex import LLM
+from loraplex.engine.config import EngineConfig
 
 from .cuda_double import pretend_cuda
 
@@ -19,7 +20,15 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_cuda(monkeypatch)
 
 
+SMALL: dict[str, Any] = {
+    "max_model_len": 64, "num_kv_blocks": 24, "adapter_memory": 1 << 20, "adapter_host_memory": 0,
+    "max_num_seqs": 4, "max_num_batched_tokens": 24, "max_loaded_adapters": 3, "num_threads": 1, "device": "cuda",
+}  # fmt: skip
+
+
 def open_llm(base: Path, adapters: dict[str, Path], **settings: Any) -> LLM:
-    small = {"max_model_len": 64, "num_kv_blocks": 24, "adapter_memory": 1 << 20, "adapter_host_memory": 0}
-    small |= {"max_num_seqs": 4, "max_num_batched_tokens": 24, "max_loaded_adapters": 3, "num_threads": 1}
-    return LLM(base, adapters, **(small | {"device": "cuda"} | settings))
+    return LLM(base, adapters, **(SMALL | settings))
+
+
+def small_config(base: Path, **settings: Any) -> EngineConfig:
+    return EngineConfig(model=str(base), **(SMALL | settings))

@@ -15,6 +15,7 @@ import torch
 from loraplex.lora.batch import KINDS, LoraBatch
 
 from ..batch import Batch
+from ..block_pool import PADDING_BLOCK
 from .backend import HEAD_NORMS, CacheShape, Rotary
 from .kernels.cuda.launch import (
     FORMATS,
@@ -106,6 +107,13 @@ class CudaAttention:
             for cache in (self._key, self._value, self._scales):
                 if cache.numel():
                     cache[:, destination] = cache[:, source]
+
+    def take_largest_scales(self) -> torch.Tensor:
+        """[L, 2, G] float32 on the host: the largest scale of a key and of a value in each head since this was asked
+        last, without the padding block. Only where each has its own; it waits for the device."""
+        scales = self._scales[:, PADDING_BLOCK + 1 :].float().amax(dim=(1, 3)).transpose(1, 2).cpu()
+        self._scales.zero_()
+        return scales.contiguous()
 
     def cache_bytes(self) -> int:
         return self._key.nbytes + self._value.nbytes + self._scales.nbytes

@@ -19,7 +19,8 @@ from loraplex.quant.online_words import AWQ
 from ..build import open_weights_cache
 from ..certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from ..config import EngineConfig
-from ..device import Device, choose_device, require_cpu
+from ..device import Device, choose_device
+from ..gpu_memory import no_room
 from ..kv_cache import choose_cache_dtype
 from ..model.config import ModelConfig, base_signature
 from ..model.fingerprint import model_digest
@@ -57,9 +58,11 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
         invocation = () if adapter is None else adapter.manifest.invocation_tokens
         longest = config.max_position_embeddings - 1
         prompts = read_prompts(texts, Tokenizer(folder), config.vocab_size, longest, invocation)
-        streams = _Streams(reference, served, adapter, prompts)
-        streams.advance(report)
-        weights, kv_cache, both = streams.compare(report)
+        share = f"lower gpu_memory_utilization, now {engine.gpu_memory_utilization:g}, to leave room beside the engine"
+        with no_room("a certificate was measured", share):
+            streams = _Streams(reference, served, adapter, prompts)
+            streams.advance(report)
+            weights, kv_cache, both = streams.compare(report)
     if kv_cache_words(config, engine) != cache_words:
         raise ValueError("the static scales of the KV cache have changed meanwhile; certify again")
     coverage = Coverage(
@@ -101,7 +104,6 @@ def _open_served(engine: EngineConfig, config: ModelConfig, fingerprint: str, re
     """As build_engine chooses it all."""
     folder = Path(engine.model)
     device, weights_cache = choose_device(engine, config), open_weights_cache(engine)
-    require_cpu(device, "a certificate of what is served")
     cache_dtype = choose_cache_dtype(engine.kv_cache_dtype, device.stored_dtype)
     if engine.quantization == AWQ:
         folder = awq_checkpoint(folder, config, weights_cache, lambda words, seconds: report(0.0, words))
@@ -130,7 +132,7 @@ class _Streams:
         served_batches = make_batches(prompts, served_table)
         rounded = served.cache_dtype, served.scales
         self._kv_cache = ServedStream(self._exact, make_batches(prompts, exact_table), *rounded)
-        self._weights = ServedStream(self._served, served_batches, torch.float32, CacheScales())
+        self._weights = ServedStream(self._served, served_batches, _exact_cache(served.device), CacheScales())
         self._both = ServedStream(self._served, served_batches, *rounded)
 
     def advance(self, report: Report) -> None:
@@ -158,3 +160,9 @@ class _Streams:
             for comparison, found in zip(comparisons, logits, strict=True):
                 comparison.add(expected, found, targets[rows])
         return comparisons
+
+
+def _exact_cache(device: Device) -> torch.dtype:
+    """What keys and values rest in without a rounding of their own: attention on CUDA reads them in the dtype of
+    activations whatever they rest in."""
+    return device.stored_dtype if device.is_cuda else torch.float32

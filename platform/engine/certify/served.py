@@ -1,4 +1,7 @@
-"""ServedModel: the served path itself (loader, linears, adapters, paged attention), a layer in memory at a time."""
+"""ServedModel: the served path itself (loader, linears, adapters, paged attention) on the device that serves.
+
+A layer is in memory at a time.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,23 +13,26 @@ import numpy as np
 import torch
 
 from loraplex.lora.batch import LoraBatch, PageTable
+from loraplex.lora.cuda_limits import why_not_on_cuda
 from loraplex.lora.pages import PageStore
 from loraplex.lora.values import Bits
 from loraplex.lora.weights import load_pages, read_contents
 
 from ..base_modules import DecoderModules
 from ..batch import Batch
-from ..cpu_build import reserve_cache
+from ..build import make_loader
 from ..device import Device
+from ..kernels.cuda.sampling.layout import MOST_TOKENS
 from ..kernels.token_layout import lay_out
 from ..kv_cache import blocks_of
+from ..loaded import cache_shape
 from ..model.config import ModelConfig
-from ..model.decoder import DecoderLoader
 from ..model.layers import DecoderLayer
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
 from ..static_scales import CacheScales
 from .inputs import OpenedAdapter
+from .placement import choose_placement
 from .prompts import Prompt
 
 BLOCK_SIZE: Final = 16
@@ -37,10 +43,11 @@ BATCH_TOKENS: Final = 2048
 class ServedModel:
     def __init__(self, folder: Path, device: Device, longest: int) -> None:
         """`longest`: tokens of a prompt. ValueError when the files do not fit their configuration."""
-        self.config = ModelConfig.from_folder(folder)
+        self.config, self.device = ModelConfig.from_folder(folder), device
         self._checkpoint = Checkpoint(folder)
-        self._loader = DecoderLoader(self.config, self._checkpoint, device.scheme, device.stored_dtype, device.online)
-        self._tables = rope_tables(self.config.rope, self.config.head_dim, longest)
+        self._loader = make_loader(self.config, self._checkpoint, device)
+        cos, sin = rope_tables(self.config.rope, self.config.head_dim, longest)
+        self._tables = cos.to(device.device), sin.to(device.device)
         self.ends = self._loader.load_ends()
 
     def layer(self, layer: int) -> DecoderLayer:
@@ -79,11 +86,14 @@ class LayerwiseModules:
 
 def load_adapter(model: ServedModel, adapter: OpenedAdapter, dtype: torch.dtype) -> PageTable:
     """Its pages in `dtype`, in slot 0 of a table for it alone. ValueError says why it cannot be served."""
-    folder, base, modules = adapter.folder, adapter.base, LayerwiseModules(model)
-    store = PageStore(base, 0, 1, dtype, torch.device("cpu"))
+    folder, base, modules, device = adapter.folder, adapter.base, LayerwiseModules(model), model.device.device
+    store = PageStore(base, 0, 1, dtype, device)
     contents = read_contents(folder, base, store.dtype_name, modules)
+    refusal = why_not_on_cuda(base, MOST_TOKENS, contents) if model.device.is_cuda else None
+    if refusal is not None:
+        raise ValueError(refusal)
     pages = store.count_pages(contents)
-    store = PageStore(base, store.count_bytes(pages), 1, dtype, torch.device("cpu"))
+    store = PageStore(base, store.count_bytes(pages), 1, dtype, device)
     room = store.reserve(pages)
     assert room is not None
     store.fill(room, partial(load_pages, folder, contents, adapter.manifest.digest, store.dtype_name))
@@ -112,23 +122,25 @@ class ServedStream:
     def __init__(
         self, model: ServedModel, batches: Sequence[Batch], cache_dtype: torch.dtype, scales: CacheScales
     ) -> None:
-        self._config, self._ends, self._batches = model.config, model.ends, batches
-        self._cache_dtype, self._scales = cache_dtype, scales
-        self._states = [(x := model.ends.begin(batch), torch.zeros_like(x)) for batch in batches]
+        self._ends, self._placement = model.ends, choose_placement(model.device)
+        self._rows = [batch.sample_rows for batch in batches]
+        self._most_tokens = max(len(batch.token_ids) for batch in batches)
+        blocks = max(int(batch.block_tables.max()) + 1 for batch in batches)
+        self._cache_shape = cache_shape(model.config, cache_dtype, blocks, BLOCK_SIZE, scales)
+        self._batches = [self._placement.place(batch) for batch in batches]
+        self._states = [(x := model.ends.begin(batch), torch.zeros_like(x)) for batch in self._batches]
 
     def advance(self, layer: DecoderLayer) -> None:
-        """Every batch through the next layer, one after the other in its part of a cache. The other layers' parts are
-        never touched, so they take no memory."""
-        blocks = max(int(batch.block_tables.max()) + 1 for batch in self._batches)
-        cache = reserve_cache(self._config, self._cache_dtype, blocks, BLOCK_SIZE, self._scales)
+        """Every batch through the next layer, one after the other in its part of a cache."""
+        cache = self._placement.cache(self._cache_shape, self._most_tokens)
         for number, (batch, (x, residual)) in enumerate(zip(self._batches, self._states, strict=True)):
             self._states[number] = layer.apply(x, residual, batch, cache), residual
 
     def logits(self, most_rows: int) -> Iterator[torch.Tensor]:
-        """After the last layer: [at most `most_rows`, V] float32, batch after batch."""
-        for batch, (x, residual) in zip(self._batches, self._states, strict=True):
-            for rows in torch.split(batch.sample_rows, most_rows):
-                yield self._ends.end(x, residual, replace(batch, sample_rows=rows))
+        """After the last layer: [at most `most_rows`, V] float32 on the host, batch after batch."""
+        for batch, all_rows, (x, residual) in zip(self._batches, self._rows, self._states, strict=True):
+            for rows in torch.split(all_rows, most_rows):
+                yield self._ends.end(x, residual, self._placement.sample(batch, rows)).cpu()
 
 
 def _batch(prompts: Sequence[Prompt], table: PageTable | None) -> Batch:

@@ -28,7 +28,7 @@ from .opened import opened_registry
 JSON_LIST = re.compile(r'\s*\[\s*["\]]')
 """Lines may begin with a bracket too: [INST]."""
 ROUNDINGS = ("quantization", "head_quantization", "kv_cache_dtype", "kv_cache_scales", "dtype")
-FLAGS = ("model", *ROUNDINGS, "data_dir", "database_url")
+FLAGS = ("model", "device", *ROUNDINGS, "data_dir", "database_url")
 ROWS = {"weights": "weights alone", "kv_cache": "KV cache alone", "both": "both"}
 
 
@@ -120,7 +120,8 @@ def _served_path(settings: Settings, reference: str | None) -> ServedPath:
     """With the reference that is named here, else with the operator's."""
     if reference is not None:
         settings = settings.model_copy(update={"certificate_reference": resolve_model_folder(reference)})
-    return ServedPath(settings, resolve_model_folder(settings.model), arithmetic_here)
+    folder = resolve_model_folder(settings.model)
+    return ServedPath(settings, folder, partial(arithmetic_here, settings.engine_config(folder)))
 
 
 def _computed(job: CertifyJob) -> Certificate:

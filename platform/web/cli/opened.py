@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from loraplex.engine.arithmetic import arithmetic_here
 from loraplex.engine.model.config import base_signature
@@ -46,4 +47,4 @@ def opened_database(settings: Settings) -> Iterator[Registry]:
 def served_path(settings: Settings, base: ServedBase) -> ServedPath:
     """How this machine serves the base."""
     assert base.folder is not None
-    return ServedPath(settings, base.folder, arithmetic_here)
+    return ServedPath(settings, base.folder, partial(arithmetic_here, settings.engine_config(base.folder)))

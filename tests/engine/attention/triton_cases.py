@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from loraplex.engine.attention.backend import Rotary
+from loraplex.engine.attention.backend import CacheShape, Rotary
+from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.eight_bits import LARGEST, quantize
 from loraplex.engine.attention.kernels.cuda import launch
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
@@ -26,7 +27,7 @@ from .paged_cases import (
     widen_table,
 )
 from .test_cpu import make_batch, random
-from .test_eight_bits import interesting_floats
+from .test_eight_bits import NEEDLE_SCORE, interesting_floats
 
 __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 
@@ -263,6 +264,33 @@ def test_numbers_that_are_none_are_seen_by_their_readers_alone(dtype: torch.dtyp
     assert answers[2:4].isnan().all() and not answers[6:8, 0].isfinite().any()
     assert answers[4:8, 1].isfinite().all() and answers[8:].isfinite().all()
     assert batch.clipped is None
+
+
+def needle_error(length: int) -> float:
+    """Of finding, by the eight heads of one token, eight values of a context whose keys are the heads' own."""
+    key, value, query = random(length, 1, 64, seed=2), random(length, 1, 64, seed=3), random(1, 8, 64, seed=4)
+    places = torch.arange(1, 9) * length // 9
+    key[places, 0] = query[0] * (NEEDLE_SCORE / 0.125 / query[0].square().sum(dim=-1, keepdim=True))
+    shape = CacheShape(
+        num_layers=1, num_blocks=length // 32, block_size=32, num_heads=8, num_kv_heads=1, head_dim=64,
+        cache_dtype=E4M3, scale=0.125, sliding_window=[None],
+    )  # fmt: skip
+    cuda = CudaAttention(shape, max_tokens=1, device="cpu")
+    batch = make_batch([(length - 1, 1)], block_size=32, blocks=length // 32)
+    for part, (cache, heads) in enumerate(((cuda._key, key), (cuda._value, value))):
+        stored, scales = quantize(heads, E4M3)
+        bits(cache)[0, batch.block_tables[0].long(), 0] = bits(stored).view(-1, 32, 64)
+        cuda._scales[0, batch.block_tables[0].long(), 0, :, part] = scales.view(-1, 32).bfloat16()
+    found = cuda.attend(0, query.bfloat16(), batch)[0].double()
+    weights = (query[0].double() @ key[:, 0].double().T * 0.125).softmax(dim=-1)
+    exact = weights @ value[:, 0].double()
+    assert torch.cosine_similarity(found, value[places, 0].double(), dim=-1).min() > 0.9
+    return float((found - exact).norm() / exact.norm())
+
+
+def test_a_needle_is_found_in_a_long_context_as_in_a_short_one() -> None:
+    """What rests in 8 bits is widened before each product, and sums do not lose it."""
+    assert needle_error(1 << 16) < 1.2 * needle_error(1 << 12)
 
 
 def test_blocks_are_copied_whole_in_every_layer() -> None:

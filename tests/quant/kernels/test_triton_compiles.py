@@ -19,7 +19,8 @@ FORMATS = {INTEGER4: GROUP, INTEGER8: None, FLOAT8: GROUP}
 """Inputs of a group; None: one scale an output."""
 CASES = [(architecture, INTEGER4, tile.rows, False) for architecture in SHARED_MEMORY for tile in (FEW, MANY)]
 CASES += [(80, INTEGER4, MANY.rows, True), (90, INTEGER4, SOME.rows, True)]
-CASES += [(90, INTEGER8, FEW.rows, True), (80, FLOAT8, FEW.rows, True)]
+CASES += [(architecture, code, FEW.rows, True) for architecture in SHARED_MEMORY for code in (INTEGER8, FLOAT8)]
+CASES += [(80, INTEGER8, MANY.rows, True), (90, FLOAT8, MANY.rows, True)]
 """Architecture, format, rows, and whether all groups have the same zero points."""
 MATRIX_UNITS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
@@ -88,12 +89,28 @@ def test_neither_the_number_of_rows_nor_the_slice_compiles_anew(
         assert len(compiled) >= 2 and len({id(kernel) for kernel in compiled}) == 1, name
 
 
-@pytest.mark.parametrize("inputs", [4096, 28672])
-def test_the_cast_to_float8_holds_a_row_in_registers(
-    kernels: dict[str, CompileOnly], inputs: int, tmp_path: Path
+@pytest.mark.parametrize("code", FORMATS)
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_dequantizing_spills_nothing(
+    kernels: dict[str, CompileOnly], architecture: int, code: int, tmp_path: Path
 ) -> None:
-    driver.set_active(AbsentDevice(90))
-    cast.cast_rows(torch.empty(3, inputs, dtype=torch.bfloat16))
+    driver.set_active(AbsentDevice(architecture))
+    next(linear.dense_slices(empty_weight(code, symmetric=False), torch.bfloat16))
+    kernel = kernels["dequantize"].compiled[0]
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0
+    assert 4 * kernel.metadata.shared <= SHARED_MEMORY[architecture]
+    assert 4 * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
+    assert re.search(r"ld\.global\.v[24]\.b32", kernel.asm["ptx"]) and "st.global.v" in kernel.asm["ptx"]
+
+
+@pytest.mark.parametrize("scale", [None, 0.02], ids=["own", "static"])
+@pytest.mark.parametrize(("architecture", "inputs"), [(89, 4096), (90, 28672), (100, 4096)])
+def test_the_cast_to_float8_holds_a_row_in_registers(
+    kernels: dict[str, CompileOnly], architecture: int, inputs: int, scale: float | None, tmp_path: Path
+) -> None:
+    driver.set_active(AbsentDevice(architecture))
+    cast.cast_rows(torch.empty(3, inputs, dtype=torch.bfloat16), scale)
     kernel = kernels["cast"].compiled[0]
     used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0

@@ -1,0 +1,43 @@
+"""Prompts on a CUDA device, in batches as the engine's steps are there, in memory of their own."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from loraplex.lora.batch import LoraBatch
+from loraplex.lora.manifest import HEAD
+from loraplex.lora.step_buffers import StepAdapters, lists_of_rows
+
+from ..attention.backend import AttentionBackend, CacheShape
+from ..attention.cuda import CudaAttention
+from ..batch import Batch
+
+
+class OnCuda:
+    """The Placement of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def place(self, batch: Batch) -> Batch:
+        """With the chunks of its adapters."""
+        values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
+        tensors = {name: value.to(self._device) for name, value in values.items() if isinstance(value, torch.Tensor)}
+        return replace(batch, **tensors, lora=None if batch.lora is None else self._placed_adapters(batch.lora))
+
+    def sample(self, batch: Batch, rows: torch.Tensor) -> Batch:
+        lora = batch.lora
+        if lora is not None and HEAD in lora.changed:
+            head = lists_of_rows(lora, rows, lora.arrays.rounds[0])
+            lora = replace(lora, arrays=lora.arrays._replace(head=head))
+        return replace(batch, sample_rows=rows.to(self._device), lora=lora)
+
+    def cache(self, shape: CacheShape, tokens: int) -> AttentionBackend:
+        return CudaAttention(shape, max_tokens=tokens, device=self._device)
+
+    def _placed_adapters(self, lora: LoraBatch) -> LoraBatch:
+        """What says which token has which adapter stays on the host too."""
+        rounds = lists_of_rows(lora, torch.arange(len(lora.token_slot)))
+        slots = lora.token_slot[:, 0].contiguous().to(self._device)
+        return replace(lora, arrays=StepAdapters(rounds, slots))
