@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 
 from loraplex.engine.threads import prepare_environment
@@ -16,6 +17,11 @@ from .network import Watch
 # Several test processes share the cores: a thread that waits must not spin on one.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 prepare_environment()
+# A busy machine is no failure.
+hypothesis.settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-machine")
 NETWORK = Watch()
 
 

@@ -18,7 +18,7 @@ from .host_cache import HostCache, HostCopy
 from .manifest import BaseSignature
 from .pages import PageStore, Room
 from .residency import Entry, State
-from .weights import Contents, load_pages, read_contents
+from .weights import Contents, Staging, load_pages, read_contents
 
 PATIENCE: Final = 1.0
 """Seconds an adapter waits for room before nobody may overtake it and residents in use are asked to leave."""
@@ -56,6 +56,7 @@ class Loader:
         self._executor = executor
         self._clock = clock
         self._refuse = refuse
+        self._staging = Staging()
         self._queue: dict[str, Entry] = {}
         """Loading, in the order in which they were first asked for."""
         self._residents: dict[str, Entry] = {}
@@ -174,7 +175,9 @@ class Loader:
         if copy is not None:
             entry.job = self._executor.submit(self._restore, room, copy)
             return
-        write = partial(load_pages, Path(entry.folder_read), entry.contents, entry.digest, self._store.dtype_name)
+        write = partial(
+            load_pages, Path(entry.folder_read), entry.contents, entry.digest, self._store.dtype_name, self._staging
+        )
         entry.job = self._executor.submit(self._store.fill, room, write)
 
     def _restore(self, room: Room, copy: HostCopy) -> None:

@@ -80,12 +80,15 @@ def read_exactly(file: FileIO, target: memoryview) -> None:
         target = target[count:]
 
 
-def read_bits(file: FileIO, tensor: TensorInfo) -> Bits:
-    """The tensor's values as they are stored. EOFError where the file ends early."""
-    bits: Bits = np.empty(tensor.shape, np.uint32 if tensor.dtype == "F32" else np.uint16)
+def read_bits(file: FileIO, tensor: TensorInfo, memory: NDArray[np.uint8] | None = None) -> Bits:
+    """The tensor's values as they are stored, in `memory` [bytes] or some of their own. EOFError where the file ends
+    early."""
+    if memory is None:
+        memory = np.empty(tensor.end - tensor.start, np.uint8)
     file.seek(tensor.start)
-    read_exactly(file, bits.reshape(-1).view(np.uint8).data)
-    return bits
+    read_exactly(file, memory.data)
+    bits: Bits = memory.view(np.uint32 if tensor.dtype == "F32" else np.uint16)
+    return bits.reshape(tensor.shape)
 
 
 def to_floats(bits: Bits, dtype: str) -> NDArray[np.float32]:

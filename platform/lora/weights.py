@@ -10,9 +10,10 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
+from itertools import cycle
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -38,6 +39,7 @@ HASHED_TOGETHER: Final = 1 << 20
 other."""
 MOST_BEHIND: Final = 4
 """Of these hand-overs in memory that are not yet hashed."""
+ALIGNMENT: Final = 64
 
 Part = Literal["ranks", "vectors", "rows", "index"]
 
@@ -86,7 +88,54 @@ def _read_ahead(file: FileIO) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
-def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages: Pages) -> None:
+class Staging:
+    """Memory for tensors between file and pages, written anew for each: new memory takes longer to find than a file to
+    read. For one load at a time."""
+
+    def __init__(self) -> None:
+        self.blocks = tuple(np.empty(HASHED_TOGETHER, np.uint8) for _ in range(MOST_BEHIND + 1))
+
+
+class _Reader:
+    """Reads tensors one after another, and hashes them on a thread: that is the longest part of a load, and runs beside
+    the others, a few blocks behind."""
+
+    def __init__(self, file: FileIO, digest: "hashlib._Hash", hasher: Executor, staging: Staging) -> None:
+        self._file = file
+        self._digest = digest
+        self._hasher = hasher
+        self._blocks = cycle(staging.blocks)
+        self._block, self._used = next(self._blocks), 0
+        self._parts: list[tuple[bytes, Bits]] = []
+        self._behind: deque[Future[None]] = deque()
+
+    def read(self, facts: bytes, tensor: TensorInfo) -> Bits:
+        """Its values, until the next call."""
+        size = tensor.end - tensor.start
+        if self._used + size > HASHED_TOGETHER:
+            self._hand_over()
+        if size > HASHED_TOGETHER:
+            bits = read_bits(self._file, tensor)
+        else:
+            bits = read_bits(self._file, tensor, self._block[self._used : self._used + size])
+        self._used += -(-size // ALIGNMENT) * ALIGNMENT
+        self._parts.append((facts, bits))
+        return bits
+
+    def finish(self) -> None:
+        """Until all is hashed."""
+        self._hand_over()
+        for rest in self._behind:
+            rest.result()
+
+    def _hand_over(self) -> None:
+        self._behind.append(self._hasher.submit(_update, self._digest, self._parts))
+        if len(self._behind) > MOST_BEHIND:
+            self._behind.popleft().result()
+        self._block, self._used, self._parts = next(self._blocks), 0, []
+
+
+def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, staging: Staging, pages: Pages) -> None:
     """Fill `pages`, whose dtype is F32, F16 or BF16. Ranks that no module has become zero.
 
     ValueError when the bytes on disk are not those of `digest`: then `pages` must not be used.
@@ -96,24 +145,13 @@ def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, pages:
         write_tokens(pages.get(PageKind(kind, "rows"), ()), tokens)
     homes = _homes(contents, dtype, pages)
     seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
-    # Hashing is the longest part: it runs beside the others, a few megabytes behind.
     with FileIO(folder / WEIGHTS_FILE) as file, ThreadPoolExecutor(1, thread_name_prefix="adapter-hash") as hasher:
-        behind: deque[Future[None]] = deque()
-        parts, size = list[tuple[bytes, Bits]](), 0
+        reader = _Reader(file, seen, hasher, staging)
         for facts, tensor in canonical_tensors(contents.modules):
-            bits = read_bits(file, tensor)
-            parts.append((facts, bits))
-            size += bits.nbytes
-            if size >= HASHED_TOGETHER:
-                behind.append(hasher.submit(_update, seen, parts))
-                parts, size = [], 0
+            bits = reader.read(facts, tensor)
             for home in homes.pop(tensor, ()):
                 home.put(bits)
-            if len(behind) > MOST_BEHIND:
-                behind.popleft().result()
-        behind.append(hasher.submit(_update, seen, parts))
-    for rest in behind:
-        rest.result()
+        reader.finish()
     if seen.hexdigest() != digest:
         raise ValueError(f"{WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
 

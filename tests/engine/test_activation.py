@@ -6,7 +6,7 @@ from loraplex.engine.activation import find_start
 TOKENS = st.lists(st.integers(0, 2), max_size=12)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(TOKENS, st.lists(st.integers(0, 2), min_size=1, max_size=4))
 def test_the_last_occurrence_is_found_or_none(prompt: list[int], sought: list[int]) -> None:
     places = [start for start in range(len(prompt)) if prompt[start : start + len(sought)] == sought]

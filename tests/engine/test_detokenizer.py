@@ -50,7 +50,7 @@ def cut_in_pieces(ids: list[int], sizes: list[int]) -> list[list[int]]:
     return [*pieces, ids[at:]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     ids=st.lists(st.integers(0, 310), max_size=40), sizes=st.lists(st.integers(0, 4), max_size=20), skip=st.booleans()
 )
@@ -62,7 +62,7 @@ def test_deltas_of_any_tokens_add_up_to_the_text(
     assert "".join(deltas) == detokenizer.text == tokenizer.decode(ids, skip)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     words=st.lists(st.sampled_from(WORDS), max_size=12),
     stops=st.lists(st.sampled_from(["fox", "ck b", "😀", "🎉日", "\n", "ürich the", "語"]), max_size=3),
@@ -133,7 +133,7 @@ def test_the_first_word_after_a_prompt_keeps_its_space(sentencepiece: Tokenizer)
     assert "".join(stream(detokenizer, [[token] for token in words])[0]) == " wx"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text("abc dé😀日", max_size=30).map(str.strip))
 def test_byte_fallback_adds_up_for_real_text(sentencepiece: Tokenizer, text: str) -> None:
     ids = sentencepiece.encode(text)
@@ -141,7 +141,7 @@ def test_byte_fallback_adds_up_for_real_text(sentencepiece: Tokenizer, text: str
     assert "".join(stream(detokenizer, [[token] for token in ids] + [[]])[0]) == sentencepiece.decode(ids)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ids=st.lists(st.integers(0, 290), max_size=40))
 def test_broken_byte_fallback_never_fails_nor_takes_text_back(sentencepiece: Tokenizer, ids: list[int]) -> None:
     detokenizer = Detokenizer(sentencepiece, SamplingParams())
@@ -149,7 +149,7 @@ def test_broken_byte_fallback_never_fails_nor_takes_text_back(sentencepiece: Tok
     assert "".join(deltas) == detokenizer.text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ids=st.lists(st.integers(0, 310), max_size=40), sizes=st.lists(st.integers(0, 4), max_size=20))
 def test_special_tokens_that_must_be_seen_are_and_no_others(
     tokenizer: Tokenizer, ids: list[int], sizes: list[int]

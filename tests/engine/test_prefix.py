@@ -29,7 +29,7 @@ def same(left: Field, right: Field) -> bool:
     return type(left) is type(right) and left == right
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(st.lists(FIELDS, max_size=5), st.lists(FIELDS, max_size=5))
 def test_rows_of_fields_encode_alike_only_if_they_are_alike(left: list[Field], right: list[Field]) -> None:
     alike = len(left) == len(right) and all(map(same, left, right))

@@ -14,7 +14,7 @@ SIZE = 1000
     alignment=st.sampled_from([1, 8]),
     steps=st.lists(st.one_of(st.integers(1, 300), st.floats(0, 1, exclude_max=True)), max_size=80),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_extents_are_disjoint_and_nothing_is_lost(alignment: int, steps: list[int | float]) -> None:
     """An integer allocates, a fraction releases the extent at that place of the list."""
     arena = Arena(SIZE, alignment)

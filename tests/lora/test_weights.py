@@ -16,7 +16,7 @@ from loraplex.lora.batch import KINDS, PageTable
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.pages import PageStore
 from loraplex.lora.values import convert
-from loraplex.lora.weights import HASHED_TOGETHER, Pages, _update, load_pages, read_contents
+from loraplex.lora.weights import HASHED_TOGETHER, Pages, Staging, _update, load_pages, read_contents
 
 from .adapters import BASE, make_adapter, make_config, make_tensors, read_manifest, tensor_name, write_adapter
 from .page_reading import read_back
@@ -49,7 +49,7 @@ def resident(folder: Path, digest: str, dtype: torch.dtype = torch.float32, base
     contents = read_contents(folder, base, store.dtype_name, None)
     room = store.reserve(store.count_pages(contents))
     assert room is not None
-    store.fill(room, lambda pages: load_pages(folder, contents, digest, store.dtype_name, pages))
+    store.fill(room, lambda pages: load_pages(folder, contents, digest, store.dtype_name, Staging(), pages))
     store.publish(room, contents)
     return store.table
 
@@ -93,7 +93,7 @@ def test_nothing_of_a_page_stays_as_it_was(tmp_path: Path, settings: dict[str, A
     def fill(pages: Pages, poison: int) -> None:
         for page in (page for found in pages.values() for page in found):
             page.fill(poison)
-        load_pages(tmp_path, contents, digest, "BF16", pages)
+        load_pages(tmp_path, contents, digest, "BF16", Staging(), pages)
         filled.append([page.tobytes() for found in pages.values() for page in found])
 
     for poison in (0, 0x7FC1):

@@ -71,7 +71,7 @@ def test_a_growing_candidate_takes_callers_and_gives_none_back(three: Registry) 
     assert versions_of(three) == before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 99), st.integers(1, 100), st.text(max_size=20))
 def test_more_weight_never_loses_a_caller(less: int, step: int, caller: str) -> None:
     more = min(100, less + step)

@@ -217,7 +217,7 @@ def actual(view: Snapshot, name: str, selector: int | str | None) -> object:
     return resolved.digest
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CHANGES)
 def test_any_history_resolves_as_the_model_says(registry: Registry, changes: list[tuple[str, str, object]]) -> None:
     model = Model()

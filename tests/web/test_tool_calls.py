@@ -74,7 +74,7 @@ def cuts(text: str, places: list[int]) -> list[str]:
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("eager", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(calls=CALLS, places=st.lists(st.integers(0, 1000), max_size=8), ascii=st.booleans(), indent=st.booleans())
 def test_what_is_written_is_read(
     style: str, eager: bool, calls: list[tuple[str, Any]], places: list[int], ascii: bool, indent: bool
@@ -91,7 +91,7 @@ def test_what_is_written_is_read(
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=PIECES, places=st.lists(st.integers(0, 1000), max_size=8), cut=st.booleans(), eager=st.booleans())
 def test_no_cut_changes_what_is_read(style: str, text: str, places: list[int], cut: bool, eager: bool) -> None:
     once = read(style, [text], eager, cut)

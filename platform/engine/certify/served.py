@@ -16,7 +16,7 @@ from loraplex.lora.batch import LoraBatch, PageTable
 from loraplex.lora.cuda_limits import why_not_on_cuda
 from loraplex.lora.pages import PageStore
 from loraplex.lora.values import Bits
-from loraplex.lora.weights import load_pages, read_contents
+from loraplex.lora.weights import Staging, load_pages, read_contents
 
 from ..base_modules import DecoderModules
 from ..batch import Batch
@@ -96,7 +96,7 @@ def load_adapter(model: ServedModel, adapter: OpenedAdapter, dtype: torch.dtype)
     store = PageStore(base, store.count_bytes(pages), 1, dtype, device)
     room = store.reserve(pages)
     assert room is not None
-    store.fill(room, partial(load_pages, folder, contents, adapter.manifest.digest, store.dtype_name))
+    store.fill(room, partial(load_pages, folder, contents, adapter.manifest.digest, store.dtype_name, Staging()))
     for _ in store.finish(room, contents, modules):
         pass
     store.publish(room, contents)
