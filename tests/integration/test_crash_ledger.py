@@ -17,13 +17,14 @@ from .live_server import BASE, LiveServer
 from .talk import COMPLETIONS, complete, engine_status, greedy, until, upload
 
 PROMPT = "Again and again"
-SHORT, LONG = 8, 3500
+SHORT, FIRST, LONG = 8, 100, 3500
 FLUSHED = 1.2
 """Seconds after which what has ended, or begun, is in the database: docs/tenancy.md promises one."""
 LOOKED_AGAIN = 6.0
 """Seconds in which a server looks for what others have left open."""
 UNSEEN = 16
-"""Tokens of a stream that the server has counted and whose chunk was on its way when the engine died, at most."""
+"""Tokens of a stream that the server has counted and whose chunk was on its way when the engine died, at most: far
+fewer than FIRST, which each stream has told before."""
 
 
 @dataclass
@@ -61,7 +62,8 @@ class Stream:
             return
         self.prompt = chunk["usage"]["prompt_tokens"]
         self.served = chunk["usage"]["completion_tokens"]
-        self.begun.set()
+        if self.served >= FIRST:
+            self.begun.set()
 
 
 Sums = dict[str, Counter[str]]
@@ -111,7 +113,7 @@ def digests(own: LiveServer, adapter_folders: dict[str, Path]) -> dict[str, str]
 
 
 async def begin(http: httpx.AsyncClient, models: Sequence[str]) -> tuple[list[Stream], list[asyncio.Task[None]]]:
-    """Streams that have all said something."""
+    """Streams that have all told their FIRST tokens."""
     streams = [Stream(model) for model in models]
     tasks = [asyncio.create_task(stream.listen(http)) for stream in streams]
     async with asyncio.timeout(60):
