@@ -34,6 +34,12 @@ SHOWN_ONCE = {"POST /api/v1/keys", "POST /keys"}
 SERVED_ANYWAY = {"POST /login", "POST /logout", "POST /certify", "POST /api/v1/engine/certify"}
 """Whatever the body says."""
 
+FAULT = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
+    CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON serving_profiles FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+"""The statement that has the values fails, and not one before it that asks for the row."""
+
 
 @pytest.fixture(scope="module")
 def canaries() -> Canaries:
@@ -219,14 +225,14 @@ def send_nonsense(client: httpx.Client, canaries: Canaries) -> None:
 
 def a_fault_of_ours(acme: httpx.Client, canaries: Canaries, database: str) -> None:
     """A statement with a tenant's text in it fails half-way: the client gets a 500, the log a trace."""
-    change_database(database, "ALTER TABLE serving_profiles RENAME TO away")
+    change_database(database, FAULT)
     try:
         body = {"system_prompt": canaries.text("another system prompt")}
         for accept in ("*/*", "text/html"):
             answer = acme.put("/api/v1/adapters/support/profile", json=body, headers={"accept": accept})
             assert answer.status_code == 500, answer.text
     finally:
-        change_database(database, "ALTER TABLE away RENAME TO serving_profiles")
+        change_database(database, "DROP FUNCTION refuse CASCADE")
 
 
 def change_database(url: str, statement: str) -> None:
