@@ -1,3 +1,4 @@
+import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,17 @@ def test_an_empty_database_comes_to_the_head(empty_url: str, tmp_path: Path) -> 
     registry = Registry.open(empty_url, tmp_path / "artifacts", BASE, free_floor=0)
     assert add(registry, "sql", b"one").created
     registry.close()
+
+
+def test_a_look_leaves_no_line_in_the_log(empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Readiness is probed every few seconds."""
+    caplog.set_level(logging.DEBUG)
+    assert not is_current(empty_url)
+    assert caplog.messages == []
+    upgrade(empty_url)
+    caplog.clear()
+    assert is_current(empty_url)
+    assert caplog.messages == []
 
 
 def test_migrations_and_tables_agree(database_url: str) -> None:

@@ -1,4 +1,7 @@
-"""What `serve` says when it is ready: where everything is, how to log in, and one curl that works as pasted."""
+"""What `serve` says when it is ready: where everything is, how to log in, and one curl that works as pasted.
+
+Containers keep it in their logs: what an operator has set as a secret is not in it.
+"""
 
 import json
 import shlex
@@ -27,14 +30,15 @@ def print_banner(console: Console, state: State) -> None:
 
 
 def _lines(state: State) -> list[str]:
-    settings, credentials = state.settings, state.credentials
+    settings = state.settings
+    password, key = _made_by_us(state)
     adapters = _adapters(state)
     more = " …" if len(adapters) > SHOWN_ADAPTERS else ""
     return [
         f"Dashboard   {_origin(state)}/",
         f"API         {_origin(state)}/v1",
-        f"Login       {credentials.admin_user} / {credentials.admin_password or '(set earlier)'}",
-        f"Key         {credentials.api_key or '(made earlier)'}",
+        f"Login       {state.credentials.admin_user} / {password or '(known to you)'}",
+        f"Key         {key or '(known to you)'}",
         f"Kept in     {settings.data_dir / 'credentials.json'}",
         f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
         f"KV cache    {_cache_words(state)}",
@@ -44,12 +48,20 @@ def _lines(state: State) -> list[str]:
     ]
 
 
+def _made_by_us(state: State) -> tuple[str | None, str | None]:
+    """Password and key, where nobody else can tell them; what an operator has set is no matter for a log."""
+    settings, known = state.settings, state.credentials
+    password = None if settings.admin_password_text else known.admin_password
+    return password, None if settings.api_key_text else known.api_key
+
+
 def _curl(state: State) -> str:
+    _, key = _made_by_us(state)
     model = next(iter(_adapters(state)), state.base.name)
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": example_question(model)}]})
     return (
         f"curl {_origin(state)}/v1/chat/completions -H 'Content-Type: application/json' "
-        f"-H 'Authorization: Bearer {state.credentials.api_key or 'YOUR_KEY'}' -d {shlex.quote(body)}"
+        f"-H 'Authorization: Bearer {key or 'YOUR_KEY'}' -d {shlex.quote(body)}"
     )
 
 
