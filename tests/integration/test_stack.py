@@ -97,8 +97,11 @@ def prometheus(stack: LiveServer, folder: Path) -> Iterator[httpx.Client]:
         process.wait(30)
 
 
+OF_A_GPU = "loraplex_engine_device_seconds_total"
+
+
 def test_prometheus_reads_the_server(stack: LiveServer, prometheus: httpx.Client) -> None:
-    """Every panel of the server's dashboard has figures, and every alert can be computed."""
+    """Every panel of the server's dashboard has figures, but for a GPU's, and every alert can be computed."""
 
     def asked(path: str, part: str, **params: str) -> Any:
         try:
@@ -113,7 +116,10 @@ def test_prometheus_reads_the_server(stack: LiveServer, prometheus: httpx.Client
         http.post(COMPLETIONS, json=greedy("tiny", "a", 8)).raise_for_status()
     panels = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "server.json").read_text())["panels"]
     queries = [
-        target["expr"].replace("$__rate_interval", "1m") for panel in panels for target in panel.get("targets", ())
+        target["expr"].replace("$__rate_interval", "1m")
+        for panel in panels
+        for target in panel.get("targets", ())
+        if OF_A_GPU not in target["expr"]
     ]
     assert len(queries) > 10
     for query in queries:

@@ -81,13 +81,19 @@ def private_server(binaries: Path, tls: bool = False) -> Iterator[str]:
         "--no-sync",
     ]
     subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **user)
-    options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", "-cunix_socket_directories=", "-cfsync=off"]
+    options = [
+        f"-cport={port}",
+        "-clisten_addresses=127.0.0.1",
+        "-cunix_socket_directories=",
+        "-cfsync=off",
+        "-clc_messages=C",
+    ]
     if tls:
         options += _make_certificate(folder, user)
     log = (folder / "log").open("wb")
     server = subprocess.Popen([binaries / "postgres", "-D", data, *options], cwd=folder, stdout=log, stderr=log, **user)
     try:
-        _wait_for(port, server, folder / "log")
+        _wait_for(server, folder / "log")
         address = f"postgresql://loraplex:{PASSWORD}@127.0.0.1:{port}/postgres"
         yield f"{address}?sslmode=verify-full&sslrootcert={folder / 'server.crt'}" if tls else address
     finally:
@@ -128,13 +134,9 @@ def _free_port() -> int:
         return port
 
 
-def _wait_for(port: int, server: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait_for(server: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Its port is open before it answers."""
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert server.poll() is None, log.read_text()
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise TimeoutError(log.read_text())
+    while "ready to accept connections" not in log.read_text():
+        assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)

@@ -1,5 +1,6 @@
 """One compiled call gives the bits of the decoder layer by layer: logits, keys and values."""
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,10 @@ def load(
         made: LinearMethod = scheme(inputs, outputs, stored)
         return made
 
-    choice = Choice(create, torch.float32, "for a test", create_coded=CodedLinear, form=coded_form)
+    def create_coded(_form: Hashable, inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
+        return CodedLinear(inputs, outputs)
+
+    choice = Choice(create, torch.float32, "for a test", create_coded=create_coded, form=coded_form)
     decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(128)
     shape = CacheShape(
         num_layers=config.num_layers,
