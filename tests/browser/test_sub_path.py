@@ -75,6 +75,8 @@ async def test_everything_works_under_a_sub_path(page: Page, origin: str, adapte
     await page.get_by_role("button", name="Load").click()
     await expect(page.locator("#next-out")).to_contain_text("sql would be evicted next")
     await page.get_by_role("link", name="Playground").click()
+    await page.wait_for_url("**/playground")
+    await listening(page)
     await page.get_by_role("button", name="Run").click()
     await expect(page.locator(".pane output").first).to_have_text(BASE_SENTENCE)
     await page.get_by_role("link", name="Overview").click()
