@@ -48,8 +48,15 @@ def silu_block(gate_up: Array, first: int, last: int, begin: int, end: int, outp
     """output[first:last, begin:end]; begin and end are multiples of LANES."""
     size = output.shape[1]
     for token in range(first, last):
-        for at in range(begin, end, LANES):
-            gate, up = load(gate_up, 2 * token * size + at), load(gate_up, (2 * token + 1) * size + at)
-            # e^88 is the largest that exp knows; there the quotient is 0 already.
-            inverse = exp(multiply(maximum(splat(np.float32(-88)), gate), splat(np.float32(-1))))
-            store(output, token * size + at, multiply(divide(gate, add(splat(np.float32(1)), inverse)), up))
+        row = 2 * token * size + begin
+        silu_run(gate_up, row, row + size, output, token * size + begin, end - begin)
+
+
+@njit(cache=True, nogil=True)
+def silu_run(source: Array, gate: int, up: int, output: Array, target: int, count: int) -> None:
+    """output[target : target + count] of those from source[gate] and source[up] on; count is a multiple of LANES."""
+    for at in range(0, count, LANES):
+        gates, ups = load(source, gate + at), load(source, up + at)
+        # e^88 is the largest that exp knows; there the quotient is 0 already.
+        inverse = exp(multiply(maximum(splat(np.float32(-88)), gates), splat(np.float32(-1))))
+        store(output, target + at, multiply(divide(gates, add(splat(np.float32(1)), inverse)), ups))

@@ -2,7 +2,7 @@
 """y[t] += scaling * (x[t] A^T) B over rank pages, for the CPU this runs on (numba, no compiler needed).
 
 Two sweeps: shrink, h = scale * x A^T, by (segment, kind, page); expand, y += h B, by (segment, kind, columns), or by
-whoever goes through y anyway (`expand_rows`). Workers take items as they get on: ranks differ, and so does what else
+whoever goes through y anyway (`expand_rows`). What runs a tile of either is chosen in `intermediate.py`. Workers take items as they get on: ranks differ, and so does what else
 the processor has to do.
 numba has no 16-bit floats: uint16 stands for bfloat16 bits, int16 for float16 bits.
 """
@@ -13,23 +13,30 @@ import numpy as np
 from numba import njit, prange
 
 from .claim import claim, counter, shares_of
-from .expand_one import expand_one
-from .expand_tile import VECTORS, expand_tokens
-from .shrink_page import shrink_tokens
+from .intermediate import (
+    count_in_registers,
+    expand_apart,
+    expand_columns,
+    new_intermediate,
+    shrink_registers,
+    shrink_tokens,
+)
+from .matrix_registers import HAS_MATRIX
+from .matrix_shrink import BLOCK, scratch_bytes
 from .vector_code import LANES, PAGE
 
 COLUMNS: Final = 32 * LANES
 """Columns of y in one work item of expand."""
-TOKENS: Final = 48
-"""Most tokens of one work item; a multiple of every tile."""
+TOKENS: Final = 64 if HAS_MATRIX else 48
+"""Most tokens of one work item; a multiple of the tiles that take most of them."""
 
 
 @njit
-def _fill_work(items: Any, starts: Any, widths: Any, step: int, first: int, last: int) -> int:
+def _fill_work(items: Any, starts: Any, ends: Any, widths: Any, step: int, first: int, last: int) -> int:
     """Fill items as far as they reach; returns how many there are."""
     count = 0
     for segment in range(first, last):
-        for row in range(starts[segment], starts[segment + 1], TOKENS):
+        for row in range(starts[segment], ends[segment], TOKENS):
             for member in range(widths.shape[1]):
                 for position in range(0, widths[segment, member], step):
                     if count < len(items):
@@ -40,13 +47,45 @@ def _fill_work(items: Any, starts: Any, widths: Any, step: int, first: int, last
 
 
 @njit
-def _work(starts: Any, widths: Any, step: int, first: int, last: int) -> Any:
-    """Items (segment, member, position, row): each `step` of widths[segment, member], each TOKENS rows.
+def _work(starts: Any, ends: Any, widths: Any, step: int, first: int, last: int) -> Any:
+    """Items (segment, member, position, row): each `step` of widths[segment, member], each TOKENS of its rows.
 
     Of the segments from `first` up to `last`.
     """
-    items = np.empty((_fill_work(np.empty((0, 4), np.int64), starts, widths, step, first, last), 4), np.int64)
-    _fill_work(items, starts, widths, step, first, last)
+    items = np.empty((_fill_work(np.empty((0, 4), np.int64), starts, ends, widths, step, first, last), 4), np.int64)
+    _fill_work(items, starts, ends, widths, step, first, last)
+    return items
+
+
+@njit
+def _fill_blocks(items: Any, starts: Any, ends: Any, pages: Any, parts: int) -> int:
+    """Fill items as far as they reach; returns how many there are."""
+    count = 0
+    for segment in range(len(ends)):
+        step = max(1, (pages[segment] + parts - 1) // parts)
+        for row in range(starts[segment], ends[segment], BLOCK):
+            for page in range(0, pages[segment], step):
+                if count < len(items):
+                    items[count, 0], items[count, 1] = segment, page
+                    items[count, 2] = min(page + step, pages[segment])
+                    items[count, 3], items[count, 4] = row, min(row + BLOCK, ends[segment])
+                count += 1
+    return count
+
+
+@njit
+def _blocks(starts: Any, ends: Any, ranks: Any, workers: int) -> Any:
+    """Items of shrink_registers: pages of all members together, in so many parts that every worker has some."""
+    pages, blocks, none = np.zeros(len(ends), np.int64), 0, np.empty((0, 5), np.int64)
+    for segment in range(len(ends)):
+        for member in range(ranks.shape[1]):
+            pages[segment] += (ranks[segment, member] + PAGE - 1) // PAGE
+        blocks += (ends[segment] - starts[segment] + BLOCK - 1) // BLOCK
+    if not blocks:
+        return none
+    parts = (2 * workers + blocks - 1) // blocks
+    items = np.empty((_fill_blocks(none, starts, ends, pages, parts), 5), np.int64)
+    _fill_blocks(items, starts, ends, pages, parts)
     return items
 
 
@@ -76,14 +115,28 @@ def _widths_of(ranks: Any, firsts: Any) -> Any:
 
 @njit(parallel=True)
 def shrink(
-    x: Any, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, ranks: Any, scaling: Any, scales: Any,
+    y: Any, x: Any, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, ranks: Any, scaling: Any, scales: Any,
     tokens: Any, starts: Any, slots: Any, workers: int,
 ) -> Any:  # fmt: skip
-    """h [len(tokens), members * most ranks], scaled; the others as in add_lora."""
+    """h [len(tokens), members * most ranks], scaled, for what adds to y; the others as in add_lora."""
     inputs, room = x.shape[1], offset.shape[2] * PAGE
-    h = np.empty((len(tokens), len(kinds) * room), np.float32)
+    h = new_intermediate(arena, y, len(tokens), len(kinds) * room)
+    rests = starts[:-1].astype(np.int64)
+    for segment in range(len(slots)):
+        rests[segment] += count_in_registers(h, starts[segment + 1] - starts[segment])
+    blocks = _blocks(starts[:-1], rests, ranks, workers)
+    if len(blocks):
+        scratch, next_block = np.empty((workers, scratch_bytes(inputs)), np.uint8), counter(workers)
+        for worker in prange(workers):
+            block = np.int64(worker)
+            while block < len(blocks):
+                shrink_registers(
+                    arena, offset, slots, kinds, firsts, layer, scaling, scales, ranks, x, tokens, h, blocks[block],
+                    scratch[worker].ctypes.data,
+                )  # fmt: skip
+                block = claim(next_block)
     # The first share of each worker is its own: it takes the next one while it works, to bring its weights near.
-    items, taken = _work(starts, ranks, PAGE, 0, len(slots)), counter(workers)
+    items, taken = _work(rests, starts[1:], ranks, PAGE, 0, len(slots)), counter(workers)
     shares = shares_of(len(items), workers)
     for worker in prange(workers):
         share = np.int64(worker)
@@ -111,14 +164,7 @@ def _expand(
     pages = offset[slots[segment], kinds[member]]
     start = PAGE * (layer * (inputs + outputs) + inputs) + position
     h_column, y_column = member * offset.shape[2] * PAGE, firsts[member] + position
-    if end - row == 1 and y.itemsize == 4:
-        expand_one(arena, pages, start, outputs, own, h, row, h_column, y, tokens[row], y_column, columns)
-        return
-    for column in range(0, columns, VECTORS * LANES):
-        expand_tokens(
-            arena, pages.ctypes.data, start + column, outputs, own, tokens, h, row, end, h_column, y,
-            y_column + column, min(VECTORS * LANES, columns - column),
-        )  # fmt: skip
+    expand_columns(arena, pages, start, outputs, own, tokens, h, row, end, h_column, y, y_column, columns)
 
 
 @njit
@@ -138,6 +184,45 @@ def expand_rows(
                 )  # fmt: skip
 
 
+@njit
+def _only_segment(tokens: Any, starts: Any, first: int, last: int) -> int:
+    """Of the adapter that all tokens from `first` to `last` have, and no other; -1 if there is none."""
+    found = -1
+    for segment in range(len(starts) - 1):
+        own = tokens[starts[segment] : starts[segment + 1]]
+        row, end = np.searchsorted(own, first), np.searchsorted(own, last)
+        if row < end:
+            if found >= 0 or end - row < last - first:
+                return -1
+            found = segment
+    return found
+
+
+@njit
+def expand_rows_apart(
+    room: Any, y: Any, h: Any, inputs: int, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, ranks: Any,
+    tokens: Any, starts: Any, slots: Any, first: int, last: int, position: int, columns: int,
+) -> bool:  # fmt: skip
+    """room [rows, members * COLUMNS or more] = y[first:last] + h B in `columns` columns of each linear; y stays as is.
+
+    False, and nothing is done, where that takes more than matrix registers; the others as in expand_rows.
+    """
+    segment = _only_segment(tokens, starts, first, last)
+    if segment < 0 or ranks[segment].min() == 0:
+        return False
+    row = starts[segment] + np.searchsorted(tokens[starts[segment] : starts[segment + 1]], first)
+    for member in range(len(kinds)):
+        outputs, pages = firsts[member + 1] - firsts[member], offset[slots[segment], kinds[member]]
+        start = PAGE * (layer * (inputs + outputs) + inputs) + position
+        is_done = expand_apart(
+            arena, pages, start, outputs, ranks[segment, member], first, h, row, last - first,
+            member * offset.shape[2] * PAGE, y, firsts[member] + position, room, member * COLUMNS, columns,
+        )  # fmt: skip
+        if not is_done:
+            return False
+    return True
+
+
 @njit(parallel=True, cache=True)
 def add_lora(
     y: Any, x: Any, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, rank: Any, scaling: Any,
@@ -146,10 +231,10 @@ def add_lora(
     """Arrays as in PageTable and LoraBatch, all contiguous. kinds [members]: index of each linear of the group;
     firsts [members + 1]: member m owns y's columns firsts[m] to firsts[m + 1]. A token stands once in each round."""
     tokens, ranks = sorted_tokens.astype(np.int64), ranks_of(rank, slots, kinds, layer)
-    h = shrink(x, layer, kinds, firsts, arena, offset, ranks, scaling, scales, tokens, starts, slots, workers)
+    h = shrink(y, x, layer, kinds, firsts, arena, offset, ranks, scaling, scales, tokens, starts, slots, workers)
     widths = _widths_of(ranks, firsts)
     for number in range(len(rounds) - 1):
-        items = _work(starts, widths, COLUMNS, rounds[number], rounds[number + 1])
+        items = _work(starts[:-1], starts[1:], widths, COLUMNS, rounds[number], rounds[number + 1])
         taken, shares = counter(workers), shares_of(len(items), workers)
         for worker in prange(workers):
             share = np.int64(worker)

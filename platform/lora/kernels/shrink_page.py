@@ -39,23 +39,17 @@ class _Rows:
 
     def mask(self, count: Any) -> Any:
         """For the last inputs, fewer than `width`."""
-        firsts = range(0, self.width, LANES)
-        parts = [self.code.mask(self.code.builder.sub(count, INT(first))) for first in firsts]
-        return parts, self.code.mask(count, self.width)
+        return self.code.pair_masks(count) if self.pairs else self.code.mask(count)
 
     def inputs(self, address: Any, mask: Any) -> Any:
-        code = self.code
-        if not self.pairs:
-            return code.load(address, self.x, mask and mask[0][0])
-        if self.x == types.uint16:
-            return code.load_pairs(address, mask and mask[1])
-        parts = [code.load(code.at(address, INT(n * LANES), self.x), self.x, mask and mask[0][n]) for n in range(2)]
-        return code.round_pairs(*parts)
+        if self.pairs:
+            return self.code.load_rounded(address, self.x, mask)
+        return self.code.load(address, self.x, mask)
 
     def weights(self, address: Any, mask: Any) -> Any:
         if self.pairs:
             return self.code.load_pairs(address, mask and mask[1])
-        return self.code.load(address, self.arena, mask and mask[0][0])
+        return self.code.load(address, self.arena, mask)
 
     @property
     def add(self) -> Callable[[Any, Any, Any], Any]:

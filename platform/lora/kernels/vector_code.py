@@ -8,13 +8,13 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils, config
 
-_features: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
+FEATURES: Final = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
 PAGE: Final = 8
 """Ranks of one page."""
 LINE: Final = 64
 """Bytes of a cache line."""
-LANES: Final = 16 if "+avx512f" in _features else 8 if "+avx2" in _features else 4
-HAS_BFLOAT16: Final = LANES == 16 and "+avx512bf16" in _features and "+amx-bf16" not in _features
+LANES: Final = 16 if "+avx512f" in FEATURES else 8 if "+avx2" in FEATURES else 4
+HAS_BFLOAT16: Final = LANES == 16 and "+avx512bf16" in FEATURES and "+amx-bf16" not in FEATURES
 """Dot products of pairs of bfloat16 numbers that take less time than as many multiply-adds of float32. Where there are
 matrix registers as well they take twice as long as on other processors."""
 
@@ -125,6 +125,36 @@ class VectorCode:
         """2 * LANES fp32 numbers as bfloat16, rounded to nearest even."""
         return self._assembly("vcvtne2ps2bf16 $1, $2, $0", "=v,v,v", PAIRS, low, high)
 
+    def pair_masks(self, count: Any) -> tuple[list[Any], Any]:
+        """For the first `count` of 2 * LANES numbers: of each half, and of all of them."""
+        halves = [self.mask(self.builder.sub(count, INT(first))) for first in (0, LANES)]
+        return halves, self.mask(count, 2 * LANES)
+
+    def load_rounded(self, address: Any, dtype: Any, masks: tuple[list[Any], Any] | None = None) -> Any:
+        """2 * LANES values from `address` as bfloat16, zero where the masks are false."""
+        if dtype == types.uint16:
+            return self.load_pairs(address, masks and masks[1])
+        halves = [self.at(address, INT(half * LANES), dtype) for half in range(2)]
+        parts = [self.load(half, dtype, masks and masks[0][index]) for index, half in enumerate(halves)]
+        return self.round_pairs(*parts)
+
+    def sides(self, pairs: Any) -> tuple[Any, Any]:
+        """The first and the second bfloat16 number of each lane, as fp32."""
+        bits = self.builder.bitcast(pairs, WORDS)
+        sides = self.builder.shl(bits, words(16)), self.builder.and_(bits, words(0xFFFF0000))
+        return self.builder.bitcast(sides[0], FLOATS), self.builder.bitcast(sides[1], FLOATS)
+
+    def split(self, value: Any) -> Any:
+        """fp32 numbers as words of two bfloat16 numbers that add up to them, all but the last 8 bits."""
+        first = self.builder.zext(self._narrow(value, types.uint16), WORDS)
+        rest = self.builder.fsub(value, self.builder.bitcast(self.builder.shl(first, words(16)), FLOATS))
+        second = self.builder.shl(self.builder.zext(self._narrow(rest, types.uint16), WORDS), words(16))
+        return self.builder.or_(first, second)
+
+    def shuffle(self, a: Any, b: Any, order: list[int]) -> Any:
+        """Lanes of both, those of b after those of a."""
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(order)), order))
+
     def dot(self, a: Any, b: Any, total: Any) -> Any:
         """total + a b, of each lane's pairs."""
         return self._assembly("vdpbf16ps $3, $2, $0", "=v,0,v,v", FLOATS, total, a, b)
@@ -179,7 +209,7 @@ class VectorCode:
         self.builder.branch(test)
         self.builder.position_at_end(test)
         index = self.builder.phi(INT)
-        sums = [self.builder.phi(FLOATS) for _ in initial]
+        sums = [self.builder.phi(value.type) for value in initial]
         self.builder.cbranch(self.builder.icmp_signed("<", index, count), repeat, after)
         self.builder.position_at_end(repeat)
         results = body(index, sums)

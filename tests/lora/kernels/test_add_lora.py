@@ -7,6 +7,7 @@ import torch
 
 from loraplex.lora.apply import add_lora, lora_reference
 from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.kernels.matrix_registers import HAS_MATRIX
 from loraplex.lora.kernels.vector_code import HAS_BFLOAT16
 
 from .pages import random_table
@@ -148,7 +149,7 @@ def test_activations_are_rounded_where_products_are_of_bfloat16(table: PageTable
         assert batch is not None
         add_lora(y, given, batch, 0, kinds)
         results.append(y)
-    assert torch.equal(*results) == (HAS_BFLOAT16 and table.arena.dtype == torch.bfloat16)
+    assert torch.equal(*results) == ((HAS_BFLOAT16 or HAS_MATRIX) and table.arena.dtype == torch.bfloat16)
 
 
 def test_a_token_is_the_same_bits_whatever_its_neighbours(table: PageTable) -> None:
@@ -160,6 +161,36 @@ def test_a_token_is_the_same_bits_whatever_its_neighbours(table: PageTable) -> N
     batched = y.clone()
     add_lora(batched, x, together, 1, kinds)
     for token in range(64):
+        alone = y[token : token + 1].clone()
+        batch = LoraBatch.build(table, slots[token : token + 1].to(torch.int32), scale[token : token + 1])
+        if batch is not None:
+            add_lora(alone, x[token : token + 1], batch, 1, kinds)
+        assert torch.equal(alone[0], batched[token]), token
+
+
+@pytest.mark.parametrize("inputs", [611, 1024, 1130])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_prompts_beside_single_tokens(dtype: torch.dtype, inputs: int) -> None:
+    """Prompts long enough for matrix registers, tokens of one adapter that do not follow each other, ends of all of
+    them that fill no register: as the definition has it, and the bits of each token alone."""
+    kinds = GROUPS[0]
+    widths = {"q_proj": 150, "k_proj": 70, "v_proj": 7}
+    table = random_table(
+        {kind: (inputs, width) for kind, width in widths.items()},
+        [dict.fromkeys(kinds, rank) for rank in RANKS],
+        2,
+        dtype,
+    )
+    lengths = [(4, 83), (0, 17), (-1, 5), (1, 16), (5, 33), (3, 64)]
+    runs = [torch.full((length,), slot) for slot, length in lengths]
+    slots = torch.cat([*runs, torch.arange(50) % 2 * 4, torch.full((20,), 4)])
+    y, x, together = random_step(table, kinds, slots, torch.float32)
+    assert together is not None
+    batched = y.clone()
+    add_lora(batched, x, together, 1, kinds)
+    torch.testing.assert_close(batched.double(), expected(y, x, together, 1, kinds), rtol=2e-5, atol=2e-3)
+    scale = together.token_scale[:, 0]
+    for token in range(len(slots)):
         alone = y[token : token + 1].clone()
         batch = LoraBatch.build(table, slots[token : token + 1].to(torch.int32), scale[token : token + 1])
         if batch is not None:

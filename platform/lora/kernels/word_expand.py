@@ -1,0 +1,107 @@
+# mypy: allow-untyped-decorators
+"""y += h B for one or two tokens of one adapter, h in words, y in fp32, in vector registers.
+
+The same bits as `matrix_expand.py`: a page's eight ranks are two chains of multiply-adds, of the words' first and of
+their second numbers, whose sum is added to y, page after page. Rows of a page pass by side by side.
+"""
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .vector_code import FLOAT, FLOATS, INT, INT32, LANES, LINE, PAGE, VectorCode, data_of
+
+AHEAD: Final = 256
+"""Columns of each row that are on their way to the first-level cache."""
+
+
+@intrinsic
+def _expand_page(
+    typing: Any, arena: Any, start: Any, following: Any, outputs: Any, h: Any, y: Any, cells: Any, columns: Any
+) -> Any:
+    """y[cell : cell + columns] += h B for each token: its words of this page are at its address in `h`, B [PAGE,
+    outputs] has its first value of these columns at `start`. Towards the end what is at `following` is brought near."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        code, (_, start, following, outputs, h, _, cells, columns) = VectorCode(builder), arguments
+        data, y_data = (data_of(context, builder, kind, arguments[i]) for kind, i in ((arena, 0), (y, 5)))
+        tokens = len(signature.args[6])
+        targets = [code.at(y_data, cell, y.dtype) for cell in cgutils.unpack_tuple(builder, cells, tokens)]
+        firsts = [code.at(data, place, arena.dtype) for place in (start, following)]
+        row_starts = [builder.mul(outputs, INT(rank)) for rank in range(PAGE)]
+        rows, later = ([code.at(first, place, arena.dtype) for place in row_starts] for first in firsts)
+        factors = []
+        for source in cgutils.unpack_tuple(builder, h, tokens):
+            words = [code.scalar(code.at(source, INT(rank), types.uint32), INT32) for rank in range(PAGE)]
+            factors.append([_sides(code, word) for word in words])
+        per_line = LINE // (arena.dtype.bitwidth // 8)
+        zero = ir.Constant(FLOATS, [0.0] * LANES)
+
+        def add(position: Any, mask: Any = None) -> None:
+            places = [code.at(target, position, y.dtype) for target in targets]
+            chains = [[zero, zero] for _ in targets]
+            for rank, row in enumerate(rows):
+                weights = code.load(code.at(row, position, arena.dtype), arena.dtype, mask)
+                for token, own in enumerate(chains):
+                    chains[token] = [code.fma(weights, factors[token][rank][side], own[side]) for side in range(2)]
+            for place, (first, second) in zip(places, chains, strict=True):
+                total = builder.fadd(code.load(place, y.dtype, mask), builder.fadd(first, second))
+                code.store(total, place, y.dtype, mask)
+
+        def lines(index: Any, sums: list[Any]) -> list[Any]:
+            position = builder.mul(index, INT(per_line))
+            coming = builder.add(position, INT(AHEAD))
+            here = builder.icmp_signed("<", coming, columns)
+            column = builder.select(here, coming, builder.sub(coming, columns))
+            for row, other in zip(rows, later, strict=True):
+                code.prefetch_near(code.at(builder.select(here, row, other), column, arena.dtype))
+            for vector in range(0, per_line, LANES):
+                add(builder.add(position, INT(vector)))
+            return []
+
+        full = builder.sdiv(columns, INT(per_line))
+        code.loop(full, [], lines)
+        rest = builder.mul(full, INT(per_line))
+        for vector in range(0, per_line, LANES):
+            first = builder.add(rest, INT(vector))
+            with builder.if_then(builder.icmp_signed("<", first, columns)):
+                add(first, code.mask(builder.sub(columns, first)))
+        return context.get_dummy_value()
+
+    return types.void(arena, types.int64, types.int64, types.int64, h, y, cells, types.int64), generate
+
+
+def _sides(code: VectorCode, word: Any) -> tuple[Any, Any]:
+    """Both numbers of a word, each in all lanes."""
+    sides = code.builder.shl(word, INT32(16)), code.builder.and_(word, INT32(0xFFFF0000))
+    first, second = (code.splat(code.builder.bitcast(side, FLOAT), FLOATS) for side in sides)
+    return first, second
+
+
+@njit
+def expand_words(
+    arena: Any, pages: Any, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int,
+    h_column: int, y: Any, y_column: int, columns: int,
+) -> None:  # fmt: skip
+    """y[tokens, y_column : y_column + columns] += h B for the sorted tokens row to end.
+
+    pages: offsets in the arena of the adapter's pages, of which B's first value of these columns is `start` further. h
+    goes on to whole pages, with zeros where they have no rank.
+    """
+    stride, width, count = h.shape[1] * 4, y.shape[1], (ranks + PAGE - 1) // PAGE
+    place = h.ctypes.data + row * stride + h_column * 4
+    while row < end:
+        both = row + 1 < end
+        cell, second = tokens[row] * width + y_column, tokens[row + both] * width + y_column
+        for page in range(count):
+            here, following = pages[page] + start, pages[min(page + 1, count - 1)] + start
+            words = place + page * PAGE * 4
+            if both:
+                _expand_page(arena, here, following, outputs, (words, words + stride), y, (cell, second), columns)
+            else:
+                _expand_page(arena, here, following, outputs, (words,), y, (cell,), columns)
+        row += 1 + both
+        place += (1 + both) * stride
