@@ -29,13 +29,14 @@ def norm_with_own(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["layer"], do_not_specialize_on_alignment=["tokens"])
 def own_norm(
     normed: tl.tensor, residual: tl.tensor, tokens: tl.tensor | None, slots: tl.tensor, floats: tl.tensor,
     vectors: tl.tensor, layer: tl.tensor, eps: tl.tensor,
     KIND: tl.constexpr, TABLE_KINDS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (rows,). A page is [layers, 2, C], of which the first of each two is the weight."""
+    """Grid (rows,). A page is [layers, 2, C], of which the first of each two is the weight. tokens may begin anywhere
+    in a step's list: one compiled kernel serves all."""
     row = tl.program_id(0).to(tl.int64)
     token = row
     if tokens is not None:
