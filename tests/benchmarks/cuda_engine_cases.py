@@ -1,24 +1,22 @@
-"""Rows of the engine on CUDA's path with the least sizes, in triton's interpreter, in a process without numba, msgspec
-and all else that a machine with torch, triton, transformers, peft and safetensors need not have: test_gpu_engine.py
-starts it."""
+"""Rows of the engine on CUDA's path with the least sizes, in triton's interpreter, in a process that has torch, triton,
+transformers, peft, safetensors, what those need, and nothing else: test_gpu_engine.py starts it."""
 
 import sys
 from dataclasses import replace
 from typing import Any
 
-from .engine_cases import REFUSED
-from .without_packages import forget_installation
+from .without_packages import forget_installation, refuse_all_but
 
 
 def main() -> None:
     forget_installation()
-    sys.modules |= dict.fromkeys(("numba", "llvmlite", *REFUSED))
+    import pytest  # which stands in for a device
+
+    refuse_all_but("torch", "triton", "transformers", "peft", "safetensors")
     from benchmarks.gpu import serving
     from benchmarks.gpu.stand_ins import provide_msgspec
 
     provide_msgspec()
-    import pytest
-
     from tests.engine.cuda_double import pretend_cuda
     from tests.triton_interpreter import patch_modules_once
 
