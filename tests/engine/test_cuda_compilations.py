@@ -106,6 +106,7 @@ def test_no_step_compiles_what_the_warm_up_has_not(
     WARM_UP(runner, config, LENGTH)
     warmed, source = set(asked), random.Random(0)
     assert len(warmed) > 30
+    assert {name for name, key in asked if "enable_fp_fusion" not in key} == set(), "releases have other defaults"
     cuda_warmup._run(runner, config, random_steps(source, sequences))
     for own_logits in (False, True):
         extras = Extras(cuda_warmup.CHANGED, {}, 327, has_vectors=True, own_logits=own_logits)

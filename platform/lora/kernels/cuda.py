@@ -82,7 +82,7 @@ def scale_outputs(
     scale[blocks[-1], chunks](
         y, step.chunks, step.tokens, step.scales, floats, vectors, layer, KINDS=kinds, WIDTHS=widths,
         FIRST_COLUMNS=_first_columns(widths, y.shape[1]), FIRST_BLOCKS=blocks, COLUMNS=COLUMNS, ROWS=ROWS,
-        TABLE_KINDS=vectors.shape[1],
+        TABLE_KINDS=vectors.shape[1], enable_fp_fusion=True,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ def norm_with_own(
         own_norm[(rows,)](
             normed, residual, tokens, slots, floats, vectors, layer, eps, KIND=kind, TABLE_KINDS=vectors.shape[1],
             SIZE=size, WIDTH=width, num_warps=min(MOST_WARPS, max(1, width // WARP_ELEMENTS)),
+            enable_fp_fusion=True,
         )  # fmt: skip
 
 
