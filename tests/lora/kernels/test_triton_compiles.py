@@ -70,12 +70,15 @@ def test_no_spills_and_loads_ahead_of_their_use(
         assert before_shrink_ends.count("ld.global.v4") >= 4, "y and the first ranks of B"
 
 
-@pytest.mark.parametrize(("vocabulary", "size"), [(151936, 896), (128256, 4096)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("vocabulary", "size"), [(151936, 896)])
+@pytest.mark.parametrize("architecture", [80, 90])
 def test_adapters_of_the_head_spill_nothing(
-    kernels: dict[str, CompileOnly], vocabulary: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda, "_can_chain", lambda device: True)
-    launch(90, torch.bfloat16, ((7,), (vocabulary,), size), 64, y_dtype=torch.float32)
+    kernels: dict[str, CompileOnly], architecture: int, vocabulary: int, size: int, dtype: torch.dtype, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cuda, "_can_chain", lambda device: architecture >= 90)
+    launch(architecture, dtype, ((7,), (vocabulary,), size), 64, y_dtype=torch.float32)
     used = resources(kernels["expand"].compiled[0].asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= LOGITS_REGISTERS
 
