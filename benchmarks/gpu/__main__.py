@@ -21,11 +21,10 @@ import torch
 from ..report import RESULTS, Row, line_of, write
 from .apart import measure_apart
 from .card import describe
-from .catalog import QUICK_SECONDS, QUICK_TOTAL_SECONDS, parts
-from .clock import GraphClock
-from .figure import Figure, Stage
-from .models import use_workplaces, workplaces
-from .size import FULL, QUICK, Size
+from .catalog import QUICK_SECONDS, QUICK_TOTAL_SECONDS, open_part, parts
+from .figure import Figure
+from .models import workplaces
+from .size import FULL, QUICK
 
 FULL_SECONDS_RATIO = 5
 ROUNDS = {"quick": 10, "full": 50}
@@ -59,12 +58,6 @@ def run(
         f"{path}: {sum(row.value is not None for row in rows)} of {len(rows)} rows measured, {broken} wrong or failed"
     )
     return 1 if broken else 0
-
-
-def open_part(name: str, rounds: int, folders: tuple[Path, ...], size: Size) -> tuple[list[Figure], Stage]:
-    """In the process that measures it. `folders`: for checkpoints."""
-    use_workplaces(folders)
-    return parts(size)[name], Stage(torch.device("cuda"), GraphClock(rounds), size)
 
 
 def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:

@@ -1,9 +1,14 @@
 """All figures in the order in which they are measured, and how long each part may take."""
 
+from pathlib import Path
 from typing import Final
 
+import torch
+
 from . import attention, card, engine, linears, lora, small
-from .figure import Figure
+from .clock import GraphClock
+from .figure import Figure, Stage
+from .models import use_workplaces
 from .size import Size
 
 QUICK_SECONDS: Final = {"card": 12.0, "engine": 322.0, "attention": 37.0, "lora": 18.0, "linears": 31.0, "small": 10.0}
@@ -21,3 +26,9 @@ def parts(size: Size) -> dict[str, list[Figure]]:
         "linears": linears.figures(size),
         "small": small.figures(size),
     }
+
+
+def open_part(name: str, rounds: int, folders: tuple[Path, ...], size: Size) -> tuple[list[Figure], Stage]:
+    """In the process that measures it, which cannot find what is in __main__.py. `folders`: for checkpoints."""
+    use_workplaces(folders)
+    return parts(size)[name], Stage(torch.device("cuda"), GraphClock(rounds), size)

@@ -9,6 +9,7 @@ from loraplex.lora.values import Bits
 
 from .model.config import ModelConfig
 from .model.decoder import Decoder
+from .model.expected import EMBEDDING as EMBEDDING_NAME
 from .model.layers import Norm
 from .model.linear import LoraLinear
 from .model.loader import Checkpoint
@@ -37,7 +38,7 @@ class DecoderModules:
 
     def bias(self, layer: int, kind: str) -> torch.Tensor:
         if kind == EMBEDDING:
-            return torch.zeros(self._decoder.embedding.shape[1])
+            return torch.zeros(self._decoder.embedding.shape[1], device=self._decoder.embedding.device)
         if kind == HEAD:
             return self._decoder.head.bias()
         linear, part = self._linears[layer, kind]
@@ -57,9 +58,14 @@ class DecoderModules:
         return norm.weight.float() if isinstance(norm, Norm) else norm
 
     def stored_rows(self, kind: str) -> tuple[Bits, str]:
-        """The head as in the checkpoint: what it is served as may be in an order of its own."""
-        rows = self._decoder.embedding.cpu() if kind == EMBEDDING else self._head()
+        """The head as in the checkpoint: what it is served as may be in an order of its own. So the embedding too where
+        it is on a device: its way back would be one of the steps', which wait behind it."""
+        rows = self._embedding() if kind == EMBEDDING else self._head()
         return bits_of(rows), DTYPE_NAMES[rows.dtype]
+
+    def _embedding(self) -> torch.Tensor:
+        rows = self._decoder.embedding
+        return rows if rows.device.type == "cpu" else self._checkpoint.tensor(f"{EMBEDDING_NAME}.weight")
 
     def _head(self) -> torch.Tensor:
         weight = self._checkpoint.head(self._config)

@@ -23,7 +23,7 @@ class Batch:
     context_lengths: torch.Tensor
     """[S] int32, tokens of sequence s in the cache after this step (its new tokens included)."""
     block_tables: torch.Tensor
-    """[S, P] int32, block ids; unused entries are 0."""
+    """[S, P] int32, block ids; what no sequence has come to is anything."""
     sample_rows: torch.Tensor
     """[R] int64, tokens whose logits are needed."""
     lora: LoraBatch | None = None

@@ -77,6 +77,7 @@ class CudaBuilder:
             before = self._profile.taken()
             cuda_warmup.warm_up_cuda(runner, self._config, loaded.max_model_len)
             taken = self._profile.taken() - before
+        runner.graphs.serves = True
         return runner, f"kernels compiled: {len(runner.graphs)} steps captured in {gigabytes(taken)}"
 
     def _cache(self, loaded: Loaded, blocks: int) -> CudaAttention:

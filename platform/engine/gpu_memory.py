@@ -126,7 +126,7 @@ def no_room(when: str, *remedies: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        first = _memory_error(error)
+        first = memory_error(error)
         if first is None:
             raise
         words = str(first).strip().partition("\n")[0]
@@ -136,7 +136,7 @@ def no_room(when: str, *remedies: str) -> Iterator[None]:
         ) from error
 
 
-def _memory_error(error: BaseException | None) -> BaseException | None:
+def memory_error(error: BaseException | None) -> BaseException | None:
     """It, or what it came of: a capture that memory ended is ended with an error of its own."""
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):

@@ -1,9 +1,13 @@
 """GraphPool: a step's launches, captured once for each GraphKey and replayed from then on."""
 
+import logging
 from bisect import bisect_left
 from typing import Final, NamedTuple
 
+from .gpu_memory import memory_error
 from .stream import Capture, Graph, Launch
+
+logger = logging.getLogger(__name__)
 
 PATIENCE: Final = 16
 """Launches after which a capture, which takes as long as a few of them, is worth while for a key that comes again."""
@@ -38,11 +42,13 @@ class GraphPool:
     """At most `most` steps are captured, as each takes memory. Then a key that was launched PATIENCE times without a
     graph takes the place of the one whose last use is longest ago.
 
-    `most` is above the steps in flight, or 0: what gives way is not in use on the device.
+    What gives way is not in use on the device: nothing does where `most` is not above the steps in flight.
     """
 
     def __init__(self, capture: Capture, most: int) -> None:
-        assert most > STEPS_IN_FLIGHT or not most
+        self.serves = False
+        """Whether memory that runs out in a capture ends no more than captures: its step was launched. Before, it is
+        raised."""
         self._capture = capture
         self._most = most
         self._graphs: dict[GraphKey, Graph] = {}
@@ -66,11 +72,20 @@ class GraphPool:
             return
         launch()
         if len(self._graphs) < self._most or self._gives_way(key):
+            self._add(key, launch)
+
+    def _add(self, key: GraphKey, launch: Launch) -> None:
+        try:
             self._graphs[key] = self._capture(launch)
+        except Exception as error:
+            if not self.serves or memory_error(error) is None:
+                raise
+            self._most = len(self._graphs)
+            logger.warning("a step was not captured, as memory ran out; from now on no more than %d are", self._most)
 
     def _gives_way(self, key: GraphKey) -> bool:
         """Whether a graph was given up for it."""
-        if not self._most:
+        if self._most <= STEPS_IN_FLIGHT:
             return False
         count = self._launched.pop(key, 0) + 1
         if count == PATIENCE:

@@ -106,7 +106,7 @@ class StepInputs:
         _fill(host["query_starts"], query_starts, shape.sequences + 1, len(positions))
         _fill(host["context_lengths"], context_lengths, shape.sequences, 0)
         _fill(host["sample_rows"], rows, shape.rows, 0)
-        host["block_tables"][: shape.sequences] = 0
+        # What no sequence has come to keeps what it held: zeros for a context of 131,072 are 32 KiB a sequence.
         host["block_tables"][: len(tables), : tables.shape[1]] = tables
         if lora is not None:
             _fill(host["slots"], lora.token_slot[:, 0].numpy(), shape.tokens, NO_SLOT)

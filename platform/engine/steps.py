@@ -1,6 +1,7 @@
 """Runners, and the steps they were given that have not been committed yet."""
 
 from collections import deque
+from traceback import clear_frames
 from typing import Protocol
 
 from .plan import StepPlan, StepResult
@@ -46,6 +47,8 @@ class StepsInFlight:
         try:
             handle = self._runner.submit(plan)
         except Exception as error:
+            # What it had allocated until then is for the steps that are submitted before its turn comes.
+            clear_frames(error.__traceback__)
             handle = Failed(error)
         self._steps.append((plan, handle))
 

@@ -4,7 +4,7 @@ What is enqueued on a stream runs in its order, some time later. Copies of whole
 and a loader thread waits for them; the engine thread enqueues and never waits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,6 +17,9 @@ class Event(Protocol):
 
     def synchronize(self) -> None:
         """Wait until all that was enqueued before it is done."""
+
+    def query(self) -> bool:
+        """Whether it is, without waiting."""
 
 
 class Stream(Protocol):
@@ -92,6 +95,17 @@ class Carrier:
         for target, source in pairs:
             copies.copy(target, source)
         copies.record().synchronize()
+
+    def fetch(self, tensor: torch.Tensor) -> Generator[None, None, torch.Tensor]:
+        """On the engine thread: `tensor` on the host, as what was enqueued so far leaves it. Yields while it comes."""
+        if self._streams is None:
+            return tensor
+        steps, found = self._streams.steps, self.staging(tensor.numel(), tensor.dtype)
+        steps.copy(found, tensor.flatten())
+        arrived = steps.record()
+        while not arrived.query():
+            yield
+        return found.view(tensor.shape)
 
     def put(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """On the engine thread, without waiting: for steps submitted from now on, and for none before."""

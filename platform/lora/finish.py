@@ -5,7 +5,7 @@ DoRA (Liu et al. 2024): the result is b + m / ||W + delta|| * (W + delta) x, nor
     shift = bias - gain * b        where `bias` is the trained one, or b
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Final, Protocol
 
 import torch
@@ -42,8 +42,9 @@ def needs_base(module: ModuleLora) -> bool:
 
 def finish_module(
     module: ModuleLora, a: torch.Tensor, b: torch.Tensor, vectors: torch.Tensor, base: BaseModules
-) -> Iterator[None]:
-    """Turn magnitudes into gains and trained biases into shifts, in `vectors` [2, out] float32.
+) -> Generator[None, None, torch.Tensor]:
+    """Turn magnitudes into gains and trained biases into shifts, in `vectors` [2, out] float32. Returns [] bool, where
+    the vectors are: whether every output has a weight that can be scaled; whoever asks a device waits for it.
 
     a [rank, in] and b [rank, out] as they are served; `vectors` as load_pages leaves them. Yields when running requests
     should have their turn.
@@ -54,14 +55,12 @@ def finish_module(
     own_bias = own_bias.to(shift.device)
     if "magnitude" in roles:
         gain /= yield from _norms(module, a.float(), b.float(), base)
-        if not gain.isfinite().all():
-            raise ValueError(
-                f"{module.kind} of layer {module.layer} has an output of no weight, which DoRA cannot scale"
-            )
     if "bias" not in roles:
         shift += own_bias
     shift -= gain * own_bias
     yield
+    scalable: torch.Tensor = gain.isfinite().all()
+    return scalable
 
 
 def _norms(

@@ -4,6 +4,7 @@ Only the books are kept here, by the engine thread. The bytes are moved by loade
 submission: a place may be given to the next copy while jobs that still read the last one wait for their turn.
 """
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -33,10 +34,13 @@ class HostCache:
     """Whose pages leave first: those that are on the device as well, then those that were evicted longest ago."""
 
     def __init__(self, memory: int, dtype: torch.dtype, device: torch.device) -> None:
-        """`memory`: bytes, 0 to keep nothing. Copies for a CUDA device are in pinned memory."""
+        """`memory`: bytes, 0 to keep nothing. Copies for a CUDA device are in pinned memory; ValueError where there is
+        not as much."""
         self._item_size = dtype.itemsize
         self._arena = Arena(memory // self._item_size)
-        self._buffer = torch.empty(self._arena.size, dtype=dtype, pin_memory=device.type == "cuda" and memory > 0)
+        self._buffer = torch.empty(self._arena.size, dtype=dtype)
+        if device.type == "cuda" and self._arena.size:
+            _pin(self._buffer)
         self._copies: OrderedDict[str, HostCopy] = OrderedDict()
 
     @property
@@ -91,3 +95,16 @@ class HostCache:
             errors.append(f"host cache: {self.bytes_used} bytes are taken, not as many as the copies have")
         strangers = self._copies.keys() - set(known)
         return errors + [f"host cache: adapter {digest[:12]} is gone and its copy is not" for digest in strangers]
+
+
+def _pin(memory: torch.Tensor) -> None:
+    """Lock it in its place, as long as it is there: what torch allocates locked comes in powers of two, up to twice of
+    what was asked for."""
+    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    code = int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
+    if code:
+        raise ValueError(
+            f"the system locks no {memory.nbytes:,} bytes for copies to the device (CUDA says {code}): lower "
+            f"adapter_host_memory"
+        )
+    weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr()).atexit = False

@@ -201,17 +201,25 @@ class PageStore:
         return RowPages(torch.from_numpy(tokens), torch.tensor(room.offsets[PageKind(kind, "rows")]))
 
     def finish(self, room: Room, contents: Contents, base: BaseModules | None) -> Iterator[None]:
-        """Add to a filled room what depends on the base's weights, a part of it between two yields."""
+        """Add to a filled room what depends on the base's weights, a part of it between two yields. ValueError for what
+        DoRA cannot scale."""
+        scalable: dict[str, torch.Tensor] = {}
         for module in contents.modules:
             if needs_base(module):
                 assert base is not None
-                yield from finish_module(module, *self._views(room, module), base)
+                name = f"{module.kind} of layer {module.layer}"
+                scalable[name] = yield from finish_module(module, *self._views(room, module), base)
         for kind in NORMS:
             if PageKind(kind, "vectors") in room.offsets:
                 assert base is not None
                 own = {module.layer for module in contents.modules if module.kind == kind}
                 for layer in set(range(self._base.layers_of(kind))) - own:
                     self._vectors(room, layer, kind)[0] = base.norm(layer, kind)
+        if scalable:
+            found = yield from self._carrier.fetch(torch.stack(list(scalable.values())))
+            for name, can in zip(scalable, found.tolist(), strict=True):
+                if not can:
+                    raise ValueError(f"{name} has an output of no weight, which DoRA cannot scale")
 
     def free(self, room: Room) -> None:
         """Take the room back; its slot then does nothing to whoever still names it. Steps submitted before may go on

@@ -57,7 +57,8 @@ class CudaPackedLinear:
         return torch.cat([unpack_columns(weight, first, last) for weight in self._weights], 1)
 
     def bias(self) -> torch.Tensor:
-        return torch.zeros(sum(self.out_features)) if self._bias is None else self._bias.float()
+        zeros = torch.zeros(sum(self.out_features), device=self._weights[0].codes.device)
+        return zeros if self._bias is None else self._bias.float()
 
     def weight_bytes(self) -> int:
         return sum(weight.num_bytes() for weight in self._weights) + (0 if self._bias is None else self._bias.nbytes)

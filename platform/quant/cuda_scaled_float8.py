@@ -70,7 +70,8 @@ class CudaScaledFloat8Linear:
         return self._weight[:, first:last].T.float() * self._scales
 
     def bias(self) -> torch.Tensor:
-        return torch.zeros(sum(self.out_features)) if self._bias is None else self._bias.float()
+        zeros = torch.zeros(sum(self.out_features), device=self._weight.device)
+        return zeros if self._bias is None else self._bias.float()
 
     def weight_bytes(self) -> int:
         tensors = [self._weight, self._scales] + ([] if self._bias is None else [self._bias])

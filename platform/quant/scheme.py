@@ -35,7 +35,7 @@ class LinearMethod(Protocol):
         """
 
     def bias(self) -> torch.Tensor:
-        """[sum(out_features)] float32, zeros where there is none."""
+        """[sum(out_features)] float32, where the weight is; zeros where there is none."""
 
     def weight_bytes(self) -> int:
         """Bytes held after finish()."""

@@ -33,7 +33,8 @@ class TorchLinear:
         return self._weight[:, first:last].T.float()
 
     def bias(self) -> torch.Tensor:
-        return torch.zeros(sum(self.out_features)) if self._bias is None else self._bias.float()
+        zeros = torch.zeros(sum(self.out_features), device=self._weight.device)
+        return zeros if self._bias is None else self._bias.float()
 
     def weight_bytes(self) -> int:
         return self._weight.nbytes + (self._bias.nbytes if self._bias is not None else 0)

@@ -1,24 +1,23 @@
-"""Rows of the engine on CUDA's path with the least sizes, in triton's interpreter, in a process without numba, msgspec
-and all else that a machine with torch, triton, transformers, peft and safetensors need not have: test_gpu_engine.py
-starts it."""
+"""Rows of the engine on CUDA's path with the least sizes, in triton's interpreter, in a process that has torch, triton,
+transformers, peft, safetensors, what those need, and nothing else: test_gpu_engine.py starts it."""
 
 import sys
+import weakref
 from dataclasses import replace
 from typing import Any
 
-from .engine_cases import REFUSED
-from .without_packages import forget_installation
+from .without_packages import forget_installation, refuse_all_but
 
 
 def main() -> None:
     forget_installation()
-    sys.modules |= dict.fromkeys(("numba", "llvmlite", *REFUSED))
+    import pytest  # which stands in for a device
+
+    refuse_all_but("torch", "triton", "transformers", "peft", "safetensors")
     from benchmarks.gpu import serving
     from benchmarks.gpu.stand_ins import provide_msgspec
 
     provide_msgspec()
-    import pytest
-
     from tests.engine.cuda_double import pretend_cuda
     from tests.triton_interpreter import patch_modules_once
 
@@ -31,13 +30,20 @@ def main() -> None:
     assert not hasattr(sys.modules["msgspec"], "__file__"), "a stand-in"
 
 
+CACHES: list[Any] = []
+"""Weak references to those of engines, of which none may be left when the next engine is opened."""
+
+
 def in_place_of_cuda(config: Any) -> Any:
     """The engine on CUDA's path, in float32: transformers computes in it on a CPU."""
     from msgspec.structs import replace
 
     from loraplex.engine.build import build_engine
 
-    return build_engine(replace(config, device="cuda", dtype="float32"))
+    assert not any(cache() for cache in CACHES), "an engine that was closed holds its memory"
+    engine = build_engine(replace(config, device="cuda", dtype="float32"))
+    CACHES.append(weakref.ref(engine.cache))
+    return engine
 
 
 def measure_rows() -> None:
@@ -61,6 +67,7 @@ def measure_rows() -> None:
     adapted = engine_rows.adapted_rows(stage)
     assert set(adapted) == {"1", "unused"}
     assert all(type(value) is float and value > 0 for value in (little | adapted).values())
+    assert len(CACHES) == 2 and not any(cache() for cache in CACHES)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
 """What becomes of a run in which a figure ends its process, hangs it or leaves its device unusable."""
 
+import json
 import multiprocessing
 import os
+import runpy
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.gpu import apart
+from benchmarks import report
+from benchmarks.gpu import apart, card
 from benchmarks.gpu.apart import measure_apart
 from benchmarks.gpu.figure import Figure, Stage
 from benchmarks.gpu.measure import OUT_OF_TIME
@@ -97,3 +103,18 @@ def test_a_part_ends_soon_after_its_time(monkeypatch: pytest.MonkeyPatch) -> Non
     rows, broken = run_apart(2.0, "hang", "process_id")
     assert rows[0].note.startswith("FAILED: it was ended after") and broken == 1
     assert (rows[1].value, rows[1].note) == (None, OUT_OF_TIME)
+
+
+def test_the_command_itself_has_its_figures_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Run as `python -m benchmarks.gpu`, whose module no other process finds under the name it has then: each row says
+    what its own call met where there is no device."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(card, "describe", lambda device: {"card": "a card"})
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--quick", "--only", "card"])
+    monkeypatch.delitem(sys.modules, "benchmarks.gpu.__main__", raising=False)
+    with pytest.raises(SystemExit):
+        runpy.run_module("benchmarks.gpu", run_name="__main__", alter_sys=True)
+    rows = json.loads((tmp_path / "gpu-quick-card.json").read_text())["rows"]
+    assert len(rows) == 3
+    assert all(row["value"] or "CUDA" in row["note"] or "NVIDIA" in row["note"] for row in rows), rows

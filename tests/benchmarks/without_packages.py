@@ -2,10 +2,12 @@
 command and then a figure of each part, from the checkout alone even where loraplex is installed. test_gpu.py starts
 it."""
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from types import ModuleType
 
@@ -33,6 +35,31 @@ def forget_installation() -> None:
     """An editable one is a folder of the path or a finder."""
     sys.path[:] = [path for path in sys.path if not (Path(path) / "loraplex").is_dir()]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in f"{finder} {finder.__class__}"]
+
+
+def refuse_all_but(*distributions: str) -> None:
+    """Of what is installed these alone, what they need, and loraplex: all else that is not imported yet is as if it
+    were not there."""
+    kept, waiting = {"loraplex"}, list(distributions)
+    while waiting:
+        name = _canonical(waiting.pop())
+        if name not in kept:
+            kept.add(name)
+            try:
+                needed = requires(name) or []
+            except PackageNotFoundError:
+                continue
+            waiting += [words for words in needed if "extra ==" not in words]
+    for module, owners in packages_distributions().items():
+        if not kept.intersection(map(_canonical, owners)):
+            sys.modules.setdefault(module, None)  # type: ignore[arg-type]
+
+
+def _canonical(requirement: str) -> str:
+    """Its distribution's name alone."""
+    found = re.match(r"[\w.-]+", requirement)
+    assert found is not None, requirement
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
 def main() -> None:

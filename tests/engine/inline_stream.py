@@ -12,6 +12,9 @@ class InlineEvent:
     def synchronize(self) -> None:
         """It has happened."""
 
+    def query(self) -> bool:
+        return True
+
 
 class InlineStream:
     def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:

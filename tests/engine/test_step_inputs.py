@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from loraplex.engine.graph_pool import GraphKey, GraphPool, pad_size, size_ladder
+from loraplex.engine.graph_pool import PATIENCE, GraphKey, GraphPool, pad_size, size_ladder
 from loraplex.engine.kernels.cuda.placeholders import resolve_reference
 from loraplex.engine.outbox import Outbox
 from loraplex.engine.plan import Scheduled
@@ -13,6 +13,7 @@ from loraplex.engine.protocol import AdapterRef
 from loraplex.engine.staging import ALIGNMENT, Staging
 from loraplex.engine.step_inputs import StepInputs
 from loraplex.engine.step_layout import judged
+from loraplex.engine.stream import Graph, Launch
 from loraplex.lora.batch import PageTable
 
 from .test_runner import sequence
@@ -202,6 +203,40 @@ def test_a_graph_is_captured_once_for_each_key_up_to_a_limit(stream: VirtualStre
         run(other)
     assert len(pool) == 3 and len(pool._launched) == 3, "nothing is counted for ever"
     assert run(*[8] * 16) == [8] * 17 and run(8, 2, 1, 4) == [4]
+
+
+def test_memory_that_runs_out_in_a_capture_costs_no_step_once_the_engine_serves(stream: VirtualStream) -> None:
+    ran: list[int] = []
+    room = 3
+
+    def capture(launch: Launch) -> Graph:
+        if not room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return stream.capture(launch)
+
+    pool = GraphPool(capture, most=9)
+
+    def run(*sizes: int) -> None:
+        for tokens in sizes:
+            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, 1, False, False)
+            pool.run(key, lambda tokens=tokens: stream.enqueue(lambda: ran.append(tokens)))
+        stream.record().synchronize()
+
+    run(1, 2, 4)
+    room = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        run(8)
+    stream.record().synchronize()
+    pool.serves = True
+    ran.clear()
+    run(16, 16, 1, 2)
+    assert ran == [16, 16, 1, 2] and len(pool) == 3
+    for _ in range(3):
+        run(*[32] * PATIENCE)
+    assert len(pool) == 2, "steps in flight keep theirs"
+    room = 1
+    run(*[64] * 99)
+    assert len(pool) == 2 and ran[4:] == [32] * 3 * PATIENCE + [64] * 99
 
 
 def test_no_number_of_a_launch_is_shared_by_keys(stream: VirtualStream) -> None:

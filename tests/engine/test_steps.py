@@ -1,8 +1,10 @@
 """What the loop does with a runner that takes a step before the last has ended."""
 
+import weakref
 from itertools import pairwise
 
 import pytest
+import torch
 
 from loraplex.engine.block_pool import BlockPool
 from loraplex.engine.core import EngineCore
@@ -109,6 +111,31 @@ def test_a_stop_is_seen_a_step_late_and_the_late_step_leaves_nothing(house: Hous
     assert house.drain() == [] and house.adapters.held["a"] == 0
     assert house.pool.num_cached == 1, "the block of known tokens alone, not the one that the late step filled"
     assert (house.scheduler.generation_tokens, house.scheduler.prompt_tokens) == (1, 7)
+
+
+def test_what_a_step_without_memory_had_allocated_is_free_before_the_next_is_submitted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Activations:
+        pass
+
+    submit, held = house.runner.submit, list[weakref.ref[Activations]]()
+
+    def allocating(plan: StepPlan) -> Handle:
+        activations = Activations()
+        assert len(held) < 2 or held[1]() is None, "the error that waits for its turn holds them"
+        held.append(weakref.ref(activations))
+        if len(held) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return submit(plan)
+
+    monkeypatch.setattr(house.runner, "submit", allocating)
+    for name in ("one", "other"):
+        house.core.add(make_request(name, tokens(9), max_tokens=4, ignore_eos=True))
+        house.step()
+    house.core.add(make_request("next", tokens(9), max_tokens=1, ignore_eos=True))
+    messages = house.drain()
+    assert len(held) > 2 and isinstance(messages[-1], Tokens)
 
 
 def test_an_abort_holds_what_the_device_uses_until_it_lands(house: House) -> None:

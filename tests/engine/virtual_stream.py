@@ -18,6 +18,9 @@ class VirtualEvent:
     def synchronize(self) -> None:
         self._stream.run_to(self._place)
 
+    def query(self) -> bool:
+        return self._stream.has_run(self._place)
+
 
 class VirtualStream:
     def __init__(self, source: random.Random) -> None:
@@ -49,6 +52,9 @@ class VirtualStream:
         place += self._source.choice((0, 0, 0, 1, 4, 99))
         while self._waiting and self._enqueued - len(self._waiting) < place:
             self._waiting.popleft()()
+
+    def has_run(self, place: int) -> bool:
+        return self._enqueued - len(self._waiting) >= place
 
     def capture(self, launch: Launch) -> "VirtualGraph":
         self._recording = recorded = []

@@ -25,6 +25,36 @@ KINDS: dict[str, tuple[dict[str, Any], Tensors]] = {
 NOTHING = Contents((), {}, 0, ())
 
 
+class Runtime:
+    """CUDA's, as far as it locks memory of the host."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.locked: dict[int, int] = {}
+
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:
+        if size > self.most:
+            return 2
+        self.locked[pointer] = size
+        return 0
+
+    def cudaHostUnregister(self, pointer: int) -> int:
+        del self.locked[pointer]
+        return 0
+
+
+def test_what_is_locked_for_a_device_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, device = Runtime(1 << 20), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    cache = HostCache(600_000, torch.bfloat16, device)
+    assert runtime.locked == {cache._buffer.data_ptr(): 600_000}
+    with pytest.raises(ValueError, match=r"locks no 3,000,000 bytes .* \(CUDA says 2\): lower adapter_host_memory"):
+        HostCache(3_000_000, torch.bfloat16, device)
+    del cache
+    HostCache(0, torch.bfloat16, device)
+    assert not runtime.locked
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> House:
     return House(tmp_path, pages=1, host_pages=2)

@@ -1,17 +1,23 @@
 """Adapters with vectors: what their files must say, what becomes of it beside a base, and how they load."""
 
 import itertools
+import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from loraplex.lora.batch import KINDS
+from loraplex.lora.copies import Carrier, Streams
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.pool import AdapterPool
 from loraplex.lora.residency import State
+from tests.engine.inline_stream import InlineStream
+from tests.engine.virtual_stream import VirtualStream
 
 from .adapters import BASE, Tensors, make_config, make_tensors, module_path, read_manifest, write_adapter
 
@@ -132,9 +138,9 @@ def test_vectors_belong_to_the_identity(tmp_path: Path) -> None:
     assert digests[0] != digests[1]
 
 
-def open_pool(base: RandomBase, memory: int = 1 << 20) -> AdapterPool:
+def open_pool(base: RandomBase, memory: int = 1 << 20, streams: Streams | None = None) -> AdapterPool:
     cpu = torch.device("cpu")
-    return AdapterPool(BASE, memory=memory, slots=4, dtype=torch.bfloat16, device=cpu, modules=base)
+    return AdapterPool(BASE, memory=memory, slots=4, dtype=torch.bfloat16, device=cpu, modules=base, streams=streams)
 
 
 def load(pool: AdapterPool, digest: str, folder: Path) -> int:
@@ -172,6 +178,36 @@ def test_magnitudes_become_gains_of_the_base_they_meet(tmp_path: Path) -> None:
         torch.testing.assert_close(found[0], gain, rtol=1e-6, atol=0)
         torch.testing.assert_close(found[1], (1 - gain) * base.bias(layer, kind), rtol=1e-5, atol=1e-6)
     pool.close()
+
+
+class NoWaits(TorchDispatchMode):
+    """Whoever asks a device for a number waits for all that was enqueued there."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default, "the engine thread waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+def test_beside_a_device_nothing_waits_for_gains_and_they_are_the_same(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path, make_config(use_dora=True), make_tensors() | MAGNITUDES)
+    digest, found = read_manifest(folder).digest, []
+    for streams in (None, Streams(InlineStream(), InlineStream())):
+        pool = open_pool(RandomBase(), streams=streams)
+        with NoWaits() if streams else nullcontext():
+            load(pool, digest, folder)
+        found.append(vectors_of(pool, digest, 1, "down_proj"))
+        pool.close()
+    assert torch.equal(*found)
+
+
+def test_what_comes_from_the_device_is_there_when_its_event_has_come() -> None:
+    steps = VirtualStream(random.Random(0))
+    fetching = Carrier(torch.device("cpu"), Streams(steps, steps)).fetch(torch.tensor([[3, 4]]))
+    assert next(fetching) is None and next(fetching) is None
+    steps.record().synchronize()
+    with pytest.raises(StopIteration) as ended:
+        next(fetching)
+    assert ended.value.value.tolist() == [[3, 4]]
 
 
 def test_the_base_is_asked_about_one_linear_between_two_steps(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from loraplex.quant.kernels.cuda.tiles import (
     choose_tile,
     count_split_runs,
 )
+from loraplex.quant.scheme import LinearMethod
+from loraplex.quant.torch_linear import TorchLinear
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 from .kernels.weights import random_float8, random_integers
@@ -88,3 +90,18 @@ def test_no_split_is_empty_and_few_tiles_are_split(rows: int, outputs: int, runs
 def test_kernels_and_layout_agree_on_the_formats() -> None:
     for name in ("INTEGER4", "INTEGER8", "FLOAT8"):
         assert getattr(decode, name).value == getattr(layout, name)
+
+
+@pytest.mark.parametrize("bias", [None, torch.zeros(32)], ids=["none", "some"])
+def test_a_bias_is_where_the_weight_is(bias: torch.Tensor | None) -> None:
+    """One on the host would be copied there, which the engine would wait for, and could not be joined to others."""
+    away = torch.device("meta")
+    weights = [random_integers(32, 64, 4, 1), random_float8(32, 64, (1, 64)), torch.zeros(32, 64)]
+    methods: list[LinearMethod] = [
+        CudaPackedLinear(64, (32,), torch.bfloat16, away), CudaScaledFloat8Linear(64, (32,), away),
+        TorchLinear(64, (32,), torch.bfloat16, away),
+    ]  # fmt: skip
+    for method, weight in zip(methods, weights, strict=True):
+        method.load(0, weight, bias)
+        method.finish()
+        assert method.bias().device == away and method.bias().shape == (32,)

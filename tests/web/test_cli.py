@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import httpx
@@ -17,7 +18,7 @@ import loraplex
 from loraplex.engine import device, gpu_profile
 from loraplex.engine.weights_cache import entry_name
 from loraplex.registry.migrate import head
-from loraplex.web.cli.machine_checks import check_memory
+from loraplex.web.cli.machine_checks import check_memory, check_triton
 from loraplex.web.cli.service_checks import check_model, check_port, check_static
 from loraplex.web.settings import Settings
 
@@ -231,6 +232,22 @@ def test_doctor_looks_at_the_memory_of_the_device_that_serves(
     found = check_memory(Settings(model=str(checkpoint), device="cuda", **setting))
     assert found.level == level and re.search(words, found.what + (found.remedy or "")), found
     assert "less what the largest step takes" in found.what or level == "fail"
+
+
+def test_doctor_misses_the_compiler_that_triton_needs_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    assert check_triton().what.startswith("triton is installed, with")
+    monkeypatch.delenv("CC")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(device, "find_cuda", lambda: None)
+    assert check_triton().level == "ok", "no GPU, no need"
+    pretend_cuda(monkeypatch)
+    (tmp_path / "Python.h").unlink()
+    found = check_triton()
+    assert found.level == "fail" and "not a C compiler and Python's headers, which" in found.what
+    assert "apt install gcc" in found.remedy
 
 
 def test_doctor_knows_a_server_of_ours_from_another_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,17 @@ import torch
 from .expand import expand
 from .scale import scale
 from .shrink import shrink
-from .tiles import ALIGNMENT_BYTES, COLUMNS, PAGE, RANKS, ROWS, STEP_BYTES, count_split_inputs, round_ranks
+from .tiles import (
+    ALIGNMENT_BYTES,
+    COLUMNS,
+    LOGITS_REGISTERS,
+    PAGE,
+    RANKS,
+    ROWS,
+    STEP_BYTES,
+    count_split_inputs,
+    round_ranks,
+)  # fmt: skip
 
 
 class StepTensors(NamedTuple):
@@ -56,7 +66,10 @@ def add_lora(
     shrink[launches.splits, len(kinds), chunks](
         step.intermediate, x, *rows, step.scales, *places, step.scaling, layer, **launches.shrink
     )
-    expand[launches.blocks, chunks](y, step.intermediate, *rows, *places, layer, **launches.expand)
+    registers = LOGITS_REGISTERS if y.dtype == torch.float32 and item_size < y.itemsize else None
+    expand[launches.blocks, chunks](
+        y, step.intermediate, *rows, *places, layer, **launches.expand, maxnreg=registers
+    )  # fmt: skip
 
 
 def scale_outputs(
@@ -69,7 +82,7 @@ def scale_outputs(
     scale[blocks[-1], chunks](
         y, step.chunks, step.tokens, step.scales, floats, vectors, layer, KINDS=kinds, WIDTHS=widths,
         FIRST_COLUMNS=_first_columns(widths, y.shape[1]), FIRST_BLOCKS=blocks, COLUMNS=COLUMNS, ROWS=ROWS,
-        TABLE_KINDS=vectors.shape[1],
+        TABLE_KINDS=vectors.shape[1], enable_fp_fusion=True,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def add_embedding(
         x, token_ids, step.chunks, step.tokens, step.scales, step.arena, step.offset, step.rank, step.scaling,
         own, KIND=kind, TABLE_KINDS=table_kinds, TABLE_PAGES=table_pages, LAYERS=step.rank.shape[2], INPUTS=vocabulary,
         SIZE=size, COLUMNS=COLUMNS, RANKS=PAGE, ITEM_SIZE=step.arena.element_size(),
-        ALIGNMENT=ALIGNMENT_BYTES // step.arena.element_size(), num_warps=1,
+        ALIGNMENT=ALIGNMENT_BYTES // step.arena.element_size(), num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
 
 

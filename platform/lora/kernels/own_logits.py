@@ -24,7 +24,7 @@ def put_own_logits(
     own_logits[ROW_PROGRAMS, chunks](
         y, x, step.chunks, step.tokens, step.arena, own, vocabularies, KIND=kind, TABLE_KINDS=own.counts.shape[1],
         SIZE=x.shape[1], PITCH=y.shape[1], VOCABULARY=vocabulary, ROWS=ROWS, ROW_TOKENS=ROW_TOKENS,
-        STEP=STEP_BYTES // item_size, COLUMNS=COLUMNS, ITEM_SIZE=item_size,
+        STEP=STEP_BYTES // item_size, COLUMNS=COLUMNS, ITEM_SIZE=item_size, enable_fp_fusion=True,
     )  # fmt: skip
 
 

@@ -26,16 +26,18 @@ def norm_with_own(
         own_norm[(rows,)](
             normed, residual, tokens, slots, floats, vectors, layer, eps, KIND=kind, TABLE_KINDS=vectors.shape[1],
             SIZE=size, WIDTH=width, num_warps=min(MOST_WARPS, max(1, width // WARP_ELEMENTS)),
+            enable_fp_fusion=True,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["layer"], do_not_specialize_on_alignment=["tokens"])
 def own_norm(
     normed: tl.tensor, residual: tl.tensor, tokens: tl.tensor | None, slots: tl.tensor, floats: tl.tensor,
     vectors: tl.tensor, layer: tl.tensor, eps: tl.tensor,
     KIND: tl.constexpr, TABLE_KINDS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (rows,). A page is [layers, 2, C], of which the first of each two is the weight."""
+    """Grid (rows,). A page is [layers, 2, C], of which the first of each two is the weight. tokens may begin anywhere
+    in a step's list: one compiled kernel serves all."""
     row = tl.program_id(0).to(tl.int64)
     token = row
     if tokens is not None:

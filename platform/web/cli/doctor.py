@@ -47,7 +47,7 @@ def _checks(settings: Settings) -> Iterator[Check]:
     yield from _attempt("compute path", lambda: check_compute(settings), "See the model and the engine's settings.")
     yield from _attempt("memory", lambda: check_memory(settings), "See the engine's settings.")
     yield check_kernel_cache()
-    yield check_triton()
+    yield from _attempt("triton", check_triton, "")
     yield check_disk(settings)
     yield from _attempt("weights cache", lambda: check_weights_cache(settings), "Make it writable.")
     yield from _attempt("database", lambda: check_database(settings), "Check --database-url and that it is running.")

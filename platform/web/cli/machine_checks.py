@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import shutil
 import sqlite3
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,6 +124,19 @@ def check_kernel_cache() -> Check:
 
 
 def check_triton() -> Check:
-    if importlib.util.find_spec("triton") is not None:
-        return Check("ok", "triton is installed")
-    return Check("ok", "triton is not installed: not needed without a GPU (pip install 'loraplex[gpu]')")
+    """On a GPU it builds what launches its kernels."""
+    if importlib.util.find_spec("triton") is None:
+        return Check("ok", "triton is not installed: not needed without a GPU (pip install 'loraplex[gpu]')")
+    lacking = []
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        lacking.append("a C compiler")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        lacking.append("Python's headers")
+    if not lacking:
+        return Check("ok", "triton is installed, with the C compiler and the headers that it needs on a GPU")
+    from loraplex.engine.device import find_cuda
+
+    what = f"triton is installed, but not {' and '.join(lacking)}, which it needs on a GPU"
+    if find_cuda() is None:
+        return Check("ok", what)
+    return Check("fail", what, "Debian and Ubuntu: apt install gcc libc6-dev python3-dev. Else CC names a compiler.")

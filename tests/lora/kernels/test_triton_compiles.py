@@ -8,7 +8,7 @@ import torch
 from triton.runtime import driver
 
 from loraplex.lora.kernels import cuda
-from loraplex.lora.kernels.tiles import PAGE, bound_chunks, intermediate_elements
+from loraplex.lora.kernels.tiles import LOGITS_REGISTERS, PAGE, bound_chunks, intermediate_elements
 from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
 
 QKV = ((0, 1, 2), (4096, 1024, 1024), 4096)
@@ -31,7 +31,9 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Compil
     return kernels
 
 
-def launch(architecture: int, dtype: torch.dtype, group: Group, tokens: int, layer: int = 0) -> None:
+def launch(
+    architecture: int, dtype: torch.dtype, group: Group, tokens: int, layer: int = 0, y_dtype: torch.dtype | None = None
+) -> None:
     kinds, widths, inputs = group
     driver.set_active(AbsentDevice(architecture))
     chunks, pages = bound_chunks(tokens, 8), 64
@@ -41,7 +43,7 @@ def launch(architecture: int, dtype: torch.dtype, group: Group, tokens: int, lay
         torch.empty(intermediate_elements(tokens, pages)), torch.empty(PAGE * (inputs + widths[0]), dtype=dtype),
         torch.empty(8, 7, pages, dtype=torch.int64), torch.empty(8, 7, 32, dtype=torch.int32), torch.empty(8, 7, 32),
     )  # fmt: skip
-    x, y = torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, sum(widths), dtype=dtype)
+    x, y = torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, sum(widths), dtype=y_dtype or dtype)
     cuda.add_lora(y, x, step, chunks, layer, kinds, widths)
 
 
@@ -66,6 +68,19 @@ def test_no_spills_and_loads_ahead_of_their_use(
     if architecture >= 90:
         before_shrink_ends = expand.asm["ptx"].split("griddepcontrol.wait")[0]
         assert before_shrink_ends.count("ld.global.v4") >= 4, "y and the first ranks of B"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("vocabulary", "size"), [(151936, 896)])
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_adapters_of_the_head_spill_nothing(
+    kernels: dict[str, CompileOnly], architecture: int, vocabulary: int, size: int, dtype: torch.dtype, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cuda, "_can_chain", lambda device: architecture >= 90)
+    launch(architecture, dtype, ((7,), (vocabulary,), size), 64, y_dtype=torch.float32)
+    used = resources(kernels["expand"].compiled[0].asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= LOGITS_REGISTERS
 
 
 def test_neither_the_layer_nor_the_number_of_tokens_compiles_anew(kernels: dict[str, CompileOnly]) -> None:

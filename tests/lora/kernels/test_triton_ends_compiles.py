@@ -45,3 +45,8 @@ def test_no_spills_wide_loads_and_one_compilation_for_all_steps(
         used, ptx = resources(kernel.compiled[0].asm["cubin"], tmp_path), kernel.compiled[0].asm["ptx"]
         assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= 128
         assert any(wide in ptx for wide in ("ld.global.v4", "ld.global.v2", "cp.async.cg"))
+    norm.compiled.clear()
+    for first in (0, 1):
+        rows = torch.empty(8, dtype=torch.int64)[first : first + 7]
+        own_norm.norm_with_own(x, x, rows, slots, floats, vectors, 0, 9, 1e-5)
+    assert norm.compiled[0] is norm.compiled[1], "one wherever a step's rows begin"

@@ -114,5 +114,6 @@ def test_the_cast_to_float8_holds_a_row_in_registers(
     kernel = kernels["cast"].compiled[0]
     used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0
-    assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.asm["ptx"]
+    # Triton 3.6 goes by float16 before sm_90.
+    assert re.search(r"cvt\.rn\.satfinite\.e4m3x2\.f(32|16x2)", kernel.asm["ptx"])
     assert "ld.global.v4" in kernel.asm["ptx"] and "st.global.v" in kernel.asm["ptx"]

@@ -18,7 +18,7 @@ def gather_rows(token_ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype
     x = torch.empty(len(token_ids), size, dtype=dtype, device=table.device)
     if len(token_ids):
         gather[len(token_ids), triton.cdiv(size, COLUMNS)](
-            x, token_ids, table, ROWS=rows, SIZE=size, WIDTH=COLUMNS, num_warps=COLUMN_WARPS
+            x, token_ids, table, ROWS=rows, SIZE=size, WIDTH=COLUMNS, num_warps=COLUMN_WARPS, enable_fp_fusion=True
         )
     return x
 

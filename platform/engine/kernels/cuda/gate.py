@@ -24,7 +24,7 @@ def multiply_gate(gate_up: torch.Tensor, activation: Activation = "silu") -> tor
     if tokens:
         gate[tokens, triton.cdiv(size, COLUMNS)](
             result, None, None, None, gate_up, SIZE=size, WIDTH=COLUMNS, GELU=activation == "gelu_tanh",
-            num_warps=COLUMN_WARPS,
+            num_warps=COLUMN_WARPS, enable_fp_fusion=True,
         )  # fmt: skip
     return result
 
@@ -43,7 +43,7 @@ def multiply_gate_cast(
     if tokens:
         gate[tokens, 1](
             result, values, scales, scale, gate_up, SIZE=size, WIDTH=width, GELU=activation == "gelu_tanh",
-            num_warps=row_warps(width),
+            num_warps=row_warps(width), enable_fp_fusion=True,
         )  # fmt: skip
     return result, values, scales
 

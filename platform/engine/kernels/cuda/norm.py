@@ -41,7 +41,7 @@ def _launch(
         width = triton.next_power_of_2(size)
         norm[(tokens,)](
             normed, values, scales, scale, x, residual, weight, eps,
-            SIZE=size, WIDTH=width, num_warps=row_warps(width), maxnreg=REGISTERS,
+            SIZE=size, WIDTH=width, num_warps=row_warps(width), maxnreg=REGISTERS, enable_fp_fusion=True,
         )  # fmt: skip
 
 

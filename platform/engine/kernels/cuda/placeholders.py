@@ -12,7 +12,7 @@ def resolve(token_ids: torch.Tensor, sources: torch.Tensor, drawn: torch.Tensor)
     """token_ids [T] int64, changed in place; sources [T] int32, below 0 where the token is known; drawn [R] of any
     integer dtype. A draw that failed left no token id: it becomes 0."""
     if len(token_ids):
-        place[(len(token_ids),)](token_ids, sources, drawn, num_warps=1)
+        place[(len(token_ids),)](token_ids, sources, drawn, num_warps=1, enable_fp_fusion=True)
 
 
 def resolve_reference(token_ids: torch.Tensor, sources: torch.Tensor, drawn: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ NOT_FINITE: Final = tl.constexpr(-(1 << 40))
 """So low that no count of clipped numbers makes up for it."""
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["layer"], do_not_specialize_on_alignment=["clipped"])
 def rotate_and_write(
     query: tl.tensor, heads: tl.tensor, key: tl.tensor, value: tl.tensor, scales: tl.tensor, static: tl.tensor,
     clipped: tl.tensor, positions: tl.tensor, slots: tl.tensor, cos: tl.tensor, sin: tl.tensor,
@@ -26,7 +26,8 @@ def rotate_and_write(
     heads [T, H + 2 G, D], of query, keys and values; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK, 2] bfloat16;
     static [2, G]; clipped [T] int64; cos, sin [positions, D / 2]. A token whose slot is negative is not written.
     LANES: half a head, padded to a power of two. OWN: adapters [T], the slot of each token or -1, may bring weights of
-    the norms, pages [layers, 2, D] of floats where vectors [slots, TABLE_KINDS] says."""
+    the norms, pages [layers, 2, D] of floats where vectors [slots, TABLE_KINDS] says. Where a layer's row of clipped
+    begins depends on the number of tokens: one compiled kernel serves all."""
     token, program = tl.program_id(0), tl.program_id(1)
     row, lanes = tl.arange(0, ROWS)[:, None], tl.arange(0, LANES)[None, :]
     HALF: tl.constexpr = SIZE // 2

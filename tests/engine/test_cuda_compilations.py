@@ -1,0 +1,115 @@
+"""After the warm-up no step asks triton for a kernel that it has not compiled: the launches of the whole engine for a
+device that is not here, without compiling or running any."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from loraplex.engine import cuda_stream, cuda_warmup
+from loraplex.engine.attention.backend import CacheShape
+from loraplex.engine.attention.cuda import CudaAttention
+from loraplex.engine.attention.kernels.cuda import launch
+from loraplex.engine.build import make_loader
+from loraplex.engine.cuda_build import build_cuda_runner
+from loraplex.engine.cuda_runner import CudaRunner
+from loraplex.engine.device import choose_device
+from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.loader import Checkpoint
+from loraplex.engine.stream import Launch
+from loraplex.lora.batch import Extras
+from loraplex.lora.pool import AdapterPool
+from tests.ahead_of_time import AbsentDevice
+from tests.checkpoints import make_checkpoint
+
+from .cuda_double import pretend_cuda
+from .cuda_engine import TINY, small_config
+from .inline_stream import HostMoment, InlineStream
+
+WARM_UP = cuda_warmup.warm_up_cuda
+LENGTH, TOKENS = 96, 80
+CPU = torch.device("cpu")
+
+
+class Launched:
+    """A graph of which only the launches count."""
+
+    def __init__(self, launch: Launch) -> None:
+        launch()
+
+    def replay(self) -> None:
+        """They were asked for."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    """Kernels, each as it was to be compiled."""
+    found: set[Any] = set()
+    pretend_cuda(monkeypatch)
+    monkeypatch.setattr(driver, "_active", AbsentDevice(90))
+    monkeypatch.setattr(launch, "_is_modern", lambda device: True)
+    monkeypatch.setattr(JITFunction, "_do_compile", lambda kernel, key, *rest: found.add((kernel.__name__, key)))
+    return found
+
+
+def open_runner(
+    folder: Path, sequences: int, kv_dtype: torch.dtype, static: bool, quantization: str
+) -> tuple[CudaRunner, Any]:
+    config = small_config(
+        folder, quantization=quantization, dtype="bfloat16", max_num_seqs=sequences, max_num_batched_tokens=TOKENS,
+        max_model_len=LENGTH,
+    )  # fmt: skip
+    model, base = ModelConfig.from_folder(folder), base_signature(folder)
+    decoder = make_loader(model, Checkpoint(folder), choose_device(config, model)).load(LENGTH)
+    pool = AdapterPool(base, memory=1 << 16, slots=3, dtype=torch.bfloat16, device=CPU)
+    shape = CacheShape(
+        num_layers=2, num_blocks=2, block_size=16, num_heads=model.num_heads, num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim, cache_dtype=kv_dtype, scale=1.0, sliding_window=[None, 16],
+        static_scales=torch.ones(2, 2, model.num_kv_heads) if static else None,
+    )  # fmt: skip
+    cache = CudaAttention(shape, max_tokens=TOKENS, device=CPU)
+    queues = cuda_stream.Queues(InlineStream(), InlineStream(), Launched, HostMoment)
+    runner = build_cuda_runner(config, decoder, cache, pool, queues, LENGTH)
+    runner.sampler._buffers.results.zero_()  # of which a step's end is read
+    return runner, config
+
+
+def random_steps(source: random.Random, most: int) -> Iterator[cuda_warmup.Step]:
+    """Decodes, and prompts of any lengths among decodes."""
+    for _ in range(60):
+        tokens, sequences = source.randint(1, TOKENS), source.randint(1, most)
+        counts = [1] * sequences
+        if source.random() < 0.7 and tokens > sequences:
+            ends = sorted(source.sample(range(1, tokens), sequences - 1))
+            counts = [end - begin for begin, end in zip([0, *ends], [*ends, tokens], strict=True)]
+        params = source.choice((cuda_warmup.GREEDY, cuda_warmup.DRAWN, cuda_warmup.DESCRIBED))
+        yield counts, params, source.random() < 0.7
+
+
+@pytest.mark.parametrize(
+    ("sequences", "kv_dtype", "static", "quantization"),
+    [(7, torch.bfloat16, False, "int4"), (8, torch.int8, False, "none"), (8, torch.float8_e4m3fn, True, "fp8")],
+    ids=str,
+)
+def test_no_step_compiles_what_the_warm_up_has_not(
+    sequences: int, kv_dtype: torch.dtype, static: bool, quantization: str, asked: set[Any], tmp_path: Path
+) -> None:
+    """With adapters that bring norms, ends and vectors and without, an odd vocabulary, heads with norms, a window."""
+    sizes = TINY | {"num_hidden_layers": 2, "vocab_size": 327}
+    folder = make_checkpoint(tmp_path, "qwen3", dtype=torch.bfloat16, **sizes)
+    runner, config = open_runner(folder, sequences, kv_dtype, static, quantization)
+    WARM_UP(runner, config, LENGTH)
+    warmed, source = set(asked), random.Random(0)
+    assert len(warmed) > 30
+    assert {name for name, key in asked if "enable_fp_fusion" not in key} == set(), "releases have other defaults"
+    cuda_warmup._run(runner, config, random_steps(source, sequences))
+    for own_logits in (False, True):
+        extras = Extras(cuda_warmup.CHANGED, {}, 327, has_vectors=True, own_logits=own_logits)
+        runner.adapters.table.extras[0] = extras
+        cuda_warmup._run(runner, config, random_steps(source, sequences))
+    assert {name for name, _ in asked - warmed} == set()
