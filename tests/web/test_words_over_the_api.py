@@ -28,6 +28,8 @@ def test_keys_from_create_to_revoke(run: Run, state: State, monkeypatch: pytest.
     assert run("keys", "revoke", made["prefix"])[0] == 0
     listed = {key["name"]: key for key in json.loads(run("keys", "list", "--json")[1])}
     assert listed["notebook"]["revoked_at"] and not listed["plain"]["revoked_at"]
+    monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=80))
+    assert made["prefix"] in run("keys", "list")[1]
     monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=200))
     table = run("keys", "list")[1]
     assert made["prefix"] in table and "5,000 tokens a day" in table and made["token"] not in table

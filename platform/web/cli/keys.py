@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from loraplex.registry.keys import INFERENCE
 from loraplex.registry.quotas import Quota
@@ -30,6 +30,8 @@ Rpm = Annotated[int | None, typer.Option("--rpm", help="Requests per minute.")]
 Tpm = Annotated[int | None, typer.Option("--tpm", help="Tokens of prompts and output per minute.")]
 Concurrency = Annotated[int | None, typer.Option("--concurrency", help="Requests in flight.")]
 PerDay = Annotated[int | None, typer.Option("--tokens-per-day", help="Tokens in a day of UTC.")]
+PREFIX_LENGTH: Final = 12
+"""Whole in the narrowest terminal: the other words take it."""
 LIMITS: Final = {
     "requests_per_minute": "rpm",
     "tokens_per_minute": "tpm",
@@ -87,7 +89,8 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as
     if as_json:
         print_json(keys)
         return
-    table = Table("prefix", "name", "scopes", "models", "limits", "state", "expires", "last used")
+    table = Table(Column("prefix", min_width=PREFIX_LENGTH), "name", "scopes", "models", "limits", "state", "expires")
+    table.add_column("last used")
     for one in keys:
         models = "all" if one["adapters"] is None else ", ".join(one["adapters"])
         used = "never" if one["last_used_at"] is None else age_words(_moment(one["last_used_at"]))
