@@ -26,7 +26,7 @@ from .test_adapters_api import put
 
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system"),
-    *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1"),
+    *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1", "/account"),
 )
 WITH_PARTS = (
     *("/adapters", "/cache", "/playground", "/requests"),
@@ -46,6 +46,7 @@ POSTS = (
         "/upload/fetch",
         "/certify",
         *("/keys", "/keys/0123456789ab", "/keys/0123456789ab/revoke"),
+        "/account/password",
         *("/users", "/users/admin/role", "/users/admin/password", "/users/admin/remove"),
         *("/tenants", "/tenants/default", "/tenants/default/disable"),
         "/logout",

@@ -15,6 +15,7 @@ from ..auth import Caller
 from ..dependencies import state_of
 from ..errors import LOGIN_PATH, ApiError, from_validation
 from ..permissions import Permission, who_may
+from ..sessions import login_of
 from .menu import menu_of
 from .words import engine_words
 
@@ -68,6 +69,7 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
     frame = {
         "root": root_of(request),
         "section": section,
+        "login": login_of(session.user, session.tenant) if session else "",
         "csrf_token": session.csrf_token if session else "",
         "menu": menu_of(caller),
         "may": lambda route: caller is not None and caller.may(route),
