@@ -42,6 +42,7 @@ PAGES: Final = {
     "audit": "/audit",
     "audit-row": "/audit/{row}",
     "system": "/system",
+    "account": "/account",
 }
 """Name of the picture -> path. `{key}` is the prefix of a key, `{row}` a row of the audit log."""
 WHOLE: Final = frozenset({"adapter", "cache", "playground", "upload", "usage"})

@@ -40,7 +40,7 @@ def refusal(entry: Entry, residents: Collection[Entry], store: PageStore) -> str
         f"adapter {entry.digest[:12]} does not fit: it needs {_megabytes(entry.bytes)} and a slot; of "
         f"{_megabytes(store.capacity)} adapter memory and {store.slots} slots, "
         f"adapters that are pinned, or asked for with it, hold {_megabytes(sum(staying))} and {len(staying)}. "
-        f"Raise adapter_memory or max_loaded_adapters, or unpin some"
+        "It needs more adapter_memory or max_loaded_adapters, or fewer pins"
     )
 
 

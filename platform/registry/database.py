@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
+from .quiet_errors import hide_values
 from .turn import WriteTurn
 from .url_options import check_channel_binding, driver_arguments
 
@@ -68,6 +69,7 @@ def _open_postgresql(url: URL) -> Engine:
         raise ValueError(
             f"PostgreSQL needs the Python package {error.name}: pip install 'loraplex[postgres]'"
         ) from None
+    event.listen(engine, "handle_error", hide_values)
     if url.query.get("channel_binding") == "require":
         event.listen(engine, "connect", lambda connection, _record: check_channel_binding(connection))
     return engine

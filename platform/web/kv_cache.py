@@ -37,7 +37,4 @@ def clipping_words(info: EngineInfo | None, clipping: Clipping | None) -> str | 
         return None
     share = 100 * clipping.clipped_values / written_values(info, clipping)
     percent = f"{share:.2g}" if share >= LEAST_PERCENT else f"less than {LEAST_PERCENT:g}"
-    return (
-        f"{percent} % of this adapter's keys and values are clipped by the static scales of the KV cache. Run "
-        "`loraplex calibrate-kv` again with it registered and restart the server, or use --kv-cache-scales dynamic."
-    )
+    return f"{percent} % of this adapter's keys and values are clipped by the static scales of the KV cache."

@@ -63,6 +63,7 @@ READ_ROUTES: Final = frozenset(
         *("/", "/logout", "/dashboard/live", "/dashboard/state", "/requests", "/usage", "/usage/points", "/usage/csv"),
         *("/api/v1/me", "/api/v1/me/password", "/api/v1/engine/certificate", "/api/v1/usage"),
         "/api/v1/openapi.json",
+        *("/account", "/account/password"),
     }
 )
 ADAPTER_ROUTES: Final = ("/api/v1/adapters", "/adapters", "/cache")

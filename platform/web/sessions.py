@@ -81,6 +81,11 @@ class Sessions:
             raise ApiError(429, "Too many wrong passwords. Wait a minute, then try again.", headers=headers)
 
 
+def login_of(name: str, tenant: str) -> str:
+    """What to type as the user at the login."""
+    return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
+
+
 def _csrf_token(cookie: str) -> str:
     """Pages show it, and the cookie cannot be found from it."""
     return hashlib.sha256(f"loraplex csrf {cookie}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -4,7 +4,7 @@ import difflib
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic_settings import BaseSettings
 
@@ -15,6 +15,8 @@ DEFAULT_DATA_DIR = ROOT / ".data" if IN_CHECKOUT else Path.home() / ".local" / "
 CONFIG_FILE = "loraplex.toml"
 PREFIX = "LORAPLEX_"
 LOG = logging.getLogger(__name__)
+OF_CLIENTS: Final = ("server", "key")
+"""LORAPLEX_SERVER and LORAPLEX_KEY, which words of the command line read."""
 
 
 def config_file(flags: dict[str, Any]) -> Path:
@@ -38,7 +40,7 @@ def warn_of_unknown_variables(settings: type[BaseSettings]) -> None:
     """Only a warning: other programs may use the prefix."""
     for variable in sorted(os.environ):
         name = variable.lower().removeprefix(PREFIX.lower())
-        if variable.upper().startswith(PREFIX) and name not in {*settings.model_fields, "config"}:
+        if variable.upper().startswith(PREFIX) and name not in {*settings.model_fields, "config", *OF_CLIENTS}:
             LOG.warning("%s is ignored: it is no setting%s.", variable, _nearest(name, settings, PREFIX))
 
 

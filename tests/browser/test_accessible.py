@@ -25,7 +25,7 @@ AXE = Path(__file__).parents[2] / "platform/web/frontend/node_modules/axe-core/a
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system", "/adapters/no"),
     *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1"),
-    *("/keys/0123456789ab", "/requests?search=none"),
+    *("/keys/0123456789ab", "/requests?search=none", "/account"),
 )
 EMPTY = {
     "/adapters": "No adapters yet",

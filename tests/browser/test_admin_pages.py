@@ -125,7 +125,7 @@ async def test_usage_is_drawn_told_in_tables_and_narrowed(page: Page, http: http
     await values.locator("summary").click()
     await expect(values.locator("tbody tr")).to_have_count(30)
     await expect(values.locator("tbody tr").first).to_contain_text("1")
-    await page.get_by_label("Told apart").select_option("By day")
+    await page.get_by_label("Group by").select_option("By day")
     await expect(page.locator("#sums-heading")).to_have_text("By day")
     await expect(page.locator("#tokens-chart canvas")).to_be_visible()
     await expect(page).to_have_url(re.compile("by=day"))

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system"),
     *("/usage", "/usage?by=day,key,adapter", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default"),
-    *("/audit", "/audit/1", "/adapters/unknown"),
+    *("/audit", "/audit/1", "/account", "/adapters/unknown"),
 )
 LONG_NAME = "a-name-as-long-as-names-may-be-0123456789-0123456789-0123456789"
 LISTS = ("/adapters", "/requests", f"/adapters/{LONG_NAME}")

@@ -166,6 +166,10 @@ def test_the_grace_period_fits_the_drain(services: dict[str, Service]) -> None:
         }
 
 
+def test_the_log_of_the_database_quotes_no_rows(services: dict[str, Service]) -> None:
+    assert services["postgres"]["command"] == ["postgres", "-c", "log_error_verbosity=terse"]
+
+
 def test_what_is_mounted_exists(compose: dict[str, Any], services: dict[str, Service]) -> None:
     for name, service in services.items():
         for volume in service["volumes"]:

@@ -89,6 +89,8 @@ PAGES = {
     "GET /login": PUBLIC,
     "POST /login": PUBLIC,
     "POST /logout": READ,
+    "GET /account": READ,
+    "POST /account/password": READ,
     "GET /": READ,
     "GET /dashboard/live": READ,
     "GET /dashboard/state": READ,

@@ -19,6 +19,11 @@ def two(run: Run, adapter_folders: list[Path]) -> Run:
 
 
 def test_a_canary_from_the_command_line(two: Run) -> None:
+    lead_a_canary(two)
+
+
+def lead_a_canary(two: Run) -> None:
+    """From its first callers to its end."""
     code, out, _ = two("aliases", "set", "sql@prod", "1", "--candidate", "2=10")
     assert code == 0 and "sql@prod means version 1; version 1 90 %, version 2 10 %" in out
     code, out, _ = two("aliases", "guard", "sql@prod", "--max-error-rate", "0.02", "--max-first-token-ratio", "1.5")

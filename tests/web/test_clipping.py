@@ -10,15 +10,15 @@ from bs4 import BeautifulSoup
 from loraplex.engine.protocol import Clipping
 from loraplex.web.state import State
 
+from .conftest import ADMIN_PASSWORD
 from .fake_engine import FakeEngine
 from .test_access import log_in
 from .test_adapters_api import add
 from .test_metrics import scrape
 
 
-async def adapter_page(client: httpx.AsyncClient, state: State) -> list[str]:
+async def adapter_page(client: httpx.AsyncClient, headers: dict[str, str]) -> list[str]:
     """The notices on it."""
-    headers, _ = await log_in(state)
     page = BeautifulSoup((await client.get("/adapters/sql", headers=headers)).text, "html.parser")
     return [notice.get_text() for notice in page.select('.notice[data-tone="warn"]')]
 
@@ -47,11 +47,17 @@ async def test_an_adapters_page_warns_of_clipped_values(
     [digest] = engine.registered
     if clipping is not None:
         engine.clipping = {digest: clipping}
-    notices = await adapter_page(client, state)
+    del client.headers["authorization"]
+    operator, _ = await log_in(state)
+    notices = await adapter_page(client, operator)
     assert len(notices) == (share is not None)
     if share is not None:
         assert notices[0].startswith(f"{share} of this adapter's keys and values are clipped")
-        assert "`loraplex calibrate-kv` again" in notices[0]
+        assert "Run loraplex calibrate-kv again" in notices[0]
+        state.registry.users.create("bob", ADMIN_PASSWORD, "viewer", actor="system")
+        viewer, _ = await log_in(state, "bob")
+        [told] = await adapter_page(client, viewer)
+        assert "tell the operator of this server" in told and "calibrate-kv" not in told
 
 
 async def test_metrics_tell_clipped_from_written(

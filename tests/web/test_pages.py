@@ -26,7 +26,7 @@ from .test_adapters_api import put
 
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system"),
-    *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1"),
+    *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1", "/account"),
 )
 WITH_PARTS = (
     *("/adapters", "/cache", "/playground", "/requests"),
@@ -46,6 +46,7 @@ POSTS = (
         "/upload/fetch",
         "/certify",
         *("/keys", "/keys/0123456789ab", "/keys/0123456789ab/revoke"),
+        "/account/password",
         *("/users", "/users/admin/role", "/users/admin/password", "/users/admin/remove"),
         *("/tenants", "/tenants/default", "/tenants/default/disable"),
         "/logout",
@@ -389,7 +390,17 @@ async def test_a_lost_engine_leaves_every_page_standing(
     assert "Not available right now" in answer.text
 
 
-async def test_a_failed_start_is_said(person: httpx.AsyncClient, state: State) -> None:
+async def test_a_failed_start_is_said_and_to_the_operator_why(
+    person: httpx.AsyncClient, client: httpx.AsyncClient, state: State
+) -> None:
     state.start_error = "the weights are cut off"
-    assert "The engine could not start: the weights are cut off" in (await person.get("/")).text
+    assert "The engine could not start. Why: the weights are cut off" in (await person.get("/")).text
+    state.registry.users.create("bob", ADMIN_PASSWORD, "viewer", actor="system")
+    headers, _ = await log_in(state, "bob")
+    page = (await client.get("/", headers=HTML | headers)).text
+    assert "The engine could not start. Tell the operator of this server." in page
+    client.headers.clear()
+    everybody = await client.get("/ready")
+    assert everybody.status_code == 503 and "the engine could not start" in everybody.json()["reasons"][0]
+    assert "weights" not in page + everybody.text
     assert engine_words(state) == ("Failed to start", "bad")

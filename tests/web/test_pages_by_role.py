@@ -18,7 +18,7 @@ from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD
 from .fake_engine import FakeEngine
-from .test_access import LOGINS, MATRIX, PUBLIC, add_people, key, log_in
+from .test_access import LOGINS, MATRIX, OPERATE, PUBLIC, add_people, key, log_in
 from .test_access import PAGES as PAGE_ROUTES
 from .test_adapters_api import add, say
 from .test_pages import HTML, HTMX, PAGES
@@ -45,6 +45,11 @@ OFFERED_APART = "/upload/fetch"
 ADDRESS = re.compile(r"""["`](/(?:[\w./-]|\$\{[^}]*\})+)""")
 PATTERNS = [(method, compile_path(path)[0], path) for method, path in (route.split(" ") for route in MATRIX)]
 IDS = ("#profile", "#aliases", "#certificate")
+ON_THE_SERVER = re.compile(
+    r"\bloraplex (?!adapters push )(adapters|audit|bench|calibrate-kv|certify|db|doctor|keys|serve|users|usage)\b"
+    r"|LORAPLEX_(?!API_KEY|KEY)|credentials\.json|calibrate-kv|\badapter_\w*memory|the start printed|[Tt]he log "
+)
+"""What takes a shell on the server, its settings or its log."""
 SAYS = "p, dd, table, ul, pre, button, .chart"
 """What is more in a card than its heading."""
 Way = tuple[str, str]
@@ -56,6 +61,9 @@ class Visitor:
 
     def __init__(self, client: httpx.AsyncClient, headers: dict[str, str], allowed: set[str]) -> None:
         self._client, self.headers = client, headers
+        self._operates = OPERATE in allowed
+        self.told: set[str] = set()
+        """What it reads of the server's shell."""
         self._allowed = allowed | {PUBLIC}
         self.shown: dict[str, set[str]] = {}
         """First page that is there -> the routes that it leads to."""
@@ -90,6 +98,8 @@ class Visitor:
                 ahead |= {place for method, place in self._ways(address, answer) if method == "GET"}
 
     def _ways(self, address: str, answer: httpx.Response) -> set[Way]:
+        self.told |= {found[0] for found in ON_THE_SERVER.finditer(answer.text)}
+        assert self._operates or not self.told, f"{address} speaks of what only the operator can do"
         ways = set(ways_of(answer))
         refused = {way for way in ways if not self.may(route_of(way))}
         assert refused == set(), f"{address} leads there"
@@ -170,6 +180,7 @@ async def compared(client: httpx.AsyncClient, state: State, headers: dict[str, s
     for each in visitors.values():
         await each.walk()
     operator = visitors["admin"]
+    assert operator.told, "the operator is told of commands"
     for login, each in visitors.items():
         assert each.found == {route for route in operator.found if each.may(route)}, login
         for seed in each.shown:
@@ -211,6 +222,7 @@ async def test_the_live_document_points_only_where_one_may_go(
     for one in (other, each):
         [item] = (await client.get("/dashboard/state", headers=one.headers)).json()["attention"]
         assert "restarted 1 time" in item["text"]
+        assert item["text"].endswith("The log says why.") == one.may("GET /system")
         assert item["path"] == ("/system" if one.may("GET /system") else "")
 
 

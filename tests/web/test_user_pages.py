@@ -8,8 +8,9 @@ from loraplex.registry.quotas import Quota
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD
+from .test_access import log_in
 from .test_key_pages import errors_of, soup_of
-from .test_pages import HTMX, ORIGIN, Headers, first_data, login, person, trusted
+from .test_pages import HTML, HTMX, ORIGIN, Headers, first_data, login, person, trusted
 
 __all__ = ["first_data", "login", "person", "trusted"]
 
@@ -132,3 +133,36 @@ async def test_what_no_tenant_may_be_is_refused(person: httpx.AsyncClient, trust
     assert (await person.get("/tenants/nobody")).status_code == 404
     assert [tenant.name for tenant in state.registry.tenants.list()] == ["default"]
     assert await logs_in(person, "admin", ADMIN_PASSWORD)
+
+
+@pytest.mark.parametrize(("login", "tenant"), [("bob", "default"), ("acme/bob", "acme")])
+async def test_everybody_changes_the_own_password(
+    client: httpx.AsyncClient, state: State, login: str, tenant: str
+) -> None:
+    """A viewer, whom no page of users is open to."""
+    state.registry.tenants.create("acme", actor="system")
+    state.registry.users.create("bob", ADMIN_PASSWORD, "viewer", actor="system", tenant=tenant)
+    (session, token), (elsewhere, _) = await log_in(state, login), await log_in(state, login)
+    client.headers.clear()
+    headers = {**HTML, **ORIGIN, **session, "x-csrf-token": token}
+    page = soup_of(await client.get("/account", headers=headers))
+    assert login in page.select("dd")[0].text and page.select('.side a[href="/account"]')[0].text == login
+    wrong = {"current": "not this one", "password": PASSWORD}
+    for fields, field in ((wrong, "current"), ({"current": ADMIN_PASSWORD, "password": "short"}, "password")):
+        answer = await client.post("/account/password", data=fields, headers=headers)
+        assert (answer.status_code, errors_of(answer).keys()) == (400, {field})
+    good = {"current": ADMIN_PASSWORD, "password": PASSWORD}
+    changed = await client.post("/account/password", data=good, headers=headers)
+    assert (changed.status_code, changed.headers["location"]) == (303, "/account?done=password")
+    assert (await client.get("/account", headers=HTML | elsewhere)).status_code == 303, "logged out elsewhere"
+    new = {"cookie": changed.headers["set-cookie"].partition(";")[0]}
+    assert "The password is changed." in (await client.get("/account?done=password", headers=HTML | new)).text
+    assert await logs_in(client, login, PASSWORD) and not await logs_in(client, login, ADMIN_PASSWORD)
+
+
+async def test_a_key_has_no_account(client: httpx.AsyncClient, admin: Headers) -> None:
+    for answer in (
+        await client.get("/account", headers=HTML | admin),
+        await client.post("/account/password", data={"current": "", "password": PASSWORD}, headers=HTML | admin),
+    ):
+        assert answer.status_code == 200 and "it has no password" in answer.text

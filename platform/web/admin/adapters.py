@@ -60,6 +60,7 @@ async def index(
         SECTION,
         rows=adapter_rows(state, found[first:after]),
         any=bool(state.registry.snapshots.current.of_tenant(caller.tenant)),
+        address=address_of(request),
         found=count_words(len(found), "adapter"),
         after=after if len(found) > after else None,
         search=search,

@@ -7,6 +7,7 @@ from typing import Any, Final
 from loraplex.engine.client import EngineState
 
 from ..auth import Caller
+from ..permissions import Permission
 from ..state import State
 from ..units import count_words, size_words
 from .cache_history import CacheHistory
@@ -19,6 +20,7 @@ FULL_SHARE: Final = 0.95
 THRASH_SECONDS: Final = 60
 THRASH_EVICTIONS: Final = 20
 MOST_NAMES: Final = 3
+TELL: Final = "Tell the operator of this server."
 Item = dict[str, Any]
 """`tone`, `text` and the `path` of the page where more is to be seen, empty for who may not open that."""
 QUERY: Final = re.compile("[?#]")
@@ -32,24 +34,30 @@ def attention(state: State, traffic: Traffic, cache: CacheHistory, tenant: str) 
 
 
 def for_caller(items: Iterable[Item], caller: Caller) -> list[Item]:
-    """All of them, but no way to a page that would refuse the caller."""
-    return [item if caller.may(f"GET {QUERY.split(item['path'])[0]}") else item | {"path": ""} for item in items]
+    """All of them in the words for who asks, and no way to a page that would refuse the caller."""
+    return [_for_caller(item, caller) for item in items]
 
 
-def _item(tone: str, text: str, path: str) -> Item:
-    return {"tone": tone, "text": text, "path": path}
+def _for_caller(item: Item, caller: Caller) -> Item:
+    hint = item["to_operator" if caller.allows(Permission.OPERATE) else "to_others"]
+    path = item["path"] if caller.may(f"GET {QUERY.split(item['path'])[0]}") else ""
+    return {"tone": item["tone"], "text": f"{item['text']} {hint}".strip(), "path": path}
+
+
+def _item(tone: str, text: str, path: str, to_operator: str = "", to_others: str = "") -> Item:
+    """`to_operator`, `to_others`: what more to say to whom; only the operator can look at the server or change it."""
+    return {"tone": tone, "text": text, "path": path, "to_operator": to_operator, "to_others": to_others}
 
 
 def _engine(state: State) -> list[Item]:
     if state.start_error is not None:
-        return [_item("bad", f"The engine could not start: {state.start_error}", "/system")]
+        return [_item("bad", "The engine could not start.", "/system", f"Why: {state.start_error}", TELL)]
     if state.engine.state is EngineState.READY and not state.engine.ready():
         return [_item("bad", "The engine does not respond. It is restarted if it stays silent.", "/system")]
     if state.engine.restarts:
         times = count_words(state.engine.restarts, "time")
-        return [
-            _item("warn", f"The engine was restarted {times} since the server's start; its log says why.", "/system")
-        ]
+        words = f"The engine was restarted {times} since the server's start."
+        return [_item("warn", words, "/system", "The log says why.")]
     return []
 
 
@@ -60,7 +68,7 @@ def _registry(state: State) -> list[Item]:
     free, floor = free_disk(state), int(state.settings.min_free_bytes)
     if free < 2 * floor:
         words = f"The data folder's disk has {size_words(free)} left; uploads stop at {size_words(floor)}."
-        items.append(_item("bad" if free < floor else "warn", words, "/system"))
+        items.append(_item("bad" if free < floor else "warn", words, "/system", to_others=TELL))
     return items
 
 
@@ -105,13 +113,14 @@ def _memory(state: State, cache: CacheHistory) -> list[Item]:
     if status is None:
         return []
     if status.integrity_errors:
-        words = "The engine found its own books of blocks or pages out of order. Restart it."
-        items.append(_item("bad", words, "/system"))
+        words = "The engine found its own books of blocks or pages out of order."
+        items.append(_item("bad", words, "/system", "Restart the server.", TELL))
     if status.waiting and used_blocks(status) > FULL_SHARE * len(status.block_map):
         words = f"The KV cache is full; requests that wait for blocks: {status.waiting:,}."
         items.append(_item("warn", words, "/cache"))
     evictions = cache.evictions(THRASH_SECONDS)
     if evictions >= THRASH_EVICTIONS:
-        words = f"{evictions:,} adapters left memory in the last minute; more adapter_memory would keep them loaded."
-        items.append(_item("warn", words, "/cache"))
+        words = f"{evictions:,} adapters left memory in the last minute."
+        remedy = "More adapter_memory would keep them loaded."
+        items.append(_item("warn", words, "/cache", remedy, "The operator of this server can give them more."))
     return items

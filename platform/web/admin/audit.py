@@ -12,7 +12,6 @@ from ..api.audit_filter import First, Part, Wanted, filter_of, scope_of
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError
-from ..permissions import Permission
 from .addresses import tenant_frame
 from .audit_rows import ACTIONS, audit_line, detail_json, filter_words
 from .page import PageRoute, is_fragment, page
@@ -70,7 +69,7 @@ async def index(
 async def chain(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """A fragment: whether the whole chain is what was written."""
     verdict = await state.chain.verdict()
-    return page(request, "audit/_chain.html", SECTION, verdict=verdict, operator=caller.allows(Permission.OPERATE))
+    return page(request, "audit/_chain.html", SECTION, verdict=verdict)
 
 
 @router.get("/export")
@@ -106,7 +105,6 @@ def _frame(request: Request, caller: Caller, tenant: str, everyone: bool, asked:
         **tenant_frame(request, caller, tenant),
         "asked": asked | ({"everyone": "true"} if everyone else {}),
         "everyone": everyone,
-        "operator": caller.allows(Permission.OPERATE),
         "actions": ACTIONS,
     }
 

@@ -14,7 +14,8 @@ from starlette.templating import Jinja2Templates
 from ..auth import Caller
 from ..dependencies import state_of
 from ..errors import LOGIN_PATH, ApiError, from_validation
-from ..permissions import who_may
+from ..permissions import Permission, who_may
+from ..sessions import login_of
 from .menu import menu_of
 from .words import engine_words
 
@@ -59,7 +60,8 @@ class PageRoute(APIRoute):
 def page(request: Request, template: str, section: str, status: int = 200, **context: object) -> Response:
     """A page or fragment for a logged-in user; `section` is the entry of the menu it belongs to.
 
-    Templates ask `may("POST /keys")` before they show what leads there, and `who("POST /keys")` whom else to send.
+    Templates ask `may("POST /keys")` before they show what leads there, and `who("POST /keys")` whom else to send;
+    `operator` before they speak of what only a shell on the server or its settings can do.
     """
     caller: Caller | None = getattr(request.state, "caller", None)
     session = caller and caller.session
@@ -67,10 +69,12 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
     frame = {
         "root": root_of(request),
         "section": section,
+        "login": login_of(session.user, session.tenant) if session else "",
         "csrf_token": session.csrf_token if session else "",
         "menu": menu_of(caller),
         "may": lambda route: caller is not None and caller.may(route),
         "who": who_may,
+        "operator": caller is not None and caller.allows(Permission.OPERATE),
         "engine": {"words": words, "tone": tone},
     }
     return TEMPLATES.TemplateResponse(request, template, frame | context, status, NOT_KEPT)

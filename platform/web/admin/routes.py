@@ -6,6 +6,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from . import (
+    account,
     adapters,
     alias_section,
     audit,
@@ -28,6 +29,7 @@ __all__ = ["HANDLERS", "page_of_crash", "page_of_refusal", "routers"]
 
 routers: Final[Sequence[APIRouter]] = (
     login.router,
+    account.router,
     live.router,
     upload.router,
     profile.router,

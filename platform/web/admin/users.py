@@ -13,6 +13,7 @@ from loraplex.registry.users import MIN_PASSWORD_LENGTH, VIEWER_ROLE, User
 from ..api.refusals import in_words
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf, TenantOf
+from ..sessions import login_of
 from ..state import State
 from ..units import age_words, count_words
 from .addresses import elsewhere_of, local_address, tenant_frame
@@ -77,7 +78,7 @@ async def create(request: Request, state: StateOf, caller: CallerOf, tenant: Ten
         await asyncio.to_thread(state.registry.users.create, name, chosen, role, **by)
     if not form.is_good:
         return await _page(request, state, caller, tenant, form, status=form.status)
-    made = Login(_login_of(name, tenant), None if password else chosen, f"“{name}” may log in now")
+    made = Login(login_of(name, tenant), None if password else chosen, f"“{name}” may log in now")
     return await _page(request, state, caller, tenant, new_user_form(), status=201, made=made)
 
 
@@ -111,7 +112,7 @@ async def set_password(request: Request, user: str, state: StateOf, caller: Call
     if not form.is_good:
         return await _detail(request, state, caller, tenant, user, form, status=form.status)
     words = f"“{user}” has a new password and is logged out everywhere"
-    made = Login(_login_of(user, tenant), None if password else chosen, words)
+    made = Login(login_of(user, tenant), None if password else chosen, words)
     return await _detail(request, state, caller, tenant, user, made=made)
 
 
@@ -181,8 +182,3 @@ def _row(user: User, caller: Caller, admins: int) -> UserRow:
         changed=age_words(user.password_changed_at),
         changed_iso=user.password_changed_at.isoformat(timespec="seconds"),
     )
-
-
-def _login_of(name: str, tenant: str) -> str:
-    """What to type as the user at the login."""
-    return name if tenant == "default" else f"{tenant}/{name}"

@@ -1,7 +1,8 @@
-"""`loraplex aliases`: weighted routes over versions, their guard and shadow, with or without a running server."""
+"""`loraplex aliases`: weighted routes over versions, their guard and shadow, with or without a running server, here or
+over its API."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -11,14 +12,17 @@ from rich.table import Table
 
 from loraplex.registry.errors import InvalidName, InvalidRoute
 from loraplex.registry.names import DEFAULT, parse_reference
-from loraplex.registry.routes import Guard, Route, guard_of
+from loraplex.registry.registry import Registry
+from loraplex.registry.routes import Guard, guard_of
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.views import Adapter
 
-from ..api.views import route_json
 from ..settings import Settings
+from .alias_places import Asked, Body, changed, listed, number_at, path_of, remote_of
+from .api_client import Key
 from .opened import opened_registry
 from .output import ACTOR, Json, Tenant, print_json
+from .remote import At
 
 SHARE: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,3})", re.ASCII)
 
@@ -35,18 +39,19 @@ Off = Annotated[bool, typer.Option("--off", help="End it.")]
 def list_all(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of one adapter.")] = "",
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """List the aliases."""
-    with opened_registry(Settings()) as (registry, _):
-        adapters = [registry.adapters.get(name, tenant)] if name else registry.adapters.list(tenant)
+    routes = listed(remote_of(server, key, tenant), name, tenant)
     if as_json:
-        print_json([_as_json(adapter, route) for adapter in adapters for route in adapter.routes.values()])
+        print_json(routes)
         return
     table = Table("alias", "stable", "weights", "shadow", "guard", "changed by")
-    for adapter in adapters:
-        for route in adapter.routes.values():
-            table.add_row(f"{adapter.name}@{route.alias}", str(route.stable), *_cells(route), route.updated_by)
+    for route in routes:
+        place = f"{route['adapter']}@{route['alias']}"
+        table.add_row(place, str(route["version"]), *_cells(route), route["updated_by"])
     console.print(table)
 
 
@@ -58,16 +63,26 @@ def set_route(
         list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Callers of another version; may be repeated.")
     ] = None,
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Let NAME@ALIAS mean VERSION, but for the callers of the candidates."""
     name, alias = _parts(reference)
-    with opened_registry(Settings()) as (registry, _):
-        stable = registry.adapters.version(f"{name}@{version}", tenant)
-        shares = dict(_share(text) for text in candidate or [])
-        weights = {stable.number: 100 - sum(shares.values()), **shares}
-        adapter = registry.adapters.routes.set(name, alias, stable.number, weights, actor=ACTOR, tenant=tenant)
-    _tell(adapter, alias, as_json)
+    shares = dict(_share(text) for text in candidate or [])
+
+    def weights(stable: int) -> dict[int, int]:
+        return {stable: 100 - sum(shares.values()), **shares}
+
+    def here(registry: Registry) -> Adapter:
+        stable = registry.adapters.version(f"{name}@{version}", tenant).number
+        return registry.adapters.routes.set(name, alias, stable, weights(stable), actor=ACTOR, tenant=tenant)
+
+    remote, body = remote_of(server, key, tenant), Body()
+    if remote is not None:
+        stable = number_at(remote, name, version)
+        body = {"version": stable, "weights": {str(number): weight for number, weight in weights(stable).items()}}
+    _tell(changed(remote, name, alias, ("PUT", "", body), here), as_json)
 
 
 @app.command()
@@ -75,13 +90,18 @@ def promote(
     reference: Name,
     version: Annotated[str | None, typer.Option(metavar="NUMBER", help="Where there are several candidates.")] = None,
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Make the candidate the stable version, for all callers."""
     name, alias = _parts(reference)
-    with opened_registry(Settings()) as (registry, _):
-        adapter = registry.adapters.routes.promote(name, alias, version, actor=ACTOR, tenant=tenant)
-    _tell(adapter, alias, as_json)
+    request = ("POST", "/promote", {"version": version})
+
+    def here(registry: Registry) -> Adapter:
+        return registry.adapters.routes.promote(name, alias, version, actor=ACTOR, tenant=tenant)
+
+    _tell(changed(remote_of(server, key, tenant), name, alias, request, here), as_json)
 
 
 @app.command()
@@ -89,13 +109,18 @@ def rollback(
     reference: Name,
     version: Annotated[str | None, typer.Option(metavar="NUMBER", help="The stable one, or the one before.")] = None,
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Take the candidates out; where there are none, go back to the stable version before. Twice is as good as once."""
     name, alias = _parts(reference)
-    with opened_registry(Settings()) as (registry, _):
-        adapter = registry.adapters.routes.rollback(name, alias, version, actor=ACTOR, tenant=tenant)
-    _tell(adapter, alias, as_json)
+    request = ("POST", "/rollback", {"version": version})
+
+    def here(registry: Registry) -> Adapter:
+        return registry.adapters.routes.rollback(name, alias, version, actor=ACTOR, tenant=tenant)
+
+    _tell(changed(remote_of(server, key, tenant), name, alias, request, here), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases shadow sql@prod 4 --percent 5")
@@ -105,17 +130,22 @@ def shadow(
     percent: Annotated[int, typer.Option(min=1, max=100, help="Of the requests.")] = 10,
     off: Off = False,
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Copy a share of the requests to VERSION; its answers are counted and thrown away."""
     name, alias = _parts(reference)
     if off == bool(version):
         raise InvalidRoute("Name the version that gets copies, or say --off.", "version")
-    with opened_registry(Settings()) as (registry, _):
-        adapter = registry.adapters.routes.set_shadow(
-            name, alias, None if off else version, percent, actor=ACTOR, tenant=tenant
-        )
-    _tell(adapter, alias, as_json)
+    wanted: Body = {"version": int(version) if version.isdecimal() else version, "percent": percent}
+    request: Asked = ("DELETE", "/shadow", None) if off else ("PUT", "/shadow", wanted)
+
+    def here(registry: Registry) -> Adapter:
+        chosen = None if off else version
+        return registry.adapters.routes.set_shadow(name, alias, chosen, percent, actor=ACTOR, tenant=tenant)
+
+    _tell(changed(remote_of(server, key, tenant), name, alias, request, here), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases guard sql@prod --max-error-rate 0.02 --max-first-token-ratio 1.5")
@@ -132,6 +162,8 @@ def guard(
     window_seconds: Annotated[int, typer.Option(help="Only requests so recent count.")] = Guard().window_seconds,
     off: Off = False,
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Take a candidate out by itself when it breaks a limit."""
@@ -145,19 +177,26 @@ def guard(
     }
     given = {name: limit for name, limit in limits.items() if limit is not None}
     chosen = None if off else guard_of({**given, "min_requests": min_requests, "window_seconds": window_seconds})
-    with opened_registry(Settings()) as (registry, _):
-        adapter = registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)
-    _tell(adapter, alias, as_json)
+    request: Asked = ("DELETE", "/guard", None) if off else ("PUT", "/guard", msgspec.to_builtins(chosen))
+
+    def here(registry: Registry) -> Adapter:
+        return registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)
+
+    _tell(changed(remote_of(server, key, tenant), name, alias, request, here), as_json)
 
 
 @app.command()
-def remove(reference: Name, tenant: Tenant = DEFAULT_TENANT) -> None:
+def remove(reference: Name, tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "") -> None:
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
-    with opened_registry(Settings()) as (registry, _):
-        if alias not in registry.adapters.get(name, tenant).routes:
-            raise InvalidRoute(f"Adapter '{name}' has no alias '{alias}'.", "alias")
-        registry.adapters.routes.remove(name, alias, actor=ACTOR, tenant=tenant)
+    remote = remote_of(server, key, tenant)
+    if remote is not None:
+        remote.ask("DELETE", path_of(name, alias))
+    else:
+        with opened_registry(Settings()) as (registry, _):
+            if alias not in registry.adapters.get(name, tenant).routes:
+                raise InvalidRoute(f"Adapter '{name}' has no alias '{alias}'.", "alias")
+            registry.adapters.routes.remove(name, alias, actor=ACTOR, tenant=tenant)
     console.print(f"[green]✓[/] {name}@{alias} removed")
 
 
@@ -175,27 +214,23 @@ def _share(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _tell(adapter: Adapter, alias: str, as_json: bool) -> None:
-    route = adapter.routes[alias]
+def _tell(route: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json(_as_json(adapter, route))
+        print_json(route)
         return
-    facts = ", ".join(_facts(route))
-    console.print(f"[green]✓[/] {adapter.name}@{alias} means version {route.stable}; {facts}", soft_wrap=True)
+    place, facts = f"{route['adapter']}@{route['alias']}", ", ".join(_facts(route))
+    console.print(f"[green]✓[/] {place} means version {route['version']}; {facts}", soft_wrap=True)
 
 
-def _as_json(adapter: Adapter, route: Route) -> dict[str, Any]:
-    return {"adapter": adapter.name, **msgspec.to_builtins(route_json(route))}
-
-
-def _cells(route: Route) -> Sequence[str]:
+def _cells(route: Mapping[str, Any]) -> Sequence[str]:
     weights, shadow, guard = _facts(route)
     return weights, shadow.removeprefix("shadow: "), guard.removeprefix("guard: ")
 
 
-def _facts(route: Route) -> tuple[str, str, str]:
-    weights = ", ".join(f"version {version} {weight} %" for version, weight in route.weights.items())
-    shadow = "none" if route.shadow is None else f"version {route.shadow.version}, {route.shadow.shadow} %"
-    limits = {} if route.guard is None else route.guard.limits()
+def _facts(route: Mapping[str, Any]) -> tuple[str, str, str]:
+    weights = ", ".join(f"version {version} {weight} %" for version, weight in route["weights"].items())
+    copies = route["shadow"]
+    shadow = "none" if copies is None else f"version {copies['version']}, {copies['percent']} %"
+    limits = {name: limit for name, limit in (route["guard"] or {}).items() if name.startswith("max_")}
     guard = ", ".join(f"{name.removeprefix('max_')} {limit:g}" for name, limit in limits.items()) or "none"
     return weights, f"shadow: {shadow}", f"guard: {guard}"

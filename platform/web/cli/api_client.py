@@ -35,7 +35,7 @@ class ApiClient:
 
     def __init__(self, server: str, key: str) -> None:
         if not key:
-            raise ValueError("A key with the scope adapters is needed: --key, or LORAPLEX_KEY in the environment.")
+            raise ValueError("A key of the server is needed: --key, or LORAPLEX_KEY in the environment.")
         headers = {"authorization": f"Bearer {key}"}
         self._http = httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT)
 

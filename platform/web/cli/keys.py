@@ -1,22 +1,27 @@
-"""`loraplex keys`: create, list, limit and revoke API keys, with or without a running server."""
+"""`loraplex keys`: create, list, limit and revoke API keys, with or without a running server, here or over its API."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
+import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
-from loraplex.registry.keys import INFERENCE, ApiKey
+from loraplex.registry.keys import INFERENCE
 from loraplex.registry.quotas import Quota
 from loraplex.registry.tables import DEFAULT_TENANT
 
 from ..api.keys import key_json
 from ..settings import Settings
 from ..units import age_words
+from .api_client import Key
 from .expiry import read_expiry
 from .opened import opened_database
 from .output import ACTOR, Json, Tenant, print_json
+from .remote import At, Remote
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")
 console = Console(highlight=False)
@@ -25,6 +30,14 @@ Rpm = Annotated[int | None, typer.Option("--rpm", help="Requests per minute.")]
 Tpm = Annotated[int | None, typer.Option("--tpm", help="Tokens of prompts and output per minute.")]
 Concurrency = Annotated[int | None, typer.Option("--concurrency", help="Requests in flight.")]
 PerDay = Annotated[int | None, typer.Option("--tokens-per-day", help="Tokens in a day of UTC.")]
+PREFIX_LENGTH: Final = 12
+"""Whole in the narrowest terminal: the other words take it."""
+LIMITS: Final = {
+    "requests_per_minute": "rpm",
+    "tokens_per_minute": "tpm",
+    "max_concurrent": "at once",
+    "tokens_per_day": "tokens a day",
+}
 
 
 @app.command(epilog="Example: loraplex keys create notebook --adapter sql --rpm 60 --expires 30d")
@@ -40,42 +53,49 @@ def create(
     concurrency: Concurrency = None,
     tokens_per_day: PerDay = None,
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Make a key and print it: it is shown once."""
     expires_at = None if expires is None else read_expiry(expires, datetime.now(UTC))
-    with opened_database(Settings()) as registry:
-        created = registry.keys.create(
-            name,
-            scope or [INFERENCE],
-            actor=ACTOR,
-            tenant=tenant,
-            expires_at=expires_at,
-            adapters=adapter,
-            quota=Quota(rpm, tpm, concurrency, tokens_per_day),
-        )
+    scopes, quota = scope or [INFERENCE], Quota(rpm, tpm, concurrency, tokens_per_day)
+    if server:
+        limits, ends = msgspec.to_builtins(quota), expires_at and expires_at.isoformat()
+        body = {"name": name, "scopes": scopes, "adapters": adapter, "expires_at": ends, "limits": limits}
+        made = Remote(server, key, tenant).ask("POST", "/keys", body)
+    else:
+        with opened_database(Settings()) as registry:
+            created = registry.keys.create(
+                name, scopes, actor=ACTOR, tenant=tenant, expires_at=expires_at, adapters=adapter, quota=quota
+            )
+        made = {"token": created.token, **key_json(created.key)}
     if as_json:
-        print_json({"token": created.token, **key_json(created.key)})
+        print_json(made)
         return
-    print(created.token)
-    Console(stderr=True, highlight=False).print(f"[green]✓[/] key {created.key.prefix}; it is not shown again")
+    print(made["token"])
+    Console(stderr=True, highlight=False).print(f"[green]✓[/] key {made['prefix']}; it is not shown again")
 
 
 @app.command("list")
-def list_all(tenant: Tenant = DEFAULT_TENANT, as_json: Json = False) -> None:
+def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as_json: Json = False) -> None:
     """List a tenant's keys, newest first."""
-    with opened_database(Settings()) as registry:
-        registry.tenants.get(tenant)
-        keys = registry.keys.list(tenant)
+    if server:
+        keys = Remote(server, key, tenant).ask("GET", "/keys")["data"]
+    else:
+        with opened_database(Settings()) as registry:
+            registry.tenants.get(tenant)
+            keys = [key_json(one) for one in registry.keys.list(tenant)]
     if as_json:
-        print_json([key_json(key) for key in keys])
+        print_json(keys)
         return
-    table = Table("prefix", "name", "scopes", "models", "limits", "state", "expires", "last used")
-    for key in keys:
-        models = "all" if key.adapters is None else ", ".join(sorted(key.adapters))
-        used = "never" if key.last_used_at is None else age_words(key.last_used_at)
-        scopes = ", ".join(sorted(key.scopes))
-        table.add_row(key.prefix, key.name, scopes, models, _limits(key.quota), _state(key), _expiry(key), used)
+    table = Table(Column("prefix", min_width=PREFIX_LENGTH), "name", "scopes", "models", "limits", "state", "expires")
+    table.add_column("last used")
+    for one in keys:
+        models = "all" if one["adapters"] is None else ", ".join(one["adapters"])
+        used = "never" if one["last_used_at"] is None else age_words(_moment(one["last_used_at"]))
+        limits, scopes = _limits(one["limits"]), ", ".join(one["scopes"])
+        table.add_row(one["prefix"], one["name"], scopes, models, limits, _state(one), _expiry(one), used)
     console.print(table)
 
 
@@ -87,37 +107,45 @@ def limit(
     concurrency: Concurrency = None,
     tokens_per_day: PerDay = None,
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    key: Key = "",
 ) -> None:
     """Give a key these limits instead of its old ones; those that are not named are none."""
-    with opened_database(Settings()) as registry:
-        quota = Quota(rpm, tpm, concurrency, tokens_per_day)
-        key = registry.keys.change(prefix, actor=ACTOR, tenant=tenant, quota=quota)
-    console.print(f"[green]✓[/] {key.prefix}: {_limits(key.quota)}")
+    quota = Quota(rpm, tpm, concurrency, tokens_per_day)
+    if server:
+        body = {"limits": msgspec.to_builtins(quota)}
+        changed = Remote(server, key, tenant).ask("PATCH", f"/keys/{quote(prefix, safe='')}", body)
+    else:
+        with opened_database(Settings()) as registry:
+            changed = key_json(registry.keys.change(prefix, actor=ACTOR, tenant=tenant, quota=quota))
+    console.print(f"[green]✓[/] {changed['prefix']}: {_limits(changed['limits'])}")
 
 
 @app.command()
-def revoke(prefix: Prefix, tenant: Tenant = DEFAULT_TENANT) -> None:
+def revoke(prefix: Prefix, tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "") -> None:
     """End a key for good."""
-    with opened_database(Settings()) as registry:
-        registry.keys.revoke(prefix, actor=ACTOR, tenant=tenant)
+    if server:
+        Remote(server, key, tenant).ask("DELETE", f"/keys/{quote(prefix, safe='')}")
+    else:
+        with opened_database(Settings()) as registry:
+            registry.keys.revoke(prefix, actor=ACTOR, tenant=tenant)
     console.print(f"[green]✓[/] {prefix} revoked")
 
 
-def _limits(quota: Quota) -> str:
-    named = (
-        (quota.requests_per_minute, "rpm"),
-        (quota.tokens_per_minute, "tpm"),
-        (quota.max_concurrent, "at once"),
-        (quota.tokens_per_day, "tokens a day"),
-    )
+def _limits(limits: Mapping[str, int | None]) -> str:
+    named = ((limits.get(name), words) for name, words in LIMITS.items())
     return ", ".join(f"{limit:,} {words}" for limit, words in named if limit is not None) or "none"
 
 
-def _state(key: ApiKey) -> str:
-    if key.revoked_at is not None:
+def _state(key: Mapping[str, Any]) -> str:
+    if key["revoked_at"] is not None:
         return "revoked"
-    return "expired" if key.expires_at is not None and key.expires_at <= datetime.now(UTC) else "valid"
+    return "expired" if key["expires_at"] is not None and _moment(key["expires_at"]) <= datetime.now(UTC) else "valid"
 
 
-def _expiry(key: ApiKey) -> str:
-    return "never" if key.expires_at is None else f"{key.expires_at:%Y-%m-%d %H:%M} UTC"
+def _expiry(key: Mapping[str, Any]) -> str:
+    return "never" if key["expires_at"] is None else f"{_moment(key['expires_at']):%Y-%m-%d %H:%M} UTC"
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)

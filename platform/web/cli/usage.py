@@ -1,4 +1,4 @@
-"""`loraplex usage`: what was used, from the ledger."""
+"""`loraplex usage`: what was used, from the ledger, here or over a server's API."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from ..api.usage import as_csv, total_of
 from ..settings import Settings
 from .opened import opened_database
 from .output import Json, Tenant, print_json
+from .remote import At, Remote
 
 
 def usage(
@@ -26,13 +27,20 @@ def usage(
     by: Annotated[str, typer.Option(help="What to tell apart: day, hour, key, adapter.")] = "day,key,adapter",
     as_csv_file: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     tenant: Tenant = DEFAULT_TENANT,
+    server: At = "",
+    api_key: Annotated[str, typer.Option(envvar="LORAPLEX_KEY", help="For --server.")] = "",
     as_json: Json = False,
 ) -> None:
     """Print requests and tokens by day, key and adapter version."""
     query = usage_query(tenant, first, to, key, user, adapter, by)
-    with opened_database(Settings()) as registry:
-        registry.tenants.get(tenant)
-        rows = registry.usage.sums(query)
+    rows: Sequence[Mapping[str, Any]]
+    if server:
+        asked = {"from": first, "to": to, "key": key, "user": user, "adapter": adapter, "by": by}
+        rows = Remote(server, api_key, tenant).ask("GET", "/usage", **asked)["data"]
+    else:
+        with opened_database(Settings()) as registry:
+            registry.tenants.get(tenant)
+            rows = registry.usage.sums(query)
     if as_json:
         print_json({"data": [dict(row) for row in rows], "total": total_of(rows)})
     elif as_csv_file:

@@ -46,7 +46,7 @@ async def _obstacles(state: State) -> list[str]:
     if state.stopping.is_set():
         found.append("the server is stopping")
     elif state.start_error is not None:
-        found.append(f"the engine could not start: {state.start_error}")
+        found.append("the engine could not start; the server's log and its page System say why")
     elif not state.engine.ready():
         found.append(f"the engine is {state.engine.state.value}")
     elif not state.reconciler.in_step:

@@ -40,7 +40,7 @@ def not_told(tools: Sequence[Tool]) -> ApiError:
 
 REMEDY: Final = (
     "Give the adapter a chat template that has tools, in its serving profile (chat_template) or its own files, both of "
-    "which the operator allows with adapter_tokenizers; or serve a base that has one; or send tool_choice: none."
+    "which the operator allows with adapter_tokenizers; or ask for a model that has one; or send tool_choice: none."
 )
 
 

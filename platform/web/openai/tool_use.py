@@ -124,6 +124,6 @@ def _schema_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
 def _unknown_style() -> str:
     return (
         "This model's chat template does not show in which of the known ways it writes tool calls "
-        f"({', '.join(STYLES)}). Name it: tool_call_parser in the adapter's serving profile, or --tool-call-parser or "
-        "LORAPLEX_TOOL_CALL_PARSER of the server. Or send tool_choice: none."
+        f"({', '.join(STYLES)}). Name it: tool_call_parser in the adapter's serving profile, or in the server's "
+        "settings, which is its operator's to do. Or send tool_choice: none."
     )

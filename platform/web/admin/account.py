@@ -1,0 +1,69 @@
+"""Who is logged in, as what, and another password: for everybody, while the users' pages are for admins."""
+
+import asyncio
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.users import ADMIN_ROLE, EDITOR_ROLE, MIN_PASSWORD_LENGTH, VIEWER_ROLE
+
+from ..auth import Caller
+from ..dependencies import CallerOf, StateOf
+from ..sessions import Session, login_of
+from .forms import Form, read_form
+from .page import PageRoute, go_to, page
+
+SECTION: Final = "/account"
+NOTICES: Final = {"password": "The password is changed. You were logged out everywhere else."}
+MAY: Final = {
+    VIEWER_ROLE: "look at adapters, memory and usage",
+    EDITOR_ROLE: "use models, upload adapters and change how they are served",
+    ADMIN_ROLE: "manage keys, users and the audit log",
+}
+"""What each role adds to those before it."""
+OPERATE: Final = "operate the server: tenants, the engine, its settings"
+
+router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("")
+async def index(request: Request, caller: CallerOf, done: str = "") -> Response:
+    return _page(request, caller, Form(), done=NOTICES.get(done))
+
+
+@router.post("/password")
+async def set_password(request: Request, state: StateOf, caller: CallerOf) -> Response:
+    """Ends all sessions of the user, and begins a new one here."""
+    form, session = await read_form(request), caller.session
+    if session is None:
+        return _page(request, caller, form)
+    new = form.values.get("password", "")
+    if not await asyncio.to_thread(state.sessions.confirm, session, form.values.get("current", "")):
+        form.errors["current"] = "That is not your password now."
+    else:
+        by = {"actor": caller.actor, "tenant": caller.tenant}
+        with form.refusals(weak_secret="password"):
+            await asyncio.to_thread(state.registry.users.set_password, session.user, new, role=None, **by)
+    if not form.is_good:
+        return _page(request, caller, form)
+    cookie = await asyncio.to_thread(state.sessions.log_in, login_of(session.user, session.tenant), new)
+    response = go_to(request, f"{SECTION}?done=password")
+    if cookie is not None:
+        state.sessions.keep(response, cookie, secure=request.url.scheme == "https")
+    return response
+
+
+def _page(request: Request, caller: Caller, form: Form, done: str | None = None) -> Response:
+    status = 200 if form.is_good else form.status
+    may = [] if caller.session is None else _may(caller.session)
+    who = {"session": caller.session, "tenant": caller.tenant, "may_words": may}
+    frame = {"password_length": MIN_PASSWORD_LENGTH, "form": form, "done": done}
+    return page(request, "account.html", SECTION, status, **who, **frame)
+
+
+def _may(session: Session) -> list[str]:
+    roles = list(MAY)
+    words = [MAY[role] for role in roles[: roles.index(session.role) + 1]]
+    return [*words, OPERATE] if (session.role, session.tenant) == (ADMIN_ROLE, DEFAULT_TENANT) else words
