@@ -2,9 +2,8 @@
 """y[t] += scaling * (x[t] A^T) B over rank pages, for the CPU this runs on (numba, no compiler needed).
 
 Two sweeps: shrink, h = scale * x A^T, by (segment, kind, page); expand, y += h B, by (segment, kind, columns), or by
-whoever goes through y anyway (`expand_rows`). `intermediate.py` chooses what runs a
-tile of either. Workers take items as they get on: ranks differ, and so does what else
-the processor has to do.
+whoever goes through y anyway (`expand_rows`). `intermediate.py` chooses what runs a tile of either. Workers take items
+as they get on: ranks differ, and so does what else the processor has to do.
 numba has no 16-bit floats: uint16 stands for bfloat16 bits, int16 for float16 bits.
 """
 
