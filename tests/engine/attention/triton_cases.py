@@ -27,7 +27,7 @@ from .paged_cases import (
     widen_table,
 )
 from .test_cpu import make_batch, random
-from .test_eight_bits import NEEDLE_SCORE, interesting_floats
+from .test_eight_bits import HAY, NEEDLE_SCORE, interesting_floats
 
 __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 
@@ -268,7 +268,7 @@ def test_numbers_that_are_none_are_seen_by_their_readers_alone(dtype: torch.dtyp
 
 def needle_error(length: int) -> float:
     """Of finding, by the eight heads of one token, eight values of a context whose keys are the heads' own."""
-    key, value, query = random(length, 1, 64, seed=2), random(length, 1, 64, seed=3), random(1, 8, 64, seed=4)
+    key, value, query = random(length, 1, 64, seed=2), HAY + random(length, 1, 64, seed=3), random(1, 8, 64, seed=4)
     places = torch.arange(1, 9) * length // 9
     key[places, 0] = query[0] * (NEEDLE_SCORE / 0.125 / query[0].square().sum(dim=-1, keepdim=True))
     shape = CacheShape(
@@ -288,8 +288,9 @@ def needle_error(length: int) -> float:
     return float((found - exact).norm() / exact.norm())
 
 
-def test_a_needle_is_found_in_a_long_context_as_in_a_short_one() -> None:
-    """What rests in 8 bits is widened before each product, and sums do not lose it."""
+def test_a_needle_is_found_in_a_long_context_as_in_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rests in 8 bits is widened before each product, and the sums of one program over all keys do not lose it."""
+    monkeypatch.setattr(launch, "count_splits", lambda *shape: 1)
     assert needle_error(1 << 16) < 1.2 * needle_error(1 << 12)
 
 
