@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 
-def run_interpreted(cases: Path) -> None:
-    """All tests of a file."""
+def run_interpreted(*cases: Path) -> None:
+    """All tests of these files, in one process."""
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, cases)],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

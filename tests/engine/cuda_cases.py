@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,12 @@ import torch
 from loraplex import LLM, SamplingParams
 from loraplex.engine import cuda_runner, cuda_warmup, gpu_profile
 from loraplex.engine.adapter_files import prepare_adapter
-from loraplex.engine.arithmetic import arithmetic_here
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.calibrate_kv import Reader, calibrate_kv
-from loraplex.engine.certificate import CertifyJob, Coverage
+from loraplex.engine.certificate import CertifyJob
 from loraplex.engine.certify.inputs import open_adapter
 from loraplex.engine.certify.on_cuda import OnCuda
 from loraplex.engine.certify.prompts import Prompt
-from loraplex.engine.certify.run import certify
 from loraplex.engine.certify.served import ServedModel, load_adapter, make_batches
 from loraplex.engine.cuda_runner import CudaRunner
 from loraplex.engine.device import choose_device
@@ -553,41 +551,3 @@ def test_static_scales_are_the_cpus(base: Path, adapters: dict[str, Path], tmp_p
         for device in ("cpu", "cuda")
     )
     torch.testing.assert_close(other, one, rtol=2**-7, atol=0)  # they are rounded to bfloat16, of other last bits
-
-
-@pytest.mark.parametrize("ends", [False, True], ids=["linears", "ends"])
-def test_a_certificate_of_cudas_path_says_what_the_cpus_says(
-    base: Path, adapters: dict[str, Path], tmp_path: Path, ends: bool
-) -> None:
-    """In float32 they compute the same; the reference and the row of the cache alone are always the CPU's."""
-    adapter = adapters["rank8"]
-    if ends:
-        adapter = make_adapter(tmp_path / "ends", base, rank=4, seed=4, kinds=("v_proj", "lm_head"), use_dora=True)
-    jobs = [
-        CertifyJob(
-            small_config(base, device=device, quantization="int8", kv_cache_dtype="fp8_e4m3"),
-            adapter=str(adapter),
-            prompts=["The quick brown fox", "Select name;"],
-        )
-        for device in ("cpu", "cuda")
-    ]
-    one, other = (certify(job) for job in jobs)
-    assert other.kv_cache == one.kv_cache and other.reference_perplexity == one.reference_perplexity
-    assert one.both.mean_kl > 1e-4
-    for found, wanted in ((other.weights, one.weights), (other.both, one.both)):
-        assert found.top1_agreement == wanted.top1_agreement
-        assert found.mean_kl == pytest.approx(wanted.mean_kl, rel=0.05)
-        assert found.perplexity == pytest.approx(wanted.perplexity, rel=1e-3)
-    assert [
-        part.name for part in fields(Coverage) if getattr(one.coverage, part.name) != getattr(other.coverage, part.name)
-    ] == ["arithmetic"]
-    assert other.coverage.arithmetic == arithmetic_here(jobs[1].engine) == "cuda kernels on cpu"
-
-
-def test_a_card_without_room_for_a_certificate_says_what_to_change(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any, **named: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    monkeypatch.setattr(OnCuda, "cache", fail)
-    with pytest.raises(ValueError, match=r"as a certificate was measured.* lower gpu_memory_utilization, now 0\.9, to"):
-        certify(CertifyJob(small_config(base, device="cuda"), prompts=["The quick brown fox"]))

@@ -6,4 +6,5 @@ from tests.interpreted import run_interpreted
 
 
 def test_the_engine_in_the_interpreter() -> None:
-    run_interpreted(Path(__file__).with_name("cuda_cases.py"))
+    here = Path(__file__).parent
+    run_interpreted(here / "cuda_cases.py", here / "certify" / "cuda_cases.py")
