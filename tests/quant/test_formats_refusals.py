@@ -107,6 +107,12 @@ def float8_nan(tensor: torch.Tensor) -> torch.Tensor:
             lambda words: words[:7],
             r"weight_zero_point is \[7, 3\] instead of \[8, 3\] or \[64, 3\]",
         ),
+        (
+            "packed4-asymmetric",
+            "weight_zero_point",
+            lambda words: put(-9, 3, 1)(torch.zeros(64, 3, dtype=torch.int8)),
+            r"weight_zero_point has 1 zero points outside of -8 to 7, the first is -9",
+        ),
         ("packed4-ordered", "weight_g_idx", put(9, 0), r"weight_g_idx names groups outside of 0 to 2, the first is 9"),
         ("int8", "weight", lambda weight: weight.short(), r"mis-typed: .*down_proj\.weight is I16 instead of I8"),
         ("int8", "weight", lambda weight: weight.float(), r"mis-typed: .*down_proj\.weight is F32 instead of I8"),

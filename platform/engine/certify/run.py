@@ -144,6 +144,7 @@ class _Streams:
             loaded = self._served.layer(layer)
             self._weights.advance(loaded)
             self._both.advance(loaded)
+            del loaded  # before the next one comes
 
     def compare(self, report: Report) -> tuple[Comparison, Comparison, Comparison]:
         """The served weights alone, the served KV cache alone, both."""

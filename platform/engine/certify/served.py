@@ -80,6 +80,7 @@ class LayerwiseModules:
 
     def _of(self, layer: int) -> DecoderModules:
         if layer != self._layer:
+            del self._modules  # before the next one comes
             self._layer, self._modules = layer, self._model.modules(layer)
         return self._modules
 

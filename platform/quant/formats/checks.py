@@ -34,14 +34,15 @@ def checked_scale(name: str, scale: torch.Tensor) -> float:
     return value
 
 
-def checked_zeros(name: str, zeros: torch.Tensor, bits: int) -> torch.Tensor:
-    """Any integers, as uint8 below 2 ** bits."""
-    wrong = zeros[(zeros < 0) | (zeros >= 1 << bits)]
+def checked_zeros(name: str, zeros: torch.Tensor, bits: int, lowest: int = 0) -> torch.Tensor:
+    """Any integers, counted from `lowest`, as uint8 below 2 ** bits."""
+    highest = lowest + (1 << bits) - 1
+    wrong = zeros[(zeros < lowest) | (zeros > highest)]
     if len(wrong):
         raise ValueError(
-            f"{name} has {len(wrong)} zero points outside of 0 to {(1 << bits) - 1}, the first is {int(wrong[0])}"
+            f"{name} has {len(wrong)} zero points outside of {lowest} to {highest}, the first is {int(wrong[0])}"
         )
-    return zeros.to(torch.uint8)
+    return (zeros - lowest).to(torch.uint8)
 
 
 def refuse_zero_points(name: str, stored: torch.Tensor | None) -> None:

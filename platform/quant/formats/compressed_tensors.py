@@ -71,7 +71,8 @@ def _zeros(layout: IntegerLayout, linear: Linear, stored: torch.Tensor | None, s
     assert stored is not None, "verified before"
     if stored.dtype == torch.int32:
         return unpack(stored.T, layout.bits)[:, : linear.out_features].T.contiguous()
-    return checked_zeros(name, stored.int() + (1 << (layout.bits - 1)), layout.bits).expand(shape).contiguous()
+    lowest = -(1 << (layout.bits - 1))
+    return checked_zeros(name, stored.int(), layout.bits, lowest).expand(shape).contiguous()
 
 
 def _moved_up(name: str, values: torch.Tensor, bits: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from loraplex import LLM, SamplingParams
 from loraplex.engine.certificate import Certificate, CertifyJob, Figures, prompts_digest
 from loraplex.engine.certify.prompts import GENERATED, MOST_TOKENS, generated_prompts, read_prompts
 from loraplex.engine.certify.run import certify
+from loraplex.engine.certify.served import ServedModel
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.layers import DecoderLayer
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.sampler import Sampler
@@ -157,6 +160,21 @@ def test_awq_and_static_scales_are_certified_as_they_are_served(
 
     with pytest.raises(ValueError, match="have changed meanwhile"):
         certify(job_of(base, prompts=TEXTS[:1], **settings), replace_file)
+
+
+def test_a_layer_goes_before_the_next_comes(base: Path, dora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each of the two models that compute as served: the memory is that of one layer, however many there are."""
+    loaded, load = list[tuple[ServedModel, weakref.ref[Any]]](), ServedModel.layer
+
+    def loading(model: ServedModel, layer: int) -> DecoderLayer:
+        assert not [one for one, linear in loaded if one is model and linear() is not None], layer
+        made = load(model, layer)
+        loaded.append((model, weakref.ref(made.mlp.down.method)))
+        return made
+
+    monkeypatch.setattr(ServedModel, "layer", loading)
+    certify(job_of(base, adapter=str(dora), prompts=TEXTS[:1], **QUANTIZED))
+    assert len(loaded) >= 2 * 2 * 2, "for the adapter and for the prompts"
 
 
 def test_without_rounding_there_is_no_difference(base: Path, dora: Path) -> None:
