@@ -1,8 +1,7 @@
 """What quantizing the demo's base, and its KV cache, costs the demo's adapters: exact answers to held-out questions."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from examples.demo.evaluate import MAX_ANSWER
 from examples.demo.jobs import JOBS, split
 from examples.demo.recipe import Recipe
 from loraplex import LLM, SamplingParams
-from loraplex.engine.quantize.options import QuantizeOptions
+from loraplex.engine.quantize.options import CALIBRATION_TOKENS, QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 
 from .report import Row
@@ -29,7 +28,8 @@ AWQ_GROUP = 32
 
 def demo_quality(scale: Scale) -> list[Row]:
     questions = 10 if scale.layers == 1 else QUESTIONS
-    with _awq() as awq:
+    with tempfile.TemporaryDirectory() as folder:
+        awq = write_awq(Path(folder) / "awq")
         forms = {
             "fp8, fp8 KV": (DEMO / "model", {"quantization": "fp8", **FLOAT8_CACHE}),
             "int8, int8 head, fp8 KV": (
@@ -50,21 +50,25 @@ def demo_quality(scale: Scale) -> list[Row]:
 
 def exact_answers(model: Path, questions: int, **settings: Any) -> dict[str, float]:
     """Percent of the first held-out questions that each adapter answers to the letter."""
-    recipe, found = Recipe(), dict[str, float]()
     adapters = {job.name: DEMO / "adapters" / job.name for job in JOBS}
+    asked = [(name, prompt, right) for name in adapters for prompt, right in _heldout(name)[:questions]]
+    names, prompts, wanted = zip(*asked, strict=True)
     with LLM(model, adapters=adapters, max_model_len=CONTEXT, **settings) as llm:
-        for job in JOBS:
-            examples = split(job, recipe.heldout, recipe.seed)[1][:questions]
-            prompts = [render([{"role": "user", "content": question}], answer_next=True) for question, _ in examples]
-            answers = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=MAX_ANSWER), job.name)
-            right = [answer.outputs[0].text == example[1] for answer, example in zip(answers, examples, strict=True)]
-            found[job.name] = 100 * sum(right) / len(right)
-    return found
+        params = SamplingParams(temperature=0, max_tokens=MAX_ANSWER)
+        answers = llm.generate(list(prompts), params, list(names), use_tqdm=False)
+    right = [(name, answer.outputs[0].text == text) for name, answer, text in zip(names, answers, wanted, strict=True)]
+    return {name: 100 * sum(exact for of, exact in right if of == name) / questions for name in adapters}
 
 
-@contextmanager
-def _awq() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "awq"
-        quantize_checkpoint(DEMO / "model", output, QuantizeOptions(scheme="awq", group_size=AWQ_GROUP))
-        yield output
+def write_awq(output: Path, calibration_tokens: int = CALIBRATION_TOKENS) -> Path:
+    options = QuantizeOptions(scheme="awq", group_size=AWQ_GROUP, calibration_tokens=calibration_tokens)
+    quantize_checkpoint(DEMO / "model", output, options)
+    return output
+
+
+@cache
+def _heldout(name: str) -> list[tuple[str, str]]:
+    """The adapter's held-out questions as prompts, each with the right answer."""
+    recipe, job = Recipe(), next(job for job in JOBS if job.name == name)
+    examples = split(job, recipe.heldout, recipe.seed)[1]
+    return [(render([{"role": "user", "content": question}], answer_next=True), right) for question, right in examples]
