@@ -8,6 +8,7 @@ Ratios measured in one run, all sides in turn, medians.
 import statistics
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from loraplex.engine.threads import prepare_environment
 
@@ -18,6 +19,7 @@ import torch  # noqa: E402
 from loraplex.engine.kv_cache import block_bytes  # noqa: E402
 from loraplex.engine.model.config import ModelConfig  # noqa: E402
 
+from .awq_checkpoint import awq_checkpoint, folded_awq_checkpoint  # noqa: E402
 from .bench_attention_cpu import BLOCK, time_dtypes  # noqa: E402
 from .checkpoints import Dimensions, base_checkpoint  # noqa: E402
 from .command_line import Part, run_parts  # noqa: E402
@@ -33,16 +35,31 @@ FORMS: dict[str, dict[str, str]] = {
     "int4, int8 head": {"quantization": "int4", "head_quantization": "int8"},
     "int8, int8 head": {"quantization": "int8", "head_quantization": "int8"},
     "fp8": {"quantization": "fp8"},
+    "awq": {},
+    "awq, inputs divided": {},
 }
-"""int4 has the layout of AWQ: groups of 128 with zero points."""
-GOALS = {"int4": 0.55, "int4, int8 head": 0.40, "int8, int8 head": 0.62}
+"""int4 has what AWQ stores, groups of 128 with zero points, beside the own head and activations of bfloat16."""
+CHECKPOINTS: dict[str, Callable[[Dimensions], Path]] = {
+    "awq": awq_checkpoint,
+    "awq, inputs divided": folded_awq_checkpoint,
+}
+"""Of the forms that are not rounded as they are loaded: AutoAWQ's in float16, and what `--quantization awq` makes."""
+GOALS = {
+    "int4": 0.55,
+    "int4, int8 head": 0.40,
+    "int8, int8 head": 0.62,
+    "awq": 0.55,
+    "awq, inputs divided": 0.55,
+}
 """Time of a token of one stream over that of bf16."""
 LEAST_SPEED = 0.95
 
 
 def weights(scale: Scale) -> list[Row]:
-    model = base_checkpoint(scale.dimensions)
-    engines = {name: MeasuredEngine(model, {}, 1 << 20, **settings) for name, settings in FORMS.items()}
+    engines = {
+        name: MeasuredEngine(CHECKPOINTS.get(name, base_checkpoint)(scale.dimensions), {}, 1 << 20, **settings)
+        for name, settings in FORMS.items()
+    }
     rows = [_bytes_row(name, engine, scale.dimensions) for name, engine in engines.items()]
     for what, measure in _MEASURES.items():
         rates = medians({name: partial(measure, engine) for name, engine in engines.items()}, scale.rounds)
@@ -79,7 +96,8 @@ def _arithmetic(name: str, dimensions: Dimensions) -> float:
     config = ModelConfig.from_folder(base_checkpoint(dimensions))
     linears = config.num_layers * sum(inputs * outputs for inputs, outputs in config.linear_shapes().values())
     embedding = config.vocab_size * config.hidden_size
-    a_weight = {"bf16": 2.0, "int4": 0.5 + 2.5 / 128, "int8": 1.0, "fp8": 1.0}[name.partition(",")[0]]
+    four_bits = 0.5 + 2.5 / 128
+    a_weight = {"bf16": 2.0, "int4": four_bits, "awq": four_bits, "int8": 1.0, "fp8": 1.0}[name.partition(",")[0]]
     return linears * a_weight + embedding * (2 + (1 if "head" in name else 2))
 
 
