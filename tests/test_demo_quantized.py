@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.demo_quality import DEMO, FLOAT8_CACHE, LARGEST_LOSS, exact_answers, write_awq
 
-QUESTIONS = 100
+QUESTIONS = 200
 """For each adapter."""
 SMALL: dict[str, Any] = {"num_kv_blocks": 600, "adapter_memory": 16 << 20, "num_threads": 1}
 
