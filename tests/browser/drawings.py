@@ -1,5 +1,7 @@
 """What a chart shows, read from its canvas, its table and the words under the pointer."""
 
+import asyncio
+
 from playwright.async_api import Locator, Page, expect
 
 INK = """([selector, name]) => {
@@ -23,6 +25,15 @@ async def ink(page: Page, chart: str, colour: str) -> int:
     await page.locator(f"#{chart} canvas").wait_for(state="attached")
     found: int = await page.evaluate(INK, [f"#{chart} canvas", colour])
     return found
+
+
+async def is_drawn(page: Page, chart: str, colour: str, least: int) -> bool:
+    """Whether so many pixels have the colour, once the chart has been drawn: it is drawn anew as figures come."""
+    for _ in range(50):
+        if await ink(page, chart, colour) >= least:
+            return True
+        await asyncio.sleep(0.2)
+    return False
 
 
 async def table_of(page: Page, chart: str) -> Locator:

@@ -16,7 +16,7 @@ from tests.web.fake_engine import FakeEngine, sentence_of
 from tests.web.test_adapters_api import add, said, say
 
 from .conftest import NewContext
-from .drawings import ink, point_at, table_of
+from .drawings import ink, is_drawn, point_at, table_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -86,8 +86,8 @@ async def test_traffic_and_latency_are_drawn_told_in_tables_and_dated_in_utc_too
     await expect(hours).to_have_count(24)
     await expect(hours.nth(0).locator("td").nth(1)).to_have_text("4")
     await expect(hours.nth(0).locator("td").nth(2)).to_have_text("1")
-    assert await ink(page, "traffic-chart", "--accent") > 20
-    assert await ink(page, "traffic-chart", "--bad") > 20
+    assert await is_drawn(page, "traffic-chart", "--accent", 20)
+    assert await is_drawn(page, "traffic-chart", "--bad", 20)
     answered = [one for one in reversed(state.metrics.recent) if one.model == "sql"]
     told = [
         [f"{datetime.fromtimestamp(one.at, ZONE):%H:%M:%S}", *map(milliseconds, (one.first_token, one.duration))]
@@ -96,8 +96,8 @@ async def test_traffic_and_latency_are_drawn_told_in_tables_and_dated_in_utc_too
     latest = await table_of(page, "latency-chart")
     await expect(latest).to_have_count(4)
     assert [await row.locator("td").all_inner_texts() for row in await latest.all()] == told
-    assert await ink(page, "latency-chart", "--accent") > 10
-    assert await ink(page, "latency-chart", "--warn") > 10
+    assert await is_drawn(page, "latency-chart", "--accent", 10)
+    assert await is_drawn(page, "latency-chart", "--warn", 10)
 
     began = state.metrics.hours.of("default", "sql")[-1][0]
     local, utc = (datetime.fromtimestamp(began, zone) for zone in (ZONE, UTC))

@@ -27,7 +27,7 @@ async def press(page: Page, button: str) -> None:
 async def test_without_adapters_the_page_teaches_how_to_add_one(page: Page) -> None:
     await page.goto("/adapters")
     await expect(page.get_by_role("heading", name="No adapters yet")).to_be_visible()
-    await expect(page.get_by_text("loraplex adapters add")).to_be_visible()
+    await expect(page.get_by_text("loraplex adapters push")).to_be_visible()
     await page.get_by_role("link", name="Upload the first one").click()
     await expect(page).to_have_url(re.compile("/upload$"))
 

@@ -367,7 +367,7 @@ async def test_models_that_know_no_tools_are_refused_in_words(client: httpx.Asyn
     assert (await ask(client, 400))["code"] == "tools_not_in_template", "it tells of the first one alone"
     use_template(state, "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[0].content }}")
     error = await ask(client, 400)
-    assert error["code"] == "unknown_tool_format" and "--tool-call-parser" in error["message"]
+    assert error["code"] == "unknown_tool_format" and "serving profile" in error["message"]
 
 
 def function(**members: Any) -> list[dict[str, Any]]:
