@@ -12,6 +12,7 @@ from numba import njit, prange
 
 from loraplex.lora.kernels.claim import claim, counter, shares_of
 from loraplex.lora.kernels.cpu import COLUMNS, TOKENS, expand_rows, expand_rows_apart, ranks_of, shrink
+from loraplex.lora.kernels.matrix_registers import HAS_MATRIX
 
 from ...kernels.silu import silu_block, silu_run
 
@@ -44,14 +45,14 @@ def add_lora_silu(
     size, row_blocks = output.shape[1], (len(output) + TOKENS - 1) // TOKENS
     blocks = row_blocks * ((size + COLUMNS - 1) // COLUMNS)
     taken, shares = counter(workers), shares_of(blocks, workers)
-    rooms = np.empty((workers, TOKENS, 2 * COLUMNS + ROOM_PADDING), np.float32)
+    rooms = np.empty((workers, TOKENS if HAS_MATRIX else 0, 2 * COLUMNS + ROOM_PADDING), np.float32)
     for worker in prange(workers):
         share = np.int64(worker)
         while share < len(shares) - 1:
             for block in range(shares[share], shares[share + 1]):
                 first, begin = block % row_blocks * TOKENS, block // row_blocks * COLUMNS
                 last, columns = min(first + TOKENS, len(output)), min(COLUMNS, size - begin)
-                is_apart = expand_rows_apart(
+                is_apart = HAS_MATRIX and expand_rows_apart(
                     rooms[worker], gate_up, h, x.shape[1], layer, kinds, firsts, arena, offset, ranks, tokens, starts,
                     slots, first, last, begin, columns,
                 )  # fmt: skip
