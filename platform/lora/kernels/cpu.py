@@ -26,7 +26,9 @@ from .matrix_shrink import BLOCK, scratch_bytes
 from .vector_code import LANES, PAGE
 
 COLUMNS: Final = 32 * LANES
-"""Columns of y in one work item of expand."""
+"""Least columns of y in one work item of expand."""
+ITEMS: Final = 4
+"""Of expand for each worker at least, before an item takes more columns."""
 TOKENS: Final = 64 if HAS_MATRIX else 48
 """Most tokens of one work item; a multiple of the tiles that take most of them."""
 
@@ -155,6 +157,15 @@ def shrink(
 
 
 @njit
+def _columns_of_item(widths: Any, starts: Any, first: int, last: int, workers: int) -> int:
+    """Of expand, a multiple of COLUMNS: rows of B are read in one go where there is enough work for all."""
+    columns = 0
+    for segment in range(first, last):
+        columns += widths[segment].sum() * ((starts[segment + 1] - starts[segment] + TOKENS - 1) // TOKENS)
+    return COLUMNS * max(1, columns // (ITEMS * workers * COLUMNS))
+
+
+@njit
 def _expand(
     y: Any, h: Any, inputs: int, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, ranks: Any,
     tokens: Any, slots: Any, segment: int, member: int, position: int, columns: int, row: int, end: int,
@@ -234,7 +245,8 @@ def add_lora(
     h = shrink(y, x, layer, kinds, firsts, arena, offset, ranks, scaling, scales, tokens, starts, slots, workers)
     widths = _widths_of(ranks, firsts)
     for number in range(len(rounds) - 1):
-        items = _work(starts[:-1], starts[1:], widths, COLUMNS, rounds[number], rounds[number + 1])
+        step = _columns_of_item(widths, starts, rounds[number], rounds[number + 1], workers)
+        items = _work(starts[:-1], starts[1:], widths, step, rounds[number], rounds[number + 1])
         taken, shares = counter(workers), shares_of(len(items), workers)
         for worker in prange(workers):
             share = np.int64(worker)
@@ -243,7 +255,7 @@ def add_lora(
                     segment, member, position, row = items[index, 0], items[index, 1], items[index, 2], items[index, 3]
                     _expand(
                         y, h, x.shape[1], layer, kinds, firsts, arena, offset, ranks, tokens, slots, segment, member,
-                        position, min(COLUMNS, widths[segment, member] - position),
+                        position, min(step, widths[segment, member] - position),
                         row, min(row + TOKENS, starts[segment + 1]),
                     )  # fmt: skip
                 share = claim(taken)

@@ -17,6 +17,8 @@ from .vector_code import FLOAT, FLOATS, INT, LANES, LINE, VectorCode, data_of
 
 SUMS: Final = 8
 """Sums at a time, for each of which the registers hold two chains: a page of one token, half a page of two."""
+AHEAD: Final = 512
+"""Bytes of each row that are on their way to the first-level cache."""
 EIGHT: Final = ir.VectorType(FLOAT, SUMS)
 VECTORS: Final = RUN // PAIRS_INPUTS
 
@@ -46,7 +48,8 @@ def _shrink_words(
 ) -> Any:  # fmt: skip
     """Words of scale * (A [ranks, inputs] at `start`) x[token]; h are addresses of the page's first rank.
 
-    Of one token all ranks of the page, of two those of its half `part`. Prefetches as much at `following`.
+    Of one token all ranks of the page, of two those of its half `part`. Towards the end of its rows those at
+    `following` are brought near.
     """
     count = SUMS // len(tokens)
 
@@ -60,7 +63,10 @@ def _shrink_words(
         )
         tokens, scales, places = (cgutils.unpack_tuple(builder, value, SUMS // count) for value in arguments[5:8])
         xs = [code.at(data, builder.mul(token, inputs), x.dtype) for token in tokens]
-        ranks = [code.at(page, builder.mul(inputs, INT(rank)), arena.dtype) for rank in range(count)]
+        row_bytes = builder.mul(inputs, INT(arena.dtype.bitwidth // 8))
+        ranks, later = (
+            [builder.add(start, builder.mul(row_bytes, INT(rank))) for rank in range(count)] for start in (page, ahead)
+        )
 
         def add(position: Any, chains: list[Any], is_last: bool = False) -> list[Any]:
             """The inputs of one vector to the chains [ranks, tokens, 2]."""
@@ -85,9 +91,11 @@ def _shrink_words(
 
             def whole(vector: Any, chains: list[Any]) -> list[Any]:
                 position = builder.add(first, vector)
-                line = builder.mul(position, INT(count * LINE))
-                for number in range(count):
-                    code.prefetch(builder.add(ahead, builder.add(line, INT(number * LINE))))
+                coming = builder.add(builder.mul(position, INT(LINE)), INT(AHEAD))
+                is_here = builder.icmp_signed("<", coming, row_bytes)
+                column = builder.select(is_here, coming, builder.sub(coming, row_bytes))
+                for address, other in zip(ranks, later, strict=True):
+                    code.prefetch_near(builder.add(builder.select(is_here, address, other), column))
                 return add(builder.mul(position, INT(PAIRS_INPUTS)), chains)
 
             chains = code.loop(vectors, zeros, whole)
