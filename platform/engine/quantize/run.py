@@ -1,12 +1,13 @@
 """quantize_checkpoint: from a float checkpoint to a quantized one, layer by layer.
 
-In memory at a time: one layer in float32 with two quantized forms of it, what calibration saw at its four inputs, the
-hidden states of the text, and one shard of the result.
+In memory at a time: one linear in float32, a quantized form of its layer, what calibration saw at the layer's four
+inputs, the hidden states of the text, and one shard of the result. The checkpoint itself stays in its mapped files.
 """
 
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
 from ..tokenizer import Tokenizer
-from .float_layers import layer_prefix, stored_layer, tensor_names
+from .float_layers import OnDemand, layer_prefix, stored_layer, tensor_names
 from .forward import DOWN, INPUTS, OUTPUT, LayerForward, LayerTensors
 from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
 from .options import QuantizeOptions
@@ -169,14 +170,18 @@ class _Layers:
             return None
         return self._exact.error(forward, tensors, round_layer(tensors, stored, self._recipe).tensors())
 
-    def _read(self, layer: int) -> tuple[dict[str, torch.Tensor], Dtypes]:
-        """The layer's tensors in float32, and what each is stored in, by name within the layer."""
+    def _read(self, layer: int) -> tuple[LayerTensors, Dtypes]:
+        """The layer's tensors in float32, and what each is stored in, by name within the layer. On the CPU each is made
+        when it is asked for; a device gets all of them once."""
         prefix = layer_prefix(layer)
         stored = stored_layer(self._checkpoint, layer)
         for name, tensor in stored.items():
             if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
                 raise ValueError(f"{prefix}{name} is stored as {tensor.dtype}; only {', '.join(DTYPES)} is quantized")
-        floats = {name: tensor.to(self._device, torch.float32) for name, tensor in stored.items()}
+        makers = {name: partial(tensor.to, self._device, torch.float32) for name, tensor in stored.items()}
+        floats: LayerTensors = OnDemand(makers)
+        if self._device.type != "cpu":
+            floats = dict(floats)
         return floats, {name: tensor.dtype for name, tensor in stored.items()}
 
     def _exported(self, layer: int, quantized: QuantizedLayer) -> dict[str, torch.Tensor]:
