@@ -4,7 +4,6 @@ In memory at a time: one linear in float32, a quantized form of its layer, what 
 inputs, the hidden states of the text, and one shard of the result. The checkpoint itself stays in its mapped files.
 """
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,11 +13,12 @@ from typing import Any
 import torch
 
 from loraplex.quant.calibrate.activations import InputStatistics
+from loraplex.quant.config import KEYS
 from loraplex.quant.export import exported_tensors, quantization_config
 from loraplex.quant.recipe import Recipe, choose_recipe
 from loraplex.quant.rounding import check_group_size
 
-from ..model.config import DTYPES, ModelConfig
+from ..model.config import DTYPES, ModelConfig, read_json
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
@@ -40,8 +40,10 @@ Progress = Callable[[int, int], None]
 
 def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
     """ValueError for what is no float checkpoint of a supported architecture."""
-    method = (_raw_config(folder).get("quantization_config") or {}).get("quant_method")
-    if method is not None:
+    raw = _raw_config(folder)
+    said = next((raw[key] for key in KEYS if raw.get(key)), None)
+    if said is not None:
+        method = said.get("quant_method", "compressed-tensors") if isinstance(said, dict) else said
         raise ValueError(f"{folder} is quantized already ({method}); give the checkpoint it was made from")
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint(folder)
     checkpoint.verify(config)
@@ -236,6 +238,4 @@ def _raw_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder} has no config.json: give the folder of a Hugging Face checkpoint")
-    content = json.loads(path.read_text("utf-8"))
-    assert isinstance(content, dict)
-    return content
+    return read_json(path)
