@@ -27,7 +27,8 @@ class CodeKernel:
     scratch_bytes: Callable[[int, int, int], int]
     """(rows, inputs, workers)"""
     multiply: Any
-    """Compiled: (kind, addresses of codes, scales, zeros, bias, x, scratch, y, then M, N, K, group, workers)"""
+    """Compiled: (kind, addresses of codes, scales, zeros, bias, x, what x is multiplied by first or 0, scratch, y, then
+    M, N, K, group, workers)"""
 
     def address(self) -> int:
         """The address of `multiply`, as any_linear calls it."""

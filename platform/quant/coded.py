@@ -124,6 +124,7 @@ class CodedLinear:
             zeros,
             self._bias.data_ptr(),
             x.data_ptr(),
+            0,
             scratch.data_ptr(),
             y.data_ptr(),
             len(x),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .config_fields import flag, integer, refused, strings
+from .config_fields import flag, integer, refused, section, strings
 from .layouts import Activations, Float8Layout, IntegerLayout, Layout
 from .module_names import Target, parse_targets
 
@@ -34,10 +34,13 @@ class CompressedGroups:
     ignored: tuple[Target, ...]
 
     def layout_of(self, name: str) -> Layout | None:
-        if any(target.is_class or target.names(name) for target in self.ignored):
+        if self.ignores(name):
             return None
         named = (layout for target, layout in self.schemes if target.names(name) or target.is_class)
         return next(named, None)
+
+    def ignores(self, name: str) -> bool:
+        return any(target.is_class or target.names(name) for target in self.ignored)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -65,19 +68,19 @@ def _precedence(target: Target) -> tuple[bool, bool, str]:
 
 
 def _refuse_what_is_not_weights(said: Mapping[str, Any]) -> None:
-    sparsity = said.get("sparsity_config") or {}
+    sparsity = section(said, "sparsity_config")
     if sparsity.get("format", "dense") != "dense":
         raise refused(f"compressed-tensors with sparsity {sparsity['format']!r}")
-    if (said.get("transform_config") or {}).get("config_groups"):
+    if section(said, "transform_config").get("config_groups"):
         raise refused(
             "compressed-tensors with transforms (transform_config), which would have to be applied as it runs"
         )
 
 
 def _layout(name: str, group: Mapping[str, Any], common: Any) -> Layout | None:
-    weights = group.get("weights")
-    if weights is None:
+    if group.get("weights") is None:
         return None
+    weights = section(group, "weights")
     stored = group.get("format") or common
     if stored not in FORMATS:
         raise refused(f"compressed-tensors format {stored!r} ({name})")

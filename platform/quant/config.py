@@ -17,6 +17,10 @@ from .module_names import ModuleList
 KEYS: Final = ("quantization_config", "compression_config")
 """Where config.json says it; the second is what early compressed-tensors wrote."""
 HEAD: Final = "lm_head"
+JOINED: Final = dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj") | dict.fromkeys(
+    ("gate_proj", "up_proj"), "gate_up_proj"
+)
+"""What servers call the linears that they join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,14 @@ class QuantizationConfig:
         """Of the linear `name`, such as model.layers.3.self_attn.q_proj or lm_head; None for plain floats."""
         return self.linears.layout_of(name)
 
-    @property
-    def float_is_possible(self) -> bool:
-        """Whether a linear may be stored as floats though no list names it: tools read the lists of these methods in
-        different ways, and the file itself tells the two apart. compressed-tensors is exact."""
-        return self.method != "compressed-tensors"
+    def may_be_float(self, name: str) -> bool:
+        """Whether the linear `name` may be stored as floats though no list names it, so that the file itself tells:
+        tools read the lists of most methods in different ways. compressed-tensors is exact, but for servers' names of
+        linears that they join: some read qkv_proj in a list as q_proj, k_proj and v_proj, others as nothing."""
+        if isinstance(self.linears, OneLayout):
+            return True
+        path, _, own = name.rpartition(".")
+        return own in JOINED and self.linears.ignores(f"{path}.{JOINED[own]}")
 
     @property
     def casts_activations(self) -> bool:

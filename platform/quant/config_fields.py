@@ -40,6 +40,15 @@ def strings(said: Mapping[str, Any], name: str) -> list[str]:
     return value
 
 
+def section(said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Fields of their own; none where it is left out."""
+    value = said.get(name)
+    value = {} if value is None else value
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} of the quantization in config.json must be an object, got {value!r}")
+    return value
+
+
 def whole(group_size: int) -> int | None:
     """A group size; -1 stands for whole rows, which are None here."""
     if group_size == -1:

@@ -13,6 +13,8 @@ from .recipe import Recipe
 from .weights import Float8Weight, IntegerWeight
 
 WORD_BITS: Final = 32
+BLOCK_VALUES: Final = 1 << 20
+"""Packed at a time: they are words meanwhile."""
 
 
 def exported_tensors(linear: str, weight: IntegerWeight | Float8Weight, recipe: Recipe) -> dict[str, torch.Tensor]:
@@ -36,9 +38,12 @@ def exported_tensors(linear: str, weight: IntegerWeight | Float8Weight, recipe: 
 def packed(values: torch.Tensor, bits: int) -> torch.Tensor:
     """uint8 [rows, n] -> int32 [rows, ceil(n * bits / 32)], the first value in the lowest bits of the first word."""
     in_word = WORD_BITS // bits
-    padded = F.pad(values, (0, -values.shape[1] % in_word))
     shifts = bits * torch.arange(in_word, device=values.device, dtype=torch.int32)
-    return (padded.reshape(len(values), -1, in_word).int() << shifts).sum(-1, dtype=torch.int32)
+    words = []
+    for block in torch.split(values, max(1, BLOCK_VALUES // values.shape[1])):
+        padded = F.pad(block, (0, -values.shape[1] % in_word))
+        words.append((padded.reshape(len(block), -1, in_word).int() << shifts).sum(-1, dtype=torch.int32))
+    return torch.cat(words)
 
 
 def quantization_config(recipe: Recipe) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class ScaledInputLinear:
         return self.method.apply(x * self._inverse.to(x.dtype))
 
     def where(self) -> list[int]:
-        """As any_linear takes it, of a method that has such a place."""
+        """As any_linear takes it, of a method that has such a place: kernels divide as they pack their rows."""
         assert isinstance(self.method, Placed)
         return [*self.method.where()[:-1], self._inverse.data_ptr()]
 

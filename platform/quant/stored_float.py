@@ -65,6 +65,7 @@ class StoredFloatLinear:
             self.panels,
             self.biases.ctypes.data,
             x.data_ptr(),
+            0,
             scratch.data_ptr(),
             y.data_ptr(),
             len(x),

@@ -1,13 +1,17 @@
 """Codes of 4 and 8 bits against their dequantized weights in float64: kinds, groups, odd shapes, both kernels."""
 
+import numpy as np
 import pytest
 import torch
 
 from loraplex.quant.code_kernels import DOTS, INTEGERS, SPLIT_DOTS, VECTORS, CodeKernel, choose_kernel
 from loraplex.quant.coded import CodedLinear, coded_form
 from loraplex.quant.kernels import dots
+from loraplex.quant.kernels.any_linear import any_linear
 from loraplex.quant.kernels.dots import HAS_BFLOAT16, HAS_INTEGERS
 from loraplex.quant.kernels.expand import FLOAT8, INT4, INT8
+from loraplex.quant.scaled_input import ScaledInputLinear
+from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 KERNELS = [VECTORS, *([DOTS, SPLIT_DOTS] if HAS_BFLOAT16 else []), *([INTEGERS] if HAS_INTEGERS else [])]
@@ -88,6 +92,41 @@ def test_equals_the_dequantized_weights(case: str, kernel: CodeKernel) -> None:
         y = method.apply(x[:rows])
         assert (y.double() - expected[:rows]).abs().max() < near, rows
         assert torch.equal(y, whole[:rows]), "a row depends on its neighbours"
+
+
+def compiled(method: ScaledInputLinear, x: torch.Tensor) -> torch.Tensor:
+    """As the fused decoder multiplies."""
+    y = torch.full((len(x), sum(method.out_features)), float("nan"))
+    scratch = torch.full((method.scratch_bytes(len(x)),), 255, dtype=torch.uint8)
+    addresses = x.data_ptr(), scratch.data_ptr(), y.data_ptr()
+    any_linear(np.array(method.where()), *addresses, len(x), y.shape[1], x.shape[1], torch.get_num_threads())
+    return y
+
+
+@pytest.mark.parametrize("case,kernel", [call for call in CALLS if "order" not in str(call.values[0])])
+def test_inputs_are_divided_by_whatever_brings_them_to_the_product(case: str, kernel: CodeKernel) -> None:
+    """The bits of the product with inputs that were divided before, of one row and of many."""
+    torch.manual_seed(0)
+    divided_as_before(load(CASES[case](), kernel))
+
+
+@pytest.mark.parametrize("storage", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("inputs", [131, 320])
+def test_inputs_of_floats_are_divided_alike(storage: torch.dtype, inputs: int) -> None:
+    torch.manual_seed(0)
+    method = StoredFloatLinear(inputs, (70,), storage)
+    method.load(0, torch.randn(70, inputs).to(storage), torch.randn(70))
+    method.finish()
+    divided_as_before(method)
+
+
+def divided_as_before(inner: CodedLinear | StoredFloatLinear) -> None:
+    method = ScaledInputLinear(inner, torch.rand(inner.in_features) * 3 + 0.1)
+    x = torch.randn(max(ROWS), inner.in_features)
+    expected = method.apply(x)
+    assert not torch.allclose(expected, inner.apply(x), rtol=0.1)
+    for rows in ROWS:
+        assert torch.equal(compiled(method, x[:rows]), expected[:rows]), rows
 
 
 @pytest.mark.parametrize("case,kernel", CALLS)

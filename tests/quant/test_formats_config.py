@@ -207,6 +207,12 @@ def test_other_methods_are_refused_by_name_with_what_is_accepted(method: str) ->
         ({"quant_method": "fp8", "modules_to_convert": ["embed"]}, "fp8 with modules_to_convert"),
         ([4], "must be an object, got list"),
         ({"config_groups": ["W4A16"]}, "config_groups .* must be an object of schemes"),
+        (
+            groups("int-quantized", {"targets": ["Linear"], "weights": "int8"}),
+            "weights .* must be an object, got 'int8'",
+        ),
+        (groups("int-quantized", sparsity_config="2:4"), "sparsity_config .* must be an object, got '2:4'"),
+        (groups("int-quantized", transform_config=["u"]), r"transform_config .* must be an object, got \['u'\]"),
         (groups("marlin-24", scheme("int", 4, "channel")), "compressed-tensors format 'marlin-24'"),
         (groups("nvfp4-pack-quantized", scheme("float", 4, "tensor_group")), "format 'nvfp4-pack-quantized'"),
         (groups("mxfp4-pack-quantized", scheme("float", 4, "group")), "format 'mxfp4-pack-quantized'"),

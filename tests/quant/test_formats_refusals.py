@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.loader import Checkpoint
+from loraplex.quant.formats.specification import Linear
+from loraplex.quant.weights import IntegerWeight
 from tests.quant.made_checkpoints import CASES, FILE, STATIC, Case, compressed, groups, layers, make_quantized, scheme
 from tests.quant.made_checkpoints import write_config as write
 from tests.quant.test_formats_engine import TOLERANCE, error, expected, load, logits
@@ -303,6 +305,29 @@ def test_linears_kept_as_floats_need_no_list_but_in_compressed_tensors(made: Fol
     save_file(weights | {f"{LINEAR}.weight": torch.zeros(64, 96)}, tmp_path / "float" / FILE)
     with pytest.raises(ValueError, match=r"missing: .*down_proj\.weight_packed.*unexpected: .*down_proj\.weight"):
         load(tmp_path / "float")
+
+
+@pytest.mark.parametrize("ignored", ["re:.*layers.1.*gate_up_proj$", "model.layers.1.mlp.gate_up_proj"])
+def test_a_joined_name_in_the_list_of_compressed_tensors_leaves_it_to_the_file(
+    made: Folders, tmp_path: Path, ignored: str
+) -> None:
+    """The file has floats, or it has codes; both are read as what they are."""
+    folder = with_config(made("packed4"), tmp_path / "codes", ignore=["lm_head", ignored])
+    assert torch.equal(logits(folder, load(folder)), logits(made("packed4"), load(made("packed4"))))
+    parts = [f"model.layers.1.mlp.{kind}_proj" for kind in ("gate", "up")]
+    tensors = {name: tensor for name, tensor in load_file(folder / FILE).items() if not name.startswith(tuple(parts))}
+    config, checkpoint = ModelConfig.from_folder(folder), Checkpoint(folder)
+    for part in parts:
+        weight = checkpoint.weight(config, Linear(part, 96, 64))
+        assert isinstance(weight, IntegerWeight)
+        tensors[f"{part}.weight"] = weight.dequantized()
+    floats = tmp_path / "floats"
+    shutil.copytree(folder, floats)
+    save_file(tensors, floats / FILE)
+    assert error(logits(floats, load(floats)), logits(folder, load(folder))) < TOLERANCE
+    other = with_config(floats, tmp_path / "other", ignore=["lm_head", "re:.*layers.0.*gate_up_proj$"])
+    with pytest.raises(ValueError, match=r"missing: model\.layers\.1\.mlp\.gate_proj\.weight_packed"):
+        load(other)
 
 
 def test_quantized_tensors_without_a_config(made: Folders, tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_dot_products_and_fp32_agree(in_features: int, out_features: tuple[int, 
             scratch = torch.full((scratch_size(rows, in_features),), float("nan"))
             bias = np.zeros(len(weight) + PANEL, np.float32)
             size = rows, len(weight), in_features
-            panel_linear(panels, bias.ctypes.data, x.data_ptr(), scratch.data_ptr(), y.data_ptr(), *size, 2)
+            panel_linear(panels, bias.ctypes.data, x.data_ptr(), 0, scratch.data_ptr(), y.data_ptr(), *size, 2)
             torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5 * in_features**0.5)
 
 

@@ -64,7 +64,7 @@ class ModelConfig:
         if not path.is_file():
             raise ValueError(f"{folder} has no config.json: give the folder of a Hugging Face checkpoint")
         generation = Path(folder) / "generation_config.json"
-        return parse_config(_read_json(path), _read_json(generation) if generation.is_file() else {})
+        return parse_config(read_json(path), read_json(generation) if generation.is_file() else {})
 
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
         """kind -> (in_features, out_features) of each linear of a layer."""
@@ -229,10 +229,11 @@ def _positive(raw: dict[str, Any], name: str, default: int | None = None) -> int
     return value
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """ValueError for a file that holds no JSON object."""
     try:
         content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object")

@@ -56,7 +56,7 @@ def layout_of(config: ModelConfig, stored: StoredTensors, name: str) -> Layout |
         return None
     suffixes = stored.suffixes(name)
     is_float = "weight" in suffixes and stored.dtype(f"{name}.weight") in FLOATS
-    return None if is_float and quantization.float_is_possible else layout
+    return None if is_float and quantization.may_be_float(name) else layout
 
 
 def linear_tensors(config: ModelConfig, stored: StoredTensors, linear: Linear) -> dict[str, TensorSpec]:

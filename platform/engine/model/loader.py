@@ -98,8 +98,7 @@ class Checkpoint:
 
 def _weight_files(folder: Path) -> list[str]:
     if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text("utf-8"))
-        names = sorted(set(index["weight_map"].values()))
+        names = sorted(set(_weight_map(folder / INDEX).values()))
         for name in names:
             if Path(name).name != name or not (folder / name).is_file():
                 raise ValueError(f"{INDEX} in {folder} names {name}, which is not a file of that folder")
@@ -107,6 +106,18 @@ def _weight_files(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     raise ValueError(f"{folder} has neither {SINGLE} nor {INDEX}; only safetensors weights are loaded, never pickles")
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    """Of each tensor, the file it is in."""
+    try:
+        index = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from None
+    where = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+        raise ValueError(f"{path} must have a weight_map, an object of tensors and the files they are in")
+    return where
 
 
 def _open(path: Path) -> Any:

@@ -1,8 +1,26 @@
 """The layers of a float checkpoint, read one at a time."""
 
+from collections.abc import Callable, Iterator, Mapping
+
 import torch
 
 from ..model.loader import DERIVED, Checkpoint
+
+
+class OnDemand(Mapping[str, torch.Tensor]):
+    """Tensors that are made each time they are asked for: memory holds those that a reader keeps."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], torch.Tensor]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
 
 def stored_layer(checkpoint: Checkpoint, layer: int) -> dict[str, torch.Tensor]:

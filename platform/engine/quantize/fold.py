@@ -4,15 +4,18 @@ input_layernorm -> q, k, v; v -> o; post_attention_layernorm -> gate, up; up -> 
 and not over channels, and gate multiplies up channel by channel, so a scale on v or up comes out unchanged.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping
 
 import torch
 
 from ..model.config import ModelConfig
-from .forward import DOWN, GATE_UP, OUTPUT, QKV, linears_of
+from .forward import DOWN, GATE_UP, INPUTS, OUTPUT, QKV, linears_of
 
 NORMS = {QKV: "input_layernorm", GATE_UP: "post_attention_layernorm"}
 LINEARS = {OUTPUT: "self_attn.v_proj", DOWN: "mlp.up_proj"}
+_READ_AT = {linear: place for place in INPUTS for linear in linears_of(place)}
+_MADE_AT = {maker: place for place, maker in (NORMS | LINEARS).items()}
+_ALL = slice(None)
 
 
 def shared_magnitudes(place: str, magnitudes: torch.Tensor, config: ModelConfig) -> torch.Tensor:
@@ -33,18 +36,19 @@ def norm_name(place: str) -> str | None:
     return f"{NORMS[place]}.weight" if place in NORMS else None
 
 
-def fold(place: str, tensors: MutableMapping[str, torch.Tensor], scales: torch.Tensor, config: ModelConfig) -> None:
-    """Multiply the inputs [in] of the linears at `place` and divide what makes them: the layer computes the same."""
-    for linear in linears_of(place):
-        tensors[f"{linear}.weight"] = tensors[f"{linear}.weight"] * scales
-    norm = norm_name(place)
-    if norm is not None:
-        tensors[norm] = tensors[norm] / scales
-        return
-    maker, outputs = LINEARS[place], made_by(place, scales, config)
-    tensors[f"{maker}.weight"] = tensors[f"{maker}.weight"] / outputs[:, None]
-    if f"{maker}.bias" in tensors:
-        tensors[f"{maker}.bias"] = tensors[f"{maker}.bias"] / outputs
+def folded(
+    name: str, tensor: torch.Tensor, scales: Mapping[str, torch.Tensor], config: ModelConfig, rows: slice = _ALL
+) -> torch.Tensor:
+    """The layer's tensor `name`, of which these are the `rows`, once the inputs [in] at the places of `scales` are
+    multiplied and what makes them is divided: with all its tensors folded the layer computes the same."""
+    module, _, kind = name.rpartition(".")
+    read, made = _READ_AT.get(module), _MADE_AT.get(module)
+    if kind == "weight" and read is not None and read in scales:
+        tensor = tensor * scales[read]
+    if made is not None and made in scales:
+        outputs = made_by(made, scales[made], config)[rows]
+        tensor = tensor / (outputs if tensor.ndim == 1 else outputs[:, None])
+    return tensor
 
 
 def made_by(place: str, scales: torch.Tensor, config: ModelConfig) -> torch.Tensor:

@@ -1,20 +1,22 @@
 """One layer of a checkpoint, quantized: its linears by the recipe, everything else as it is stored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from loraplex.quant.calibrate.activations import InputStatistics
-from loraplex.quant.calibrate.awq import clip, search_scales
+from loraplex.quant.calibrate.awq import clip, group_products, outputs_at_once, search_scales
 from loraplex.quant.calibrate.gptq import round_with_hessian
 from loraplex.quant.recipe import Recipe
 from loraplex.quant.rounding import IntegerGrid
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 from ..model.config import ModelConfig
-from .fold import fold, norm_name, shared_magnitudes, storable_scales
+from .float_layers import OnDemand
+from .fold import folded, norm_name, shared_magnitudes, storable_scales
 from .forward import INPUTS, LayerTensors, linears_of
 
 LINEARS = tuple(linear for place in INPUTS for linear in linears_of(place))
@@ -36,10 +38,10 @@ class QuantizedLayer:
     scales: dict[str, torch.Tensor]
     """By one of INPUTS, what AWQ multiplied the linears' inputs by, [in] float32; none elsewhere."""
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """What a reader makes of it, float32."""
-        floats = {name: tensor.float() for name, tensor in self.floats.items()}
-        return floats | {f"{linear}.weight": weight.dequantized() for linear, weight in self.weights.items()}
+    def tensors(self) -> LayerTensors:
+        """What a reader makes of it, float32, anew each time."""
+        floats = {name: tensor.float for name, tensor in self.floats.items()}
+        return OnDemand(floats | {f"{linear}.weight": weight.dequantized for linear, weight in self.weights.items()})
 
 
 def quantize_layer(
@@ -49,7 +51,7 @@ def quantize_layer(
     recipe: Recipe,
     config: ModelConfig,
 ) -> QuantizedLayer:
-    """tensors: of the layer, float32. ValueError names the linear."""
+    """tensors: of the layer, float32, each asked for when its turn comes. ValueError names the linear."""
     if recipe.scheme == "awq":
         return _awq(tensors, stored, statistics, recipe, config)
     if recipe.scheme == "gptq":
@@ -95,23 +97,35 @@ def _awq(
     recipe: Recipe,
     config: ModelConfig,
 ) -> QuantizedLayer:
-    folded, scales = dict(tensors), {}
+    scales = {}
     if recipe.fold:
-        for place in INPUTS:
-            scales[place] = _search(place, tensors, stored, statistics[place], recipe, config)
-        for place, found in scales.items():
-            fold(place, folded, found, config)
-    grid, group_size = _grouped(recipe)
+        scales = {place: _search(place, tensors, stored, statistics[place], recipe, config) for place in INPUTS}
     weights: dict[str, IntegerWeight | Float8Weight] = {}
     for place in INPUTS:
-        rows = statistics[place].rows / scales.get(place, 1)
+        products = group_products(statistics[place].rows / scales.get(place, 1), _grouped(recipe)[1])
         for linear in linears_of(place):
-            weight = folded.pop(f"{linear}.weight")
-            if linear not in UNCLIPPED:
-                weight = clip(weight, rows, grid, group_size)
+            change = partial(folded, f"{linear}.weight", scales=scales, config=config)
             with _named(linear):
-                weights[linear] = recipe.nearest(weight)
-    return QuantizedLayer(weights, _floats(folded, stored), scales)
+                weights[linear] = _clipped(linear, tensors[f"{linear}.weight"], products, recipe, change)
+    floats = {name: folded(name, tensors[name], scales, config) for name in _float_names(tensors)}
+    return QuantizedLayer(weights, _floats(floats, stored), scales)
+
+
+def _clipped(
+    linear: str, weight: torch.Tensor, products: torch.Tensor, recipe: Recipe, fold: Callable[..., torch.Tensor]
+) -> IntegerWeight:
+    """A few outputs after the others: each is folded, clipped and rounded by itself."""
+    grid, _ = _grouped(recipe)
+    parts, step = [], outputs_at_once(weight)
+    for first in range(0, len(weight), step):
+        rows = slice(first, first + step)
+        part = fold(tensor=weight[rows], rows=rows)
+        rounded = recipe.nearest(part if linear in UNCLIPPED else clip(part, products, grid))
+        assert isinstance(rounded, IntegerWeight)
+        parts.append(rounded)
+    fields = zip(*((part.values, part.scales, part.zeros) for part in parts), strict=True)
+    values, scales, zeros = (torch.cat(pieces) for pieces in fields)
+    return IntegerWeight(bits=grid.bits, values=values, scales=scales, zeros=zeros)
 
 
 def _search(
@@ -123,8 +137,8 @@ def _search(
     config: ModelConfig,
 ) -> torch.Tensor:
     grid, group_size = _grouped(recipe)
-    weights = [tensors[f"{linear}.weight"] for linear in linears_of(place)]
-    magnitudes = shared_magnitudes(place, statistics.magnitudes.to(weights[0].device), config)
+    weights = (tensors[f"{linear}.weight"] for linear in linears_of(place))
+    magnitudes = shared_magnitudes(place, statistics.magnitudes.to(statistics.rows.device), config)
     scales = search_scales(weights, statistics.rows, magnitudes, grid, group_size)
     name = norm_name(place)
     return scales if name is None else storable_scales(scales, tensors[name], stored[name])
@@ -136,8 +150,12 @@ def _grouped(recipe: Recipe) -> tuple[IntegerGrid, int]:
 
 
 def _floats(tensors: LayerTensors, stored: Dtypes) -> dict[str, torch.Tensor]:
+    return {name: tensors[name].to(stored[name]) for name in _float_names(tensors)}
+
+
+def _float_names(tensors: LayerTensors) -> list[str]:
     weights = {f"{linear}.weight" for linear in LINEARS}
-    return {name: tensor.to(stored[name]) for name, tensor in tensors.items() if name not in weights}
+    return [name for name in tensors if name not in weights]
 
 
 @contextmanager

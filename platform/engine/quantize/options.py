@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 CALIBRATION_TOKENS: Final = 32768
-VERSION: Final = 1
+VERSION: Final = 2
 """Of what is written: one more whenever the same model and options would come out otherwise."""
 
 

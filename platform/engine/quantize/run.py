@@ -1,28 +1,29 @@
 """quantize_checkpoint: from a float checkpoint to a quantized one, layer by layer.
 
-In memory at a time: one layer in float32 with two quantized forms of it, what calibration saw at its four inputs, the
-hidden states of the text, and one shard of the result.
+In memory at a time: one linear in float32, a quantized form of its layer, what calibration saw at the layer's four
+inputs, the hidden states of the text, and one shard of the result. The checkpoint itself stays in its mapped files.
 """
 
-import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from loraplex.quant.calibrate.activations import InputStatistics
+from loraplex.quant.config import KEYS
 from loraplex.quant.export import exported_tensors, quantization_config
 from loraplex.quant.recipe import Recipe, choose_recipe
 from loraplex.quant.rounding import check_group_size
 
-from ..model.config import DTYPES, ModelConfig
+from ..model.config import DTYPES, ModelConfig, read_json
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
 from ..tokenizer import Tokenizer
-from .float_layers import layer_prefix, stored_layer, tensor_names
+from .float_layers import OnDemand, layer_prefix, stored_layer, tensor_names
 from .forward import DOWN, INPUTS, OUTPUT, LayerForward, LayerTensors
 from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
 from .options import QuantizeOptions
@@ -39,8 +40,10 @@ Progress = Callable[[int, int], None]
 
 def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
     """ValueError for what is no float checkpoint of a supported architecture."""
-    method = (_raw_config(folder).get("quantization_config") or {}).get("quant_method")
-    if method is not None:
+    raw = _raw_config(folder)
+    said = next((raw[key] for key in KEYS if raw.get(key)), None)
+    if said is not None:
+        method = said.get("quant_method", "compressed-tensors") if isinstance(said, dict) else said
         raise ValueError(f"{folder} is quantized already ({method}); give the checkpoint it was made from")
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint(folder)
     checkpoint.verify(config)
@@ -169,14 +172,18 @@ class _Layers:
             return None
         return self._exact.error(forward, tensors, round_layer(tensors, stored, self._recipe).tensors())
 
-    def _read(self, layer: int) -> tuple[dict[str, torch.Tensor], Dtypes]:
-        """The layer's tensors in float32, and what each is stored in, by name within the layer."""
+    def _read(self, layer: int) -> tuple[LayerTensors, Dtypes]:
+        """The layer's tensors in float32, and what each is stored in, by name within the layer. On the CPU each is made
+        when it is asked for; a device gets all of them once."""
         prefix = layer_prefix(layer)
         stored = stored_layer(self._checkpoint, layer)
         for name, tensor in stored.items():
             if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
                 raise ValueError(f"{prefix}{name} is stored as {tensor.dtype}; only {', '.join(DTYPES)} is quantized")
-        floats = {name: tensor.to(self._device, torch.float32) for name, tensor in stored.items()}
+        makers = {name: partial(tensor.to, self._device, torch.float32) for name, tensor in stored.items()}
+        floats: LayerTensors = OnDemand(makers)
+        if self._device.type != "cpu":
+            floats = dict(floats)
         return floats, {name: tensor.dtype for name, tensor in stored.items()}
 
     def _exported(self, layer: int, quantized: QuantizedLayer) -> dict[str, torch.Tensor]:
@@ -231,6 +238,4 @@ def _raw_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder} has no config.json: give the folder of a Hugging Face checkpoint")
-    content = json.loads(path.read_text("utf-8"))
-    assert isinstance(content, dict)
-    return content
+    return read_json(path)

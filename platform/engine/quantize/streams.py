@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from .forward import LayerForward, LayerTensors, Observe, rms_norm
 
-BATCH_TOKENS: Final = 2048
-HEAD_ROWS: Final = 16384
+BATCH_TOKENS: Final = 512
+HEAD_ROWS: Final = 2048
 """Of the vocabulary at a time: a head in float32 can be larger than a layer."""
 
 
@@ -31,17 +31,18 @@ class Stream:
     def observe(self, layer: LayerForward, tensors: LayerTensors, observe: Observe) -> None:
         """Show what the layer's linears read; the stream stays before the layer."""
         for batch in self._batches:
-            layer.apply(tensors, batch.to(_device(tensors)), observe)
+            layer.apply(tensors, batch.to(_device(layer)), observe)
 
     def advance(self, layer: LayerForward, tensors: LayerTensors, observe: Observe | None = None) -> None:
         """Through the layer."""
-        self._batches = [layer.apply(tensors, batch.to(_device(tensors)), observe).cpu() for batch in self._batches]
+        for number, batch in enumerate(self._batches):  # so that no more than a batch is there twice
+            self._batches[number] = layer.apply(tensors, batch.to(_device(layer)), observe).cpu()
 
     def error(self, layer: LayerForward, tensors: LayerTensors, other: LayerTensors) -> float:
         """|other(x) - layer(x)| / |layer(x) - x| for another form of the layer; the stream stays before it."""
         wrong = norm = 0.0
         for batch in self._batches:
-            x = batch.to(_device(tensors))
+            x = batch.to(_device(layer))
             right = layer.apply(tensors, x)
             norm += (right - x).square().sum().item()
             wrong += (layer.apply(other, x) - right).square().sum().item()
@@ -52,15 +53,17 @@ class Stream:
 
         norm [C] float32, on the device to compute on; head [V, C] in any float dtype.
         """
-        hidden = rms_norm(norm, torch.cat(self._batches)[:, :-1].flatten(0, 1).to(norm.device), eps)
-        targets = self._token_ids[:, 1:].flatten()
-        wanted = (hidden * head[targets].to(hidden)).sum(-1)
-        total = torch.full_like(wanted, -math.inf)
+        hidden = [rms_norm(norm, batch[:, :-1].flatten(0, 1).to(norm.device), eps) for batch in self._batches]
+        totals = [torch.full((len(rows),), -math.inf, device=norm.device) for rows in hidden]
         for first in range(0, len(head), HEAD_ROWS):
-            logits = hidden @ head[first : first + HEAD_ROWS].to(hidden).T
-            total = torch.logaddexp(total, logits.logsumexp(-1))
-        return (total - wanted).mean().exp().item()
+            part = head[first : first + HEAD_ROWS].to(norm).T
+            totals = [
+                torch.logaddexp(total, (rows @ part).logsumexp(-1)) for total, rows in zip(totals, hidden, strict=True)
+            ]
+        targets = torch.split(self._token_ids[:, 1:].flatten(), [len(rows) for rows in hidden])
+        wanted = [(rows * head[own].to(rows)).sum(-1) for rows, own in zip(hidden, targets, strict=True)]
+        return (torch.cat(totals) - torch.cat(wanted)).mean().exp().item()
 
 
-def _device(tensors: LayerTensors) -> torch.device:
-    return next(iter(tensors.values())).device
+def _device(layer: LayerForward) -> torch.device:
+    return layer.tables[0].device

@@ -16,7 +16,8 @@ from safetensors.torch import save, save_file
 
 from ..model.loader import INDEX, SINGLE
 
-SHARD_BYTES: Final = 2 << 30
+SHARD_BYTES: Final = 512 << 20
+"""What waits in memory until it is written."""
 COPIED_ENDINGS: Final = (".json", ".jinja", ".txt", ".model")
 """Tokenizer, chat template, generation config; and files that begin with LICENSE or NOTICE."""
 

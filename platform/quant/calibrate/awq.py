@@ -4,7 +4,7 @@ y = W x = (W diag(s)) (diag(1/s) x). W diag(s) is what is rounded; 1/s goes into
 that nothing is computed at run time. s = magnitudes ** ratio, the ratio that leaves the least error on sampled rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import torch
@@ -15,10 +15,12 @@ RATIOS: Final = 20
 """Steps from ratio 0, which is no scaling, towards 1."""
 CLIPS: Final = tuple(1 - step / 20 for step in range(10))
 """Of a group's largest magnitude, what may be left of its range."""
+CHUNK_WEIGHTS: Final = 1 << 19
+"""Weights of whole outputs that are compared at a time: eight floats of each are in memory."""
 
 
 def search_scales(
-    weights: Sequence[torch.Tensor],
+    weights: Iterable[torch.Tensor],
     rows: torch.Tensor,
     magnitudes: torch.Tensor,
     grid: IntegerGrid,
@@ -26,17 +28,23 @@ def search_scales(
 ) -> torch.Tensor:
     """s [in] float32 for linears that read the same x; ones where no scaling is best.
 
-    weights: each [out, in]; rows [T, in]; magnitudes [in]. Inputs that must share a scale have the same magnitude.
+    weights: each [out, in], taken one after the other; rows [T, in]; magnitudes [in]. Inputs that must share a scale
+    have the same magnitude.
     """
-    together = torch.cat([weight.float() for weight in weights])
-    best, least = torch.ones_like(magnitudes), torch.tensor(float("inf"))
-    for step in range(RATIOS):
-        scales = scales_of(magnitudes, step / RATIOS)
-        change = grid.rounded(together * scales, group_size).div_(scales).sub_(together)
-        error = (rows.float() @ change.T).square().mean().cpu()
-        if error < least:
-            best, least = scales, error
-    return best
+    candidates = [scales_of(magnitudes, step / RATIOS) for step in range(RATIOS)]
+    errors = torch.zeros(RATIOS, dtype=torch.float64)
+    for weight in weights:
+        for chunk in torch.split(weight, outputs_at_once(weight)):
+            floats = chunk.float()
+            for step, scales in enumerate(candidates):
+                change = grid.rounded(floats * scales, group_size).div_(scales).sub_(floats)
+                errors[step] += (rows.float() @ change.T).square_().sum(dtype=torch.float64).cpu()
+    usable = errors.isfinite()
+    return candidates[int(errors.where(usable, torch.inf).argmin())] if usable.any() else torch.ones_like(magnitudes)
+
+
+def outputs_at_once(weight: torch.Tensor) -> int:
+    return max(1, CHUNK_WEIGHTS // weight.shape[1])
 
 
 def scales_of(magnitudes: torch.Tensor, ratio: float) -> torch.Tensor:
@@ -49,11 +57,11 @@ def scales_of(magnitudes: torch.Tensor, ratio: float) -> torch.Tensor:
     return scales.clamp(1e-4, 1e4)
 
 
-def clip(weight: torch.Tensor, rows: torch.Tensor, grid: IntegerGrid, group_size: int) -> torch.Tensor:
-    """`weight` [out, in] float32, each group cut to the range that leaves its outputs on `rows` [T, in] nearest."""
-    outputs, inputs = weight.shape
+def clip(weight: torch.Tensor, products: torch.Tensor, grid: IntegerGrid) -> torch.Tensor:
+    """`weight` [out, in] float32, each group cut to the range that leaves its outputs nearest, on the rows that the
+    `products` are of."""
+    (outputs, inputs), group_size = weight.shape, products.shape[-1]
     groups = weight.float().reshape(outputs, inputs // group_size, group_size)
-    products = _products(rows.float(), group_size)
     largest = groups.abs().amax(-1, keepdim=True)
     best, least = groups, torch.full(groups.shape[:2], float("inf"), device=weight.device)
     for share in CLIPS:
@@ -66,7 +74,7 @@ def clip(weight: torch.Tensor, rows: torch.Tensor, grid: IntegerGrid, group_size
     return best.reshape(outputs, inputs)
 
 
-def _products(rows: torch.Tensor, group_size: int) -> torch.Tensor:
-    """[groups, group_size, group_size]: the mean of x x' within each group of inputs."""
-    grouped = rows.reshape(len(rows), -1, group_size).transpose(0, 1)
+def group_products(rows: torch.Tensor, group_size: int) -> torch.Tensor:
+    """rows [T, in] -> [groups, group_size, group_size]: the mean of x x' within each group of inputs."""
+    grouped = rows.float().reshape(len(rows), -1, group_size).transpose(0, 1)
     return grouped.transpose(1, 2) @ grouped / len(rows)

@@ -5,6 +5,7 @@
               scales[o, g] * (sum over i in g of x[t, i] codes[o, i] - zeros[o, g] * sum over i in g of x[t, i])
 
 Shapes: x [M, K] fp32, codes, scales and zeros by panels (`codes.py`), bias [N up to whole panels] fp32, y [M, N] fp32.
+x is multiplied by factors [K] fp32 first, unless their address is 0.
 A group is a multiple of STEP inputs, or all; it adds up its products in the order of K, and groups follow each other: a
 row's result does not depend on M, bit for bit.
 """
@@ -54,8 +55,8 @@ def _multiply_panel(
 
 @njit(parallel=True, cache=True)
 def code_linear_in_vector_dots(
-    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
-    group: int, workers: int, addends: int,
+    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, factors: int, scratch: int, y: int, m: int,
+    n: int, k: int, group: int, workers: int, addends: int,
 ) -> None:  # fmt: skip
     """All are addresses but the kind, the sizes and the group, in steps; scratch has dots_scratch_size(m, k, workers)
     floats from a cache line on. `addends`: numbers in bfloat16 that stand for an activation, 1 or 2."""
@@ -64,7 +65,7 @@ def code_linear_in_vector_dots(
     panel_bytes = pairs // PAIRS[kind] * RUN_BYTES
     split = scratch + workers * _room_bytes(k)
     inputs = split + split_size(m, k) * 4
-    split_rows(x, split, inputs, m, k, group, addends)
+    split_rows(x, factors, split, inputs, m, k, group, addends)
     chunk = panels_at_once(total, workers, total if m <= ROWS else 1)
     counter = np.zeros(1, np.int64)
     for worker in prange(workers):

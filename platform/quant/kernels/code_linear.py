@@ -7,6 +7,7 @@ vector registers codes are expanded there (`code_dots.py`).
               scales[o, g] * (sum over i in g of x[t, i] codes[o, i] - zeros[o, g] * sum over i in g of x[t, i])
 
 Shapes: x [M, K] fp32, codes, scales and zeros by panels (`codes.py`), bias [N up to whole panels] fp32, y [M, N] fp32.
+x is multiplied by factors [K] fp32 first, unless their address is 0.
 A group is a multiple of STEP inputs, or all. A row's result does not depend on M, bit for bit.
 """
 
@@ -99,8 +100,8 @@ def _multiply_vectors(
 
 @njit(parallel=True, cache=True)
 def code_linear_in_matrix(
-    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
-    group: int, workers: int, addends: int,
+    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, factors: int, scratch: int, y: int, m: int,
+    n: int, k: int, group: int, workers: int, addends: int,
 ) -> None:  # fmt: skip
     """All are addresses but the kind, the sizes and the group, in steps; scratch has scratch_size(m, k, workers) floats
     from a cache line on. `addends`: numbers in bfloat16 that stand for an activation, 1 or 2."""
@@ -109,7 +110,7 @@ def code_linear_in_matrix(
     offset, block_bytes = np.float32(OFFSETS[kind]), steps * addends * BYTES
     split = scratch + workers * ROOM * 4
     totals = split + split_size(m, k) * 4
-    split_rows(x, split, totals, m, k, group, addends)
+    split_rows(x, factors, split, totals, m, k, group, addends)
     chunk = panels_at_once(total, workers, CHUNK if m > 2 * ROWS else total)
     together = CHUNK if m > 2 * ROWS else 1
     counter = np.zeros(1, np.int64)
@@ -141,8 +142,8 @@ def code_linear_in_matrix(
 
 @njit(parallel=True, cache=True)
 def code_linear_in_vectors(
-    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
-    group: int, workers: int,
+    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, factors: int, scratch: int, y: int, m: int,
+    n: int, k: int, group: int, workers: int,
 ) -> None:  # fmt: skip
     """As code_linear_in_matrix, for any CPU."""
     steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
@@ -150,8 +151,8 @@ def code_linear_in_vectors(
     offset, pairs = np.float32(OFFSETS[kind]), steps * STEP // 2
     packed = scratch + workers * ROOM * 4
     totals = packed + (m + TILE_ROWS) * pairs * 8
-    pack_inputs(x, packed, m, k, pairs)
-    total_groups(x, totals, m, k, group * STEP)
+    pack_inputs(x, factors, packed, m, k, pairs)
+    total_groups(x, factors, totals, m, k, group * STEP)
     chunk = panels_at_once(total, workers, CHUNK if m > 2 * TILE_ROWS else total)
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
@@ -185,9 +186,9 @@ def in_dots(addends: int) -> Any:
 
     @njit(cache=True)
     def multiply(
-        kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int,
-        k: int, group: int, workers: int,
+        kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, factors: int, scratch: int, y: int, m: int,
+        n: int, k: int, group: int, workers: int,
     ) -> None:  # fmt: skip
-        code_linear_in_dots(kind, codes, scales, zeros, bias, x, scratch, y, m, n, k, group, workers, addends)
+        code_linear_in_dots(kind, codes, scales, zeros, bias, x, factors, scratch, y, m, n, k, group, workers, addends)
 
     return multiply

@@ -40,19 +40,19 @@ def digits_size(m: int, k: int) -> int:
     return -(-m // TOKENS) * -(-k // STEP) * BYTES
 
 
-@intrinsic
-def _largest(typing: Any, x: Any, inputs: Any) -> Any:
-    """Magnitude of the largest of `inputs` floats from the address x on; not a number if one is infinite or none."""
+@intrinsic(prefer_literal=True)
+def _largest(typing: Any, scaled: Any, x: Any, factors: Any, inputs: Any) -> Any:
+    """Magnitude of the largest of `inputs` floats from the address x on, if `scaled` (literal) each times its factor;
+    not a number if one is infinite or none."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, inputs = arguments
+        _, x, factors, inputs = arguments
         code, zeros = Code(builder), ir.Constant(FLOATS, [0.0] * LANES)
         most, nothing = (cgutils.alloca_once_value(builder, zeros) for _ in range(2))
         vectors = builder.sdiv(builder.add(inputs, INT(LANES - 1)), INT(LANES))
         with cgutils.for_range(builder, vectors, intp=INT) as loop:
             first = builder.mul(loop.index, INT(LANES))
-            mask = code.lanes_below(builder.sub(inputs, first))
-            value = code.masked_load(code.pointer(builder.add(x, builder.mul(first, INT(4))), 0, FLOATS), mask)
+            value = code.inputs(x, factors if scaled.literal_value else None, first, inputs)
             builder.store(
                 code.call(
                     f"llvm.maxnum.v{LANES}f32",
@@ -66,16 +66,18 @@ def _largest(typing: Any, x: Any, inputs: Any) -> Any:
         largest = code.reduced(builder.load(most), lambda a, b: code.call(f"llvm.maxnum.v{LANES}f32", FLOATS, a, b))
         return builder.fadd(largest, code.sum(builder.load(nothing)))
 
-    return types.float32(types.int64, types.int64), generate
+    return types.float32(scaled, *[types.int64] * 3), generate
 
 
-@intrinsic
-def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, row: Any, steps: Any) -> Any:
-    """Steps of floats at x, zeros from `inputs` on, times `inverse`, as digits of a row. Returns the sum of the whole
-    numbers: below 2 ** 24 and exact."""
+@intrinsic(prefer_literal=True)
+def _digits(
+    typing: Any, scaled: Any, x: Any, factors: Any, inputs: Any, inverse: Any, row: Any, steps: Any
+) -> Any:  # fmt: skip
+    """Steps of floats as in _largest, zeros from `inputs` on, times `inverse`, as digits of a row. Returns the sum of
+    the whole numbers: below 2 ** 24 and exact."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, inputs, inverse, row, steps = arguments
+        _, x, factors, inputs, inverse, row, steps = arguments
         code = Code(builder)
         factor = code.splat(inverse, FLOATS)
 
@@ -83,8 +85,7 @@ def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, row: Any, steps: Any
             first, place = builder.mul(step, INT(STEP)), builder.add(row, builder.mul(step, INT(BYTES)))
             for lane in range(0, STEP, LANES):
                 at = builder.add(first, INT(lane))
-                source = code.pointer(builder.add(x, builder.mul(at, INT(4))), 0, FLOATS)
-                value = code.masked_load(source, code.lanes_below(builder.sub(inputs, at)))
+                value = code.inputs(x, factors if scaled.literal_value else None, at, inputs)
                 whole = builder.fptosi(code.call(f"llvm.rint.v{LANES}f32", FLOATS, builder.fmul(value, factor)), WORDS)
                 if AS_WORDS:
                     _store_words(code, whole, builder.add(place, INT(2 * lane)))
@@ -96,7 +97,7 @@ def _digits(typing: Any, x: Any, inputs: Any, inverse: Any, row: Any, steps: Any
         whole = code.loop(steps, [ir.Constant(WORDS, [0] * LANES)], write)[0]
         return code.sum(builder.sitofp(whole, FLOATS))
 
-    return types.float32(types.int64, types.int64, types.float32, types.int64, types.int64), generate
+    return types.float32(scaled, *[types.int64] * 3, types.float32, *[types.int64] * 2), generate
 
 
 def _store_words(code: Code, whole: Any, address: Any) -> None:
@@ -114,16 +115,19 @@ def _store_bytes(code: Code, whole: Any, address: Any) -> None:
 
 
 @njit
-def _write_row(x: int, inputs: int, target: int, steps: int, scale: int, total: int) -> None:
+def _write_row(x: int, factors: int, inputs: int, target: int, steps: int, scale: int, total: int) -> None:
     """One row's digits in one block."""
-    largest = _largest(x, inputs)
+    largest = _largest(1, x, factors, inputs) if factors else _largest(0, x, factors, inputs)
     inverse = np.float32(LARGEST) / largest if largest > 0 else np.float32(0)
     put(scale, largest / np.float32(LARGEST))
-    put(total, _digits(x, inputs, inverse, target, steps))
+    if factors:
+        put(total, _digits(1, x, factors, inputs, inverse, target, steps))
+    else:
+        put(total, _digits(0, x, factors, inputs, inverse, target, steps))
 
 
 @njit
-def _write_rows(x: int, digits: int, m: int, k: int, block: int, first: int, last: int) -> None:
+def _write_rows(x: int, factors: int, digits: int, m: int, k: int, block: int, first: int, last: int) -> None:
     steps = (k + STEP - 1) // STEP
     for row in range(first, last):
         place = digits + digits_size(m, k)
@@ -132,18 +136,19 @@ def _write_rows(x: int, digits: int, m: int, k: int, block: int, first: int, las
             count, begin = min(block, steps - step), step * STEP
             inputs = min(k - begin, count * STEP)
             source, total = x + (row * k + begin) * 4, place + (m + row) * 4
-            _write_row(source, inputs, target + step * BYTES, count, place + row * 4, total)
+            own = factors + begin * 4 if factors else 0
+            _write_row(source, own, inputs, target + step * BYTES, count, place + row * 4, total)
             place += m * PER_ROW * 4
 
 
 @njit(parallel=True)
-def write_digits(x: int, digits: int, m: int, k: int, block: int) -> None:
-    """x [m, k] fp32 -> digits, in blocks of `block` steps; both are addresses."""
+def write_digits(x: int, factors: int, digits: int, m: int, k: int, block: int) -> None:
+    """x [m, k] fp32, times factors [k] unless they are 0, -> digits, in blocks of `block` steps; all are addresses."""
     if m * k < SERIAL_INPUTS:
-        _write_rows(x, digits, m, k, block, 0, m)
+        _write_rows(x, factors, digits, m, k, block, 0, m)
     else:
         for row in prange(m):
-            _write_rows(x, digits, m, k, block, row, row + 1)
+            _write_rows(x, factors, digits, m, k, block, row, row + 1)
 
 
 class Products:

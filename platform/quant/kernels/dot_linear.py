@@ -78,10 +78,13 @@ def _copy(room: np.ndarray, y: int, n: int, columns: int) -> None:
 
 
 @njit(parallel=True)
-def dot_linear(panels: int, bias: int, x: int, split: int, y: int, m: int, n: int, k: int, workers: int) -> None:
-    """All are addresses; split has room for split_size(m, k) floats. Workers take panels as they get on."""
+def dot_linear(
+    panels: int, bias: int, x: int, factors: int, split: int, y: int, m: int, n: int, k: int, workers: int
+) -> None:
+    """All but the sizes are addresses, that of factors 0 for none; split has room for split_size(m, k) floats. Workers
+    take panels as they get on."""
     steps, tiles = (k + STEP - 1) // STEP, (m + ROWS - 1) // ROWS
-    split_rows(x, split, 0, m, k, BLOCK, 1)
+    split_rows(x, factors, split, 0, m, k, BLOCK, 1)
     total = (n + PANEL - 1) // PANEL
     chunk = panels_at_once(total, workers, CHUNK if tiles > 2 else total)
     counter = np.zeros(1, np.int64)

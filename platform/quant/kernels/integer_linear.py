@@ -7,7 +7,8 @@ sums their scale.
               * sum over i in b of digits[t, i] * (codes[o, i] - zeros[o, group of b])
 
 Shapes: x [M, K] fp32, codes as below, scales and zeros by panels (`codes.py`), bias [N up to whole panels] fp32, y
-[M, N] fp32. A group is a multiple of STEP inputs, or all. A row's result does not depend on M, bit for bit.
+[M, N] fp32. x is multiplied by factors [K] fp32 first, unless their address is 0. A group is a multiple of STEP inputs,
+or all. A row's result does not depend on M, bit for bit.
 
 Codes, whole steps of STEP inputs: [panels, steps, 16, PANEL, 4] uint8; those of 4 bits in half as many bytes, each with
 one of the first half of a step's in its low bits and one of the second half in its high bits.
@@ -188,8 +189,8 @@ def _take_turns(
 
 @njit(parallel=True, cache=True)
 def integer_linear(
-    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, scratch: int, y: int, m: int, n: int, k: int,
-    group: int, workers: int,
+    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, factors: int, scratch: int, y: int, m: int,
+    n: int, k: int, group: int, workers: int,
 ) -> None:  # fmt: skip
     """All are addresses but the kind, the sizes and the group, in steps; scratch has
     integer_scratch_size(m, k, workers) bytes, from a cache line on."""
@@ -198,7 +199,7 @@ def integer_linear(
     while groups > 1 and group % block:
         block -= 1
     digits, tile_bytes = scratch + workers * _room_bytes(m, steps), steps * BYTES
-    write_digits(x, digits, m, k, block)
+    write_digits(x, factors, digits, m, k, block)
     usual, expands = 2 * min(m, TOKENS), kind == INT4 and m > FEW
     chunk = panels_at_once(total, workers, CHUNK if m > 2 * TOKENS else total, PARTS)
     counter = np.zeros(1, np.int64)

@@ -26,20 +26,22 @@ def split_size(m: int, k: int) -> int:
 
 
 @intrinsic(prefer_literal=True)
-def _split(typing: Any, addends: Any, source: Any, inputs: Any, target: Any, steps: Any) -> Any:
-    """Steps of a row, from its floats at `source`, zeros from `inputs` on: bfloat16 each, the rounded value, and with
-    two addends (literal) BYTES further the rounded rest. Returns the sum of what is stored."""
+def _split(
+    typing: Any, addends: Any, scaled: Any, source: Any, factors: Any, inputs: Any, target: Any, steps: Any
+) -> Any:  # fmt: skip
+    """Steps of a row, from its floats at `source`, if `scaled` (literal) each times its factor, zeros from `inputs` on:
+    bfloat16 each, the rounded value, and with two addends (literal) BYTES further the rounded rest. Returns the sum of
+    what is stored."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, source, inputs, target, steps = arguments
+        _, _, source, factors, inputs, target, steps = arguments
         code, numbers = Code(builder), addends.literal_value
 
         def body(step: Any, totals: list[Any]) -> list[Any]:
             first, place = builder.mul(step, INT(STEP)), builder.add(target, builder.mul(step, INT(numbers * BYTES)))
             for lane in range(0, STEP, LANES):
                 at = builder.add(first, INT(lane))
-                address = builder.add(source, builder.mul(at, INT(4)))
-                rest = code.masked_load(code.pointer(address, 0, FLOATS), code.lanes_below(builder.sub(inputs, at)))
+                rest = code.inputs(source, factors if scaled.literal_value else None, at, inputs)
                 for addend in range(numbers):
                     word = _rounded(code, rest)
                     number = builder.bitcast(word, FLOATS)
@@ -51,7 +53,7 @@ def _split(typing: Any, addends: Any, source: Any, inputs: Any, target: Any, ste
 
         return code.sum(*code.loop(steps, [ir.Constant(FLOATS, [0.0] * LANES)], body))
 
-    return types.float32(addends, *[types.int64] * 4), generate
+    return types.float32(addends, scaled, *[types.int64] * 5), generate
 
 
 def _rounded(code: Code, value: Any) -> Any:
@@ -67,49 +69,64 @@ def _rounded(code: Code, value: Any) -> Any:
 
 @njit
 def _split_group(
-    x: int, split: int, totals: int, m: int, k: int, group: int, addends: int, row: int, number: int
+    x: int, factors: int, split: int, totals: int, m: int, k: int, group: int, addends: int, row: int, number: int
 ) -> None:
     steps, begin = (k + STEP - 1) // STEP, number * group
     count, first = min(group, steps - begin), begin * STEP
     source, target = x + (row * k + first) * 4, split + (row // ROWS * steps + begin) * addends * BYTES
-    if addends == 2:
-        total = _split(2, source, k - first, target + row % ROWS * 64, count)
+    target += row % ROWS * 64
+    if factors:
+        own = factors + first * 4
+        if addends == 2:
+            total = _split(2, 1, source, own, k - first, target, count)
+        else:
+            total = _split(1, 1, source, own, k - first, target, count)
+    elif addends == 2:
+        total = _split(2, 0, source, factors, k - first, target, count)
     else:
-        total = _split(1, source, k - first, target + row % ROWS * 64, count)
+        total = _split(1, 0, source, factors, k - first, target, count)
     if totals:
         put(totals + (number * m + row) * 4, total)
 
 
 @njit(parallel=True)
-def split_rows(x: int, split: int, totals: int, m: int, k: int, group: int, addends: int) -> None:
-    """x [m, k] fp32 -> split, with room for split_size(m, k) floats, of 1 or 2 addends; and unless it is 0 totals
-    [groups, m] fp32, the sums of each row's split inputs in each group of steps. All three are addresses."""
+def split_rows(
+    x: int, factors: int, split: int, totals: int, m: int, k: int, group: int, addends: int
+) -> None:  # fmt: skip
+    """x [m, k] fp32, times factors [k] unless they are 0, -> split, with room for split_size(m, k) floats, of 1 or 2
+    addends; and unless it is 0 totals [groups, m] fp32, the sums of each row's split inputs in each group of steps. All
+    four are addresses."""
     steps = (k + STEP - 1) // STEP
     groups = (steps + group - 1) // group
     if m * k < SERIAL_INPUTS:
         for item in range(m * groups):
-            _split_group(x, split, totals, m, k, group, addends, item // groups, item % groups)
+            _split_group(x, factors, split, totals, m, k, group, addends, item // groups, item % groups)
     else:
         for item in prange(m * groups):
-            _split_group(x, split, totals, m, k, group, addends, item // groups, item % groups)
+            _split_group(x, factors, split, totals, m, k, group, addends, item // groups, item % groups)
 
 
 @njit
-def _total(x: int, inputs: int) -> np.float32:
+def _total(x: int, factors: int, inputs: int) -> np.float32:
     """Step by step: sums of many numbers would lose more."""
     total = np.float32(0)
     for first in range(0, inputs, STEP):
         part = np.float32(0)
-        for at in range(first, min(first + STEP, inputs)):
-            part += get(x + at * 4)
+        if factors:
+            for at in range(first, min(first + STEP, inputs)):
+                part += get(x + at * 4) * get(factors + at * 4)
+        else:
+            for at in range(first, min(first + STEP, inputs)):
+                part += get(x + at * 4)
         total += part
     return total
 
 
 @njit(parallel=True)
-def total_groups(x: int, totals: int, m: int, k: int, inputs: int) -> None:
-    """totals [groups, m] as above, of x itself; a group has so many inputs."""
+def total_groups(x: int, factors: int, totals: int, m: int, k: int, inputs: int) -> None:
+    """totals [groups, m] as above, of x itself times its factors; a group has so many inputs."""
     for row in prange(m):
         for first in range(0, k, inputs):
-            total = _total(x + (row * k + first) * 4, min(inputs, k - first))
+            own = factors + first * 4 if factors else 0
+            total = _total(x + (row * k + first) * 4, own, min(inputs, k - first))
             put(totals + (first // inputs * m + row) * 4, total)

@@ -129,27 +129,32 @@ def _multiply_panels(
 
 
 @njit(parallel=True)
-def pack_inputs(x: int, packed: int, m: int, k: int, pairs: int) -> None:
-    """x [m, k] as the tiles read it: of each tile [pairs, 2, rows], zeros past the inputs."""
+def pack_inputs(x: int, factors: int, packed: int, m: int, k: int, pairs: int) -> None:
+    """x [m, k], times factors [k] unless they are 0, as the tiles read it: of each tile [pairs, 2, rows], zeros past
+    the inputs."""
     tiles, blocks = (m + ROWS - 1) // ROWS, (pairs + BLOCK - 1) // BLOCK
     for item in prange(tiles * blocks):
         tile, first_pair = item // blocks, item % blocks * BLOCK
         first, rows = tile * ROWS, tile_rows(m - tile * ROWS)
         count = min(pairs - first_pair, BLOCK)
-        pack_rows(x + first * k * 4, packed + first * pairs * 8, m - first, rows, k, first_pair * 2, count * 2)
+        source, target = x + first * k * 4, packed + first * pairs * 8
+        pack_rows(source, factors, target, m - first, rows, k, first_pair * 2, count * 2)
 
 
 @njit(parallel=True)
-def vector_linear(panels: Any, bias: int, x: int, packed: int, y: int, m: int, n: int, k: int, workers: int) -> None:
-    """bias, x, packed and y are addresses of fp32 arrays; packed has packed_size(m, k) floats.
+def vector_linear(
+    panels: Any, bias: int, x: int, factors: int, packed: int, y: int, m: int, n: int, k: int, workers: int
+) -> None:
+    """bias, x, factors, packed and y are addresses of fp32 arrays, that of factors 0 for none; packed has
+    packed_size(m, k) floats.
 
     `workers` threads take panels as they get on: a slow core delays nobody.
     """
     pairs, tiles = (k + 1) // 2, (m + ROWS - 1) // ROWS
-    if m == 1 and k % 2 == 0:
+    if m == 1 and k % 2 == 0 and not factors:
         packed = x
     else:
-        pack_inputs(x, packed, m, k, pairs)
+        pack_inputs(x, factors, packed, m, k, pairs)
     total = (n + PANEL - 1) // PANEL
     chunk = panels_at_once(total, workers, CHUNK if tiles > 2 else total)
     counter = np.zeros(1, np.int64)

@@ -83,6 +83,14 @@ class Code:
         zeros = ir.Constant(FLOATS, [0.0] * LANES)
         return self.call(f"llvm.masked.load.v{LANES}f32.p0", FLOATS, pointer, INT32(4), mask, zeros)
 
+    def inputs(self, x: Any, factors: Any, at: Any, end: Any) -> Any:
+        """A vector of the floats at the address x from number `at` on, zeros from `end` on; each times the one at
+        `factors`, unless that is None."""
+        offset, mask = self.builder.mul(at, INT(4)), self.lanes_below(self.builder.sub(end, at))
+        arrays = [x] if factors is None else [x, factors]
+        values = [self.masked_load(self.pointer(self.builder.add(one, offset), 0, FLOATS), mask) for one in arrays]
+        return values[0] if factors is None else self.builder.fmul(*values)
+
     def masked_store(self, value: Any, pointer: Any, mask: Any) -> None:
         self.call(f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), value, pointer, INT32(4), mask)
 

@@ -102,6 +102,9 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="not valid JSON"):
         ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="not valid JSON"):
+        ModelConfig.from_folder(tmp_path)
 
 
 def test_the_signature_names_the_linears_and_tells_checkpoints_apart(tmp_path: Path) -> None:

@@ -93,6 +93,23 @@ def test_an_index_cannot_point_outside_its_folder(folder: Path) -> None:
         Checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    "index,words",
+    [
+        ('{"weight_map": {"a": ', r"index\.json is no JSON: "),
+        ("[" * 100_000, r"index\.json is no JSON: "),
+        ('{"metadata": {}}', r"index\.json must have a weight_map, an object of tensors"),
+        ('["model.safetensors"]', r"index\.json must have a weight_map"),
+        ('{"weight_map": {"a": 1}}', r"index\.json must have a weight_map"),
+        ('{"weight_map": ["a"]}', r"index\.json must have a weight_map"),
+    ],
+)
+def test_an_index_that_is_none_is_refused(folder: Path, index: str, words: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ValueError, match=words):
+        Checkpoint(folder)
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert resolve_model_folder(str(tmp_path)) == tmp_path
     with pytest.raises(ValueError, match="does not exist"):

@@ -160,14 +160,23 @@ def broken(base: Path, folder: Path, tensor: str) -> Path:
 
 def test_what_cannot_be_quantized_is_refused_in_words(tmp_path: Path, bases: dict[str, Path]) -> None:
     quantize(bases["llama"], tmp_path / "done", scheme="int8")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "config.json").write_text(json.dumps({"architectures": ["MambaForCausalLM"]}))
+    configs: dict[str, Any] = {
+        "other": {"architectures": ["MambaForCausalLM"]},
+        "early": {"compression_config": {"config_groups": {}}},
+        "word": {"quantization_config": "awq"},
+        "list": [],
+    }
+    for folder, config in configs.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(json.dumps(config))
     (tmp_path / "empty").mkdir()
     name = "model.layers.1.mlp.down_proj"
     refusals = (
         (tmp_path / "done", {"scheme": "awq"}, r"is quantized already \(compressed-tensors\)"),
-        (other, {"scheme": "awq"}, "MambaForCausalLM is not supported; supported: LlamaForCausalLM"),
+        (tmp_path / "early", {"scheme": "awq"}, r"is quantized already \(compressed-tensors\)"),
+        (tmp_path / "word", {"scheme": "awq"}, r"is quantized already \(awq\)"),
+        (tmp_path / "list", {"scheme": "awq"}, r"config\.json must hold a JSON object"),
+        (tmp_path / "other", {"scheme": "awq"}, "MambaForCausalLM is not supported; supported: LlamaForCausalLM"),
         (tmp_path / "empty", {"scheme": "awq"}, "has no config.json"),
         (bases["llama"], {"scheme": "awq"}, "128 does not divide the 64 inputs of a linear; choose 16 or 32$"),
         (bases["llama"], {"scheme": "fp8", "group_size": 32}, "--group-size means nothing for the scheme fp8"),

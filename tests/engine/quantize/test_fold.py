@@ -6,7 +6,7 @@ import torch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.model.rope import rope_tables
-from loraplex.engine.quantize.fold import fold, shared_magnitudes, storable_scales
+from loraplex.engine.quantize.fold import folded, shared_magnitudes, storable_scales
 from loraplex.engine.quantize.forward import GATE_UP, INPUTS, OUTPUT, LayerForward
 from tests.checkpoints import make_checkpoint
 
@@ -24,12 +24,16 @@ def test_folding_leaves_the_layer_what_it_was(tmp_path: Path, family: str) -> No
     x = torch.randn(2, 16, config.hidden_size, generator=generator, dtype=torch.float64)
     inputs: dict[str, torch.Tensor] = {}
     before = layer.apply(tensors, x, inputs.__setitem__)
-    folded, inputs_after, scales = dict(tensors), dict[str, torch.Tensor](), {}
+    inputs_after, scales = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
     for place in INPUTS:
         magnitudes = torch.rand(inputs[place].shape[1], generator=generator, dtype=torch.float64) * 3 + 0.1
         scales[place] = shared_magnitudes(place, magnitudes, config)
-        fold(place, folded, scales[place], config)
-    after = layer.apply(folded, x, inputs_after.__setitem__)
+    parts = {name: [slice(0, 3), slice(3, len(tensor))] for name, tensor in tensors.items()}
+    changed = {
+        name: torch.cat([folded(name, tensor[rows], scales, config, rows) for rows in parts[name]])
+        for name, tensor in tensors.items()
+    }
+    after = layer.apply(changed, x, inputs_after.__setitem__)
     assert torch.allclose(after, before, rtol=1e-12, atol=1e-12)
     for place in INPUTS:
         assert torch.allclose(inputs_after[place] * scales[place], inputs[place], rtol=1e-12, atol=1e-12), place

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from loraplex.quant.calibrate.awq import clip, scales_of, search_scales
+from loraplex.quant.calibrate.awq import clip, group_products, scales_of, search_scales
 from loraplex.quant.rounding import IntegerGrid, round_to_integers
 
 from .inputs import outlier_case, output_error, statistics
@@ -25,7 +25,7 @@ def test_clipping_leaves_less_error_on_activations(seed: int) -> None:
     weight, x = outlier_case(seed)
     weight = weight**3  # long tails, which stretch a group's range
     nearest = output_error(weight, GRID.rounded(weight, 32), x)
-    clipped = clip(weight, statistics(x).rows, GRID, 32)
+    clipped = clip(weight, group_products(statistics(x).rows, 32), GRID)
     assert output_error(weight, round_to_integers(clipped, GRID, 32).dequantized(), x) < nearest
     assert (clipped.abs() <= weight.abs()).all()
 
@@ -38,7 +38,7 @@ def test_weights_that_round_to_themselves_are_not_touched() -> None:
     x = torch.randn(64, 16, generator=generator)
     seen = statistics(x)
     assert torch.equal(search_scales([weight], seen.rows, seen.magnitudes, GRID, 8), torch.ones(16))
-    assert torch.equal(clip(weight, seen.rows, GRID, 8), weight)
+    assert torch.equal(clip(weight, group_products(seen.rows, 8), GRID), weight)
 
 
 def test_scales_of_inputs_that_were_never_seen() -> None:
