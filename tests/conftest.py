@@ -6,6 +6,7 @@ Whatever a test does, and all that the API does within its process: nothing goes
 import gc
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -17,12 +18,33 @@ from .network import Watch
 # Several test processes share the cores: a thread that waits must not spin on one.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 prepare_environment()
+from loraplex.engine.kernels.one_compiler import share_compiled_kernels  # noqa: E402  (numba reads the environment)
+
+share_compiled_kernels()
 # A busy machine is no failure.
 hypothesis.settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any-machine")
 NETWORK = Watch()
+LONGEST = (
+    "engine/test_cuda_interpreted.py",
+    "attacks/test_killed_server.py",
+    "benchmarks/test_gpu_engine.py",
+    "attacks/test_live_server.py",
+    "engine/certify/test_process.py",
+    "engine/model/test_fused.py",
+    "integration/test_certificates.py",
+    "engine/model/test_kinds.py",
+    "engine/model/test_correctness.py",
+    "integration/test_canaries.py",
+    "integration/test_crash_ledger.py",
+    "registry/test_ledger.py",
+    "test_demo.py",
+    "test_demo_quantized.py",
+)
+"""Files of more than half a minute: several processes take one file after the other, and whoever took one of these last
+would leave the cores of the others idle."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,6 +52,13 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     result = yield
     assert NETWORK.take() == [], "this test, or what it left running, tried to reach another machine"
     return result
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; what is in a file keeps its order, and all processes come to the same one."""
+    places = {Path(__file__).parent / file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 def pytest_collection_finish() -> None:

@@ -29,12 +29,15 @@ def prepare_environment() -> None:
 
 
 def set_threads(count: int | None = None) -> tuple[int, str]:
-    """Give torch and numba together `count` threads, or all cores this process may use.
+    """Give torch and numba together `count` threads, or all cores this process may use; what numba compiles, processes
+    that share its cache compile once.
 
     Returns the number and, in words, how they are shared. Raises ValueError for a count the machine does not have.
     """
+    from .kernels.one_compiler import share_compiled_kernels
     from .kernels.openmp import numba_thread_limit, set_numba_threads, share_torch_openmp
 
+    share_compiled_kernels()
     chosen = _checked(count, min(available_cores(), numba_thread_limit()))
     sharing = share_torch_openmp()
     _set_torch_threads(chosen)

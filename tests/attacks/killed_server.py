@@ -18,7 +18,6 @@ from pwdlib.hashers.argon2 import Argon2Hasher
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.registry import preflight, preflight_worker, users
-from loraplex.web.app import create_app
 from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import open_state
@@ -60,7 +59,7 @@ def _warm_up(model: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_of(Path(folder), model, "lp-a-key-that-is-used-by-nobody")
         state = open_state(settings, model, FakeEngine(Tokenizer(model)))
-        create_app(state)
+        Server(state)
         state.registry.close()
 
 

@@ -31,6 +31,7 @@ from loraplex.registry.views import Adapter
 from loraplex.web.settings import Settings
 from loraplex.web.state import open_state
 from tests.checkpoints import make_adapter, make_checkpoint
+from tests.integration.live_server import NO_TLS
 from tests.web.fake_engine import FakeEngine
 
 from . import killed_server
@@ -191,7 +192,8 @@ def make_key(settings: Settings, model: Path) -> str:
 
 def live_until_killed(client: Client, process: BaseProcess, port: int, key: str) -> None:
     headers = {"authorization": f"Bearer {key}"}
-    http = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=600, trust_env=False)
+    url = f"http://127.0.0.1:{port}"
+    http = httpx.Client(base_url=url, headers=headers, timeout=600, trust_env=False, verify=NO_TLS)
     with http, pytest.raises(httpx.TransportError):
         client.work(http)
     client.kill.join()

@@ -10,7 +10,7 @@ import httpx
 
 from tests.web.fake_hub import FakeHub
 
-from .live_server import LiveServer
+from .live_server import NO_TLS, LiveServer
 
 
 @dataclass
@@ -69,12 +69,13 @@ class Walk:
             self.heard.append(Heard(by, route, response.status_code, "\n".join([*lines, response.text])))
 
         hooks = {"response": [hear]}
-        return httpx.Client(base_url=self.server.url, headers=headers, event_hooks=hooks, timeout=60, trust_env=False)
+        given: dict[str, Any] = {"timeout": 60, "trust_env": False, "verify": NO_TLS}
+        return httpx.Client(base_url=self.server.url, headers=headers, event_hooks=hooks, **given)
 
     def unheard(self, path: str, authorization: str = "", **body: Any) -> None:
         """A request that is refused with what it says: who sent a secret may read it again, nobody else."""
         headers = {"origin": self.server.url, "authorization": authorization}
-        with httpx.Client(base_url=self.server.url, trust_env=False, timeout=60) as client:
+        with httpx.Client(base_url=self.server.url, trust_env=False, timeout=60, verify=NO_TLS) as client:
             answer = client.post(path, headers={name: value for name, value in headers.items() if value}, **body)
         assert answer.status_code in (400, 401, 404), answer.text
 

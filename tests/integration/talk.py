@@ -12,6 +12,8 @@ import httpx
 
 FILES = {"config_sha256": "adapter_config.json", "weights_sha256": "adapter_model.safetensors"}
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+LOOKS = 0.05
+"""Seconds between two looks at what is waited for."""
 
 
 def put_files(http: httpx.Client, name: str, folder: Path) -> dict[str, str]:
@@ -79,5 +81,5 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float, what: 
     started = time.monotonic()
     while not await condition():
         assert time.monotonic() < started + seconds, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(LOOKS)
     return time.monotonic() - started

@@ -1,0 +1,92 @@
+"""Processes that share a cache of compiled kernels compile each kernel once: the others wait and take it from there.
+
+Two servers that start side by side, or a certificate beside a server, would otherwise both spend the first start's
+minutes. Numba's own cache also loses entries, and can mix them up, where two processes save at the same moment.
+"""
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from numba.core import config, dispatcher
+from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
+
+LONGEST_WAIT: Final = 600.0
+"""Seconds after which one compiles for oneself: the other may be stopped and not ended."""
+LOOKS: Final = 0.05
+FILE: Final = "compiling.lock"
+
+_compile: Final = dispatcher.Dispatcher.compile
+_save: Final = FunctionCache.save_overload
+_descriptors: Final[dict[Path, int]] = {}
+"""Never closed: closing one would give up all locks this process has in the file."""
+
+
+def share_compiled_kernels() -> None:
+    """For all numba functions of this process that have `cache=True`; calling it again changes nothing."""
+    dispatcher.Dispatcher.compile = _compile_in_turn  # type: ignore[method-assign, assignment]
+    FunctionCache.save_overload = _save_in_turn
+
+
+def _compile_in_turn(kernel: Any, signature: Any) -> Any:
+    """The compiler's lock comes first: whoever waits for another process holds nothing a thread of ours waits for."""
+    if not isinstance(kernel._cache, FunctionCache):
+        return _compile(kernel, signature)
+    with global_compiler_lock, _turn(_place(kernel.py_func, signature)):
+        return _compile(kernel, signature)
+
+
+def _save_in_turn(cache: Any, signature: Any, compiled: Any) -> None:
+    """All signatures of a function share one index, which numba reads, changes and writes."""
+    with _turn(_place(cache._py_func, None)):
+        _save(cache, signature, compiled)
+
+
+def _place(function: Callable[..., Any], signature: Any) -> int:
+    """The byte that is locked for it, beyond the file's end; two kernels on one byte wait more than they need."""
+    code = function.__code__
+    name = f"{code.co_filename}:{code.co_firstlineno}:{signature}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
+
+
+@contextmanager
+def _turn(place: int) -> Iterator[None]:
+    """Where the folder or its file system has no locks, nobody waits."""
+    descriptor = _lock_file()
+    held = descriptor is not None and _wait(descriptor, place)
+    try:
+        yield
+    finally:
+        if held and descriptor is not None:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, place)
+
+
+def _lock_file() -> int | None:
+    if not config.CACHE_DIR:
+        return None
+    path = Path(config.CACHE_DIR, FILE)
+    if path not in _descriptors:
+        try:
+            _descriptors[path] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+    return _descriptors[path]
+
+
+def _wait(descriptor: int, place: int) -> bool:
+    deadline = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < deadline:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            return True
+        except (BlockingIOError, PermissionError):
+            time.sleep(LOOKS)
+        except OSError:
+            return False
+    return False

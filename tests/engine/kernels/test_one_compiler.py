@@ -1,0 +1,117 @@
+"""Processes with one cache of compiled kernels: who comes second waits for the first and takes what it compiled."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+KERNEL = """
+import numba
+
+@numba.njit(cache=True)
+def inner(x):
+    return x + 1
+
+@numba.njit(cache=True)
+def outer(x):
+    return inner(x) * 2
+"""
+RUN = """
+import sys, time
+from pathlib import Path
+from numba.core import event
+import kernel
+from loraplex.engine.kernels import one_compiler
+
+class Held(event.Listener):
+    def on_start(self, seen):
+        if seen.data["dispatcher"] is kernel.outer:
+            Path(sys.argv[1]).touch()
+            while not Path("go").exists():
+                time.sleep(0.01)
+    def on_end(self, seen):
+        pass
+
+class Clock:
+    monotonic = time.monotonic
+    def sleep(seconds):
+        Path(sys.argv[1] + "-waits").touch()
+        time.sleep(seconds)
+
+one_compiler.time = Clock
+one_compiler.LONGEST_WAIT = float(sys.argv[2])
+one_compiler.share_compiled_kernels()
+one_compiler.share_compiled_kernels()
+event.register("numba:compile", Held())
+assert kernel.outer(3) == 8
+print(*(sum(function.stats.cache_misses.values()) for function in (kernel.outer, kernel.inner)))
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """A process that compiles two kernels, and holds the outer one's compilation until there is a file `go`."""
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    (tmp_path / "cache").mkdir()
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(name: str, longest_wait: float = 60) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", RUN, name, str(longest_wait)]
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def until(*files: Path) -> None:
+    """One of them is there."""
+    deadline = time.monotonic() + 60
+    while not any(file.exists() for file in files):
+        assert time.monotonic() < deadline, files
+        time.sleep(0.01)
+
+
+def misses(process: "subprocess.Popen[str]") -> str:
+    """Of the cache, by the outer and the inner kernel."""
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    return said.strip()
+
+
+def test_who_comes_second_waits_and_compiles_nothing(start: Start, tmp_path: Path) -> None:
+    first = start("first")
+    until(tmp_path / "first")
+    second = start("second")
+    until(tmp_path / "second-waits", tmp_path / "second")
+    (tmp_path / "go").touch()
+    assert misses(first) == "1 1"
+    assert misses(second) == "0 0"
+    assert not (tmp_path / "second").exists()
+
+
+def test_who_was_killed_while_it_compiled_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    first = start("first")
+    until(tmp_path / "first")
+    first.kill()
+    (tmp_path / "go").touch()
+    assert misses(start("second")) == "1 1"
+
+
+def test_who_takes_too_long_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    """It may be stopped without having ended."""
+    start("first")
+    until(tmp_path / "first")
+    second = start("second", longest_wait=0.2)
+    until(tmp_path / "second")
+    (tmp_path / "go").touch()
+    assert misses(second).startswith("1 ")
