@@ -32,6 +32,8 @@ class Batch:
     """[L, T] int64, made and filled in by attention: how many numbers of each token's keys and values a static scale
     clipped in each layer, and where one was not finite so low that sums over layers and tokens are negative. None where
     every key and value has its own scale."""
+    uneven: bool = False
+    """Whether one context of a decode is so long that its keys are shared out although sequences fill the device."""
 
 
 def single_tokens(batch: Batch, tokens: torch.Tensor) -> Batch:

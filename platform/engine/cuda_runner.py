@@ -48,7 +48,7 @@ class CudaRunner:
         started = time.perf_counter()
         if plan.copies:
             self.cache.copy_blocks(plan.copies)
-        shape = self.inputs.write(plan.scheduled, self.adapters)
+        shape = self.inputs.write(plan.scheduled, self.adapters, self.cache.is_uneven)
         handle = self._decode(plan, shape) if shape.is_decode else self._compute(plan, shape)
         if self.cache.clips:
             handle.clipped = self.outbox.send(self.clipped[:, : shape.tokens])
@@ -58,10 +58,10 @@ class CudaRunner:
     def _decode(self, plan: StepPlan, shape: StepShape) -> "CudaHandle":
         rows = plan.sample_rows()
         draws, logprobs = self.sampler.prepare(rows)
-        splits = self.cache.count_splits(shape.tokens, shape.sequences, self.inputs.blocks)
+        cuts = self.cache.cuts(shape.tokens, shape.sequences, self.inputs.blocks, shape.uneven)
         lora = shape.lora
         acting = (False, frozenset[str](), False) if lora is None else (lora.has_vectors, lora.changed, lora.own_logits)
-        key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, splits, draws, logprobs)
+        key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, cuts, draws, logprobs)
         with self.device_time.span():
             self.graphs.run(key, partial(self._launch, shape, draws, logprobs))
         return CudaHandle(self.device_time, plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))

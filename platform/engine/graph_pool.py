@@ -30,8 +30,8 @@ class GraphKey(NamedTuple):
     """LoraBatch.changed: norms and ends of the model that are computed again for the adapters."""
     own_logits: bool
     """LoraBatch.own_logits: whether logits have room for tokens that the base lacks."""
-    attention_splits: int
-    """Parts that a sequence's keys are cut into at most."""
+    attention_cuts: int
+    """By which the sequences' keys are cut."""
     draws: bool
     """Whether any row is drawn, rather than the largest logit taken: False leaves launches out. `logprobs` alike."""
     logprobs: bool

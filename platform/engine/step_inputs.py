@@ -3,6 +3,7 @@
 Shapes as in Batch: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,6 +42,8 @@ class StepShape:
     """One token and one draw for each sequence; only such steps are padded and captured."""
     lora: LoraBatch | None
     """On the host, with the lists on the device in its `arrays`."""
+    uneven: bool = False
+    """As in Batch."""
 
     @property
     def lora_rounds(self) -> int:
@@ -89,8 +92,12 @@ class StepInputs:
         self._drawn: dict[Sequence, int] = {}
         """Rows in which the last step drew."""
 
-    def write(self, scheduled: list[Scheduled], adapters: AdapterSlots) -> StepShape:
-        """Fill in a step and enqueue its copy to the device."""
+    def write(
+        self, scheduled: list[Scheduled], adapters: AdapterSlots,
+        is_uneven: Callable[[np.ndarray], bool] = lambda lengths: False,
+    ) -> StepShape:  # fmt: skip
+        """Fill in a step and enqueue its copy to the device. is_uneven: Batch.uneven of a decode, by the lengths of its
+        contexts."""
         counts = np.array([item.count for item in scheduled])
         starts = np.array([item.start for item in scheduled])
         tables = block_tables(scheduled)
@@ -98,6 +105,8 @@ class StepInputs:
         rows = wanted_rows(scheduled, query_starts)
         lora = adapter_batch(scheduled, adapters, owners, positions)
         shape = self._shape(scheduled, len(positions), rows, lora)
+        if shape.is_decode and is_uneven(context_lengths):
+            shape = replace(shape, uneven=True)
         host = self._staging.open()
         _fill(host["token_ids"], token_ids(scheduled), shape.tokens, 0)
         _fill(host["token_sources"], self._sources(scheduled, query_starts), shape.tokens, KNOWN)
@@ -129,6 +138,7 @@ class StepInputs:
             block_tables=tensors["block_tables"][: shape.sequences],
             sample_rows=tensors["sample_rows"][: shape.rows],
             lora=shape.lora,
+            uneven=shape.uneven,
         )
 
     def judged(self, shape: StepShape, rows: slice) -> Batch:

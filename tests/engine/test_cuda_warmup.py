@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loraplex.engine import cuda_warmup
-from loraplex.engine.attention.kernels.cuda.tiles import bound_tiles, choose_tile, count_splits
+from loraplex.engine.attention.kernels.cuda.tiles import bound_tiles, choose_tile, count_spare, count_splits, most_spare
 from loraplex.engine.config import EngineConfig
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
 from loraplex.quant.kernels.cuda.tiles import choose_tile as choose_rows
@@ -40,14 +40,21 @@ def warmed_shapes(monkeypatch: pytest.MonkeyPatch, tokens: int, sequences: int, 
     return shapes
 
 
-def attention_numbers(tokens: int, sequences: int, heads: tuple[int, int, int], modern: bool, length: int) -> set[Any]:
+def attention_numbers(
+    tokens: int, sequences: int, heads: tuple[int, int, int], modern: bool, length: int, uneven: bool = False
+) -> set[Any]:
     """What `attend` and `merge` are compiled for in a step."""
     query_heads, kv_heads, size = heads
     tile = choose_tile(tokens, sequences, query_heads, kv_heads, size, 2, modern)
     queries = tile.rows // (query_heads // kv_heads)
     programs = bound_tiles(tokens, sequences, queries) * kv_heads
+    if tokens == sequences:
+        spare = count_spare(sequences, kv_heads, length, uneven)
+        parts = (most_spare(kv_heads) - 1).bit_length()
+        attend = ("attend", tile, modern and spare > 0, spare > 0)
+        return {attend, ("merge", queries, tile.keys, parts, "shared")} if spare else {attend}
     splits = count_splits(tokens, sequences, programs, length)
-    attend = ("attend", tile, modern and splits > 1)
+    attend = ("attend", tile, modern and splits > 1, False)
     return {attend} if splits == 1 else {attend, ("merge", queries, tile.keys, (splits - 1).bit_length())}
 
 
@@ -66,8 +73,9 @@ def test_no_step_asks_for_attention_that_was_not_compiled(
     for count in range(1, tokens + 1):
         for several in {1, 2, 3, 5, 8, 13, 21, 34, 55, sequences}:
             if several <= min(count, sequences):
-                asked = attention_numbers(count, several, HEADS[model], modern, length)
-                assert asked <= warmed, f"{count} tokens of {several} sequences: {asked - warmed}"
+                for uneven in (False, True):
+                    asked = attention_numbers(count, several, HEADS[model], modern, length, uneven)
+                    assert asked <= warmed, f"{count} tokens of {several} sequences: {asked - warmed}"
 
 
 @pytest.mark.parametrize("linear", LINEARS)

@@ -1,14 +1,20 @@
 """The arrays of a step: padded, sent at once, at addresses that stay."""
 
 import random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
+from loraplex.engine.cuda_runner import CudaRunner
+from loraplex.engine.device_time import DeviceTime
 from loraplex.engine.graph_pool import PATIENCE, GraphKey, GraphPool, pad_size, size_ladder
 from loraplex.engine.kernels.cuda.placeholders import resolve_reference
 from loraplex.engine.outbox import Outbox
-from loraplex.engine.plan import Scheduled
+from loraplex.engine.plan import Scheduled, StepPlan
 from loraplex.engine.protocol import AdapterRef
 from loraplex.engine.staging import ALIGNMENT, Staging
 from loraplex.engine.step_inputs import StepInputs
@@ -55,6 +61,31 @@ def test_a_decode_step_is_padded_to_the_ladder(inputs: StepInputs, stream: Virtu
     assert batch.block_tables.tolist() == [[7, 2, 0, 0, 0], [3, 0, 0, 0, 0], [4, 0, 0, 0, 0], [0] * 5]
     assert batch.sample_rows.tolist() == [0, 1, 2, 0]
     assert shape.lora_rounds == 0
+
+
+class Contexts:
+    """A cache that takes decodes apart by their longest context."""
+
+    clips = False
+
+    def is_uneven(self, lengths: np.ndarray) -> bool:
+        return int(lengths.max()) > 4
+
+    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
+        return 7 if uneven else 0
+
+
+def test_decodes_with_one_long_context_are_captured_apart(inputs: StepInputs) -> None:
+    keys, batches = list[GraphKey](), []
+    runner: Any = SimpleNamespace(cache=Contexts(), inputs=inputs, adapters=Slots(), device_time=DeviceTime(Mock()))
+    runner.sampler = SimpleNamespace(prepare=lambda rows: (False, False), fetch=lambda counts: None)
+    runner.graphs = SimpleNamespace(run=lambda key, launch: keys.append(key))
+    runner._launch = lambda *given: None
+    runner._decode = lambda plan, shape: batches.append(inputs.batch(shape)) or CudaRunner._decode(runner, plan, shape)
+    for first in ([1, 2], [1, 2, 3, 4, 5]):
+        CudaRunner.submit(runner, StepPlan([decode(first, [7, 2]), decode([6], [3])]))
+    assert [key.attention_cuts for key in keys] == [0, 7] and len({*keys}) == 2
+    assert [batch.uneven for batch in batches] == [False, True]
 
 
 def test_a_step_with_a_prompt_is_as_large_as_it_is(inputs: StepInputs, stream: VirtualStream) -> None:

@@ -10,6 +10,7 @@ Heads of any size are padded to a power of two in registers alone.
 
 from typing import Final
 
+import numpy as np
 import torch
 
 from loraplex.lora.batch import KINDS, LoraBatch
@@ -28,7 +29,7 @@ from .kernels.cuda.launch import (
     plan_attend,
     write_heads,
 )
-from .kernels.cuda.tiles import partial_rows
+from .kernels.cuda.tiles import is_uneven, partial_rows
 
 MOST_HEAD_DIM: Final = 256
 QUERY_NORM: Final = KINDS.index("q_norm")
@@ -38,9 +39,10 @@ KEY_NORM: Final = KINDS.index("k_norm")
 class CudaAttention:
     """AttentionBackend. No call waits for the device or reads from it.
 
-    A captured step replays right when the contents of a batch's tensors change: launches follow from shapes alone. A
-    row that is padding has slot -1 and position 0 and belongs to no sequence, or to one with a context of 0. Partial
-    results share one buffer, so all calls belong to one stream; what is returned comes from torch's caching allocator.
+    A captured step replays right when the contents of a batch's tensors change: launches follow from shapes and
+    `uneven` alone. A row that is padding has slot -1 and position 0 and belongs to no sequence, or to one with a
+    context of 0. Partial results share one buffer, so all calls belong to one stream; what is returned comes from
+    torch's caching allocator.
     """
 
     takes_own_norms = True
@@ -93,14 +95,18 @@ class CudaAttention:
 
     def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        step = (batch.block_tables, batch.query_starts, batch.context_lengths)
+        step = (batch.block_tables, batch.query_starts, batch.context_lengths, batch.uneven)
         if len(query):
             attend_paged(output, query, self._caches[layer], self._heads[layer], self._partials, *step)
         return output
 
-    def count_splits(self, tokens: int, sequences: int, blocks: int) -> int:
-        """Into how many parts keys are cut at most, in steps of these shapes with tables of `blocks` blocks."""
-        return plan_attend(self._caches[0], tokens, sequences, self.num_heads, blocks).splits
+    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
+        """What keys are cut by in steps of these shapes with tables of `blocks` blocks: a captured launch's number."""
+        return plan_attend(self._caches[0], tokens, sequences, self.num_heads, blocks, uneven).cuts
+
+    def is_uneven(self, lengths: np.ndarray) -> bool:
+        """Batch.uneven of a decode with contexts of these lengths."""
+        return is_uneven(int(lengths.max()), int(lengths.sum()), self.num_kv_heads)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:

@@ -12,7 +12,7 @@ from .shrink import shrink
 from .tiles import (
     ALIGNMENT_BYTES,
     COLUMNS,
-    LOGITS_REGISTERS,
+    EXPAND_REGISTERS,
     PAGE,
     RANKS,
     ROWS,
@@ -66,10 +66,7 @@ def add_lora(
     shrink[launches.splits, len(kinds), chunks](
         step.intermediate, x, *rows, step.scales, *places, step.scaling, layer, **launches.shrink
     )
-    registers = LOGITS_REGISTERS if y.dtype == torch.float32 and item_size < y.itemsize else None
-    expand[launches.blocks, chunks](
-        y, step.intermediate, *rows, *places, layer, **launches.expand, maxnreg=registers
-    )  # fmt: skip
+    expand[launches.blocks, chunks](y, step.intermediate, *rows, *places, layer, **launches.expand)
 
 
 def scale_outputs(
@@ -115,8 +112,11 @@ def plan_launches(
         splits,
         blocks[-1],
         shrink={**shared, "SPLIT": split, "STEP": STEP_BYTES // item_size, "num_stages": 4},
-        expand={**shared, **columns, "SPLITS": splits, "num_stages": 1, "launch_pdl": chained},
-    )
+        expand={
+            **shared, **columns, "SPLITS": splits, "num_stages": 1, "launch_pdl": chained,
+            "maxnreg": EXPAND_REGISTERS if item_size == 2 else None,
+        },
+    )  # fmt: skip
 
 
 @cache

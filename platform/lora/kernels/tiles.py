@@ -16,9 +16,9 @@ ROW_PROGRAMS: Final = 128
 """That share the rows of the head of a chunk's adapter: they are a few, or as many as the vocabulary."""
 COLUMNS: Final = 128
 """Columns of y that one program of expand owns."""
-LOGITS_REGISTERS: Final = 96
-"""Of a thread of expand, at most, where 16-bit weights are added to float32: five programs of four warps fit. Said,
-because the assembler else takes 72 for a small head and puts the rest on the stack."""
+EXPAND_REGISTERS: Final = 96
+"""Of a thread of expand, at most, with 16-bit weights: five programs of four warps fit. Said, because the assembler
+else takes as few as 64 of some shapes and puts the rest on the stack."""
 STEP_BYTES: Final = 256
 """Bytes of a weight row that one step of shrink reads."""
 SPLIT_INPUTS: Final = 512

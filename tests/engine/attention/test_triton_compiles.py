@@ -47,13 +47,13 @@ def empty_layer(dtype: torch.dtype, size: int, static: bool = False) -> launch.L
 
 def attend(
     dtype: torch.dtype, size: int, tokens: int, sequences: int, blocks: int = 512, window: int = 0,
-    soft_cap: float = 0.0, static: bool = False,
+    soft_cap: float = 0.0, static: bool = False, uneven: bool = False,
 ) -> None:  # fmt: skip
     query = torch.empty(tokens, HEADS, size, dtype=BF16)
     partials = launch.Partials(*(torch.empty(PARTIAL_TOKENS, HEADS, width) for width in (size, 2)))
     table, starts = torch.empty(sequences, blocks, dtype=torch.int32), torch.empty(sequences + 1, dtype=torch.int32)
     head, layer = launch.Head(size**-0.5, soft_cap, window), empty_layer(dtype, size, static)
-    launch.attend_paged(query, query, layer, head, partials, table, starts, starts[1:].clone())
+    launch.attend_paged(query, query, layer, head, partials, table, starts, starts[1:].clone(), uneven)
 
 
 @pytest.mark.parametrize(("architecture", "dtype", "size", "step"), CASES, ids=str)
@@ -80,6 +80,26 @@ def test_no_spills_and_loads_ahead_of_their_use(
     buffers = (tile.stages - 1) * 2 * tile.keys * 2 ** (size - 1).bit_length() * dtype.itemsize
     assert not decodes or shared >= buffers, "all steps but the one in use are on their way"
     assert ("cvt.rn.f16x2.e4m3x2" in ptx) == (dtype == E4M3 and architecture >= 90)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(BF16, 64), (BF16, 128), (BF16, 256), (E4M3, 128)], ids=str)
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_decodes_that_share_their_keys_out_spill_nothing(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, size: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """For a few sequences and for many with one long context alike, whatever their number."""
+    compile_for(architecture, monkeypatch)
+    for sequences, uneven in ((64, True), (1, False), (16, False)):
+        attend(dtype, size, sequences, sequences, uneven=uneven)
+    for name in ("attend", "merge"):
+        kernel, *others = kernels[name].compiled
+        assert len(others) == 2 and all(other is kernel for other in others)
+        used = resources(kernel.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0
+        assert 2 * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global .*, 0x(?:10|8), ", kernels["attend"].compiled[0].asm["ptx"])
+    assert len(copies) >= 24, "loads ahead of their use"
 
 
 STATIC = [(architecture, dtype, size) for architecture in SHARED_MEMORY for dtype, size in ((E4M3, 128), (E5M2, 128))]

@@ -11,7 +11,10 @@ from loraplex.engine.attention.kernels.cuda.tiles import (
     MOST_SPLITS,
     bound_tiles,
     choose_tile,
+    count_spare,
     count_splits,
+    is_uneven,
+    most_spare,
     partial_rows,
 )
 
@@ -32,9 +35,24 @@ def test_partial_results_have_room(tokens: int, sequences: int, programs: int, m
     assert splits == 1 or splits * tokens <= partial_rows(tokens)
 
 
+@given(st.integers(1, 3000), st.integers(1, 300), st.integers(1, 1 << 20), st.booleans())
+def test_parts_of_decodes_have_room(sequences: int, kv_heads: int, most_length: int, uneven: bool) -> None:
+    spare = count_spare(sequences, kv_heads, most_length, uneven)
+    assert 0 <= spare <= most_spare(kv_heads) and (spare == 0 or sequences + spare <= partial_rows(sequences))
+
+
+def test_few_sequences_share_their_keys_out_and_many_do_for_one_long_context() -> None:
+    assert count_spare(1, 8, 131072, False) == 32 and count_spare(1, 2, 131072, False) == 63
+    assert count_spare(31, 8, 131072, False) == 32 and count_spare(32, 8, 131072, False) == 0
+    assert count_spare(1, 8, 500, False) == 0 and count_spare(256, 8, 131072, True) == 32
+    assert is_uneven(131072, 131072 + 31 * 1024, 8) and not is_uneven(1024, 32 * 1024, 8)
+    assert not is_uneven(4096, 64 * 1024, 8), "four times the mean is no more than two programs have"
+    assert not is_uneven(2000, 2100, 8), "too short for another launch"
+
+
 def test_few_programs_share_long_contexts() -> None:
-    assert count_splits(1, 1, 8, 131072) == 32 and count_splits(64, 64, 640, 131072) == 1
-    assert count_splits(1, 1, 8, 600) == 2 and count_splits(1, 1, 8, 500) == 1
+    assert count_splits(2, 1, 8, 131072) == 32 and count_splits(65, 64, 640, 131072) == 4
+    assert count_splits(2, 1, 8, 600) == 2 and count_splits(2, 1, 8, 500) == 1
     assert count_splits(300, 9, 300, 131072) == 4 and count_splits(4096, 9, 3000, 131072) == 1
 
 

@@ -5,6 +5,8 @@ The interpreter has no bfloat16 arithmetic: products of bfloat16 are taken in fp
 no token has written is NaN, in the cache and in every tensor that is allocated on the way.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -83,13 +85,54 @@ def test_any_number_of_splits(splits: int, window: int | None, monkeypatch: pyte
     """From none that has all keys to more than there are keys for."""
     monkeypatch.setattr(launch, "count_splits", lambda *shape: splits)
     backends = make_backends((2, 1), window=window)
-    for sequences in (LONG, [(500, 7), (3, 2)]):
+    for sequences in ([(0, 2), *LONG[1:]], [(500, 7), (3, 2)]):
         batch = fill_both(*backends, sequences)
         query = random(len(batch.positions), 2, 64)
         actual, expected = (backend.attend(0, query, batch) for backend in backends)
         torch.testing.assert_close(actual, expected, rtol=3e-6, atol=3e-6)
         if splits == 3:
             assert torch.equal(backends[0].attend(0, query, batch), actual)
+
+
+def parts_of(cuda: CudaAttention) -> int:
+    """Programs that left partial results for the first head."""
+    return int((~cuda._partials.states[:, 0, 0].isnan()).sum())
+
+
+@pytest.mark.parametrize(
+    ("spare", "searched", "whole", "windowed"),
+    [(1, 2, 0, 0), (2, 128, 2, 0), (3, 2, 3, 2), (8, 128, 8, 4), (40, 2, 8, 4)],
+)
+def test_decodes_share_out_what_all_of_them_see(
+    spare: int, searched: int, whole: int, windowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one program a sequence to no fewer than 256 keys a program; in one look for a part's sequence or several."""
+    monkeypatch.setattr(launch, "count_spare", lambda *shape: spare)
+    monkeypatch.setattr(launch, "SEARCHED", searched)
+    for window, parts in ((None, whole), (500, windowed)):
+        backends = make_backends((2, 1), window=window)
+        batch = fill_both(*backends, [(0, 1), (1500, 1), (3, 1), (255, 1), (300, 1)])
+        query = random(5, 2, 64)
+        actual, expected = (backend.attend(0, query, batch) for backend in backends)
+        torch.testing.assert_close(actual, expected, rtol=3e-6, atol=3e-6)
+        assert parts_of(backends[0]) == parts
+        assert torch.equal(backends[0].attend(0, query, batch), actual)
+
+
+def test_where_sequences_fill_the_device_keys_are_cut_for_one_long_context_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loraplex.engine.attention.kernels.cuda.tiles.MANY_PROGRAMS", 4)
+    backends = make_backends((2, 1))
+    batch = fill_both(*backends, [(3, 1), (2100, 1), (40, 1), (7, 1)])
+    assert backends[0].is_uneven(batch.context_lengths.numpy())
+    assert not backends[0].is_uneven(np.array([2100, 2000, 2000, 2000]))
+    query = random(4, 2, 64)
+    for uneven, parts in ((False, 0), (True, 4)):
+        batch = widen_table(replace(batch, uneven=uneven), BLOCKS)
+        actual, expected = (backend.attend(0, query, batch) for backend in backends)
+        torch.testing.assert_close(actual, expected, rtol=3e-6, atol=3e-6)
+        assert parts_of(backends[0]) == parts
 
 
 @every_eight_bits
@@ -163,6 +206,31 @@ def test_a_captured_launch_is_right_for_any_contexts(cache: torch.dtype, monkeyp
         launches.run()
         expected = backends[1].attend(0, query[:tokens], batch)
         torch.testing.assert_close(output[:tokens], expected, rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("window", [None, 300])
+def test_a_captured_decode_is_right_for_any_contexts(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured with short ones, of which none is cut; replayed with long ones and with padding."""
+    backends = make_backends((2, 1), window=window)
+    captured = widen_table(fill_both(*backends, [(0, 1), (3, 1), (7, 1)]), BLOCKS)
+    query = random(3, 2, 64)
+    with replay(launch, monkeypatch) as launches:
+        output = backends[0].attend(0, query, captured)
+    assert launches.grids[0][0] > 60 and launches.grids[0][2] == 1 and parts_of(backends[0]) == 0
+    for sequences in ([(900, 1), (255, 1), (600, 1)], [(700, 1), (30, 1)], [(1500, 1)], [(5, 1)]):
+        batch, tokens = fill_both(*backends, sequences), len(sequences)
+        wanted = pad(batch, 0, 3 - tokens, 3 - tokens) if tokens < 3 else batch
+        captured.query_starts.copy_(wanted.query_starts)
+        captured.context_lengths.copy_(wanted.context_lengths)
+        captured.block_tables.fill_(UNUSED)
+        captured.block_tables[:tokens, : batch.block_tables.shape[1]] = batch.block_tables
+        output.fill_(NAN)
+        for tensor in backends[0]._partials:
+            tensor.fill_(NAN)
+        launches.run()
+        expected = backends[1].attend(0, query[:tokens], batch)
+        torch.testing.assert_close(output[:tokens], expected, rtol=3e-6, atol=3e-6)
+        assert (parts_of(backends[0]) > 1) == (sequences != [(5, 1)])
 
 
 def test_not_a_number_stays_in_its_row_and_huge_scores_do_not_overflow() -> None:
@@ -290,7 +358,7 @@ def needle_error(length: int) -> float:
 
 def test_a_needle_is_found_in_a_long_context_as_in_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What rests in 8 bits is widened before each product, and the sums of one program over all keys do not lose it."""
-    monkeypatch.setattr(launch, "count_splits", lambda *shape: 1)
+    monkeypatch.setattr(launch, "count_spare", lambda *shape: 0)
     assert needle_error(1 << 16) < 1.2 * needle_error(1 << 12)
 
 

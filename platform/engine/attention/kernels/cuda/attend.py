@@ -3,7 +3,8 @@
 Shapes: T tokens, S sequences, H query heads, G KV heads, D head size, N blocks. A program has the query heads of one KV
 head for a few tokens of one sequence as rows of one matrix, and reads that head's keys once for all of them, KEYS at a
 time, each from the block that the table says. With splits, several programs share a tile's keys and leave partial
-results that merge.py adds up.
+results that merge.py adds up. Decodes share the keys of all sequences out (places.py), so that one long context does
+not outlast the others.
 
 Keys and values of 8 bits are widened before each product; their scales multiply scores and weights, static ones all
 scores and the result. Rows without any key give zeros.
@@ -16,7 +17,7 @@ import triton.language as tl
 
 from loraplex.lora.kernels.matrix import multiply
 
-from .places import find_sequence, see_keys, split_keys
+from .places import count_parts, find_part, find_sequence, see_keys, share_tiles, split_keys
 from .stored import unpack_scales, widen
 
 LOWEST: Final = tl.constexpr(-1e30)
@@ -24,33 +25,45 @@ LOWEST: Final = tl.constexpr(-1e30)
 LOG2_E: Final = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["sequences", "tokens", "width"])
+@triton.jit(do_not_specialize=["sequences", "tokens", "width", "spare"])
 def attend(
     output: tl.tensor, sums: tl.tensor, states: tl.tensor, query: tl.tensor,
     key: tl.tensor, value: tl.tensor, scales: tl.tensor, static: tl.tensor,
     blocks: tl.tensor, starts: tl.tensor, lengths: tl.tensor, sequences: tl.tensor, tokens: tl.tensor, width: tl.tensor,
+    spare: tl.tensor,
     SCALE: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, WORTH: tl.constexpr,
     SCALED: tl.constexpr, STATIC: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    SEARCHED: tl.constexpr, LEAST_SPLIT: tl.constexpr, WIDE: tl.constexpr, CHAINED: tl.constexpr,
+    SEARCHED: tl.constexpr, LEAST_SPLIT: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (tiles, G, splits), all static bounds. output, query [T, H, D]; sums [splits, T, H, D] and states
-    [splits, T, H, 2] float32, of tiles whose keys are split alone; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK]
+    """Grid (tiles, G, splits), all static bounds; SHARED: (S + spare, G), of decodes whose keys are shared out. output,
+    query [T, H, D]; sums [splits, T, H, D] and states [splits, T, H, 2] float32, with SHARED [S + spare, H, D] and
+    [S + spare, H, 2], of tiles whose keys several programs have; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK]
     uint32, a pair each; static [2, G]; blocks [S, width]; starts [S + 1]; lengths [S]. WORTH: what a stored number is
     multiplied by. SOFT_CAP and WINDOW: 0 for none. WIDE: places in the cache take 64 bits."""
     tile, head, split = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if CHAINED:
         tl.extra.cuda.gdc_launch_dependents()
     QUERIES: tl.constexpr = ROWS // GROUP
-    sequence = find_sequence(starts, sequences, tile, QUERIES, SEARCHED)
+    if SHARED:
+        most = share_tiles(lengths, sequences, spare, WINDOW, KEYS, SEARCHED, LEAST_SPLIT)
+        sequence, before = find_part(lengths, sequences, tile, most, WINDOW, KEYS, SEARCHED)
+        if sequence >= sequences:
+            return
+        split = tile - before
+    else:
+        sequence = find_sequence(starts, sequences, tile, QUERIES, SEARCHED)
     begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
-    first = begin + (tile - begin // QUERIES - sequence) * QUERIES
+    first = begin if SHARED else begin + (tile - begin // QUERIES - sequence) * QUERIES
     if first >= end:
         return
     last = min(first + QUERIES, end)
     offset = tl.load(lengths + sequence) - end
     first_key, last_key = see_keys(offset + first, offset + last - 1, WINDOW)
-    first_tile, each, used = split_keys(first_key, last_key, tl.num_programs(2), KEYS, LEAST_SPLIT)
+    splits = tl.num_programs(2)
+    if SHARED:
+        splits = count_parts((last_key + KEYS - 1) // KEYS - first_key // KEYS, most)
+    first_tile, each, used = split_keys(first_key, last_key, splits, KEYS, LEAST_SPLIT)
     if split >= max(used, 1):
         return
 
@@ -104,7 +117,7 @@ def attend(
     result *= (tl.load(static + KV_HEADS + head) if STATIC else 1.0) * WORTH
     inside = live[:, None] & inner[None, :]
     if used > 1:
-        parts = (split * tokens).to(tl.int64) * (KV_HEADS * GROUP)
+        parts = ((tile - first) if SHARED else split * tokens).to(tl.int64) * (KV_HEADS * GROUP)
         tl.store(sums + parts * SIZE + places, result, mask=inside)
         tl.store(states + (parts + heads) * 2, top, mask=live)
         tl.store(states + (parts + heads) * 2 + 1, total, mask=live)

@@ -17,7 +17,9 @@ from .tiles import (
     Tile,
     bound_tiles,
     choose_tile,
+    count_spare,
     count_splits,
+    most_spare,
     pad_head,
 )
 from .write import rotate_and_write
@@ -88,56 +90,70 @@ class Plan(NamedTuple):
     """Tokens of one tile."""
     tiles: int
     splits: int
+    spare: int
+    """As of count_spare: tiles are then sequences with as many more, and splits 1."""
+
+    @property
+    def cuts(self) -> int:
+        """What keys are cut by; 0: no tile's are cut."""
+        return self.spare or self.splits - 1
 
 
 def attend_paged(
     output: torch.Tensor, query: torch.Tensor, layer: LayerCache, head: Head, partials: Partials,
-    blocks: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor,
+    blocks: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, uneven: bool = False,
 ) -> None:  # fmt: skip
-    """query, output [T, H, D], contiguous; blocks [S, P], starts [S + 1], lengths [S], all int32, as in Batch. Rows of
-    no sequence are left alone, those that see no key become zeros.
+    """query, output [T, H, D], contiguous; blocks [S, P], starts [S + 1], lengths [S], all int32, as in Batch, and so
+    is `uneven`. Rows of no sequence are left alone, those that see no key become zeros. Where T is S, no sequence has
+    more than one token.
 
     What a captured launch takes from the shapes holds for any lengths, and any starts within T. Runs of the same
-    shapes give the same bits.
+    shapes and lengths give the same bits.
     """
     (tokens, heads, size), (sequences, width) = query.shape, blocks.shape
     _, kv_heads, block, _ = layer.key.shape
     assert query.is_contiguous() and output.is_contiguous() and blocks.is_contiguous()
     modern = _is_modern(query.device)
-    tile, queries, tiles, splits = plan_attend(layer, tokens, sequences, heads, width)
-    assert splits == 1 or splits * tokens <= len(partials.sums)
-    chained = splits > 1 and modern
+    plan = plan_attend(layer, tokens, sequences, heads, width, uneven)
+    tile, queries, tiles, splits, spare = plan
+    assert not plan.cuts or (tiles if spare else splits * tokens) <= len(partials.sums)
+    chained = plan.cuts > 0 and modern
     stored = FORMATS.get(layer.key.dtype, FLOAT)
     if stored == E4M3 and _has_float8(query.device):
         stored = NATIVE_E4M3
     key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
     shared = {
         "WINDOW": head.window, "SIZE": size, "PADDED": pad_head(size), "KEYS": tile.keys, "SEARCHED": SEARCHED,
-        "LEAST_SPLIT": LEAST_SPLIT, "CHAINED": chained, "enable_fp_fusion": True,
+        "LEAST_SPLIT": LEAST_SPLIT, "SHARED": spare > 0, "CHAINED": chained, "enable_fp_fusion": True,
     }  # fmt: skip
     attend[tiles, kv_heads, splits](
         output, *partials, query, key, value, layer.scales.view(torch.uint32), layer.static, blocks, starts, lengths,
-        sequences, tokens, width, SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
+        sequences, tokens, width, spare, SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
         WORTH=E4M3_WORTH if stored == E4M3 else 1.0, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, BLOCK=block, ROWS=tile.rows, STAGES=tile.stages,
         WIDE=layer.key.numel() >= WIDE_NUMBERS, num_warps=tile.warps, num_stages=tile.stages,
         maxnreg=tile.static_registers if layer.static.numel() else None, **shared,
     )  # fmt: skip
-    if splits > 1:
+    if plan.cuts:
         merge[tokens, heads](
-            output, *partials, starts, lengths, sequences, tokens, splits, HEADS=heads, QUERIES=queries,
-            PARTS=triton.next_power_of_2(splits), launch_pdl=chained, **shared,
+            output, *partials, starts, lengths, sequences, tokens, spare or splits, HEADS=heads, QUERIES=queries,
+            PARTS=triton.next_power_of_2(most_spare(kv_heads) if spare else splits), launch_pdl=chained, **shared,
         )  # fmt: skip
 
 
-def plan_attend(layer: LayerCache, tokens: int, sequences: int, heads: int, width: int) -> Plan:
+def plan_attend(
+    layer: LayerCache, tokens: int, sequences: int, heads: int, width: int, uneven: bool = False
+) -> Plan:  # fmt: skip
     """For steps of these shapes with tables of `width` blocks."""
     _, kv_heads, block, size = layer.key.shape
     modern = _is_modern(layer.key.device)
     tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, modern)
     queries = tile.rows // (heads // kv_heads)
+    if tokens == sequences:
+        spare = count_spare(sequences, kv_heads, width * block, uneven)
+        return Plan(tile, queries, sequences + spare if spare else bound_tiles(tokens, sequences, queries), 1, spare)
     tiles = bound_tiles(tokens, sequences, queries)
-    return Plan(tile, queries, tiles, count_splits(tokens, sequences, tiles * kv_heads, width * block))
+    return Plan(tile, queries, tiles, count_splits(tokens, sequences, tiles * kv_heads, width * block), 0)
 
 
 def write_heads(

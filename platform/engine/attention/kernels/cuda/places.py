@@ -2,6 +2,9 @@
 
 The tiles of sequence s begin at number starts[s] // QUERIES + s: enough room for all of them, whatever the lengths, and
 found without a running sum. A number that no queries are left for is a tile without work.
+
+A decode has one query of each sequence at most, and all that its sequences see is shared out together: parts of about
+as many keys, one of a sequence at least, numbered sequence after sequence.
 """
 
 import triton
@@ -40,3 +43,63 @@ def split_keys(
     tiles = tl.where(end > begin, (end + KEYS - 1) // KEYS - first, 0)
     each = max((tiles + splits - 1) // splits, LEAST_SPLIT // KEYS)
     return first, each, (tiles + each - 1) // each
+
+
+@triton.jit
+def see_tiles(
+    lengths: tl.tensor, sequences: tl.tensor, first: tl.tensor, WINDOW: tl.constexpr, KEYS: tl.constexpr,
+    SEARCHED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """[SEARCHED] tiles of keys that the last token of each sequence sees, from sequence `first` on; 0 past the last."""
+    sequence = first + tl.arange(0, SEARCHED)
+    end = tl.load(lengths + sequence, mask=sequence < sequences, other=0)
+    begin = tl.maximum(end - WINDOW, 0) if WINDOW else end * 0
+    return (end + KEYS - 1) // KEYS - begin // KEYS
+
+
+@triton.jit
+def share_tiles(
+    lengths: tl.tensor, sequences: tl.tensor, spare: tl.tensor, WINDOW: tl.constexpr, KEYS: tl.constexpr,
+    SEARCHED: tl.constexpr, LEAST_SPLIT: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Most tiles of keys in one part, so that there are no more than `spare` parts beyond one a sequence."""
+    total = spare * 0
+    for first in range(0, sequences, SEARCHED):
+        total += tl.sum(see_tiles(lengths, sequences, first, WINDOW, KEYS, SEARCHED), 0)
+    return max((total + spare - 1) // spare, LEAST_SPLIT // KEYS)
+
+
+@triton.jit
+def find_part(
+    lengths: tl.tensor, sequences: tl.tensor, number: tl.tensor, most: tl.tensor, WINDOW: tl.constexpr,
+    KEYS: tl.constexpr, SEARCHED: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+    """(sequence of part `number`, number of its first part); past the last part the sequence after the last one."""
+    sequence, before, running = number * 0, number * 0, number * 0
+    for first in range(0, sequences, SEARCHED):
+        parts = count_parts(see_tiles(lengths, sequences, first, WINDOW, KEYS, SEARCHED), most)
+        exists = first + tl.arange(0, SEARCHED) < sequences
+        ends = running + tl.cumsum(parts, 0)
+        past = exists & (ends <= number)
+        sequence += tl.sum(past.to(tl.int32), 0)
+        before = max(before, tl.max(tl.where(past, ends, 0), 0))
+        running += tl.sum(tl.where(exists, parts, 0), 0)
+    return sequence, before
+
+
+@triton.jit
+def find_first_part(
+    lengths: tl.tensor, sequences: tl.tensor, sequence: tl.tensor, most: tl.tensor, WINDOW: tl.constexpr,
+    KEYS: tl.constexpr, SEARCHED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The number of a sequence's first part."""
+    before = sequence * 0
+    for first in range(0, sequences, SEARCHED):
+        parts = count_parts(see_tiles(lengths, sequences, first, WINDOW, KEYS, SEARCHED), most)
+        before += tl.sum(tl.where(first + tl.arange(0, SEARCHED) < sequence, parts, 0), 0)
+    return before
+
+
+@triton.jit
+def count_parts(tiles: tl.tensor, most: tl.tensor) -> tl.tensor:
+    return tl.maximum((tiles + most - 1) // most, 1)

@@ -12,13 +12,15 @@ FEW_BYTES: Final = 8 << 10
 """Of keys in one step of a decode: four steps of keys and values on their way leave room for three programs."""
 MANY_PROGRAMS: Final = 256
 """Programs that fill a device: with fewer, the keys of a tile are split; with more, tiles grow."""
+UNEVEN_TOKENS: Final = 2048
+"""Of a context, at least, that is cut although sequences fill the device: less would not be worth another launch."""
 MOST_SPLITS: Final = 64
 MIXED_SPLITS: Final = 4
 """At least, where prefills and decodes share a step: a long decode would outlast the tiles of the prefills."""
 LEAST_SPLIT: Final = 256
 """Tokens of one split at least."""
 PARTIAL_TOKENS: Final = 2048
-"""Tokens times splits of one step: a bound on the memory for partial results."""
+"""Tokens times splits of one step, or parts of a decode: a bound on the memory for partial results."""
 WIDE_NUMBERS: Final = 1 << 31
 """Numbers of a layer's keys from which on their places take 64 bits."""
 SEARCHED: Final = 128
@@ -75,8 +77,26 @@ def count_splits(tokens: int, sequences: int, programs: int, most_length: int) -
     return max(1, min(useful, wanted))
 
 
+def count_spare(sequences: int, kv_heads: int, most_length: int, uneven: bool) -> int:
+    """How many parts more than sequences a decode's keys are shared out to, 0: none are. By shapes and `uneven` alone,
+    and right with any contexts, so that a captured launch is."""
+    if (sequences * kv_heads >= MANY_PROGRAMS and not uneven) or most_length < 2 * LEAST_SPLIT:
+        return 0
+    return max(0, min(most_spare(kv_heads), partial_rows(sequences) - sequences))
+
+
+def most_spare(kv_heads: int) -> int:
+    return min(MOST_SPLITS, -(-MANY_PROGRAMS // kv_heads))
+
+
+def is_uneven(longest: int, total: int, kv_heads: int) -> bool:
+    """Whether the longest context of a decode would outlast the others, `total` tokens of all: twice as long as a
+    program has where all keys are shared out."""
+    return longest >= UNEVEN_TOKENS and longest * MANY_PROGRAMS > 2 * total * kv_heads
+
+
 def partial_rows(most_tokens: int) -> int:
-    """Tokens times splits that any step of up to `most_tokens` tokens needs room for."""
+    """Tokens times splits, or parts, that any step of up to `most_tokens` tokens needs room for."""
     return min(PARTIAL_TOKENS, MOST_SPLITS * most_tokens)
 
 
