@@ -16,6 +16,10 @@ LAST_WORDS: Final = 2000
 """Bytes of its standard error that are looked at when it ends without an answer."""
 
 
+class WorkerLost(ValueError):
+    """It ended without an answer, by a fault of ours or for want of memory; the words have the last line it wrote."""
+
+
 def run_certify(job: CertifyJob, on_progress: OnProgress, timeout_seconds: float | None = None) -> Certificate:
     """`certify` for a caller without an event loop; Ctrl-C ends the worker too."""
     return asyncio.run(certify(job, on_progress, timeout_seconds))
@@ -57,7 +61,7 @@ async def _converse(process: asyncio.subprocess.Process, job: CertifyJob, on_pro
         else:
             return Certificate.from_json(message["certificate"])
     code = await process.wait()
-    raise ValueError(f"the certifying process ended without an answer ({_ending(code, await last_words)})")
+    raise WorkerLost(f"the certifying process ended without an answer ({_ending(code, await last_words)})")
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:

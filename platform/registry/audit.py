@@ -22,6 +22,7 @@ SYSTEM = "system"
 ROOT: Final = "0" * 64
 """Stands before the first row."""
 BATCH: Final = 1000
+NOT_IN_CHAIN: Final = "The head that was kept is not in the chain: it is another."
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,13 @@ class AuditLog:
                 rows, last_id, last, found = rows + 1, row.id, row.hash, found or row.hash == kept
         if (last_id, last) != (head.last_id, head.hash):
             return Verdict(rows, head.hash, f"The chain ends at row {last_id}, but row {head.last_id} was written.")
-        return Verdict(rows, head.hash, None if found else "The head that was kept is not in the chain: it is another.")
+        return Verdict(rows, head.hash, None if found else NOT_IN_CHAIN)
+
+    def has(self, hash: str) -> bool:
+        """Whether a row carries it, or nothing was before the first."""
+        with self._database.read() as session:
+            query = select(AuditRow.id).where(AuditRow.hash == hash).limit(1)
+            return hash == ROOT or session.scalar(query) is not None
 
 
 def _with_hash_before() -> Select[AuditRow, str]:

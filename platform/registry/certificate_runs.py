@@ -37,6 +37,14 @@ class Claim:
     prompts: list[str] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`problem` says in words why it cannot be measured; `cause`, for the operator, what went wrong in the server."""
+
+    problem: str
+    cause: str | None = None
+
+
 class CertificateRuns:
     """All methods but `claim` and `finish` do nothing to a run that somebody else has taken over."""
 
@@ -52,7 +60,7 @@ class CertificateRuns:
             hold_changes(session)
             row = self._next(session)
             while row is not None and row.attempts >= MOST_ATTEMPTS:
-                _fail(row, GIVEN_UP)
+                _fail(row, Failure(GIVEN_UP))
                 session.flush()
                 row = self._next(session)
             if row is None:
@@ -83,11 +91,11 @@ class CertificateRuns:
             if row is not None and row.state != "done":
                 complete(row, measured)
 
-    def fail(self, claim: Claim, problem: str) -> None:
-        """`problem` says in words why it cannot be measured; asking for it again begins a new run."""
+    def fail(self, claim: Claim, why: Failure) -> None:
+        """Asking for it again begins a new run."""
         with self._own(claim) as row:
             if row is not None:
-                _fail(row, problem)
+                _fail(row, why)
 
     def _next(self, session: Session) -> tables.Certificate | None:
         row = tables.Certificate
@@ -101,5 +109,5 @@ class CertificateRuns:
             yield row if row is not None and (row.state, row.worker) == ("running", claim.worker) else None
 
 
-def _fail(row: tables.Certificate, problem: str) -> None:
-    row.state, row.problem, row.ended_at = "failed", problem, utc_now()
+def _fail(row: tables.Certificate, why: Failure) -> None:
+    row.state, row.problem, row.cause, row.ended_at = "failed", why.problem, why.cause, utc_now()

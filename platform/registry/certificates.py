@@ -49,12 +49,14 @@ class Measured:
 class CertificateRecord:
     """What became of one request: `measured` once it is done, `problem` when it failed, `progress` from 0 to 1.
 
-    `requested_by` is for the eyes of `tenant` only (None: of nobody), as content may be another tenant's as well.
+    `cause` is what went wrong in the server itself, for the eyes of its operator only; `requested_by` for those of
+    `tenant` only (None: of nobody), as content may be another tenant's as well.
     """
 
     state: State
     measured: Measured | None
     problem: str | None
+    cause: str | None
     progress: float
     requested_by: str
     tenant: str | None
@@ -125,7 +127,7 @@ def valid_certificate(session: Session, adapter: str | None, coverage: str) -> C
 
 def complete(row: tables.Certificate, measured: Measured) -> None:
     row.coverage_digest, row.agreement, row.document = measured.coverage, measured.agreement, measured.document
-    row.state, row.problem, row.progress, row.ended_at = "done", None, 1.0, utc_now()
+    row.state, row.problem, row.cause, row.progress, row.ended_at = "done", None, None, 1.0, utc_now()
 
 
 def _is_open(session: Session, subject: Subject) -> bool:
@@ -186,6 +188,7 @@ def _record(row: tables.Certificate | None) -> CertificateRecord | None:
         state=state,
         measured=measured,
         problem=row.problem,
+        cause=row.cause,
         progress=row.progress,
         requested_by=row.requested_by,
         tenant=None if row.tenant is None else row.tenant.name,

@@ -41,7 +41,11 @@ class Settings(BaseSettings):
         None, description="Password of the dashboard; none: made at the first start"
     )
     admin_password_file: Path | None = Field(None, description="File that holds the admin password")
-    api_key: SecretStr | None = Field(None, description="First inference key; none: made at the first start")
+    api_key: SecretStr | None = Field(
+        None,
+        description="First inference key that is let in (clients read theirs from LORAPLEX_KEY); none: made at the "
+        "first start",
+    )
     api_key_file: Path | None = Field(None, description="File that holds the first inference key")
 
     adapter_folders: Folders = Field(

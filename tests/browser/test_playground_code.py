@@ -56,7 +56,7 @@ async def test_the_code_runs_as_it_is_copied(page: Page, engine: FakeEngine, tmp
 
 async def run(code: str, language: str, folder: Path) -> str:
     """What the program prints with nothing but a key in its environment."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LORAPLEX_API_KEY": KEY}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LORAPLEX_KEY": KEY}
     program = await asyncio.create_subprocess_exec(
         *command_of(code, language, folder), env=environment, cwd=folder, stdout=asyncio.subprocess.PIPE
     )

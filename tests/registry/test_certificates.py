@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from loraplex.registry.certificate_runs import GIVEN_UP, MOST_ATTEMPTS, CertificateRuns
+from loraplex.registry.certificate_runs import GIVEN_UP, MOST_ATTEMPTS, CertificateRuns, Failure
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.errors import CertificatesWaiting
 from loraplex.registry.registry import Registry
@@ -75,10 +75,10 @@ def test_a_failure_is_kept_in_words_and_may_be_asked_for_again(registry: Registr
     registry.certificates.request(BASE, actor=ACTOR)
     claim = runs.claim()
     assert claim is not None
-    runs.fail(claim, "The reference is not there.")
+    runs.fail(claim, Failure("The reference is not there."))
     failed = registry.certificates.known(BASE, COVERAGE).newest
     assert failed is not None
-    assert (failed.state, failed.problem) == ("failed", "The reference is not there.")
+    assert (failed.state, failed.problem, failed.cause) == ("failed", "The reference is not there.", None)
     assert runs.claim() is None
     registry.certificates.request(BASE, actor=ACTOR)
     assert runs.claim() is not None
@@ -90,7 +90,7 @@ def test_a_failure_does_not_hide_an_earlier_certificate(registry: Registry) -> N
     registry.certificates.request(subject, actor=ACTOR)
     claim = runs.claim()
     assert claim is not None
-    runs.fail(claim, "no memory")
+    runs.fail(claim, Failure("no memory"))
     known = registry.certificates.known(subject, COVERAGE)
     assert known.newest and known.newest.state == "failed"
     assert known.valid and known.valid.measured == MEASURED
@@ -209,7 +209,7 @@ def test_content_with_a_valid_certificate_is_not_measured_again_for_an_upload(re
         add(registry, f"copy{coverage_of is impossible}".lower(), b"one", certify=coverage_of)
         claim = registry.certificate_runs.claim()
         assert claim is not None
-        registry.certificate_runs.fail(claim, "x")
+        registry.certificate_runs.fail(claim, Failure("x"))
 
 
 def covered(subject: Subject) -> str:

@@ -1,6 +1,7 @@
 """Parity certificates over HTTP: asked for, measured in the background, told to who may know."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,15 +13,18 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from loraplex.engine.certificate import Certificate
+from loraplex.engine.certify_process import WorkerLost
 from loraplex.registry.certificate_runs import CertificateRuns
 from loraplex.web.state import State
 
 from .certified import BASE, PROMPTS, SQL, Headers, at_once, key, put_on_disk, reopened, until
-from .conftest import served
+from .conftest import ADMIN_PASSWORD, served
 from .fake_certify import FakeCertify
+from .test_access import log_in
 from .test_adapters_api import add
 
 __all__ = ["at_once", "reopened"]
+FAULT = re.compile("an internal error. Ask the operator of this server to look for ([0-9a-f]{12}) in its log")
 
 
 async def test_asked_for_measured_and_shown(
@@ -76,18 +80,53 @@ async def test_a_failure_is_told_in_words_and_may_be_tried_again(
     await until(client, SQL, "valid")
 
 
-async def test_a_fault_in_the_measurement_does_not_end_the_certifier(
-    client: httpx.AsyncClient, admin: Headers, certify: FakeCertify, adapter_folders: list[Path]
+async def test_a_fault_of_ours_is_told_in_words_and_its_cause_to_the_operator_alone(
+    client: httpx.AsyncClient,
+    admin: Headers,
+    state: State,
+    certify: FakeCertify,
+    adapter_folders: list[Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    client.headers.update(admin)
-    await add(client, "sql", adapter_folders[0])
+    state.registry.tenants.create("acme", actor="cli")
+    tenants_admin = key(state, "acme")
+    for headers in (tenants_admin, admin):
+        client.headers.update(headers)
+        await add(client, "sql", adapter_folders[0])
     certify.fault = RuntimeError("a bug")
     await client.post(f"{SQL}/certify")
-    standing = await until(client, SQL, "failed")
-    assert standing["attempt"]["problem"] == "the measurement failed: RuntimeError: a bug"
+    told = (await until(client, SQL, "failed"))["attempt"]
+    fault = FAULT.fullmatch(told["problem"])
+    assert fault is not None and told["cause"] == "RuntimeError: a bug"
+    assert f"fault {fault[1]}: " in caplog.text and "RuntimeError: a bug" in caplog.text
+    standing = (await client.get(f"{SQL}/certificate", headers=tenants_admin)).text
+    assert told["problem"] in standing and "a bug" not in standing
+    certify.fault = WorkerLost("it ended (signal 9)")
+    await client.post(f"{SQL}/certify?anew=true")
+    lost = (await until(client, SQL, "failed"))["attempt"]
+    assert FAULT.fullmatch(lost["problem"]) and lost["cause"] == "it ended (signal 9)"
     certify.fault = None
     await client.post(f"{SQL}/certify")
-    await until(client, SQL, "valid")
+    assert (await until(client, SQL, "valid"))["attempt"]["cause"] is None
+
+
+async def test_the_page_shows_a_faults_cause_to_the_operator_alone(
+    client: httpx.AsyncClient, admin: Headers, state: State, certify: FakeCertify, adapter_folders: list[Path]
+) -> None:
+    state.registry.tenants.create("acme", actor="cli")
+    state.registry.users.create("bob", ADMIN_PASSWORD, "admin", actor="cli", tenant="acme")
+    for headers in (key(state, "acme"), admin):
+        client.headers.update(headers)
+        await add(client, "sql", adapter_folders[0])
+    certify.fault = RuntimeError("a bug")
+    await client.post(f"{SQL}/certify")
+    problem = (await until(client, SQL, "failed"))["attempt"]["problem"]
+    del client.headers["authorization"]
+    for user, sees in (("admin", True), ("acme/bob", False)):
+        cookie, _ = await log_in(state, user)
+        page = (await client.get("/adapters/sql", headers=cookie | {"accept": "text/html"})).text
+        assert problem in page and ("What went wrong: <code>RuntimeError: a bug</code>" in page) is sees
+        assert sees or "a bug" not in page
 
 
 async def test_one_at_a_time_and_each_once(

@@ -8,12 +8,16 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import pytest
 from sqlalchemy.orm import Session
 
 from loraplex.registry import tables
 from loraplex.registry.artifacts import CONFIG_FILE
+from loraplex.registry.certificates import CertificateRecord
 from loraplex.registry.ledger import COUNTS
+from loraplex.registry.routes import Trip
+from loraplex.registry.views import Adapter
 from loraplex.web.certificates.standing import Standing
 from loraplex.web.state import State
 
@@ -111,6 +115,10 @@ def store_everywhere(state: State, words: str, config: str) -> None:
         document = {"system_prompt": words, "chat_template": words, "stop": [words]}
         version.profile_digest = session.merge(tables.ServingProfile(digest="0" * 64, document=document)).digest
         digest = version.digest
+        trip = Trip(version.number, 5, datetime.now(UTC), words)
+        alias = tables.Alias(id=SHARED, adapter_id=version.adapter_id, name="prod", version_id=version.id)
+        alias.updated_by, alias.trip = words, msgspec.to_builtins(trip)
+        session.merge(alias)
         store_people(session, words)
     state.registry.snapshots._current = state.registry.snapshots._load()
     (state.registry.store.folder(digest) / CONFIG_FILE).unlink()
@@ -146,13 +154,22 @@ def store_people(session: Session, words: str) -> None:
 
 @pytest.fixture
 def certificates(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What hinders a certificate, on both pages that show one."""
+    """What hinders a certificate, what went wrong with the last and what changed since, on both pages that show one."""
     said = [""]
 
-    async def standing_of(*_: object) -> Standing:
-        return Standing(None, None, None, (), said[0])
+    def standing() -> Standing:
+        words, now = said[0], datetime.now(UTC)
+        failed = CertificateRecord("failed", None, words, words, 0.0, words, "default", now, now)
+        return Standing(failed, None, None, (words,), words)
 
-    monkeypatch.setattr("loraplex.web.admin.live.standing_of", standing_of)
+    async def of_the_base(*_: object) -> Standing:
+        return standing()
+
+    async def of_versions(_: State, adapter: Adapter) -> dict[int, Standing]:
+        return {version.number: standing() for version in adapter.versions}
+
+    monkeypatch.setattr("loraplex.web.admin.live.standing_of", of_the_base)
+    monkeypatch.setattr("loraplex.web.admin.adapters.standings_of", of_versions)
     yield said
 
 
@@ -174,5 +191,8 @@ async def test_forty_hostile_texts_stay_texts_on_every_page(
 
     assert len(PAYLOADS) == 40
     harmless = await shapes("harmless")
+    failed = "The last measurement failed: harmless. What went wrong: <code>harmless</code>"
+    for path, place in (("/", failed), ("/adapters/sql", failed), ("/adapters/sql", ". harmless</p>")):
+        assert place in (await person.get(path)).text, path
     for payload in PAYLOADS:
         assert await shapes(payload) == harmless, payload

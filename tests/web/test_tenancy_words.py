@@ -158,14 +158,32 @@ def _audit_is_searched_and_taken_along(run: Run) -> None:
 
 
 def test_tenants_and_users(run: Run) -> None:
+    lead_a_tenant(run)
+
+
+def lead_a_tenant(run: Run) -> None:
+    """And its first people."""
     assert run("tenants", "create", "acme")[0] == 0
+    code, out, _ = run("tenants", "limit", "acme", "--rpm", "600", "--tokens-per-day", "5000000")
+    assert code == 0 and "acme: 600 rpm, 5,000,000 tokens a day" in out
+    assert json.loads(run("tenants", "list", "--json")[1])[0]["limits"]["requests_per_minute"] == 600
     assert [tenant["name"] for tenant in json.loads(run("tenants", "list", "--json")[1])] == ["acme", "default"]
     create = ("users", "create", "bob", "--role", "admin", "--tenant", "acme", "--password", "correct horse")
     code, out, _ = run(*create)
     assert code == 0 and "acme/bob" in out
     assert [user["role"] for user in json.loads(run("users", "list", "--tenant", "acme", "--json")[1])] == ["admin"]
-    code, _, err = run("users", "remove", "bob", "--tenant", "acme")
-    assert code == 2 and "last admin" in err
+    for last in (("remove", "bob"), ("role", "bob", "viewer")):
+        code, _, err = run("users", *last, "--tenant", "acme")
+        assert code == 2 and "last admin" in err
+    eve = ("eve", "--tenant", "acme")
+    assert run("users", "create", *eve, "--role", "viewer", "--password", "correct horse")[0] == 0
+    assert json.loads(run("users", "role", "eve", "editor", "--tenant", "acme", "--json")[1])["role"] == "editor"
+    assert run("users", "remove", *eve)[0] == 0
+    assert "eve" not in run("users", "list", "--tenant", "acme")[1]
     assert run("users", "password", "bob", "--tenant", "acme", "--password", "battery staple")[0] == 0
     assert run("users", "password", "eve", "--password", "battery staple")[0] == 2
     assert run("tenants", "disable", "default")[0] == 2
+    assert json.loads(run("tenants", "disable", "acme", "--json")[1])["disabled_at"]
+    assert "disabled" in run("tenants", "list")[1]
+    code, out, _ = run("tenants", "enable", "acme")
+    assert code == 0 and "acme enabled" in out and "disabled" not in run("tenants", "list")[1]

@@ -8,13 +8,18 @@ import httpx
 import pytest
 from rich.console import Console
 
+from loraplex.registry.audit import AuditFilter
+from loraplex.web.chain_check import ChainCheck
 from loraplex.web.state import State
 
 from .test_aliases_word import lead_a_canary
+from .test_cli import lead_an_adapter
 from .test_push_word import port, run
+from .test_tenancy_words import lead_a_tenant
 from .typed import Run
 
 __all__ = ["port", "run"]
+WANTED = AuditFilter(action="tenant.create")
 
 
 def test_keys_from_create_to_revoke(run: Run, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +49,17 @@ def test_what_is_refused_is_said_in_words(run: Run, monkeypatch: pytest.MonkeyPa
         "usage --by colour": "colour",
         "aliases list none": "There is no adapter 'none'",
         "aliases list --tenant acme": "leave --tenant out",
+        "adapters show none": "There is no adapter 'none'",
+        "adapters remove none": "There is no adapter 'none'",
+        "users remove eve": "eve",
+        "users create eve --role boss --password correct-horse": "role",
+        "tenants disable default": "default",
+        "audit list --tenant none": "none",
+        "audit list --from yesterday": "must be a day such as",
+        "audit export --action x --from yesterday": "must be a day such as",
+        "audit list --tenant default --everyone": "exclude one another",
+        "audit export --server http://127.0.0.1:1": "cannot be reached",
+        "adapters add support ./runs": "loraplex adapters push runs --name support",
         "keys list --key lp-wrong": "Incorrect API key",
         "keys list --server http://127.0.0.1:1": "cannot be reached",
     }.items():
@@ -76,3 +92,69 @@ def test_a_canary(run: Run, state: State, adapter_folders: list[Path]) -> None:
     assert run("aliases", "set", "sql@live", "latest", "--candidate", "1=5")[0] == 0
     [adapter] = state.registry.snapshots.current.of_tenant("default")
     assert dict(adapter.routes["live"].weights) == {2: 95, 1: 5}
+
+
+def test_adapters_from_list_to_remove(run: Run, adapter_folders: list[Path], tmp_path: Path) -> None:
+    pushed = [
+        json.loads(run("adapters", "push", folder, "--name", "support", "--json")[1]) for folder in adapter_folders
+    ]
+    file = tmp_path / "profile.json"
+    file.write_text('{"system_prompt": "Be brief."}')
+    code, out, err = run("adapters", "profile", "support", "--file", file)
+    assert code == 0 and "support@2 has a serving profile" in out and "Be brief." in out, err
+    assert json.loads(run("adapters", "profile", "support@2", "--json")[1]) == {"system_prompt": "Be brief."}
+    assert "support@2 has no serving profile" in run("adapters", "profile", "support", "--clear")[1]
+    file.write_text('{"colour": "blue"}')
+    assert "colour" in run("adapters", "profile", "support", "--file", file)[2]
+    lead_an_adapter(run, pushed[1]["digest"])
+
+
+def test_tenants_and_users(run: Run, state: State) -> None:
+    lead_a_tenant(run)
+    made = state.registry.audit.search(AuditFilter("acme", action="user.create", subject="bob"))
+    assert [entry.actor.partition(":")[0] for entry in made] == ["default/key"], "the audit log names who asked"
+
+
+def test_a_tenants_admin_works_in_it_without_naming_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("tenants", "create", "acme")
+    token = run("keys", "create", "ci", "--scope", "admin", "--tenant", "acme")[1].strip()
+    run("keys", "create", "of-default")
+    monkeypatch.setenv("LORAPLEX_KEY", token)
+    code, out, _ = run("users", "create", "bob", "--role", "admin", "--password", "correct horse")
+    assert code == 0 and "bob logs in as acme/bob" in out
+    rows = json.loads(run("audit", "list", "--json")[1])
+    assert {row["tenant"] for row in rows} == {"acme"} and rows[0]["action"] == "user.create"
+    assert "all tenants" in run("audit", "list", "--everyone")[2]
+    assert json.loads(run("audit", "verify", "--json")[1]) == {"intact": True}
+    assert "all rows are what was written" in run("audit", "verify")[1]
+    assert run("tenants", "list")[0] == 2
+
+
+def test_the_audit_log(run: Run, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two", "three"):
+        run("tenants", "create", name)
+    code, out, _ = run("audit", "verify", "--json")
+    chain = json.loads(out)
+    assert code == 0 and chain["intact"] and chain["head"] in run("audit", "verify", "--head", chain["head"])[1]
+    code, out, _ = run("audit", "verify", "--head", "f" * 64)
+    assert code == 1 and "not in the chain" in out
+
+    monkeypatch.setattr("loraplex.web.cli.audit_places.PAGE", 2)
+    made = ("--action", "tenant.create", "--everyone")
+    rows = json.loads(run("audit", "list", *made, "--json")[1])
+    assert [row["subject"] for row in rows] == ["tenant:three", "tenant:two", "tenant:one"]
+    assert [row["id"] for row in rows] == [entry.id for entry in state.registry.audit.search(WANTED)]
+    assert len(json.loads(run("audit", "list", *made, "--limit", "2", "--json")[1])) == 2
+    older = json.loads(run("audit", "list", *made, "--before", str(rows[0]["id"]), "--json")[1])
+    assert older == rows[1:]
+    assert "tenant:two" in run("audit", "list", *made)[1]
+    lines = run("audit", "export", *made, "--format", "jsonl")[1].splitlines()
+    assert [json.loads(line) for line in lines] == rows
+    head, *cells = run("audit", "export", *made)[1].splitlines()
+    assert head.startswith("id,at,tenant,actor,action,") and len(cells) == 3
+
+    with state.registry.database.write() as session:
+        session.connection().exec_driver_sql("UPDATE audit SET action = 'tenant.created' WHERE id = 2")
+    state.chain = ChainCheck(state.registry.audit.verify)
+    code, out, _ = run("audit", "verify")
+    assert code == 1 and "Row 2" in out

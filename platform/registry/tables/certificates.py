@@ -40,6 +40,8 @@ class Certificate(Table):
     document: Mapped[dict[str, Any] | None]
     problem: Mapped[str | None] = mapped_column(Text)
     """Why it failed."""
+    cause: Mapped[str | None] = mapped_column(Text)
+    """What went wrong in the server itself, for its operator."""
     worker: Mapped[str | None] = mapped_column(String(32))
     """Who runs it; it is anyone's again when `beat_at` is long ago."""
     beat_at: Mapped[datetime | None]

@@ -53,7 +53,8 @@ class FigureRow:
 
 @dataclass(frozen=True, slots=True)
 class CertificateView:
-    """`busy`: the page looks again by itself. `covers` and `origin` are empty without a certificate."""
+    """`busy`: the page looks again by itself. `cause` of a failure is for the operator. `covers` and `origin` are empty
+    without a certificate."""
 
     place: Place
     state: str
@@ -62,6 +63,7 @@ class CertificateView:
     busy: bool
     share: int
     problem: str | None
+    cause: str | None
     obstacle: str | None
     changes: Sequence[str]
     rows: Sequence[FigureRow]
@@ -98,6 +100,7 @@ def certificate_view(standing: Standing, place: Place = OF_THE_BASE) -> Certific
         busy=state in ("waiting", "running"),
         share=share,
         problem=attempt.problem if attempt is not None and state == "failed" else None,
+        cause=attempt.cause if attempt is not None and state == "failed" else None,
         obstacle=standing.obstacle,
         changes=standing.changes,
         rows=() if certificate is None else _rows(certificate),

@@ -17,14 +17,14 @@ def snippets(origin: str, model: str, chat: bool) -> list[Snippet]:
     python_asked = 'messages=[{"role": "user", "content": "Hello"}]' if chat else 'prompt="Hello"'
     javascript_asked = 'messages: [{ role: "user", content: "Hello" }]' if chat else 'prompt: "Hello"'
     curl = f"""curl {origin}/v1/{path} \\
-  -H "Authorization: Bearer $LORAPLEX_API_KEY" \\
+  -H "Authorization: Bearer $LORAPLEX_KEY" \\
   -H "Content-Type: application/json" \\
   -d '{{"model": "{model}", {asked}}}'"""
     python = f"""import os
 
 from openai import OpenAI
 
-client = OpenAI(base_url="{origin}/v1", api_key=os.environ["LORAPLEX_API_KEY"])
+client = OpenAI(base_url="{origin}/v1", api_key=os.environ["LORAPLEX_KEY"])
 answer = client.{call}.create(
     model="{model}",
     {python_asked},
@@ -32,7 +32,7 @@ answer = client.{call}.create(
 print(answer.choices[0].{text})"""
     javascript = f"""import OpenAI from "openai";
 
-const client = new OpenAI({{ baseURL: "{origin}/v1", apiKey: process.env.LORAPLEX_API_KEY }});
+const client = new OpenAI({{ baseURL: "{origin}/v1", apiKey: process.env.LORAPLEX_KEY }});
 const answer = await client.{call}.create({{
   model: "{model}",
   {javascript_asked},

@@ -1,10 +1,13 @@
 """/api/v1/audit: who did what in a tenant, and whether the log is what was written."""
 
 import asyncio
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
+
+from loraplex.registry.audit import NOT_IN_CHAIN, Verdict
 
 from ..dependencies import CallerOf, StateOf
 from ..permissions import Permission
@@ -22,18 +25,20 @@ async def get_audit(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     verify: bool = False,
+    head: Annotated[str, Query(pattern="^([0-9a-f]{64})?$")] = "",
 ) -> dict[str, Any]:
     """Newest first; `before` is the id of the last row of the page above. `everyone`: of all tenants and the server
     itself, for the operator. `actor`, `action` and `subject` are parts that these must contain, `from` and `to` days of
     UTC, both included. Each row says whether it is `intact`; `verify` computes the whole chain, or tells what that said
-    in the last seconds."""
+    in the last seconds; `head`, one that was kept, must be in it."""
     rows = await asyncio.to_thread(state.registry.audit.search, wanted, limit, before)
     answer: dict[str, Any] = {"data": [entry_json(row) for row in rows]}
     if verify:
         verdict = await state.chain.verdict()
-        answer["chain"] = {"intact": verdict.problem is None}
-        if caller.allows(Permission.OPERATE):
-            answer["chain"] |= {"rows": verdict.rows, "head": verdict.head, "problem": verdict.problem}
+        if head and verdict.problem is None and not await asyncio.to_thread(state.registry.audit.has, head):
+            verdict = replace(verdict, problem=NOT_IN_CHAIN)
+        chain = chain_json(verdict)
+        answer["chain"] = chain if caller.allows(Permission.OPERATE) else {"intact": chain["intact"]}
     return answer
 
 
@@ -41,3 +46,7 @@ async def get_audit(
 async def export_audit(state: StateOf, wanted: Wanted, format: Format = "csv") -> Response:
     """All rows that are wanted, by the same filters, newest first, as a file."""
     return export(state.registry.audit, wanted, format)
+
+
+def chain_json(verdict: Verdict) -> dict[str, Any]:
+    return {"intact": verdict.problem is None, **asdict(verdict)}

@@ -11,6 +11,7 @@ from loraplex.registry.views import Adapter, Version
 from ..auth import Caller
 from ..certificates.standing import Standing, find_standing
 from ..errors import ApiError
+from ..permissions import Permission
 from ..state import State
 from .refusals import in_words
 
@@ -63,8 +64,8 @@ async def request_certificate(state: State, caller: Caller, subject: Subject, an
 
 
 def standing_json(standing: Standing, caller: Caller) -> dict[str, Any]:
-    """`attempt` is what was asked for last, by somebody unnamed where that was in another tenant; `certificate` is the
-    one to look at, and holds while `valid` is true."""
+    """`attempt` is what was asked for last, by somebody unnamed where that was in another tenant, with the `cause` of a
+    fault of the server for its operator; `certificate` is the one to look at, and holds while `valid` is true."""
     attempt, certificate = standing.attempt, standing.certificate
     return {
         "state": standing.state,
@@ -76,6 +77,7 @@ def standing_json(standing: Standing, caller: Caller) -> dict[str, Any]:
             "state": attempt.state,
             "progress": attempt.progress,
             "problem": attempt.problem,
+            "cause": attempt.cause if caller.allows(Permission.OPERATE) else None,
             "requested_by": attempt.requested_by if attempt.tenant == caller.tenant else None,
             "requested_at": attempt.created_at.isoformat(),
             "ended_at": attempt.ended_at and attempt.ended_at.isoformat(),

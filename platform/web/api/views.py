@@ -1,4 +1,4 @@
-"""Adapters as JSON: what the registry wants and what the engine has."""
+"""Adapters as JSON: what the registry knows of them, and what the engine has."""
 
 from typing import Any
 
@@ -15,7 +15,13 @@ ON_DISK = AdapterStatus(digest="", state="registered")
 
 def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
     """One adapter with all its versions, newest first, and the engine's view of each."""
-    statuses = residency(state)
+    statuses, failures = residency(state), state.reconciler.failures
+    versions = [version_json(version, statuses, failures) for version in reversed(adapter.versions)]
+    return {**registered_json(adapter), "versions": versions}
+
+
+def registered_json(adapter: Adapter) -> dict[str, Any]:
+    """The same without the engine's view, as words of the command line answer on the database alone."""
     latest, current = adapter.latest(), adapter.current()
     return {
         "name": adapter.name,
@@ -26,10 +32,8 @@ def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
         "latest": latest and latest.number,
         "current": current and current.number,
         "aliases": dict(adapter.aliases),
-        "routes": {name: route_json(route) for name, route in adapter.routes.items()},
-        "versions": [
-            version_json(version, statuses, state.reconciler.failures) for version in reversed(adapter.versions)
-        ],
+        "routes": {name: msgspec.to_builtins(route_json(route)) for name, route in adapter.routes.items()},
+        "versions": [_registered(version) for version in reversed(adapter.versions)],
     }
 
 
@@ -52,6 +56,24 @@ def route_json(route: Route) -> dict[str, Any]:
 def version_json(version: Version, statuses: dict[str, AdapterStatus], failures: dict[str, str]) -> dict[str, Any]:
     status = statuses.get(version.digest, ON_DISK)
     return {
+        **_registered(version),
+        "state": status.state,
+        "tier": status.tier,
+        "running": status.running,
+        "bytes": status.bytes,
+        "host_bytes": status.host_bytes,
+        "error": version.broken or status.error or failures.get(version.digest),
+    }
+
+
+def residency(state: State) -> dict[str, AdapterStatus]:
+    """digest -> what the engine last said of it."""
+    status = state.engine.status
+    return {} if status is None else {adapter.digest: adapter for adapter in status.adapters}
+
+
+def _registered(version: Version) -> dict[str, Any]:
+    return {
         "number": version.number,
         "digest": version.digest,
         "size": version.size,
@@ -68,16 +90,5 @@ def version_json(version: Version, statuses: dict[str, AdapterStatus], failures:
         "created_at": version.created_at.isoformat(),
         "enabled": version.enabled,
         "pinned": version.pinned,
-        "state": status.state,
-        "tier": status.tier,
-        "running": status.running,
-        "bytes": status.bytes,
-        "host_bytes": status.host_bytes,
-        "error": version.broken or status.error or failures.get(version.digest),
+        "error": version.broken,
     }
-
-
-def residency(state: State) -> dict[str, AdapterStatus]:
-    """digest -> what the engine last said of it."""
-    status = state.engine.status
-    return {} if status is None else {adapter.digest: adapter for adapter in status.adapters}

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loraplex.engine.certificate import Certificate, CertifyJob
-from loraplex.engine.certify_process import OnProgress
-from loraplex.registry.certificate_runs import Claim
+from loraplex.engine.certify_process import OnProgress, WorkerLost
+from loraplex.registry.certificate_runs import Claim, Failure
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.database import AWAY
 from loraplex.registry.registry import Registry
@@ -27,6 +28,15 @@ Certify = Callable[[CertifyJob, OnProgress, float], Awaitable[Certificate]]
 """As engine/certify_process.py: certify."""
 
 logger = logging.getLogger(__name__)
+
+
+class Fault(ValueError):
+    """A fault of ours, in words for everybody: what it was is for the operator, here and in the log under the id."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.id = uuid.uuid4().hex[:12]
+        self.cause = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
+        super().__init__(f"an internal error. Ask the operator of this server to look for {self.id} in its log")
 
 
 class Certifier:
@@ -72,7 +82,7 @@ class Certifier:
             certificate = await self._guarded(claim)
         except ValueError as error:
             logger.warning("%s has no certificate: %s", what, error)
-            await _tell(runs.fail, claim, str(error))
+            await _tell(runs.fail, claim, Failure(str(error), error.cause if isinstance(error, Fault) else None))
         except asyncio.CancelledError:
             await asyncio.to_thread(runs.release, claim)
             raise
@@ -115,7 +125,7 @@ class Certifier:
             return True
 
 
-async def _tell(end: Callable[..., None], claim: Claim, outcome: Measured | str) -> None:
+async def _tell(end: Callable[..., None], claim: Claim, outcome: Measured | Failure) -> None:
     """End the run, now or as soon as the database is back."""
     last_try = time.monotonic() + LONGEST_OUTAGE_SECONDS
     while True:
@@ -132,9 +142,10 @@ async def _tell(end: Callable[..., None], claim: Claim, outcome: Measured | str)
 def _result(work: "asyncio.Future[Certificate]") -> Certificate:
     """ValueError in words, also for a fault of ours: trying it again for ever would help nobody."""
     error = work.exception()
-    if error is not None and not isinstance(error, ValueError):
-        logger.error("a certificate's measurement failed", exc_info=error)
-        raise ValueError(f"the measurement failed: {type(error).__name__}: {error}")
+    if isinstance(error, WorkerLost) or (error is not None and not isinstance(error, ValueError)):
+        fault = Fault(error)
+        logger.error("fault %s: a certificate's measurement failed", fault.id, exc_info=error)
+        raise fault
     return work.result()
 
 

@@ -1,6 +1,7 @@
-"""`loraplex adapters`: add, list, show, alias and remove, with or without a running server."""
+"""`loraplex adapters`: add, and here or over a server's API list, show, alias and remove."""
 
-import json
+import os
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,27 +14,35 @@ from loraplex.registry.errors import PreflightRefused
 from loraplex.registry.names import LATEST, parse_reference
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
-from loraplex.registry.views import Adapter, Version
+from loraplex.registry.views import Adapter
 
 from ..registration import add_from_folder
 from ..settings import Settings
 from ..units import age_words, size_words
 from . import profiles
+from .adapter_places import adapter_and_version, all_adapters, current_version, remove_adapter, report_of
+from .alias_places import changed
+from .api_client import Key
 from .opened import opened_registry, served_path
+from .output import ACTOR, Fields, Json, print_json, tell
+from .remote import At, remote_of
 
-ACTOR = "cli"
 MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 app = typer.Typer(help="Add, list, show, alias and remove adapters. A running server follows within a second.")
 console = Console(highlight=False)
 app.command(epilog="Example: loraplex adapters profile support --file ./profile.json")(profiles.profile)
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(epilog="Example: loraplex adapters add support ./runs/support-r16")
 def add(name: str, folder: Path, as_json: Json = False) -> None:
-    """Check the adapter in FOLDER (PEFT layout) and register it as NAME."""
+    """Check the adapter in FOLDER (PEFT layout) and register it as NAME, on the database here."""
+    if os.environ.get("LORAPLEX_SERVER"):
+        raise ValueError(
+            "`adapters add` works on the database here, but LORAPLEX_SERVER names a server. "
+            f"Send it there with: loraplex adapters push {folder} --name {name}"
+        )
     settings = Settings()
     with opened_registry(settings) as (registry, base):
         try:
@@ -45,7 +54,7 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
             raise typer.Exit(1) from None
     if as_json:
         version = {"name": name, "version": added.version.number, "digest": added.version.digest}
-        _print_json({**version, "created": added.created, **_findings_json(report)})
+        print_json({**version, "created": added.created, **_findings_json(report)})
         return
     print_findings(report.findings)
     word = "registered as" if added.created else "already is"
@@ -53,85 +62,82 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
 
 
 @app.command("list")
-def list_all(as_json: Json = False) -> None:
+def list_all(server: At = "", key: Key = "", as_json: Json = False) -> None:
     """List the adapters."""
-    with opened_registry(Settings()) as (registry, _):
-        adapters = registry.adapters.list()
+    adapters = all_adapters(remote_of(server, key))
     if as_json:
-        _print_json([_as_json(adapter) for adapter in adapters])
+        print_json(adapters)
         return
     if not adapters:
-        console.print("No adapters yet. Add one with: loraplex adapters add NAME FOLDER")
+        word = "push FOLDER --name NAME" if server else "add NAME FOLDER"
+        console.print(f"No adapters yet. Add one with: loraplex adapters {word}")
         return
     table = Table("name", "version", "state", "rank", "size", "targets", "added")
     for adapter in adapters:
-        version = adapter.current() or adapter.versions[-1]
+        version = current_version(adapter)
         table.add_row(
-            adapter.name,
-            str(version.number),
+            adapter["name"],
+            str(version["number"]),
             _state(adapter, version),
-            str(version.rank),
-            size_words(version.size),
-            ", ".join(version.target_modules),
-            age_words(version.created_at),
+            str(version["rank"]),
+            size_words(version["size"]),
+            ", ".join(version["target_modules"]),
+            age_words(datetime.fromisoformat(version["created_at"])),
         )
     console.print(table)
 
 
 @app.command()
-def show(reference: Reference, as_json: Json = False) -> None:
+def show(reference: Reference, server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Show one adapter: its versions and what the checks said of one, which is the newest unless it is named."""
-    with opened_registry(Settings()) as (registry, _):
-        adapter, version = _found(registry, reference)
-        report = registry.adapters.report(f"{adapter.name}@{version.number}")
+    remote = remote_of(server, key)
+    adapter, version = adapter_and_version(remote, reference)
     if as_json:
-        _print_json(_as_json(adapter))
+        print_json(adapter)
         return
-    console.print(f"[bold]{adapter.name}[/] version {version.number}, {_state(adapter, version)}")
-    console.print(f"digest   {version.digest}")
-    console.print(f"rank     {version.rank}, alpha {version.alpha:g}, {version.parameters:,} parameters")
-    console.print(f"targets  {', '.join(version.target_modules)}")
+    report = report_of(remote, f"{adapter['name']}@{version['number']}")
+    console.print(f"[bold]{adapter['name']}[/] version {version['number']}, {_state(adapter, version)}")
+    console.print(f"digest   {version['digest']}")
+    console.print(f"rank     {version['rank']}, alpha {version['alpha']:g}, {version['parameters']:,} parameters")
+    console.print(f"targets  {', '.join(version['target_modules'])}")
     print_findings(report.findings)
 
 
 @app.command()
-def remove(reference: Reference, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
+def remove(
+    reference: Reference,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    server: At = "",
+    key: Key = "",
+) -> None:
     """Remove an adapter, or one version of it. Requests that run with it finish."""
-    with opened_registry(Settings()) as (registry, _):
-        _found(registry, reference)
-        if not yes:
-            typer.confirm(f"Remove {reference if '@' in reference else f'{reference} and its versions'}?", abort=True)
-        registry.adapters.remove(reference, actor=ACTOR)
+    remote = remote_of(server, key)
+    adapter_and_version(remote, reference)
+    if not yes:
+        typer.confirm(f"Remove {reference if '@' in reference else f'{reference} and its versions'}?", abort=True)
+    remove_adapter(remote, reference)
     console.print(f"[green]✓[/] {reference} removed")
 
 
 @app.command(epilog="Example: loraplex adapters alias support@3 prod")
-def alias(reference: Reference, alias: str) -> None:
+def alias(reference: Reference, alias: str, server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Let NAME@ALIAS mean the version that NAME[@VERSION] means now."""
     parsed = parse_reference(reference)
     selector = LATEST if parsed.selector is None else parsed.selector
-    with opened_registry(Settings()) as (registry, _):
-        adapter = registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR)
-    console.print(f"[green]✓[/] {adapter.name}@{alias} means version {adapter.aliases[alias]}")
 
+    def here(registry: Registry) -> Adapter:
+        return registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR)
 
-def _found(registry: Registry, reference: str) -> tuple[Adapter, Version]:
-    """The adapter, and the version that is meant: for a bare name what it means, else the newest."""
-    name, at, _ = reference.partition("@")
-    adapter = registry.adapters.get(name)
-    return adapter, registry.adapters.version(reference) if at else adapter.current() or adapter.versions[-1]
+    route = changed(remote_of(server, key), parsed.name, alias, ("PUT", "", {"version": selector}), here)
+    tell(route, f"{parsed.name}@{alias} means version {route['version']}", as_json)
 
 
 def _tell_refusal(name: str, report: Report, as_json: bool) -> None:
     if as_json:
-        _print_json({"name": name, "created": False, **_findings_json(report)})
+        print_json({"name": name, "created": False, **_findings_json(report)})
         return
     print_findings(report.findings)
     console.print(f"[red]{name} was not registered.[/]")
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
 
 
 def _findings_json(report: Report) -> dict[str, Any]:
@@ -145,30 +151,7 @@ def print_findings(findings: list[Finding]) -> None:
             console.print(f"        [dim]{finding.remedy}[/]", soft_wrap=True)
 
 
-def _state(adapter: Adapter, version: Version) -> str:
-    if version.broken:
-        return f"broken: {version.broken}"
-    return "enabled" if adapter.enabled and version.enabled else "disabled"
-
-
-def _as_json(adapter: Adapter) -> dict[str, Any]:
-    return {
-        "name": adapter.name,
-        "enabled": adapter.enabled,
-        "pinned": adapter.pinned,
-        "aliases": dict(adapter.aliases),
-        "versions": [
-            {
-                "version": version.number,
-                "digest": version.digest,
-                "rank": version.rank,
-                "alpha": version.alpha,
-                "target_modules": list(version.target_modules),
-                "tokenizer_digest": version.tokenizer_digest,
-                "size": version.size,
-                "enabled": version.enabled,
-                "created_at": version.created_at.isoformat(),
-            }
-            for version in adapter.versions
-        ],
-    }
+def _state(adapter: Fields, version: Fields) -> str:
+    if version["error"]:
+        return f"broken: {version['error']}"
+    return "enabled" if adapter["enabled"] and version["enabled"] else "disabled"

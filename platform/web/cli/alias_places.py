@@ -1,21 +1,21 @@
 """Where aliases are changed: in the registry here, or over a server's API; both answer the route as JSON."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
-from loraplex.registry.errors import InvalidRoute
-from loraplex.registry.names import LATEST
 from loraplex.registry.registry import Registry
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.views import Adapter
 
 from ..api.views import route_json
 from ..settings import Settings
+from . import adapter_places
+from .adapter_places import all_adapters, one_adapter, version_at
 from .opened import opened_registry
-from .remote import Remote
+from .output import Fields
+from .remote import Remote, segment
 
 Body = dict[str, Any]
 Asked = tuple[str, str, Body | None]
@@ -31,7 +31,7 @@ def remote_of(server: str, key: str, tenant: str) -> Remote | None:
 
 def changed(
     remote: Remote | None, name: str, alias: str, request: Asked, here: Callable[[Registry], Adapter]
-) -> Mapping[str, Any]:
+) -> Fields:
     """The route after a change that a server is asked for, or that is made `here`."""
     if remote is not None:
         method, ending, body = request
@@ -40,13 +40,13 @@ def changed(
         return as_json(here(registry), alias)
 
 
-def listed(remote: Remote | None, name: str, tenant: str) -> Sequence[Mapping[str, Any]]:
+def listed(remote: Remote | None, name: str, tenant: str) -> Sequence[Fields]:
     """Of one adapter, or of all."""
     if remote is None:
         with opened_registry(Settings()) as (registry, _):
             here = [registry.adapters.get(name, tenant)] if name else registry.adapters.list(tenant)
         return [as_json(adapter, alias) for adapter in here for alias in adapter.routes]
-    there = [_adapter_at(remote, name)] if name else remote.ask("GET", "/adapters")["data"]
+    there = [one_adapter(remote, name)] if name else all_adapters(remote)
     return [{"adapter": one["name"], **route} for one in there for route in one["routes"].values()]
 
 
@@ -54,19 +54,11 @@ def number_at(remote: Remote, name: str, version: str) -> int:
     """Of a version that may be named by an alias."""
     if version.isdecimal():
         return int(version)
-    adapter = _adapter_at(remote, name)
-    number = adapter["latest"] if version == LATEST else adapter["aliases"].get(version)
-    if number is None:
-        raise InvalidRoute(f"Adapter '{name}' has no version '{version}'.", "version")
-    return int(number)
+    return int(version_at(one_adapter(remote, name), version)["number"])
 
 
 def path_of(name: str, alias: str) -> str:
-    return f"/adapters/{quote(name, safe='')}/aliases/{quote(alias, safe='')}"
-
-
-def _adapter_at(remote: Remote, name: str) -> dict[str, Any]:
-    return remote.ask("GET", f"/adapters/{quote(name, safe='')}")
+    return f"{adapter_places.path_of(name)}/aliases/{segment(alias)}"
 
 
 def as_json(adapter: Adapter, alias: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The management API for words that talk to a server, wherever it runs: its address, a key, its refusals in words."""
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import httpx
@@ -44,6 +45,14 @@ class ApiClient:
         if not response.is_success:
             raise Refused(response)
         return _object(response)
+
+    def text(self, path: str, **request: Any) -> Iterator[str]:
+        """Part by part as it comes, so that any file fits into memory."""
+        with self._http.stream("GET", path, **request) as response:
+            if not response.is_success:
+                response.read()
+                raise Refused(response)
+            yield from response.iter_text()
 
     def close(self) -> None:
         self._http.close()

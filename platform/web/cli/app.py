@@ -28,6 +28,7 @@ from . import (
     serve,
     tenants,
     usage,
+    users,
 )
 
 app = typer.Typer(
@@ -41,8 +42,8 @@ adapters.app.command(epilog="Example: loraplex adapters push ./runs/support --na
 app.add_typer(adapters.app, name="adapters")
 app.add_typer(aliases.app, name="aliases")
 app.add_typer(keys.app, name="keys")
-app.add_typer(tenants.users, name="users")
-app.add_typer(tenants.tenants, name="tenants")
+app.add_typer(users.app, name="users")
+app.add_typer(tenants.app, name="tenants")
 app.command(epilog="Example: loraplex usage --from 2026-11-01 --by adapter")(usage.usage)
 app.add_typer(audit.app, name="audit")
 app.add_typer(database.app, name="db")

@@ -1,27 +1,23 @@
-"""`loraplex audit`: the log of who did what, and whether it is what was written."""
+"""`loraplex audit`: the log of who did what, and whether it is what was written, here or over a server's API."""
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from loraplex.registry.audit import AuditEntry, AuditFilter
-from loraplex.registry.registry import Registry
-
-from ..api.audit_export import Format, entry_json, parts_of
-from ..api.audit_filter import filter_of
-from ..errors import ApiError
-from ..settings import Settings
-from .opened import opened_database
-from .output import Json, print_json
+from ..api.audit_export import Format
+from .api_client import Key
+from .audit_places import Asked, Everyone, chain_of, export_of, listed
+from .output import Fields, Json, print_json
+from .remote import At, remote_of
 
 app = typer.Typer(help="The audit log.", no_args_is_help=True)
 console = Console(highlight=False)
-Tenant = Annotated[str, typer.Option(metavar="NAME", help="Of one tenant; by default of all, and the server.")]
+Tenant = Annotated[str, typer.Option(metavar="NAME", help="Of one tenant; over the API by default of the key's.")]
 Actor = Annotated[str, typer.Option(metavar="PART", help="Who did it: a part of it, such as user:admin.")]
 Action = Annotated[str, typer.Option(metavar="PART", help="What was done: a part of it, such as key.create.")]
 Subject = Annotated[str, typer.Option(metavar="PART", help="To what: a part of its name.")]
@@ -33,18 +29,23 @@ Before = Annotated[int | None, typer.Option(metavar="ID", min=1, help="Only rows
 @app.command()
 def verify(
     head: Annotated[str, typer.Option(metavar="HASH", help="A head that was kept: it must be in the chain.")] = "",
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Compute the chain of hashes over all rows; exit code 1 when it is broken."""
-    with opened_database(Settings()) as registry:
-        verdict = registry.audit.verify(head or None)
+    chain = chain_of(remote_of(server, key), head)
     if as_json:
-        print_json(asdict(verdict))
-    elif verdict.problem is None:
-        console.print(f"[green]✓[/] {verdict.rows:,} rows are what was written; head {verdict.head}", soft_wrap=True)
+        print_json(chain)
+    elif not chain["intact"]:
+        problem = chain.get("problem", "It is not what was written; the server's operator sees where.")
+        console.print(f"[red]{problem}[/]", soft_wrap=True)
+    elif "rows" in chain:
+        words = f"{chain['rows']:,} rows are what was written; head {chain['head']}"
+        console.print(f"[green]✓[/] {words}", soft_wrap=True)
     else:
-        console.print(f"[red]{verdict.problem}[/]", soft_wrap=True)
-    if verdict.problem is not None:
+        console.print("[green]✓[/] all rows are what was written")
+    if not chain["intact"]:
         raise typer.Exit(1)
 
 
@@ -56,20 +57,22 @@ def list_all(
     first: First = "",
     to: Last = "",
     tenant: Tenant = "",
+    everyone: Everyone = False,
     before: Before = None,
     limit: Annotated[int, typer.Option(min=1, help="Most rows.")] = 50,
+    server: At = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """List the newest rows, those that are asked for."""
-    with opened_database(Settings()) as registry:
-        wanted = _wanted(registry, tenant, actor, action, subject, first, to)
-        entries = registry.audit.search(wanted, limit, before)
+    asked = Asked(tenant, everyone, actor, action, subject, first, to)
+    rows = listed(remote_of(server, key), asked, limit, before)
     if as_json:
-        print_json([entry_json(entry) for entry in entries])
-    elif not entries:
+        print_json(rows)
+    elif not rows:
         print("The audit log has no such rows.")
     else:
-        _print_table(entries)
+        _print_table(rows)
 
 
 @app.command(epilog="Example: loraplex audit export --from 2026-11-01 --to 2026-11-30 > november.csv")
@@ -80,23 +83,15 @@ def export(
     first: First = "",
     to: Last = "",
     tenant: Tenant = "",
+    everyone: Everyone = False,
     format: Annotated[str, typer.Option(help="csv, or jsonl: a JSON object on each line.")] = "csv",
+    server: At = "",
+    key: Key = "",
 ) -> None:
     """Print all rows that are asked for, newest first, as the API's file has them."""
-    form = _format(format)
-    with opened_database(Settings()) as registry:
-        for part in parts_of(registry.audit, _wanted(registry, tenant, actor, action, subject, first, to), form):
-            sys.stdout.write(part)
-
-
-def _wanted(registry: Registry, tenant: str, actor: str, action: str, subject: str, first: str, to: str) -> AuditFilter:
-    """Raises ValueError, RegistryError for a tenant that there is not."""
-    if tenant:
-        registry.tenants.get(tenant)
-    try:
-        return filter_of(tenant or None, actor, action, subject, first, to)
-    except ApiError as error:
-        raise ValueError(error.message) from None
+    asked = Asked(tenant, everyone, actor, action, subject, first, to)
+    for part in export_of(remote_of(server, key), asked, _format(format)):
+        sys.stdout.write(part)
 
 
 def _format(text: str) -> Format:
@@ -106,14 +101,14 @@ def _format(text: str) -> Format:
     raise ValueError(f"--format is csv or jsonl; got {text[:40]!a}.")
 
 
-def _print_table(entries: Sequence[AuditEntry]) -> None:
+def _print_table(rows: Sequence[Fields]) -> None:
     table = Table("id", "at (UTC)", "tenant", "actor", "action", "subject")
-    for entry in entries:
-        moment = f"{entry.at:%Y-%m-%d %H:%M:%S}"
-        style = None if entry.intact else "red"
-        table.add_row(str(entry.id), moment, entry.tenant or "–", entry.actor, entry.action, entry.subject, style=style)
+    for row in rows:
+        moment = f"{datetime.fromisoformat(row['at']).astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+        names = row["tenant"] or "–", row["actor"], row["action"], row["subject"]
+        table.add_row(str(row["id"]), moment, *names, style=None if row["intact"] else "red")
     console.print(table)
-    changed = [str(entry.id) for entry in entries if not entry.intact]
+    changed = [str(row["id"]) for row in rows if not row["intact"]]
     if changed:
         numbers = ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")
         words = f"Not what was written: {numbers}. `loraplex audit verify` says where the chain breaks first."

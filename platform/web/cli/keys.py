@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import msgspec
 import typer
@@ -19,25 +18,16 @@ from ..settings import Settings
 from ..units import age_words
 from .api_client import Key
 from .expiry import read_expiry
+from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
 from .opened import opened_database
 from .output import ACTOR, Json, Tenant, print_json
-from .remote import At, Remote
+from .remote import At, Remote, segment
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")
 console = Console(highlight=False)
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="As `loraplex keys list` shows it.")]
-Rpm = Annotated[int | None, typer.Option("--rpm", help="Requests per minute.")]
-Tpm = Annotated[int | None, typer.Option("--tpm", help="Tokens of prompts and output per minute.")]
-Concurrency = Annotated[int | None, typer.Option("--concurrency", help="Requests in flight.")]
-PerDay = Annotated[int | None, typer.Option("--tokens-per-day", help="Tokens in a day of UTC.")]
 PREFIX_LENGTH: Final = 12
 """Whole in the narrowest terminal: the other words take it."""
-LIMITS: Final = {
-    "requests_per_minute": "rpm",
-    "tokens_per_minute": "tpm",
-    "max_concurrent": "at once",
-    "tokens_per_day": "tokens a day",
-}
 
 
 @app.command(epilog="Example: loraplex keys create notebook --adapter sql --rpm 60 --expires 30d")
@@ -94,7 +84,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as
     for one in keys:
         models = "all" if one["adapters"] is None else ", ".join(one["adapters"])
         used = "never" if one["last_used_at"] is None else age_words(_moment(one["last_used_at"]))
-        limits, scopes = _limits(one["limits"]), ", ".join(one["scopes"])
+        limits, scopes = limits_in_words(one["limits"]), ", ".join(one["scopes"])
         table.add_row(one["prefix"], one["name"], scopes, models, limits, _state(one), _expiry(one), used)
     console.print(table)
 
@@ -114,27 +104,22 @@ def limit(
     quota = Quota(rpm, tpm, concurrency, tokens_per_day)
     if server:
         body = {"limits": msgspec.to_builtins(quota)}
-        changed = Remote(server, key, tenant).ask("PATCH", f"/keys/{quote(prefix, safe='')}", body)
+        changed = Remote(server, key, tenant).ask("PATCH", f"/keys/{segment(prefix)}", body)
     else:
         with opened_database(Settings()) as registry:
             changed = key_json(registry.keys.change(prefix, actor=ACTOR, tenant=tenant, quota=quota))
-    console.print(f"[green]✓[/] {changed['prefix']}: {_limits(changed['limits'])}")
+    console.print(f"[green]✓[/] {changed['prefix']}: {limits_in_words(changed['limits'])}")
 
 
 @app.command()
 def revoke(prefix: Prefix, tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "") -> None:
     """End a key for good."""
     if server:
-        Remote(server, key, tenant).ask("DELETE", f"/keys/{quote(prefix, safe='')}")
+        Remote(server, key, tenant).ask("DELETE", f"/keys/{segment(prefix)}")
     else:
         with opened_database(Settings()) as registry:
             registry.keys.revoke(prefix, actor=ACTOR, tenant=tenant)
     console.print(f"[green]✓[/] {prefix} revoked")
-
-
-def _limits(limits: Mapping[str, int | None]) -> str:
-    named = ((limits.get(name), words) for name, words in LIMITS.items())
-    return ", ".join(f"{limit:,} {words}" for limit, words in named if limit is not None) or "none"
 
 
 def _state(key: Mapping[str, Any]) -> str:

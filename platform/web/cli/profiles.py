@@ -1,4 +1,4 @@
-"""`loraplex adapters profile`: show, set or remove how a version is asked where requests leave something out."""
+"""`loraplex adapters profile`: how a version is asked where requests leave it open, here or over a server's API."""
 
 import asyncio
 from pathlib import Path
@@ -20,8 +20,11 @@ from ..profiles.check import Bench, read_profile, try_profile
 from ..settings import Settings
 from ..wording import base_wording
 from ..wordings import Wordings
+from .adapter_places import path_of
+from .api_client import Key
 from .opened import opened_registry
-from .output import ACTOR, Json, print_json
+from .output import ACTOR, Fields, Json, print_json
+from .remote import At, Remote, remote_of
 
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 File = Annotated[Path | None, typer.Option("--file", help="Set it to this JSON object.", metavar="PROFILE.json")]
@@ -31,11 +34,41 @@ console = Console(highlight=False, markup=False)
 
 
 def profile(
-    reference: Reference, file: File = None, show: Show = False, clear: Clear = False, as_json: Json = False
+    reference: Reference,
+    file: File = None,
+    show: Show = False,
+    clear: Clear = False,
+    server: At = "",
+    key: Key = "",
+    as_json: Json = False,
 ) -> None:
     """Show, set or remove the serving profile of a version; of the one that the name means unless another is named."""
     if (file is not None) + show + clear > 1:
         raise ValueError("--file, --show and --clear exclude one another. Give one of them.")
+    remote = remote_of(server, key)
+    number, given = _here(reference, file, clear) if remote is None else _there(remote, reference, file, clear)
+    if as_json:
+        print_json(given)
+        return
+    pinned = f"{parse_reference(reference).name}@{number}"
+    console.print(f"{pinned} {'has a serving profile' if given else 'has no serving profile: asked as requests say'}")
+    for name, value in given.items():
+        console.print(f"{name:18} {_shown(value)}", soft_wrap=True)
+
+
+def _there(remote: Remote, reference: str, file: Path | None, clear: bool) -> tuple[int, Fields]:
+    """The number of the version, and its profile now."""
+    path = f"{path_of(reference)}/profile"
+    if file is not None:
+        answer = remote.ask("PUT", path, _object_in(file))
+    else:
+        if clear:
+            remote.ask("DELETE", path)
+        answer = remote.ask("GET", path)
+    return answer["version"], answer["profile"] or {}
+
+
+def _here(reference: str, file: Path | None, clear: bool) -> tuple[int, Fields]:
     settings = Settings()
     with opened_registry(settings) as (registry, base):
         version, found = registry.profiles.get(reference)
@@ -45,13 +78,7 @@ def profile(
         if file is not None or clear:
             found = None if clear else found
             registry.profiles.set(pinned, found, actor=ACTOR)
-    given = {} if found is None else found.given()
-    if as_json:
-        print_json(given)
-        return
-    console.print(f"{pinned} {'has a serving profile' if given else 'has no serving profile: asked as requests say'}")
-    for name, value in given.items():
-        console.print(f"{name:18} {_shown(value)}", soft_wrap=True)
+    return version.number, {} if found is None else found.given()
 
 
 async def _checked(
@@ -68,7 +95,7 @@ async def _checked(
         settings.adapter_tokenizers,
     )
     try:
-        found = read_profile(parse_object(_read(file)))
+        found = read_profile(_object_in(file))
         length = settings.max_model_len or model.max_position_embeddings
         await try_profile(found, Bench(wordings, tokenizer_digest, ACTOR, length, base.folder))
     except ApiError as error:
@@ -78,11 +105,13 @@ async def _checked(
     return found
 
 
-def _read(file: Path) -> bytes:
+def _object_in(file: Path) -> dict[str, Any]:
     try:
-        return file.read_bytes()
+        return parse_object(file.read_bytes())
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}.") from None
+    except ApiError as error:
+        raise ValueError(f"{file.name}: {error.message}") from None
 
 
 def _shown(value: Any) -> str:

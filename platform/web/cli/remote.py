@@ -1,8 +1,10 @@
 """Words that work on the database of the data folder, or with --server over a server's API, with the same answers."""
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import httpx
 import typer
@@ -32,9 +34,35 @@ class Remote:
 
     def ask(self, method: str, path: str, body: object = None, **query: str) -> dict[str, Any]:
         """Raises Refused with the server's words, ValueError where nobody answers."""
-        tenant = {} if self.tenant == DEFAULT_TENANT else {"tenant": self.tenant}
+        with self._client() as client:
+            return client.ask(method, f"/api/v1{path}", json=body, params=query | self._whose())
+
+    def text(self, path: str, **query: str) -> Iterator[str]:
+        """A file, part by part as it comes. Raises as `ask` does."""
+        with self._client() as client:
+            yield from client.text(f"/api/v1{path}", params=query | self._whose())
+
+    def whose(self) -> str:
+        """The tenant that is meant; that of the key is known to the server alone."""
+        return str(self.ask("GET", "/me")["tenant"]) if self.tenant == DEFAULT_TENANT else self.tenant
+
+    @contextmanager
+    def _client(self) -> Iterator[ApiClient]:
         with closing(ApiClient(self.server, self.key)) as client:
             try:
-                return client.ask(method, f"/api/v1{path}", json=body, params=query | tenant)
+                yield client
             except httpx.TransportError as error:
                 raise ValueError(f"{self.server} cannot be reached ({error}).") from None
+
+    def _whose(self) -> dict[str, str]:
+        return {} if self.tenant == DEFAULT_TENANT else {"tenant": self.tenant}
+
+
+def segment(name: str) -> str:
+    """A name as part of a path."""
+    return quote(name, safe="@")
+
+
+def remote_of(server: str, key: str, tenant: str = DEFAULT_TENANT) -> Remote | None:
+    """None: the database here."""
+    return Remote(server, key, tenant) if server else None

@@ -1,109 +1,97 @@
-"""`loraplex tenants` and `loraplex users`: who shares the server, and who logs in to it."""
+"""`loraplex tenants`: who shares the server, here or over its API with a key of the operator's."""
 
-from typing import Annotated
+from datetime import datetime
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.quotas import Quota
 
 from ..api.tenants import tenant_json
-from ..api.users import user_json
 from ..settings import Settings
+from .api_client import Key
+from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
 from .opened import opened_database
-from .output import ACTOR, Json, Tenant, print_json
+from .output import ACTOR, Json, print_json, tell
+from .remote import At, remote_of, segment
 
-tenants = typer.Typer(help="Make, list and disable tenants. A running server follows within a second.")
-users = typer.Typer(help="Make, list and remove users, and set their passwords.")
+app = typer.Typer(help="Make, list, limit and disable tenants. A running server follows within a second.")
 console = Console(highlight=False)
 
 
-@tenants.command("create", epilog="Example: loraplex tenants create acme")
-def create_tenant(name: str) -> None:
+@app.command(epilog="Example: loraplex tenants create acme")
+def create(name: str, server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Make a tenant."""
-    with opened_database(Settings()) as registry:
-        registry.tenants.create(name, actor=ACTOR)
-    console.print(f"[green]✓[/] {name}; its first login: loraplex users create NAME --role admin --tenant {name}")
+    remote = remote_of(server, key)
+    if remote is not None:
+        made = remote.ask("POST", "/tenants", {"name": name})
+    else:
+        with opened_database(Settings()) as registry:
+            made = tenant_json(registry.tenants.create(name, actor=ACTOR))
+    words = f"{name}; its first login: loraplex users create NAME --role admin --tenant {name}"
+    tell(made, words, as_json)
 
 
-@tenants.command("list")
-def list_tenants(as_json: Json = False) -> None:
+@app.command("list")
+def list_all(server: At = "", key: Key = "", as_json: Json = False) -> None:
     """List the tenants."""
-    with opened_database(Settings()) as registry:
-        found = registry.tenants.list()
+    remote = remote_of(server, key)
+    if remote is not None:
+        found = remote.ask("GET", "/tenants")["data"]
+    else:
+        with opened_database(Settings()) as registry:
+            found = [tenant_json(tenant) for tenant in registry.tenants.list()]
     if as_json:
-        print_json([tenant_json(tenant) for tenant in found])
+        print_json(found)
         return
-    table = Table("name", "since", "state")
+    table = Table("name", "since", "state", "limits")
     for tenant in found:
-        table.add_row(tenant.name, f"{tenant.created_at:%Y-%m-%d}", "disabled" if tenant.disabled_at else "enabled")
+        since = f"{datetime.fromisoformat(tenant['created_at']):%Y-%m-%d}"
+        state = "disabled" if tenant["disabled_at"] else "enabled"
+        table.add_row(tenant["name"], since, state, limits_in_words(tenant["limits"]))
     console.print(table)
 
 
-@tenants.command("disable")
-def disable_tenant(name: str) -> None:
+@app.command(epilog="Example: loraplex tenants limit acme --rpm 600 --tokens-per-day 5000000")
+def limit(
+    name: str,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    concurrency: Concurrency = None,
+    tokens_per_day: PerDay = None,
+    server: At = "",
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
+    """Give all keys and users of a tenant together these limits instead of the old ones; those not named are none."""
+    quota, remote = Quota(rpm, tpm, concurrency, tokens_per_day), remote_of(server, key)
+    if remote is not None:
+        changed = remote.ask("PATCH", f"/tenants/{segment(name)}", {"limits": msgspec.to_builtins(quota)})
+    else:
+        with opened_database(Settings()) as registry:
+            changed = tenant_json(registry.tenants.set_quota(name, quota, actor=ACTOR))
+    tell(changed, f"{name}: {limits_in_words(changed['limits'])}", as_json)
+
+
+@app.command()
+def disable(name: str, server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Refuse its keys and logins and serve none of its adapters; nothing is deleted."""
-    _set_disabled(name, True)
+    _set_disabled(name, True, server, key, as_json)
 
 
-@tenants.command("enable")
-def enable_tenant(name: str) -> None:
+@app.command()
+def enable(name: str, server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Let it in again."""
-    _set_disabled(name, False)
+    _set_disabled(name, False, server, key, as_json)
 
 
-@users.command("create", epilog="Example: loraplex users create bob --role editor")
-def create_user(
-    name: str,
-    role: Annotated[str, typer.Option(help="viewer, editor or admin.")],
-    password: Annotated[str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for.")],
-    tenant: Tenant = DEFAULT_TENANT,
-) -> None:
-    """Make a user; the password is asked for."""
-    with opened_database(Settings()) as registry:
-        registry.users.create(name, password, role, actor=ACTOR, tenant=tenant)
-    login = name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
-    console.print(f"[green]✓[/] {name} logs in as {login}")
-
-
-@users.command("list")
-def list_users(tenant: Tenant = DEFAULT_TENANT, as_json: Json = False) -> None:
-    """List a tenant's users."""
-    with opened_database(Settings()) as registry:
-        registry.tenants.get(tenant)
-        found = registry.users.list(tenant)
-    if as_json:
-        print_json([user_json(user) for user in found])
-        return
-    table = Table("name", "role", "since", "password of")
-    for user in found:
-        table.add_row(user.name, user.role, f"{user.created_at:%Y-%m-%d}", f"{user.password_changed_at:%Y-%m-%d}")
-    console.print(table)
-
-
-@users.command("password")
-def set_password(
-    name: str,
-    password: Annotated[str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for.")],
-    tenant: Tenant = DEFAULT_TENANT,
-) -> None:
-    """Set a user's password, which ends all sessions."""
-    with opened_database(Settings()) as registry:
-        registry.users.require(name, tenant)
-        registry.users.set_password(name, password, actor=ACTOR, tenant=tenant)
-    console.print(f"[green]✓[/] {name} has a new password")
-
-
-@users.command("remove")
-def remove_user(name: str, tenant: Tenant = DEFAULT_TENANT) -> None:
-    """Remove a user with all sessions."""
-    with opened_database(Settings()) as registry:
-        registry.users.remove(name, actor=ACTOR, tenant=tenant)
-    console.print(f"[green]✓[/] {name} removed")
-
-
-def _set_disabled(name: str, disabled: bool) -> None:
-    with opened_database(Settings()) as registry:
-        registry.tenants.set_disabled(name, disabled, actor=ACTOR)
-    console.print(f"[green]✓[/] {name} {'disabled' if disabled else 'enabled'}")
+def _set_disabled(name: str, disabled: bool, server: str, key: str, as_json: bool) -> None:
+    remote = remote_of(server, key)
+    if remote is not None:
+        changed = remote.ask("PATCH", f"/tenants/{segment(name)}", {"disabled": disabled})
+    else:
+        with opened_database(Settings()) as registry:
+            changed = tenant_json(registry.tenants.set_disabled(name, disabled, actor=ACTOR))
+    tell(changed, f"{name} {'disabled' if disabled else 'enabled'}", as_json)

@@ -4,7 +4,7 @@ export function curlCode(address, body) {
   const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
   return [
     `curl ${address} \\`,
-    '  -H "Authorization: Bearer $LORAPLEX_API_KEY" \\',
+    '  -H "Authorization: Bearer $LORAPLEX_KEY" \\',
     '  -H "Content-Type: application/json" \\',
     `  -d '${json}'`,
   ].join("\n");
@@ -16,7 +16,7 @@ export function pythonCode(address, chat, body) {
 
 from openai import OpenAI
 
-client = OpenAI(base_url=${JSON.stringify(`${address}/v1`)}, api_key=os.environ["LORAPLEX_API_KEY"])
+client = OpenAI(base_url=${JSON.stringify(`${address}/v1`)}, api_key=os.environ["LORAPLEX_KEY"])
 answer = client.${call}.create(
 ${Object.entries(body).map(([name, value]) => `    ${name}=${JSON.stringify(value)},`).join("\n")}
 )
@@ -27,7 +27,7 @@ export function javascriptCode(address, chat, body) {
   const call = chat ? "chat.completions" : "completions";
   return `import OpenAI from "openai";
 
-const client = new OpenAI({ baseURL: ${JSON.stringify(`${address}/v1`)}, apiKey: process.env.LORAPLEX_API_KEY });
+const client = new OpenAI({ baseURL: ${JSON.stringify(`${address}/v1`)}, apiKey: process.env.LORAPLEX_KEY });
 const answer = await client.${call}.create(${JSON.stringify(body, null, 2)});
 console.log(answer.choices[0].${chat ? "message.content" : "text"});`;
 }

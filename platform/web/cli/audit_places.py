@@ -1,0 +1,91 @@
+"""Where the audit log is read: in the database here, or over a server's API; both answer the same rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from loraplex.registry.audit import AuditFilter
+from loraplex.registry.registry import Registry
+
+from ..api.audit import chain_json
+from ..api.audit_export import Format, entry_json, parts_of
+from ..api.audit_filter import filter_of
+from ..errors import ApiError
+from ..settings import Settings
+from .opened import opened_database
+from .output import Fields
+from .remote import Remote
+
+PAGE: Final = 1000
+"""Rows that the API answers at once."""
+Everyone = Annotated[
+    bool, typer.Option("--everyone", help="Of all tenants and the server itself, as by default on the database here.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Rows that are asked for. `tenant` empty: over the API that of the key, else all."""
+
+    tenant: str
+    everyone: bool
+    actor: str
+    action: str
+    subject: str
+    first: str
+    to: str
+
+    def __post_init__(self) -> None:
+        if self.tenant and self.everyone:
+            raise ValueError("--tenant and --everyone exclude one another. Give one of them.")
+
+    def query(self) -> dict[str, str]:
+        texts = {"tenant": self.tenant, "actor": self.actor, "action": self.action, "subject": self.subject}
+        asked = texts | {"from": self.first, "to": self.to, "everyone": "true" if self.everyone else ""}
+        return {name: text for name, text in asked.items() if text}
+
+    def filter(self, registry: Registry) -> AuditFilter:
+        """Raises ValueError, RegistryError for a tenant that there is not."""
+        if self.tenant:
+            registry.tenants.get(self.tenant)
+        try:
+            return filter_of(self.tenant or None, self.actor, self.action, self.subject, self.first, self.to)
+        except ApiError as error:
+            raise ValueError(error.message) from None
+
+
+def listed(remote: Remote | None, asked: Asked, limit: int, before: int | None) -> Sequence[Fields]:
+    """Newest first."""
+    if remote is None:
+        with opened_database(Settings()) as registry:
+            return [entry_json(entry) for entry in registry.audit.search(asked.filter(registry), limit, before)]
+    rows: list[Fields] = []
+    while len(rows) < limit:
+        most = min(PAGE, limit - len(rows))
+        older = {} if before is None else {"before": str(before)}
+        page = remote.ask("GET", "/audit", limit=str(most), **older, **asked.query())["data"]
+        rows += page
+        if len(page) < most:
+            break
+        before = page[-1]["id"]
+    return rows
+
+
+def export_of(remote: Remote | None, asked: Asked, format: Format) -> Iterator[str]:
+    if remote is not None:
+        yield from remote.text("/audit/export", format=format, **asked.query())
+        return
+    with opened_database(Settings()) as registry:
+        yield from parts_of(registry.audit, asked.filter(registry), format)
+
+
+def chain_of(remote: Remote | None, head: str) -> Fields:
+    """Whether the chain is what was written, and has a head that was kept. All but the operator are told no more."""
+    if remote is not None:
+        kept = {"head": head} if head else {}
+        chain: Fields = remote.ask("GET", "/audit", limit="1", verify="true", **kept)["chain"]
+        return chain
+    with opened_database(Settings()) as registry:
+        return chain_json(registry.audit.verify(head or None))
