@@ -42,28 +42,35 @@ class OnlineQuantization:
         """For the start-up box; empty where nothing is quantized."""
         return online_words(self.linears, self.head)
 
-    def linear(self, weight: Weight) -> Weight:
-        """A linear's weight as it is served. ValueError for one that is quantized already."""
+    def linear(self, weight: Weight, name: str = "a linear") -> Weight:
+        """A linear's weight as it is served. ValueError for one that is quantized already, or holds no numbers."""
         if self.linears == AWQ:
             assert not isinstance(weight, torch.Tensor), "not of the checkpoint that AWQ wrote"
             return weight
         if not isinstance(weight, torch.Tensor):
             self.refuse_quantized()
-        return _rounded(weight, self.linears)
+        return _rounded(weight, self.linears, name)
 
     def refuse_quantized(self) -> None:
         """For a checkpoint that is quantized already: ValueError where floats are to be quantized."""
         if self.linears != NONE:
             raise ValueError(f"the checkpoint is quantized already; serve it without quantization {self.linears}")
 
-    def head_weight(self, weight: Weight) -> Weight:
+    def head_weight(self, weight: Weight, name: str = "the head") -> Weight:
         """A head that is quantized already stays as it is."""
-        return _rounded(weight, self.head)
+        return _rounded(weight, self.head, name)
 
 
-def _rounded(weight: Weight, scheme: str) -> Weight:
+def _rounded(weight: Weight, scheme: str, name: str) -> Weight:
     if scheme == NONE or not isinstance(weight, torch.Tensor):
         return weight
+    try:
+        return _nearest(weight, scheme)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _nearest(weight: torch.Tensor, scheme: str) -> Weight:
     if scheme == FLOAT8:
         return replace(round_to_float8(weight), inputs=Float8Inputs())
     bits = int(scheme.removeprefix("int"))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from loraplex import LLM, SamplingParams
 from loraplex.quant.online import OnlineQuantization
@@ -34,6 +35,18 @@ def test_what_is_refused() -> None:
     quantized = OnlineQuantization("int8").linear(torch.randn(4, 32))
     with pytest.raises(ValueError, match="quantized already; serve it without quantization int4"):
         OnlineQuantization("int4").linear(quantized)
+
+
+@pytest.mark.parametrize("linears,head", [("int4", "none"), ("int8", "none"), ("fp8", "none"), ("none", "int8")])
+def test_a_weight_that_holds_no_number_is_named(tmp_path: Path, linears: str, head: str) -> None:
+    base = make_checkpoint(tmp_path / "base", "llama")
+    name = "model.layers.1.mlp.up_proj.weight" if head == "none" else "lm_head.weight"
+    tensors = load_file(base / "model.safetensors")
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, base / "model.safetensors", {"format": "pt"})
+    words = f"{name if head == 'none' else 'the head.s weight'}: the weight holds NaN or infinity"
+    with pytest.raises(ValueError, match=words):
+        LLM(base, quantization=linears, head_quantization=head, num_threads=1)
 
 
 def test_the_engine_serves_adapters_on_it(tmp_path: Path) -> None:

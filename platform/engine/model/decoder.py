@@ -154,7 +154,7 @@ class DecoderLoader:
 
     def _packed(self, layer: int, kinds: tuple[str, ...]) -> LinearMethod:
         linears = [layer_linear(self.config, layer, kind) for kind in kinds]
-        weights = [self.online.linear(self._stored(self.checkpoint.weight(self.config, linear))) for linear in linears]
+        weights = [self._weight(linear) for linear in linears]
         method, scales = self.scheme.create_for(weights), self.folded.of_input(layer, kinds)
         if scales is not None:
             method = ScaledInputLinear(method, scales.to(self.device))
@@ -165,6 +165,10 @@ class DecoderLoader:
             method.load(part, weights[part], bias)
         method.finish()
         return method
+
+    def _weight(self, linear: Linear) -> Weight:
+        stored = self._stored(self.checkpoint.weight(self.config, linear))
+        return self.online.linear(stored, f"{linear.name}.weight")
 
     def _bias(self, kind: str, linear: Linear) -> torch.Tensor | None:
         name = f"{linear.name}.bias"
@@ -177,7 +181,7 @@ class DecoderLoader:
         return None
 
     def _head(self) -> LinearMethod:
-        weight = self.online.head_weight(self._stored(self.checkpoint.head(self.config)))
+        weight = self.online.head_weight(self._stored(self.checkpoint.head(self.config)), "the head's weight")
         method = self.scheme.create_for([weight])
         method.load(0, weight, None)
         method.finish()
