@@ -11,6 +11,12 @@ from loraplex.web.state import State
 from .conftest import NewContext, Watch, listening
 from .test_overview import generate
 
+LINES = """cell => {
+    const words = document.createRange();
+    words.selectNodeContents(cell);
+    return words.getClientRects().length;
+}"""
+"""That a cell's words are broken into."""
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
@@ -138,6 +144,24 @@ async def test_usage_is_drawn_told_in_tables_and_narrowed(page: Page, http: http
     await page.get_by_label("Adapter", exact=True).fill("none of this name")
     await page.get_by_label("Adapter", exact=True).press("Enter")
     await expect(page.get_by_role("heading", name="Nothing was used")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+async def test_no_sum_is_cut_off_and_no_key_broken_in_two(
+    new_context: NewContext, http: httpx.AsyncClient, state: State, width: int
+) -> None:
+    await http.post("/api/v1/keys", json={"name": "ci"})
+    await generate(http, "tiny", 5)
+    state.bookkeeper._ledger.flush()
+    page = await (await new_context(viewport={"width": width, "height": 800})).new_page()
+    await page.goto("/usage?by=key")
+    sums = page.get_by_role("region", name="Usage", exact=True)
+    await expect(sums.locator("tbody tr")).to_have_count(1)
+    assert await sums.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    await page.goto("/audit?action=key.create&actor=key")
+    who = page.locator("#audit-rows tbody td:nth-child(2)").first
+    await expect(who).to_have_text(re.compile("key:[0-9a-f]{12}"))
+    assert await who.evaluate(LINES) == 1
 
 
 async def test_the_audit_log_is_verified_and_searched(page: Page) -> None:
