@@ -20,7 +20,10 @@ from .vectors import INT
 
 FEW_ROWS: Final = 8
 """Tiles of at most so many rows wait for memory, not for arithmetic: every line of the next weights is then brought
-all the way to the first level (measured: a fifth faster at one row, and with twelve rows a tenth slower)."""
+all the way to the first level (measured: a fifth faster at one row, and with twelve rows a tenth slower). Where there
+is no other tile, weights are read from one end to the other: their inputs fit the first-level cache."""
+AHEAD: Final = 2048
+"""Bytes of weights that are on their way where they are read from one end to the other."""
 BLOCK: Final = 128
 """Pairs of inputs in one block: its weights and one tile's activations fit the first-level cache."""
 STRIPE: Final = 12
@@ -101,6 +104,15 @@ def _multiply_panels(
     Each panel brings the next one near; after the last comes panel `following`.
     """
     tiles, data, pair_bytes = (m + ROWS - 1) // ROWS, panels.ctypes.data, panels.itemsize * PANEL * 2
+    if m <= min(FEW_ROWS, ROWS):
+        rows = tile_rows(m)
+        for panel in range(begin, end):
+            start, here = panel * pairs, y + panel * PANEL * 4
+            multiply_rows(
+                rows, panels, start, pairs, packed, here, n, m, n - panel * PANEL, bias + panel * PANEL * 4,
+                data + start * pair_bytes + AHEAD, pair_bytes,
+            )  # fmt: skip
+        return
     for stripe in range(0, tiles, STRIPE):
         for first_pair in range(0, pairs, BLOCK):
             count = min(pairs - first_pair, BLOCK)
