@@ -59,7 +59,7 @@ def test_upgrading_twice_keeps_the_rows(registry: Registry, database_url: str) -
 
 
 def test_who_is_at_the_head_runs_no_migrations_file(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a start nor a probe of readiness: to load them all takes longer than the rest of the answer."""
+    """Neither a start nor a probe of readiness, which comes every few seconds."""
     assert is_current(database_url)
     monkeypatch.setattr(ScriptDirectory, "__init__", lambda *given, **named: pytest.fail("alembic reads migrations"))
     upgrade(database_url)
