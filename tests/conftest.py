@@ -43,7 +43,7 @@ LONGEST = (
     "test_demo.py",
     "test_demo_quantized.py",
 )
-"""Files of more than half a minute: several processes take one file after the other, and whoever took one of these last
+"""Files that take long: several processes take one file after the other, and whoever took one of these last
 would leave the cores of the others idle."""
 
 

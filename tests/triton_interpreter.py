@@ -26,30 +26,24 @@ def one_patch_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def patch_modules_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The language is patched once in a process for each module of kernels and stays so: this process only interprets,
-    and at each launch and each call of a device function the search for what to patch costs more than most of them."""
-    monkeypatch.setattr(interpreter, "_LangPatchScope", Kept)
+    """A device function's module is patched once and stays so: at each call that would cost more than the call."""
+    patch_lang, scope_type = interpreter._patch_lang, interpreter._LangPatchScope
+    patched: set[int] = set()
+
+    class Scope(scope_type):  # type: ignore[misc, valid-type]
+        def restore(self) -> None:
+            super().restore()
+            patched.clear()
+
+    def patch_once(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in patched:
+            return None
+        patched.add(module)
+        return patch_lang(function)
+
+    monkeypatch.setattr(interpreter, "_LangPatchScope", Scope)
     monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
-
-
-class Kept(interpreter._LangPatchScope):  # type: ignore[misc]
-    """What a launch patched stays for the next."""
-
-    def restore(self) -> None:
-        pass
-
-
-PATCHED: dict[int, dict[str, Any]] = {}
-"""Globals of functions by their id, held so that no other's get the same."""
-_patch_lang = interpreter._patch_lang
-
-
-def patch_once(function: Any) -> Kept:
-    names = function.__globals__
-    if id(names) in PATCHED:
-        return Kept()
-    PATCHED[id(names)] = names
-    return _patch_lang(function)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(autouse=True)

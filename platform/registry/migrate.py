@@ -5,6 +5,7 @@ They live in the repository's folder `migrations/`; the link beside this file ma
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -27,6 +28,8 @@ _VERSIONS = "alembic_version"
 def upgrade(url: str) -> None:
     """Migrate to the head in one transaction; several processes may call it at once. Raises ValueError in words."""
     with _locked(url) as connection:
+        if _revision(connection) == head():
+            return
         try:
             command.upgrade(_config(connection), "head")
         except CommandError as error:
@@ -49,12 +52,16 @@ def current(url: str) -> str | None:
     engine = open_engine(url)
     try:
         with engine.connect() as connection:
-            if not inspect(connection).has_table(_VERSIONS):
-                return None
-            revision: str | None = connection.exec_driver_sql(f"SELECT version_num FROM {_VERSIONS}").scalar()
-            return revision
+            return _revision(connection)
     finally:
         engine.dispose()
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(_VERSIONS):
+        return None
+    revision: str | None = connection.exec_driver_sql(f"SELECT version_num FROM {_VERSIONS}").scalar()
+    return revision
 
 
 def is_known(revision: str) -> bool:
@@ -62,7 +69,9 @@ def is_known(revision: str) -> bool:
     return any(script.revision == revision for script in ScriptDirectory(str(FOLDER)).walk_revisions())
 
 
+@cache
 def head() -> str:
+    """Read once: to find it alembic runs all migrations' files, and readiness asks for it every few seconds."""
     revision = ScriptDirectory(str(FOLDER)).get_current_head()
     assert revision is not None
     return revision

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from loraplex.registry.database import Database, open_engine, parse_url
@@ -55,6 +56,14 @@ def test_upgrading_twice_keeps_the_rows(registry: Registry, database_url: str) -
     add(registry, "sql", b"one")
     upgrade(database_url)
     assert [adapter.name for adapter in registry.adapters.list()] == ["sql"]
+
+
+def test_who_is_at_the_head_runs_no_migrations_file(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a start nor a probe of readiness, which comes every few seconds."""
+    assert is_current(database_url)
+    monkeypatch.setattr(ScriptDirectory, "__init__", lambda *given, **named: pytest.fail("alembic reads migrations"))
+    upgrade(database_url)
+    assert is_current(database_url)
 
 
 def test_many_processes_may_upgrade_at_once(empty_url: str) -> None:

@@ -20,13 +20,25 @@ def inner(x):
 def outer(x):
     return inner(x) * 2
 """
-RUN = """
+SHARED = """
 import sys, time
 from pathlib import Path
 from numba.core import event
+from numba.core.caching import IndexDataCacheFile
 import kernel
 from loraplex.engine.kernels import one_compiler
 
+class Clock:
+    monotonic = time.monotonic
+    def sleep(seconds):
+        Path(sys.argv[1] + "-waits").touch()
+        time.sleep(seconds)
+
+one_compiler.time = Clock
+one_compiler.share_compiled_kernels()
+one_compiler.share_compiled_kernels()
+"""
+COMPILE = """
 class Held(event.Listener):
     def on_start(self, seen):
         if seen.data["dispatcher"] is kernel.outer:
@@ -36,34 +48,41 @@ class Held(event.Listener):
     def on_end(self, seen):
         pass
 
-class Clock:
-    monotonic = time.monotonic
-    def sleep(seconds):
-        Path(sys.argv[1] + "-waits").touch()
-        time.sleep(seconds)
-
-one_compiler.time = Clock
 one_compiler.LONGEST_WAIT = float(sys.argv[2])
-one_compiler.share_compiled_kernels()
-one_compiler.share_compiled_kernels()
 event.register("numba:compile", Held())
 assert kernel.outer(3) == 8
 print(*(sum(function.stats.cache_misses.values()) for function in (kernel.outer, kernel.inner)))
+"""
+SAVE = """
+save = IndexDataCacheFile._save_index
+
+def save_when_the_other_is_there(file, entries):
+    Path(sys.argv[1] + "-saves").touch()
+    while not any(Path(sys.argv[2] + what).exists() for what in ("-saves", "-waits")):
+        time.sleep(0.01)
+    save(file, entries)
+
+IndexDataCacheFile._save_index = save_when_the_other_is_there
+kernel.inner({"int": 3, "float": 3.0}[sys.argv[1]])
+"""
+LOOK = """
+kernel.inner(3), kernel.inner(3.0)
+print(sum(kernel.inner.stats.cache_misses.values()))
 """
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A process that compiles two kernels, and holds the outer one's compilation until there is a file `go`."""
+    """A process with kernels. COMPILE holds the outer one's compilation until there is a file `go`."""
     (tmp_path / "kernel.py").write_text(KERNEL)
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     environment = {**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     (tmp_path / "cache").mkdir()
     started: list[subprocess.Popen[str]] = []
 
-    def begin(name: str, longest_wait: float = 60) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", RUN, name, str(longest_wait)]
+    def begin(name: str, *given: str, script: str = COMPILE) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", SHARED + script, name, *(given or ["60"])]
         started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -111,7 +130,14 @@ def test_who_takes_too_long_is_not_waited_for(start: Start, tmp_path: Path) -> N
     """It may be stopped without having ended."""
     start("first")
     until(tmp_path / "first")
-    second = start("second", longest_wait=0.2)
+    second = start("second", "0.2")
     until(tmp_path / "second")
     (tmp_path / "go").touch()
     assert misses(second).startswith("1 ")
+
+
+def test_two_that_save_at_the_same_moment_lose_nothing(start: Start) -> None:
+    """Both signatures of a kernel are in one index."""
+    for process in (start("int", "float", script=SAVE), start("float", "int", script=SAVE)):
+        assert misses(process) == ""
+    assert misses(start("both", script=LOOK)) == "0"
