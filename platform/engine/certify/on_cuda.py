@@ -22,8 +22,11 @@ class OnCuda:
 
     def place(self, batch: Batch) -> Batch:
         """With the chunks of its adapters."""
-        values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
-        tensors = {name: value.to(self._device) for name, value in values.items() if isinstance(value, torch.Tensor)}
+        tensors: dict[str, Any] = {}
+        for field in fields(batch):
+            value = getattr(batch, field.name)
+            if isinstance(value, torch.Tensor):
+                tensors[field.name] = value.to(self._device)
         return replace(batch, **tensors, lora=None if batch.lora is None else self._placed_adapters(batch.lora))
 
     def sample(self, batch: Batch, rows: torch.Tensor) -> Batch:
