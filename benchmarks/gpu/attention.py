@@ -2,6 +2,7 @@
 longer context costs in 8 bits beside 16."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
@@ -22,6 +23,8 @@ PEAKED: Final = 3.0
 """Size of queries: a few keys have most of the weight, so that one key that is missed shows."""
 STORED_TOLERANCE: Final = {torch.float8_e4m3fn: 0.04}
 """Half a step of the largest number over it; 16-bit numbers are stored as they are."""
+SHORTER: Final = 4
+"""Parts of a sequence, of which the first is a short context and the others are what one long context is made of."""
 REFERENCE_QUERIES: Final = 512
 """Queries whose scores are in memory at a time."""
 
@@ -39,6 +42,11 @@ def figures(size: Size) -> list[Figure]:
         Figure(
             f"attention: decode of {sequences} x {length} tokens: bytes of the cache a second / copy",
             "x", 0.80, partial(share_of_copy, sequences, length),
+        ),
+        Figure(
+            f"attention: decode of 1 x {size.long} and {sequences - 1} x {length // SHORTER} tokens: "
+            "time, keys shared out / not",
+            "x", 0.60, uneven_ratio, at_least=False,
         ),
         Figure(
             f"attention: decode of 1 x {size.long} tokens: bytes of the cache a second / copy",
@@ -61,6 +69,31 @@ def share_of_copy(sequences: int, length: int, stage: Stage) -> float:
     layers = range(len(filled.backend._caches))
     taken = seconds_of(stage, [partial(filled.backend.attend, layer, query, filled.decode) for layer in layers])
     return token_bytes(stage.size) * sequences * length / taken / copy_rate(stage)
+
+
+def uneven_ratio(stage: Stage) -> float:
+    """Of one long context among many short ones."""
+    (sequences, length), dtype = stage.size.decode, stage.size.dtype
+    backend, decode = fill(stage, sequences, length, dtype)
+    sides: dict[str, Sequence[Call]] = {}
+    for name, uneven in (("shared out", True), ("whole", False)):
+        batch = replace(one_long(decode, length, stage.size.long), uneven=uneven)
+        query = checked_query(stage, Filled(backend, batch), batch)
+        sides[name] = [partial(backend.attend, layer, query, batch) for layer in range(len(backend._caches))]
+    taken = stage.clock.seconds(sides)
+    return taken["shared out"] / taken["whole"]
+
+
+def one_long(decode: Batch, length: int, longest: int) -> Batch:
+    """The first sequence has up to `longest` tokens that lie behind the short contexts of sequences of `length`."""
+    short, table = length // SHORTER, decode.block_tables
+    blocks = -(-short // BLOCK)
+    long = table[:, blocks : length // BLOCK].flatten()[: longest // BLOCK]
+    tables = torch.nn.functional.pad(table[:, :blocks], (0, len(long) - blocks))
+    tables[0] = long
+    lengths = torch.full_like(decode.context_lengths, short)
+    lengths[0] = len(long) * BLOCK
+    return replace(decode, block_tables=tables, context_lengths=lengths)
 
 
 def prefill_share(stage: Stage) -> float:

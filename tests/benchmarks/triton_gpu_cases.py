@@ -14,7 +14,9 @@ from benchmarks.gpu.__main__ import run
 from benchmarks.gpu.card import describe
 from benchmarks.gpu.catalog import QUICK_SECONDS, parts
 from benchmarks.gpu.figure import Figure
+from benchmarks.gpu.size import FULL
 from loraplex.engine.attention.cuda import CudaAttention
+from loraplex.engine.attention.kernels.cuda.tiles import count_spare, is_uneven
 from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
@@ -64,6 +66,7 @@ def spoil_output(function: Callable[..., None]) -> Callable[..., None]:
 
 SPOILED: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], list[Figure]]]] = {
     "attention": (CudaAttention, "attend", spoil, lambda: attention.figures(TINY)[2:3]),
+    "one long context": (CudaAttention, "attend", spoil, lambda: attention.figures(TINY)[1:2]),
     "lora": (lora, "add_lora", spoil_output, lambda: lora.figures(TINY)[:1]),
     "four bits": (CudaPackedLinear, "apply", spoil, lambda: linears.figures(TINY)[:1]),
     "float8": (CudaScaledFloat8Linear, "apply", spoil, lambda: linears.figures(TINY)[-1:]),
@@ -94,6 +97,20 @@ def test_a_wrong_token_has_no_speed(index: int, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(small, "sample", other)
     status, rows = run_parts(tmp_path / "gpu.json", {"card": small.figures(TINY)[index : index + 1]})
     assert status == 1 and rows[0]["value"] is None and rows[0]["note"].startswith("WRONG RESULT: ")
+
+
+def test_one_long_context_is_what_decodes_share_out() -> None:
+    """At the sizes of a card's figures, and the keys that it reads are no other context's."""
+    sequences, length = FULL.decode
+    blocks = torch.arange(sequences * length // attention.BLOCK, dtype=torch.int32).view(sequences, -1)
+    batch = attention.one_long(attention.step(tiny_stage(), blocks, 1, length), length, FULL.long)
+    lengths = batch.context_lengths
+    assert lengths[0] == FULL.long and lengths.max() > 8 * lengths[1:].max()
+    assert is_uneven(int(lengths.max()), int(lengths.sum()), FULL.kv_heads)
+    whole, shared = (count_spare(sequences, FULL.kv_heads, FULL.long, uneven) for uneven in (False, True))
+    assert whole == 0 < shared
+    short = batch.block_tables[1:, : int(lengths[1]) // attention.BLOCK]
+    assert len({*batch.block_tables[0].tolist(), *short.flatten().tolist()}) == int(lengths.sum()) // attention.BLOCK
 
 
 def test_a_key_that_is_stored_wrong_has_no_speed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -82,16 +82,19 @@ def test_no_spills_and_loads_ahead_of_their_use(
     assert ("cvt.rn.f16x2.e4m3x2" in ptx) == (dtype == E4M3 and architecture >= 90)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(BF16, 64), (BF16, 128), (BF16, 256), (E4M3, 128)], ids=str)
+SHARED_OUT = [(BF16, 64, False), (BF16, 128, False), (BF16, 256, False), (E4M3, 128, False), (E4M3, 128, True)]
+
+
+@pytest.mark.parametrize(("dtype", "size", "static"), SHARED_OUT, ids=str)
 @pytest.mark.parametrize("architecture", SHARED_MEMORY)
 def test_decodes_that_share_their_keys_out_spill_nothing(
-    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, size: int, tmp_path: Path,
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, size: int, static: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """For a few sequences and for many with one long context alike, whatever their number."""
+    """For a few sequences and for many with one long context alike, whatever their number; 2,047 have one part more."""
     compile_for(architecture, monkeypatch)
-    for sequences, uneven in ((64, True), (1, False), (16, False)):
-        attend(dtype, size, sequences, sequences, uneven=uneven)
+    for sequences, uneven in ((64, True), (1, False), (2047, True)):
+        attend(dtype, size, sequences, sequences, uneven=uneven, static=static)
     for name in ("attend", "merge"):
         kernel, *others = kernels[name].compiled
         assert len(others) == 2 and all(other is kernel for other in others)

@@ -45,6 +45,7 @@ def test_few_sequences_share_their_keys_out_and_many_do_for_one_long_context() -
     assert count_spare(1, 8, 131072, False) == 32 and count_spare(1, 2, 131072, False) == 63
     assert count_spare(31, 8, 131072, False) == 32 and count_spare(32, 8, 131072, False) == 0
     assert count_spare(1, 8, 500, False) == 0 and count_spare(256, 8, 131072, True) == 32
+    assert count_spare(8, 1, 131072, False) == 64, "as many parts as merge adds up at once"
     assert is_uneven(131072, 131072 + 31 * 1024, 8) and not is_uneven(1024, 32 * 1024, 8)
     assert not is_uneven(4096, 64 * 1024, 8), "four times the mean is no more than two programs have"
     assert not is_uneven(2000, 2100, 8), "too short for another launch"

@@ -173,16 +173,19 @@ def test_more_sequences_than_one_look_finds(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(actual, expected, rtol=3e-6, atol=3e-6)
 
 
-@pytest.mark.parametrize("sequences", [DECODES, MIXED], ids=["decodes", "mixed"])
-def test_padding_is_left_alone(sequences: list[tuple[int, int]]) -> None:
-    """Two sequences of one token and no context, one of no token, and three rows of no sequence."""
+@pytest.mark.parametrize(
+    ("sequences", "without_tokens"), [(DECODES, 1), (MIXED, 1), (LONG, 3)], ids=["decodes", "mixed", "shared out"]
+)
+def test_padding_is_left_alone(sequences: list[tuple[int, int]], without_tokens: int) -> None:
+    """Two sequences of one token and no context, some of no token, and three rows of no sequence."""
     backends = make_backends((7, 1))
     batch = fill_both(*backends, sequences)
-    padded, tokens = pad(batch, empty_contexts=2, without_tokens=1, rows=3), len(batch.positions)
+    padded, tokens = pad(batch, empty_contexts=2, without_tokens=without_tokens, rows=3), len(batch.positions)
     query = torch.cat((random(tokens, 7, 64), torch.full((5, 7, 64), NAN)))
     actual, expected = backends[0].attend(0, query, padded), backends[1].attend(0, query[:tokens], batch)
     torch.testing.assert_close(actual[:tokens], expected, rtol=3e-6, atol=3e-6)
     assert actual[tokens : tokens + 2].eq(0).all() and actual[tokens + 2 :].isnan().all()
+    assert (parts_of(backends[0]) > 0) == (sequences is LONG)
 
 
 @pytest.mark.parametrize("cache", [FP32, E4M3], ids=str)
@@ -210,10 +213,13 @@ def test_a_captured_launch_is_right_for_any_contexts(cache: torch.dtype, monkeyp
 
 @pytest.mark.parametrize("window", [None, 300])
 def test_a_captured_decode_is_right_for_any_contexts(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Captured with short ones, of which none is cut; replayed with long ones and with padding."""
+    """Captured with short ones, of which none is cut; replayed with long ones and with padding. Behind its tensors lies
+    what a larger step left there."""
     backends = make_backends((2, 1), window=window)
-    captured = widen_table(fill_both(*backends, [(0, 1), (3, 1), (7, 1)]), BLOCKS)
-    query = random(3, 2, 64)
+    captured = widen_table(fill_both(*backends, [(0, 1), (3, 1), (7, 1), (1500, 1)]), BLOCKS)
+    captured = replace(captured, query_starts=captured.query_starts[:4], context_lengths=captured.context_lengths[:3])
+    captured = replace(captured, block_tables=captured.block_tables[:3])
+    query = random(4, 2, 64)[:3]
     with replay(launch, monkeypatch) as launches:
         output = backends[0].attend(0, query, captured)
     assert launches.grids[0][0] > 60 and launches.grids[0][2] == 1 and parts_of(backends[0]) == 0

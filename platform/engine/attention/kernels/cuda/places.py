@@ -74,16 +74,16 @@ def find_part(
     lengths: tl.tensor, sequences: tl.tensor, number: tl.tensor, most: tl.tensor, WINDOW: tl.constexpr,
     KEYS: tl.constexpr, SEARCHED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
-    """(sequence of part `number`, number of its first part); past the last part the sequence after the last one."""
+    """(sequence of part `number`, number of its first part); past the last part no sequence: as many as there are, or
+    more."""
     sequence, before, running = number * 0, number * 0, number * 0
     for first in range(0, sequences, SEARCHED):
         parts = count_parts(see_tiles(lengths, sequences, first, WINDOW, KEYS, SEARCHED), most)
-        exists = first + tl.arange(0, SEARCHED) < sequences
         ends = running + tl.cumsum(parts, 0)
-        past = exists & (ends <= number)
+        past = ends <= number
         sequence += tl.sum(past.to(tl.int32), 0)
         before = max(before, tl.max(tl.where(past, ends, 0), 0))
-        running += tl.sum(tl.where(exists, parts, 0), 0)
+        running = tl.max(ends, 0)
     return sequence, before
 
 

@@ -1,0 +1,83 @@
+"""The whole engine on CUDA's path, its warm-up too, over a device that holds nothing: no operation mixes tensors of the
+host and the device, no kernel gets one of the host, and no step reads the device."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+
+from loraplex import SamplingParams
+from loraplex.engine import cuda_runner
+from loraplex.engine.cuda_sampler_rows import RowLines
+from loraplex.engine.step_inputs import StepInputs, StepShape
+from tests.checkpoints import make_adapter, make_checkpoint
+
+from .cuda_engine import TINY, open_llm
+from .fake_cuda import fake_cuda
+
+if torch.backends.cuda.is_built():
+    pytest.skip("made for a torch without CUDA; what is asked once of a device would stay", allow_module_level=True)
+EDITED: dict[str, Any] = {
+    "temperature": 0.8, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "logprobs": 2, "prompt_logprobs": 1,
+    "presence_penalty": 0.5, "repetition_penalty": 1.1, "logit_bias": {3: 1.0}, "seed": 1,
+}  # fmt: skip
+PROMPTS = [[4, 5, 6], [7, 8, 9, 10], [11], [12, 13]]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("base"), "qwen2", num_hidden_layers=2, **TINY)
+
+
+def say(base: Path, folder: Path, **settings: Any) -> list[int]:
+    """How many tokens were said to greedy and edited requests with and without an adapter."""
+    adapters = {"one": make_adapter(folder / "one", base, rank=8, seed=1)}
+    kinds = [
+        SamplingParams(max_tokens=4, ignore_eos=True, **fields)
+        for fields in ({"temperature": 0.0}, EDITED, {"temperature": 1.0}, {"allowed_token_ids": [5, 6]})
+    ]
+    with open_llm(base, adapters, **settings) as llm:
+        outputs = llm.generate(PROMPTS, kinds, adapter=[None, "one", "one", None])
+    return [len(output.outputs[0].token_ids) for output in outputs]
+
+
+@pytest.mark.parametrize("settings", [{}, {"kv_cache_dtype": "fp8_e4m3"}, {"quantization": "int4"}], ids=str)
+def test_no_operation_mixes_host_and_device_or_waits(
+    settings: dict[str, Any], base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_cuda(monkeypatch):
+        assert say(base, tmp_path, dtype="bfloat16", **settings) == [4] * 4
+
+
+def test_a_tensor_left_on_the_host_is_found(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowLines, "_to_device", lambda lines, values: torch.from_numpy(values))
+    with fake_cuda(monkeypatch), pytest.raises(RuntimeError, match="same device"):
+        say(base, tmp_path, dtype="bfloat16")
+
+
+def test_a_step_that_reads_the_device_is_found(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = cuda_runner.resolve
+
+    def read(token_ids: torch.Tensor, *given: torch.Tensor) -> None:
+        resolve(token_ids, *given)
+        token_ids.sum().item()
+
+    monkeypatch.setattr(cuda_runner, "resolve", read)
+    with fake_cuda(monkeypatch), pytest.raises(DataDependentOutputException):
+        say(base, tmp_path, dtype="bfloat16")
+
+
+def test_a_kernel_that_gets_a_tensor_of_the_host_is_found(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placeholders = StepInputs.placeholders
+
+    def on_host(inputs: StepInputs, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor]:
+        token_ids, sources = placeholders(inputs, shape)
+        return token_ids, torch.zeros(sources.shape, dtype=sources.dtype)
+
+    monkeypatch.setattr(StepInputs, "placeholders", on_host)
+    with fake_cuda(monkeypatch), pytest.raises(AssertionError, match="a tensor of the host"):
+        say(base, tmp_path, dtype="bfloat16")
