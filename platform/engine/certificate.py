@@ -14,7 +14,8 @@ from .config import EngineConfig
 
 WORKER: Final = "loraplex.engine.certify"
 """`python -m` this: a CertifyJob as JSON on standard input; on standard output lines of JSON, {"progress": 0..1,
-"stage": words} and at last {"certificate": {...}} with exit code 0, or {"error": words} with exit code 2."""
+"stage": words} and at last {"certificate": {...}} with exit code 0, or with exit code 2 {"error": words} for everybody,
+or {"fault": words} for who runs it: something broke, or was not there."""
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

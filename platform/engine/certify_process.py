@@ -16,8 +16,9 @@ LAST_WORDS: Final = 2000
 """Bytes of its standard error that are looked at when it ends without an answer."""
 
 
-class WorkerLost(ValueError):
-    """It ended without an answer, by a fault of ours or for want of memory; the words have the last line it wrote."""
+class WorkerFault(ValueError):
+    """Of ours, or want of memory or a file: the words have an exception, or the last line of a worker that ended
+    without an answer."""
 
 
 def run_certify(job: CertifyJob, on_progress: OnProgress, timeout_seconds: float | None = None) -> Certificate:
@@ -58,10 +59,12 @@ async def _converse(process: asyncio.subprocess.Process, job: CertifyJob, on_pro
             on_progress(message["progress"], message["stage"])
         elif "error" in message:
             raise ValueError(message["error"])
+        elif "fault" in message:
+            raise WorkerFault(message["fault"])
         else:
             return Certificate.from_json(message["certificate"])
     code = await process.wait()
-    raise WorkerLost(f"the certifying process ended without an answer ({_ending(code, await last_words)})")
+    raise WorkerFault(f"the certifying process ended without an answer ({_ending(code, await last_words)})")
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from loraplex.engine.certificate import Certificate
-from loraplex.engine.certify_process import WorkerLost
+from loraplex.engine.certify_process import WorkerFault
 from loraplex.registry.certificate_runs import CertificateRuns
 from loraplex.web.state import State
 
@@ -101,7 +101,7 @@ async def test_a_fault_of_ours_is_told_in_words_and_its_cause_to_the_operator_al
     assert f"fault {fault[1]}: " in caplog.text and "RuntimeError: a bug" in caplog.text
     standing = (await client.get(f"{SQL}/certificate", headers=tenants_admin)).text
     assert told["problem"] in standing and "a bug" not in standing
-    certify.fault = WorkerLost("it ended (signal 9)")
+    certify.fault = WorkerFault("it ended (signal 9)")
     await client.post(f"{SQL}/certify?anew=true")
     lost = (await until(client, SQL, "failed"))["attempt"]
     assert FAULT.fullmatch(lost["problem"]) and lost["cause"] == "it ended (signal 9)"

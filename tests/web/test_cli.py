@@ -18,6 +18,8 @@ import loraplex
 from loraplex.engine import device, gpu_profile
 from loraplex.engine.weights_cache import entry_name
 from loraplex.registry.migrate import head
+from loraplex.registry.report import Finding
+from loraplex.web.cli.adapters import print_findings
 from loraplex.web.cli.machine_checks import check_memory, check_triton
 from loraplex.web.cli.service_checks import check_model, check_port, check_static
 from loraplex.web.settings import Settings
@@ -91,6 +93,13 @@ def lead_an_adapter(run: Run, digest: str) -> None:
     for word in ("show", "remove"):
         code, _, err = run("adapters", word, "support")
         assert code == 2 and "support" in err and "Traceback" not in err
+
+
+def test_findings_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """They quote keys and values of files from anywhere."""
+    print_findings([Finding("config", "fail", "'[/q]' is not known", "Leave [bold] out.")])
+    out = capsys.readouterr().out
+    assert "'[/q]' is not known" in out and "Leave [bold] out." in out
 
 
 def test_an_alias_moves_where_the_operator_lets_it(

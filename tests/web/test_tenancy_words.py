@@ -55,6 +55,15 @@ def test_keys_from_create_to_revoke(run: Run, tmp_path: Path) -> None:
     registry.close()
 
 
+@pytest.mark.parametrize("name", ["[/]", "[/x]", "[red]ci"])
+def test_a_name_in_brackets_is_listed_as_it_is(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant's admin names keys, and the operator lists them."""
+    assert run("keys", "create", name)[0] == 0
+    monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=200))
+    code, out, _ = run("keys", "list")
+    assert code == 0 and name in out
+
+
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 

@@ -23,17 +23,17 @@ def main() -> int:
         from .run import certify  # seconds of torch, which nobody needs to hear that this is no job
 
         certificate = certify(job, lambda share, stage: _tell({"progress": share, "stage": stage}))
-    except (ValueError, OSError) as error:
-        return _fail(str(error))
+    except ValueError as error:
+        return _end({"error": str(error)})
     except Exception as error:
         traceback.print_exc()
-        return _fail(f"{type(error).__name__}: {error}")
+        return _end({"fault": f"{type(error).__name__}: {error}"})
     _tell({"certificate": certificate.to_json()})
     return 0
 
 
-def _fail(words: str) -> int:
-    _tell({"error": words})
+def _end(message: dict[str, Any]) -> int:
+    _tell(message)
     return 2
 
 

@@ -7,9 +7,10 @@ minutes. Numba's own cache also loses entries, and can mix them up, where two pr
 import fcntl
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ _compile: Final = dispatcher.Dispatcher.compile
 _save: Final = FunctionCache.save_overload
 _descriptors: Final[dict[Path, int]] = {}
 """Never closed: closing one would give up all locks this process has in the file."""
+_gave_up: Final = threading.Event()
+"""Set once somebody took too long: who is stopped may hold more kernels, and nobody waits for each of them anew."""
 
 
 def share_compiled_kernels() -> None:
@@ -35,7 +38,8 @@ def share_compiled_kernels() -> None:
 
 
 def _compile_in_turn(kernel: Any, signature: Any) -> Any:
-    """The compiler's lock comes first: whoever waits for another process holds nothing a thread of ours waits for."""
+    """The compiler's lock comes first: a thread that had its kernel's turn and waited for the compiler's lock, which
+    another thread of ours holds as it waits for a second process, would wait for ever if that one wants its kernel."""
     if not isinstance(kernel._cache, FunctionCache):
         return _compile(kernel, signature)
     with global_compiler_lock, _turn(_place(kernel.py_func, signature)):
@@ -43,9 +47,11 @@ def _compile_in_turn(kernel: Any, signature: Any) -> Any:
 
 
 def _save_in_turn(cache: Any, signature: Any, compiled: Any) -> None:
-    """All signatures of a function share one index, which numba reads, changes and writes."""
-    with _turn(_place(cache._py_func, None)):
-        _save(cache, signature, compiled)
+    """All signatures of a function share one index, which numba reads, changes and writes. Beside another that does so
+    nothing is saved: two could mix their kernels up."""
+    with _turn(_place(cache._py_func, None)) as ours:
+        if ours:
+            _save(cache, signature, compiled)
 
 
 def _place(function: Callable[..., Any], signature: Any) -> int:
@@ -56,15 +62,16 @@ def _place(function: Callable[..., Any], signature: Any) -> int:
 
 
 @contextmanager
-def _turn(place: int) -> Iterator[None]:
-    """Where the folder or its file system has no locks, nobody waits."""
+def _turn(place: int) -> Iterator[bool]:
+    """False: another has it all the while. Where the folder or its file system has no locks, it is everybody's."""
     descriptor = _lock_file()
-    held = descriptor is not None and _wait(descriptor, place)
+    ours = descriptor is None or _wait(descriptor, place)
     try:
-        yield
+        yield ours
     finally:
-        if held and descriptor is not None:
-            fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, place)
+        if ours and descriptor is not None:
+            with suppress(OSError):
+                fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, place)
 
 
 def _lock_file() -> int | None:
@@ -80,13 +87,17 @@ def _lock_file() -> int | None:
 
 
 def _wait(descriptor: int, place: int) -> bool:
-    deadline = time.monotonic() + LONGEST_WAIT
-    while time.monotonic() < deadline:
+    """False once it takes too long. Only EAGAIN says that another has it: a system that lets this process lock nothing
+    answers EACCES or EPERM every time."""
+    deadline = time.monotonic() + (0 if _gave_up.is_set() else LONGEST_WAIT)
+    while True:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
             return True
-        except (BlockingIOError, PermissionError):
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                _gave_up.set()
+                return False
             time.sleep(LOOKS)
         except OSError:
-            return False
-    return False
+            return True

@@ -21,7 +21,7 @@ from .vectors import INT
 FEW_ROWS: Final = 8
 """Tiles of at most so many rows wait for memory, not for arithmetic: every line of the next weights is then brought
 all the way to the first level (measured: a fifth faster at one row, and with twelve rows a tenth slower). Where there
-is no other tile, weights are read from one end to the other: their inputs fit the first-level cache."""
+is no other tile, weights are read from one end to the other: the inputs of so few rows stay in a cache."""
 AHEAD: Final = 2048
 """Bytes of weights that are on their way where they are read from one end to the other."""
 BLOCK: Final = 128
@@ -101,7 +101,7 @@ def _multiply_panels(
 ) -> None:
     """y[:, begin * PANEL : end * PANEL]: stripe by stripe, so that activations stay near while panels pass by.
 
-    Each panel brings the next one near; after the last comes panel `following`.
+    Each panel brings the next one near; after the last comes panel `following`. Of few rows it brings its own weights.
     """
     tiles, data, pair_bytes = (m + ROWS - 1) // ROWS, panels.ctypes.data, panels.itemsize * PANEL * 2
     if m <= min(FEW_ROWS, ROWS):

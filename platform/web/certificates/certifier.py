@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loraplex.engine.certificate import Certificate, CertifyJob
-from loraplex.engine.certify_process import OnProgress, WorkerLost
+from loraplex.engine.certify_process import OnProgress, WorkerFault
 from loraplex.registry.certificate_runs import Claim, Failure
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.database import AWAY
@@ -35,7 +35,7 @@ class Fault(ValueError):
 
     def __init__(self, error: BaseException) -> None:
         self.id = uuid.uuid4().hex[:12]
-        self.cause = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
+        self.cause = str(error) if isinstance(error, WorkerFault) else f"{type(error).__name__}: {error}"
         super().__init__(f"an internal error. Ask the operator of this server to look for {self.id} in its log")
 
 
@@ -142,7 +142,7 @@ async def _tell(end: Callable[..., None], claim: Claim, outcome: Measured | Fail
 def _result(work: "asyncio.Future[Certificate]") -> Certificate:
     """ValueError in words, also for a fault of ours: trying it again for ever would help nobody."""
     error = work.exception()
-    if isinstance(error, WorkerLost) or (error is not None and not isinstance(error, ValueError)):
+    if isinstance(error, WorkerFault) or (error is not None and not isinstance(error, ValueError)):
         fault = Fault(error)
         logger.error("fault %s: a certificate's measurement failed", fault.id, exc_info=error)
         raise fault

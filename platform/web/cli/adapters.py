@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from loraplex.registry.errors import PreflightRefused
@@ -84,7 +85,7 @@ def list_all(server: At = "", key: Key = "", as_json: Json = False) -> None:
             ", ".join(version["target_modules"]),
             age_words(datetime.fromisoformat(version["created_at"])),
         )
-    console.print(table)
+    console.print(table, markup=False)
 
 
 @app.command()
@@ -96,7 +97,7 @@ def show(reference: Reference, server: At = "", key: Key = "", as_json: Json = F
         print_json(adapter)
         return
     report = report_of(remote, f"{adapter['name']}@{version['number']}")
-    console.print(f"[bold]{adapter['name']}[/] version {version['number']}, {_state(adapter, version)}")
+    console.print(f"[bold]{adapter['name']}[/] version {version['number']}, {escape(_state(adapter, version))}")
     console.print(f"digest   {version['digest']}")
     console.print(f"rank     {version['rank']}, alpha {version['alpha']:g}, {version['parameters']:,} parameters")
     console.print(f"targets  {', '.join(version['target_modules'])}")
@@ -146,9 +147,9 @@ def _findings_json(report: Report) -> dict[str, Any]:
 
 def print_findings(findings: list[Finding]) -> None:
     for finding in findings:
-        console.print(f"  {MARKS[finding.level]}  {finding.message}", soft_wrap=True)
+        console.print(f"  {MARKS[finding.level]}  {escape(finding.message)}", soft_wrap=True)
         if finding.remedy:
-            console.print(f"        [dim]{finding.remedy}[/]", soft_wrap=True)
+            console.print(f"        [dim]{escape(finding.remedy)}[/]", soft_wrap=True)
 
 
 def _state(adapter: Fields, version: Fields) -> str:

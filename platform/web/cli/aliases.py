@@ -52,7 +52,7 @@ def list_all(
     for route in routes:
         place = f"{route['adapter']}@{route['alias']}"
         table.add_row(place, str(route["version"]), *_cells(route), route["updated_by"])
-    console.print(table)
+    console.print(table, markup=False)
 
 
 @app.command("set", epilog="Example: loraplex aliases set sql@prod 2 --candidate 3=10")

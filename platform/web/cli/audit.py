@@ -107,7 +107,7 @@ def _print_table(rows: Sequence[Fields]) -> None:
         moment = f"{datetime.fromisoformat(row['at']).astimezone(UTC):%Y-%m-%d %H:%M:%S}"
         names = row["tenant"] or "–", row["actor"], row["action"], row["subject"]
         table.add_row(str(row["id"]), moment, *names, style=None if row["intact"] else "red")
-    console.print(table)
+    console.print(table, markup=False)
     changed = [str(row["id"]) for row in rows if not row["intact"]]
     if changed:
         numbers = ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")

@@ -86,7 +86,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as
         used = "never" if one["last_used_at"] is None else age_words(_moment(one["last_used_at"]))
         limits, scopes = limits_in_words(one["limits"]), ", ".join(one["scopes"])
         table.add_row(one["prefix"], one["name"], scopes, models, limits, _state(one), _expiry(one), used)
-    console.print(table)
+    console.print(table, markup=False)
 
 
 @app.command(epilog="Example: loraplex keys limit 3f9c1a2b4d5e --rpm 60 --tokens-per-day 1000000")

@@ -51,7 +51,7 @@ def list_all(server: At = "", key: Key = "", as_json: Json = False) -> None:
         since = f"{datetime.fromisoformat(tenant['created_at']):%Y-%m-%d}"
         state = "disabled" if tenant["disabled_at"] else "enabled"
         table.add_row(tenant["name"], since, state, limits_in_words(tenant["limits"]))
-    console.print(table)
+    console.print(table, markup=False)
 
 
 @app.command(epilog="Example: loraplex tenants limit acme --rpm 600 --tokens-per-day 5000000")

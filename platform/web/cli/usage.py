@@ -48,7 +48,7 @@ def usage(
     elif not rows:
         print("Nothing was used.")
     else:
-        Console(highlight=False).print(_table(rows))
+        Console(highlight=False, markup=False).print(_table(rows))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:

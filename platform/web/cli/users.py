@@ -60,7 +60,7 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as
     table = Table("name", "role", "since", "password of")
     for user in found:
         table.add_row(user["name"], user["role"], _day(user["created_at"]), _day(user["password_changed_at"]))
-    console.print(table)
+    console.print(table, markup=False)
 
 
 @app.command(epilog="Example: loraplex users role bob admin")

@@ -151,9 +151,12 @@ class Received(TypedDict):
 
 
 class Attempt(TypedDict):
+    """`cause`: what went wrong in the server, for its operator alone."""
+
     state: str
     progress: float | None
     problem: str | None
+    cause: str | None
     requested_by: str | None
     requested_at: Moment
     ended_at: Moment | None

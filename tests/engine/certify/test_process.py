@@ -13,7 +13,7 @@ import pytest
 
 from loraplex.engine import certify_process
 from loraplex.engine.certificate import WORKER, Certificate, CertifyJob
-from loraplex.engine.certify_process import certify, run_certify
+from loraplex.engine.certify_process import WorkerFault, certify, run_certify
 from loraplex.engine.config import EngineConfig
 from tests.checkpoints import make_checkpoint
 
@@ -63,6 +63,31 @@ def test_a_worker_that_dies_is_an_error_in_words(job: CertifyJob, monkeypatch: p
     monkeypatch.setattr(certify_process, "WORKER", "loraplex.engine.no_such_worker")
     with pytest.raises(ValueError, match=r"ended without an answer .*no_such_worker"):
         run_certify(job, lambda share, stage: None)
+
+
+BROKEN = """
+import sys
+from loraplex.engine.certify import __main__ as worker, run
+
+def certify(job, progress):
+    raise {error}
+
+run.certify = certify
+sys.exit(worker.main())
+"""
+
+
+@pytest.mark.parametrize("error", ["RuntimeError('not enough memory')", "FileNotFoundError('/srv/models/base')"])
+def test_what_breaks_in_the_worker_is_told_apart_from_words_for_everybody(
+    job: CertifyJob, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_worker.py").write_text(BROKEN.format(error=error))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setattr(certify_process, "WORKER", "broken_worker")
+    with pytest.raises(WorkerFault) as told:
+        run_certify(job, lambda share, stage: None)
+    name, _, words = error.removesuffix("')").partition("('")
+    assert str(told.value) == f"{name}: {words}"
 
 
 def test_time_that_is_over_ends_the_worker(job: CertifyJob) -> None:

@@ -1,13 +1,19 @@
 """Processes with one cache of compiled kernels: who comes second waits for the first and takes what it compiled."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from numba.core import config
+
+from loraplex.engine.kernels import one_compiler
 
 KERNEL = """
 import numba
@@ -141,3 +147,65 @@ def test_two_that_save_at_the_same_moment_lose_nothing(start: Start) -> None:
     for process in (start("int", "float", script=SAVE), start("float", "int", script=SAVE)):
         assert misses(process) == ""
     assert misses(start("both", script=LOOK)) == "0"
+
+
+class Clock:
+    """Time that passes only where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    def monotonic(self) -> float:
+        return self.slept
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], Clock]:
+    """A folder where every lock is answered with this error."""
+    clock = Clock()
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(one_compiler, "time", clock)
+    monkeypatch.setattr(one_compiler, "_gave_up", threading.Event())
+
+    def refuse(number: int) -> Clock:
+        def lockf(*given: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(fcntl, "lockf", lockf)
+        return clock
+
+    return refuse
+
+
+def turns(count: int) -> list[bool]:
+    """Whether each was ours."""
+    found = []
+    for place in range(count):
+        with one_compiler._turn(place) as ours:
+            found.append(ours)
+    return found
+
+
+def test_one_who_is_stopped_is_waited_for_once(refused: Callable[[int], Clock]) -> None:
+    """It may hold several kernels, and some are compiled within others; nothing is saved beside it."""
+    clock = refused(errno.EAGAIN)
+    assert turns(5) == [False] * 5
+    assert one_compiler.LONGEST_WAIT <= clock.slept < 1.1 * one_compiler.LONGEST_WAIT
+    saved: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_compiler, "_save", lambda *given: saved.append(given))
+        cache = type("Cache", (), {"_py_func": staticmethod(turns)})()
+        one_compiler._save_in_turn(cache, None, None)
+        assert not saved
+        refused(errno.ENOLCK)
+        one_compiler._save_in_turn(cache, None, None)
+    assert len(saved) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENOLCK])
+def test_where_nothing_can_be_locked_nobody_waits(refused: Callable[[int], Clock], number: int) -> None:
+    clock = refused(number)
+    assert turns(5) == [True] * 5 and clock.slept == 0
