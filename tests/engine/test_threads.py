@@ -11,6 +11,7 @@ import pytest
 from loraplex.engine import threads
 
 ONE_POOL = """
+import sys
 from pathlib import Path
 from loraplex.engine import threads
 threads.prepare_environment()
@@ -39,6 +40,7 @@ assert (count, torch.get_num_threads(), numba.get_num_threads()) == (1, 1, 1)
 assert sharing == "numba shares torch's OpenMP pool", sharing
 assert threads.set_threads(1)[1] == sharing
 pools = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "gomp" in line}
+assert Path(sys.modules["numba.np.ufunc.omppool"].__file__).is_file()
 assert len(pools) == 1 and numba.threading_layer() == "omp", pools
 """
 

@@ -71,4 +71,6 @@ def _load_patched(original: Path) -> ModuleType:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
+    # The descriptor's number will be another file's: who reads modules' files would read that one, or wait for a pipe.
+    module.__file__ = str(original)
     return module
