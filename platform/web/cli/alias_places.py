@@ -15,18 +15,18 @@ from . import adapter_places
 from .adapter_places import all_adapters, one_adapter, version_at
 from .opened import opened_registry
 from .output import Fields
-from .remote import Remote, segment
+from .remote import Remote, remote_of, segment
 
 Body = dict[str, Any]
 Asked = tuple[str, str, Body | None]
 """Method, what follows the alias in the path, and body."""
 
 
-def remote_of(server: str, key: str, tenant: str) -> Remote | None:
-    """None: the database here."""
+def aliases_remote(server: str, key: str, tenant: str) -> Remote | None:
+    """As remote_of; ValueError for another tenant's aliases, which the API does not change."""
     if server and tenant != DEFAULT_TENANT:
         raise ValueError("Over the API aliases are those of the key's tenant: leave --tenant out.")
-    return Remote(server, key) if server else None
+    return remote_of(server, key)
 
 
 def changed(

@@ -18,7 +18,7 @@ from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.views import Adapter
 
 from ..settings import Settings
-from .alias_places import Asked, Body, changed, listed, number_at, path_of, remote_of
+from .alias_places import Asked, Body, aliases_remote, changed, listed, number_at, path_of
 from .api_client import Key
 from .opened import opened_registry
 from .output import ACTOR, Json, Tenant, print_json
@@ -44,7 +44,7 @@ def list_all(
     as_json: Json = False,
 ) -> None:
     """List the aliases."""
-    routes = listed(remote_of(server, key, tenant), name, tenant)
+    routes = listed(aliases_remote(server, key, tenant), name, tenant)
     if as_json:
         print_json(routes)
         return
@@ -78,7 +78,7 @@ def set_route(
         stable = registry.adapters.version(f"{name}@{version}", tenant).number
         return registry.adapters.routes.set(name, alias, stable, weights(stable), actor=ACTOR, tenant=tenant)
 
-    remote, body = remote_of(server, key, tenant), Body()
+    remote, body = aliases_remote(server, key, tenant), Body()
     if remote is not None:
         stable = number_at(remote, name, version)
         body = {"version": stable, "weights": {str(number): weight for number, weight in weights(stable).items()}}
@@ -101,7 +101,7 @@ def promote(
     def here(registry: Registry) -> Adapter:
         return registry.adapters.routes.promote(name, alias, version, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(remote_of(server, key, tenant), name, alias, request, here), as_json)
+    _tell(changed(aliases_remote(server, key, tenant), name, alias, request, here), as_json)
 
 
 @app.command()
@@ -120,7 +120,7 @@ def rollback(
     def here(registry: Registry) -> Adapter:
         return registry.adapters.routes.rollback(name, alias, version, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(remote_of(server, key, tenant), name, alias, request, here), as_json)
+    _tell(changed(aliases_remote(server, key, tenant), name, alias, request, here), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases shadow sql@prod 4 --percent 5")
@@ -145,7 +145,7 @@ def shadow(
         chosen = None if off else version
         return registry.adapters.routes.set_shadow(name, alias, chosen, percent, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(remote_of(server, key, tenant), name, alias, request, here), as_json)
+    _tell(changed(aliases_remote(server, key, tenant), name, alias, request, here), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases guard sql@prod --max-error-rate 0.02 --max-first-token-ratio 1.5")
@@ -182,14 +182,14 @@ def guard(
     def here(registry: Registry) -> Adapter:
         return registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(remote_of(server, key, tenant), name, alias, request, here), as_json)
+    _tell(changed(aliases_remote(server, key, tenant), name, alias, request, here), as_json)
 
 
 @app.command()
 def remove(reference: Name, tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "") -> None:
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
-    remote = remote_of(server, key, tenant)
+    remote = aliases_remote(server, key, tenant)
     if remote is not None:
         remote.ask("DELETE", path_of(name, alias))
     else:

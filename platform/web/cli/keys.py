@@ -21,7 +21,7 @@ from .expiry import read_expiry
 from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
 from .opened import opened_database
 from .output import ACTOR, Json, Tenant, print_json
-from .remote import At, Remote, segment
+from .remote import At, remote_of, segment
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")
 console = Console(highlight=False)
@@ -50,10 +50,11 @@ def create(
     """Make a key and print it: it is shown once."""
     expires_at = None if expires is None else read_expiry(expires, datetime.now(UTC))
     scopes, quota = scope or [INFERENCE], Quota(rpm, tpm, concurrency, tokens_per_day)
-    if server:
+    remote = remote_of(server, key, tenant)
+    if remote is not None:
         limits, ends = msgspec.to_builtins(quota), expires_at and expires_at.isoformat()
         body = {"name": name, "scopes": scopes, "adapters": adapter, "expires_at": ends, "limits": limits}
-        made = Remote(server, key, tenant).ask("POST", "/keys", body)
+        made = remote.ask("POST", "/keys", body)
     else:
         with opened_database(Settings()) as registry:
             created = registry.keys.create(
@@ -70,8 +71,9 @@ def create(
 @app.command("list")
 def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as_json: Json = False) -> None:
     """List a tenant's keys, newest first."""
-    if server:
-        keys = Remote(server, key, tenant).ask("GET", "/keys")["data"]
+    remote = remote_of(server, key, tenant)
+    if remote is not None:
+        keys = remote.ask("GET", "/keys")["data"]
     else:
         with opened_database(Settings()) as registry:
             registry.tenants.get(tenant)
@@ -102,9 +104,10 @@ def limit(
 ) -> None:
     """Give a key these limits instead of its old ones; those that are not named are none."""
     quota = Quota(rpm, tpm, concurrency, tokens_per_day)
-    if server:
+    remote = remote_of(server, key, tenant)
+    if remote is not None:
         body = {"limits": msgspec.to_builtins(quota)}
-        changed = Remote(server, key, tenant).ask("PATCH", f"/keys/{segment(prefix)}", body)
+        changed = remote.ask("PATCH", f"/keys/{segment(prefix)}", body)
     else:
         with opened_database(Settings()) as registry:
             changed = key_json(registry.keys.change(prefix, actor=ACTOR, tenant=tenant, quota=quota))
@@ -114,8 +117,9 @@ def limit(
 @app.command()
 def revoke(prefix: Prefix, tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "") -> None:
     """End a key for good."""
-    if server:
-        Remote(server, key, tenant).ask("DELETE", f"/keys/{segment(prefix)}")
+    remote = remote_of(server, key, tenant)
+    if remote is not None:
+        remote.ask("DELETE", f"/keys/{segment(prefix)}")
     else:
         with opened_database(Settings()) as registry:
             registry.keys.revoke(prefix, actor=ACTOR, tenant=tenant)

@@ -15,7 +15,7 @@ from ..api.usage import as_csv, total_of
 from ..settings import Settings
 from .opened import opened_database
 from .output import Json, Tenant, print_json
-from .remote import At, Remote
+from .remote import At, remote_of
 
 
 def usage(
@@ -34,9 +34,10 @@ def usage(
     """Print requests and tokens by day, key and adapter version."""
     query = usage_query(tenant, first, to, key, user, adapter, by)
     rows: Sequence[Mapping[str, Any]]
-    if server:
+    remote = remote_of(server, api_key, tenant)
+    if remote is not None:
         asked = {"from": first, "to": to, "key": key, "user": user, "adapter": adapter, "by": by}
-        rows = Remote(server, api_key, tenant).ask("GET", "/usage", **asked)["data"]
+        rows = remote.ask("GET", "/usage", **asked)["data"]
     else:
         with opened_database(Settings()) as registry:
             registry.tenants.get(tenant)
