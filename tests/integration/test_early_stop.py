@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .live_server import LiveServer
+from .live_server import LiveServer, free_port
 
 TERMINATED = 143
 """What a shell shows for a program that SIGTERM ended."""
@@ -36,6 +36,21 @@ def run():
 app.main = run
 program.main()
 """
+STOPPED_WHERE_EXCEPTIONS_ARE_DROPPED = """
+import signal, time
+from loraplex import __main__ as program
+from loraplex.web.cli import serve
+
+def look(model):
+    try:
+        signal.raise_signal(signal.NUMBER)
+    except BaseException:
+        pass
+    time.sleep(20)
+
+serve.resolve_model_folder = look
+program.main()
+"""
 
 
 @pytest.mark.parametrize("words", MOMENTS.values(), ids=MOMENTS.keys())
@@ -45,7 +60,7 @@ def test_stopped_while_it_starts(checkpoint: Path, tmp_path: Path, words: str) -
         server.spawn()
         server.until_said(words)
         server.signal_stop()
-        assert server.wait_stopped(60) in (0, TERMINATED)
+        assert server.wait_stopped(60) in (0, TERMINATED), server.log()
         assert server.processes() == []
         assert "Traceback" not in server.log()
         assert words == MOMENTS["it is ready"] or "is ready" not in server.log()
@@ -63,7 +78,7 @@ def test_stopped_between_the_lines(checkpoint: Path, tmp_path: Path) -> None:
             time.sleep(pause)
             server.signal_stop()
             # Before the first line of ours runs, Python itself dies of the signal.
-            assert server.wait_stopped(60) in (0, TERMINATED, -signal.SIGTERM), f"after {pause} s"
+            assert server.wait_stopped(60) in (0, TERMINATED, -signal.SIGTERM), f"after {pause} s\n{server.log()}"
             assert server.processes() == []
         finally:
             server.end()
@@ -73,3 +88,12 @@ def test_stopped_within_a_finalizer() -> None:
     """Python drops exceptions there, so an end that is raised once would be lost."""
     ended = subprocess.run([sys.executable, "-c", STOPPED_IN_A_FINALIZER], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (TERMINATED, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_where_exceptions_are_dropped(number: signal.Signals) -> None:
+    """As imports and libraries do while the server starts: none that a signal raises may be lost."""
+    script = STOPPED_WHERE_EXCEPTIONS_ARE_DROPPED.replace("NUMBER", number.name)
+    command = [sys.executable, "-c", script, "serve", "--port", str(free_port())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (128 + number, "")

@@ -1,6 +1,7 @@
 """`loraplex serve`: start-up in steps with their times, then a box with everything a person needs."""
 
 import asyncio
+import signal
 import socket
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,7 @@ from ..settings import Settings
 from ..state import State, open_state
 from .banner import print_banner
 from .demo import add_demo_adapters, demo_wanted
+from .ending import end_at_once
 from .flags import settings_flags
 from .port import listen
 from .steps import step, tell_progress
@@ -27,6 +29,9 @@ console = Console(highlight=False)
 @settings_flags
 def serve(settings: Settings) -> None:
     """Serve the base model and its adapters."""
+    # Until the server listens to signals: what it has begun by then, any crash may interrupt.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end_at_once)
     configure_logs(settings.log_level, settings.log_json)
     with listen(settings.host, settings.port) as listener, _monitoring_listener(settings) as other:
         sys.exit(run_in_loop(_run(_prepared(settings), listener, other)))
