@@ -45,14 +45,14 @@ def on_both(base: Path, adapter: Path, reference: Path | None = None, **settings
     return tuple(certify(job) for job in jobs)
 
 
-def assert_alike(one: Certificate, other: Certificate) -> None:
-    """The reference and the row of the cache alone are always the CPU's."""
+def assert_alike(one: Certificate, other: Certificate, within: float = 1e-3) -> None:
+    """The reference and the row of the cache alone are always the CPU's. `within`: of the perplexity."""
     assert other.kv_cache == one.kv_cache and other.reference_perplexity == one.reference_perplexity
     assert one.both.mean_kl > 1e-4
     for found, wanted in ((other.weights, one.weights), (other.both, one.both)):
         assert found.top1_agreement == wanted.top1_agreement
         assert found.mean_kl == pytest.approx(wanted.mean_kl, rel=0.05)
-        assert found.perplexity == pytest.approx(wanted.perplexity, rel=1e-3)
+        assert found.perplexity == pytest.approx(wanted.perplexity, rel=within)
     names = [part.name for part in fields(Coverage)]
     assert [name for name in names if getattr(one.coverage, name) != getattr(other.coverage, name)] == ["arithmetic"]
     assert other.coverage.arithmetic == "cuda kernels on cpu"
@@ -80,7 +80,8 @@ def test_awq_static_scales_and_an_adapter_that_begins_late_are_certified_as_on_a
     write_scales_file(file, ScalesFile(tensors, base_signature(tmp_path / "awq").fingerprint, "fp8_e4m3", ()))
     adapter = make_adapter(tmp_path / "late", base, rank=4, seed=6, alora_invocation_tokens=[310])
     one, other = on_both(tmp_path / "awq", adapter, base, dtype="float16", kv_scales_file=str(file))
-    assert_alike(one, other)
+    # Where float16 sums end on the other side of a step of e4m3, a key differs by 6 %; each part of this moves 5 %.
+    assert_alike(one, other, within=0.01)
     assert "compressed-tensors" in other.coverage.quantization and ", scales " in other.coverage.kv_cache_dtype
     assert 1e-3 < one.weights.mean_kl < one.both.mean_kl / 2, "both roundings show"
 
