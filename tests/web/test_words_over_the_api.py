@@ -49,6 +49,7 @@ def test_what_is_refused_is_said_in_words(run: Run, monkeypatch: pytest.MonkeyPa
         "usage --by colour": "colour",
         "aliases list none": "There is no adapter 'none'",
         "aliases list --tenant acme": "leave --tenant out",
+        "aliases list --tenant default": "leave --tenant out",
         "adapters show none": "There is no adapter 'none'",
         "adapters remove none": "There is no adapter 'none'",
         "users remove eve": "eve",
@@ -127,7 +128,11 @@ def test_a_tenants_admin_works_in_it_without_naming_it(run: Run, monkeypatch: py
     assert "all tenants" in run("audit", "list", "--everyone")[2]
     assert json.loads(run("audit", "verify", "--json")[1]) == {"intact": True}
     assert "all rows are what was written" in run("audit", "verify")[1]
+    assert "or has no such head" in run("audit", "verify", "--head", "f" * 64)[1]
     assert run("tenants", "list")[0] == 2
+    for words in ("users list", "keys list", "usage"):
+        code, out, err = run(*words.split(), "--tenant", "default")
+        assert (code, out) == (2, "") and "default" in err, words
 
 
 def test_the_audit_log(run: Run, state: State, monkeypatch: pytest.MonkeyPatch) -> None:

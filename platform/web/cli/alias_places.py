@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from loraplex.registry.registry import Registry
-from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.views import Adapter
 
 from ..api.views import route_json
@@ -15,18 +14,18 @@ from . import adapter_places
 from .adapter_places import all_adapters, one_adapter, version_at
 from .opened import opened_registry
 from .output import Fields
-from .remote import Remote, remote_of, segment
+from .remote import Remote, remote_and_tenant, segment
 
 Body = dict[str, Any]
 Asked = tuple[str, str, Body | None]
 """Method, what follows the alias in the path, and body."""
 
 
-def aliases_remote(server: str, key: str, tenant: str) -> Remote | None:
-    """As remote_of; ValueError for another tenant's aliases, which the API does not change."""
-    if server and tenant != DEFAULT_TENANT:
+def aliases_place(server: str, key: str, tenant: str) -> tuple[Remote | None, str]:
+    """As remote_and_tenant; ValueError for a tenant that is named to the API, which changes the key's own alone."""
+    if server and tenant:
         raise ValueError("Over the API aliases are those of the key's tenant: leave --tenant out.")
-    return remote_of(server, key)
+    return remote_and_tenant(server, key, tenant)
 
 
 def changed(

@@ -14,11 +14,10 @@ from loraplex.registry.errors import InvalidName, InvalidRoute
 from loraplex.registry.names import DEFAULT, parse_reference
 from loraplex.registry.registry import Registry
 from loraplex.registry.routes import Guard, guard_of
-from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.views import Adapter
 
 from ..settings import Settings
-from .alias_places import Asked, Body, aliases_remote, changed, listed, number_at, path_of
+from .alias_places import Asked, Body, aliases_place, changed, listed, number_at, path_of
 from .api_client import Key
 from .opened import opened_registry
 from .output import ACTOR, Json, Tenant, print_json
@@ -38,13 +37,14 @@ Off = Annotated[bool, typer.Option("--off", help="End it.")]
 @app.command("list")
 def list_all(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of one adapter.")] = "",
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """List the aliases."""
-    routes = listed(aliases_remote(server, key, tenant), name, tenant)
+    remote, tenant = aliases_place(server, key, tenant)
+    routes = listed(remote, name, tenant)
     if as_json:
         print_json(routes)
         return
@@ -62,14 +62,15 @@ def set_route(
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Callers of another version; may be repeated.")
     ] = None,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Let NAME@ALIAS mean VERSION, but for the callers of the candidates."""
     name, alias = _parts(reference)
-    shares = dict(_share(text) for text in candidate or [])
+    remote, tenant = aliases_place(server, key, tenant)
+    shares, body = dict(_share(text) for text in candidate or []), Body()
 
     def weights(stable: int) -> dict[int, int]:
         return {stable: 100 - sum(shares.values()), **shares}
@@ -78,7 +79,6 @@ def set_route(
         stable = registry.adapters.version(f"{name}@{version}", tenant).number
         return registry.adapters.routes.set(name, alias, stable, weights(stable), actor=ACTOR, tenant=tenant)
 
-    remote, body = aliases_remote(server, key, tenant), Body()
     if remote is not None:
         stable = number_at(remote, name, version)
         body = {"version": stable, "weights": {str(number): weight for number, weight in weights(stable).items()}}
@@ -89,38 +89,40 @@ def set_route(
 def promote(
     reference: Name,
     version: Annotated[str | None, typer.Option(metavar="NUMBER", help="Where there are several candidates.")] = None,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Make the candidate the stable version, for all callers."""
     name, alias = _parts(reference)
+    remote, tenant = aliases_place(server, key, tenant)
     request = ("POST", "/promote", {"version": version})
 
     def here(registry: Registry) -> Adapter:
         return registry.adapters.routes.promote(name, alias, version, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(aliases_remote(server, key, tenant), name, alias, request, here), as_json)
+    _tell(changed(remote, name, alias, request, here), as_json)
 
 
 @app.command()
 def rollback(
     reference: Name,
     version: Annotated[str | None, typer.Option(metavar="NUMBER", help="The stable one, or the one before.")] = None,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Take the candidates out; where there are none, go back to the stable version before. Twice is as good as once."""
     name, alias = _parts(reference)
+    remote, tenant = aliases_place(server, key, tenant)
     request = ("POST", "/rollback", {"version": version})
 
     def here(registry: Registry) -> Adapter:
         return registry.adapters.routes.rollback(name, alias, version, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(aliases_remote(server, key, tenant), name, alias, request, here), as_json)
+    _tell(changed(remote, name, alias, request, here), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases shadow sql@prod 4 --percent 5")
@@ -129,13 +131,14 @@ def shadow(
     version: Annotated[str, typer.Argument(help="Number or alias of the version that gets copies.")] = "",
     percent: Annotated[int, typer.Option(min=1, max=100, help="Of the requests.")] = 10,
     off: Off = False,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Copy a share of the requests to VERSION; its answers are counted and thrown away."""
     name, alias = _parts(reference)
+    remote, tenant = aliases_place(server, key, tenant)
     if off == bool(version):
         raise InvalidRoute("Name the version that gets copies, or say --off.", "version")
     wanted: Body = {"version": int(version) if version.isdecimal() else version, "percent": percent}
@@ -145,7 +148,7 @@ def shadow(
         chosen = None if off else version
         return registry.adapters.routes.set_shadow(name, alias, chosen, percent, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(aliases_remote(server, key, tenant), name, alias, request, here), as_json)
+    _tell(changed(remote, name, alias, request, here), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases guard sql@prod --max-error-rate 0.02 --max-first-token-ratio 1.5")
@@ -161,13 +164,14 @@ def guard(
     min_requests: Annotated[int, typer.Option(help="Fewer prove nothing.")] = Guard().min_requests,
     window_seconds: Annotated[int, typer.Option(help="Only requests so recent count.")] = Guard().window_seconds,
     off: Off = False,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Take a candidate out by itself when it breaks a limit."""
     name, alias = _parts(reference)
+    remote, tenant = aliases_place(server, key, tenant)
     limits = {
         "max_error_rate": max_error_rate,
         "max_first_token_ms": max_first_token_ms,
@@ -182,14 +186,14 @@ def guard(
     def here(registry: Registry) -> Adapter:
         return registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(aliases_remote(server, key, tenant), name, alias, request, here), as_json)
+    _tell(changed(remote, name, alias, request, here), as_json)
 
 
 @app.command()
-def remove(reference: Name, tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "") -> None:
+def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "") -> None:
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
-    remote = aliases_remote(server, key, tenant)
+    remote, tenant = aliases_place(server, key, tenant)
     if remote is not None:
         remote.ask("DELETE", path_of(name, alias))
     else:

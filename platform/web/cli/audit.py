@@ -38,7 +38,9 @@ def verify(
     if as_json:
         print_json(chain)
     elif not chain["intact"]:
-        problem = chain.get("problem", "It is not what was written; the server's operator sees where.")
+        without_such_head = ", or has no such head" if head else ""
+        untold = f"It is not what was written{without_such_head}; the server's operator sees where."
+        problem = chain.get("problem", untold)
         console.print(f"[red]{problem}[/]", soft_wrap=True)
     elif "rows" in chain:
         words = f"{chain['rows']:,} rows are what was written; head {chain['head']}"

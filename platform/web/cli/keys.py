@@ -11,7 +11,6 @@ from rich.table import Column, Table
 
 from loraplex.registry.keys import INFERENCE
 from loraplex.registry.quotas import Quota
-from loraplex.registry.tables import DEFAULT_TENANT
 
 from ..api.keys import key_json
 from ..settings import Settings
@@ -21,7 +20,7 @@ from .expiry import read_expiry
 from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
 from .opened import opened_database
 from .output import ACTOR, Json, Tenant, print_json
-from .remote import At, remote_of, segment
+from .remote import At, remote_and_tenant, segment
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")
 console = Console(highlight=False)
@@ -42,7 +41,7 @@ def create(
     tpm: Tpm = None,
     concurrency: Concurrency = None,
     tokens_per_day: PerDay = None,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -50,7 +49,7 @@ def create(
     """Make a key and print it: it is shown once."""
     expires_at = None if expires is None else read_expiry(expires, datetime.now(UTC))
     scopes, quota = scope or [INFERENCE], Quota(rpm, tpm, concurrency, tokens_per_day)
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         limits, ends = msgspec.to_builtins(quota), expires_at and expires_at.isoformat()
         body = {"name": name, "scopes": scopes, "adapters": adapter, "expires_at": ends, "limits": limits}
@@ -69,9 +68,9 @@ def create(
 
 
 @app.command("list")
-def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as_json: Json = False) -> None:
+def list_all(tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """List a tenant's keys, newest first."""
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         keys = remote.ask("GET", "/keys")["data"]
     else:
@@ -98,13 +97,13 @@ def limit(
     tpm: Tpm = None,
     concurrency: Concurrency = None,
     tokens_per_day: PerDay = None,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
 ) -> None:
     """Give a key these limits instead of its old ones; those that are not named are none."""
     quota = Quota(rpm, tpm, concurrency, tokens_per_day)
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         body = {"limits": msgspec.to_builtins(quota)}
         changed = remote.ask("PATCH", f"/keys/{segment(prefix)}", body)
@@ -115,9 +114,9 @@ def limit(
 
 
 @app.command()
-def revoke(prefix: Prefix, tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "") -> None:
+def revoke(prefix: Prefix, tenant: Tenant = "", server: At = "", key: Key = "") -> None:
     """End a key for good."""
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         remote.ask("DELETE", f"/keys/{segment(prefix)}")
     else:

@@ -11,7 +11,9 @@ ACTOR: Final = "cli"
 Fields = Mapping[str, Any]
 """What the API answers of one thing."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Tenant = Annotated[str, typer.Option(help="Whose.", metavar="NAME")]
+Tenant = Annotated[
+    str, typer.Option(help="Whose: by default those of `default`, over the API of the key's tenant.", metavar="NAME")
+]
 
 
 def print_json(value: object) -> None:

@@ -26,11 +26,11 @@ At = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A server's management API. `tenant`: whose things are meant, for the operator; by default those of the key's."""
+    """A server's management API. `tenant`: whose things are meant, for the operator; empty: those of the key's."""
 
     server: str
     key: str
-    tenant: str = DEFAULT_TENANT
+    tenant: str = ""
 
     def ask(self, method: str, path: str, body: object = None, **query: str) -> dict[str, Any]:
         """Raises Refused with the server's words, ValueError where nobody answers."""
@@ -44,7 +44,7 @@ class Remote:
 
     def whose(self) -> str:
         """The tenant that is meant; that of the key is known to the server alone."""
-        return str(self.ask("GET", "/me")["tenant"]) if self.tenant == DEFAULT_TENANT else self.tenant
+        return self.tenant or str(self.ask("GET", "/me")["tenant"])
 
     @contextmanager
     def _client(self) -> Iterator[ApiClient]:
@@ -55,7 +55,7 @@ class Remote:
                 raise ValueError(f"{self.server} cannot be reached ({error}).") from None
 
     def _whose(self) -> dict[str, str]:
-        return {} if self.tenant == DEFAULT_TENANT else {"tenant": self.tenant}
+        return {"tenant": self.tenant} if self.tenant else {}
 
 
 def segment(name: str) -> str:
@@ -63,6 +63,11 @@ def segment(name: str) -> str:
     return quote(name, safe="@")
 
 
-def remote_of(server: str, key: str, tenant: str = DEFAULT_TENANT) -> Remote | None:
+def remote_of(server: str, key: str) -> Remote | None:
     """None: the database here."""
-    return Remote(server, key, tenant) if server else None
+    return Remote(server, key) if server else None
+
+
+def remote_and_tenant(server: str, key: str, tenant: str) -> tuple[Remote | None, str]:
+    """Where, and whose things: where none is named those of the key's tenant there, or of `default` here."""
+    return (Remote(server, key, tenant), tenant) if server else (None, tenant or DEFAULT_TENANT)

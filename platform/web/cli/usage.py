@@ -8,14 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from loraplex.registry.ledger import COUNTS
-from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.usage import usage_query
 
 from ..api.usage import as_csv, total_of
 from ..settings import Settings
 from .opened import opened_database
 from .output import Json, Tenant, print_json
-from .remote import At, remote_of
+from .remote import At, remote_and_tenant
 
 
 def usage(
@@ -26,15 +25,15 @@ def usage(
     adapter: Annotated[str, typer.Option(metavar="NAME", help="Of one adapter.")] = "",
     by: Annotated[str, typer.Option(help="What to tell apart: day, hour, key, adapter.")] = "day,key,adapter",
     as_csv_file: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     api_key: Annotated[str, typer.Option(envvar="LORAPLEX_KEY", help="For --server.")] = "",
     as_json: Json = False,
 ) -> None:
     """Print requests and tokens by day, key and adapter version."""
+    remote, tenant = remote_and_tenant(server, api_key, tenant)
     query = usage_query(tenant, first, to, key, user, adapter, by)
     rows: Sequence[Mapping[str, Any]]
-    remote = remote_of(server, api_key, tenant)
     if remote is not None:
         asked = {"from": first, "to": to, "key": key, "user": user, "adapter": adapter, "by": by}
         rows = remote.ask("GET", "/usage", **asked)["data"]

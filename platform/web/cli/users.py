@@ -14,7 +14,7 @@ from ..settings import Settings
 from .api_client import Key
 from .opened import opened_database
 from .output import ACTOR, Json, Tenant, print_json, tell
-from .remote import At, remote_of, segment
+from .remote import At, remote_and_tenant, segment
 
 app = typer.Typer(help="Make, list and remove users, and set their roles and passwords.")
 console = Console(highlight=False)
@@ -27,13 +27,13 @@ def create(
     name: str,
     role: Annotated[str, typer.Option(help=ROLES)],
     password: Password,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Make a user; the password is asked for."""
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         tenant = remote.whose()
         made = remote.ask("POST", "/users", {"name": name, "password": password, "role": role})
@@ -45,9 +45,9 @@ def create(
 
 
 @app.command("list")
-def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as_json: Json = False) -> None:
+def list_all(tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """List a tenant's users."""
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         found = remote.ask("GET", "/users")["data"]
     else:
@@ -67,13 +67,13 @@ def list_all(tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "", as
 def role(
     name: str,
     role: Annotated[str, typer.Argument(help=ROLES)],
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Give a user another role, from the next request on."""
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         changed = remote.ask("PATCH", f"/users/{segment(name)}", {"role": role})
     else:
@@ -86,13 +86,13 @@ def role(
 def password(
     name: str,
     password: Password,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Set a user's password, which ends all sessions."""
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         changed = remote.ask("PATCH", f"/users/{segment(name)}", {"password": password})
     else:
@@ -103,9 +103,9 @@ def password(
 
 
 @app.command()
-def remove(name: str, tenant: Tenant = DEFAULT_TENANT, server: At = "", key: Key = "") -> None:
+def remove(name: str, tenant: Tenant = "", server: At = "", key: Key = "") -> None:
     """Remove a user with all sessions."""
-    remote = remote_of(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         remote.ask("DELETE", f"/users/{segment(name)}")
     else:
