@@ -32,8 +32,9 @@ from .vectors import FLOATS, INT, LANES, Code
 
 BLOCK: Final = 4
 """Most steps of a block: their expanded codes are at home in the first-level cache."""
-STRIPE: Final = 256 if HAS_MATRIX else 128
-"""Rows whose outputs of a panel fit the first-level cache, and their digits the second."""
+STRIPE: Final = 256
+"""Rows that share an expansion: their outputs of a panel take no more than the first-level cache, and their digits fit
+the second."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
 PARTS: Final = 6 if HAS_MATRIX else 8

@@ -99,9 +99,11 @@ class _Tile(Code):
     def multiply(self, sums: list[Any], weights: Any, ahead: Any, x: Any) -> list[Any]:
         """sums + one step: weights [STEP_BYTES], x [ROWS, 64 bytes]. Brings the weights at `ahead` near."""
         for pair, halves in self.weights(weights, ahead):
-            for row, half in self.cells:
-                at, offset = 2 * row + half, row * 64 + pair * 4
-                sums[at] = dot(self, self.kind, sums[at], halves[half], x, offset)
+            for row in range(self.rows):
+                words = broadcast(self, x, row * 64 + pair * 4)
+                for half in range(2):
+                    at = 2 * row + half
+                    sums[at] = dot_lanes(self, self.kind, sums[at], halves[half], words)
         return sums
 
     def weights(self, address: Any, ahead: Any) -> Iterator[tuple[int, list[Any]]]:
@@ -129,6 +131,19 @@ def dot(code: Code, kind: int, total: Any, weights: Any, x: Any, offset: int) ->
     function_type = ir.FunctionType(SUMS[kind], [SUMS[kind], WORDS, INT])
     text = f"{INSTRUCTIONS[kind]} {offset}($3){{1to16}}, $2, $0"
     return code.builder.asm(function_type, text, "=v,0,v,r,~{memory}", [total, weights, x], side_effect=True)
+
+
+def broadcast(code: Code, x: Any, offset: int) -> Any:
+    """The word at x + offset in every lane, for several dot products: one read of memory for all of them."""
+    function_type = ir.FunctionType(WORDS, [INT])
+    return code.builder.asm(function_type, f"vpbroadcastd {offset}($1), $0", "=v,r,~{memory}", [x], side_effect=True)
+
+
+def dot_lanes(code: Code, kind: int, total: Any, weights: Any, words: Any) -> Any:
+    """total + weights times words, lane by lane."""
+    function_type = ir.FunctionType(SUMS[kind], [SUMS[kind], WORDS, WORDS])
+    text = f"{INSTRUCTIONS[kind]} $3, $2, $0"
+    return code.builder.asm(function_type, text, "=v,0,v,v", [total, weights, words], side_effect=True)
 
 
 @njit
