@@ -25,12 +25,14 @@ from .engine import MeasuredEngine  # noqa: E402
 from .many_adapters import many_adapters  # noqa: E402
 from .peft_batch import ADAPTERS, gather_rows, peft_batch, peft_peer, rank16  # noqa: E402
 from .report import Row  # noqa: E402
-from .scale import Scale, medians  # noqa: E402
+from .scale import Scale, median_ratio, medians  # noqa: E402
 from .server import serving  # noqa: E402
 
 MEMORY = 2 << 30
 """Bytes of adapter memory: room for all adapters of a row."""
 DECODE_STEPS = 24
+PAIRS = 6
+"""For each round, of two sides that run the same code."""
 SECONDS_BETWEEN = 6.0
 """From the load of one new adapter to the next."""
 MIXED_RANKS = (8, 16, 32, 64)
@@ -70,9 +72,9 @@ def unused(scale: Scale) -> list[Row]:
             change(name)
         return engine.decode_rate([None] * 16, 16, DECODE_STEPS)
 
-    rates = medians({"without": lambda: rate(engine.evict), "holding": lambda: rate(engine.load)}, 2 * scale.rounds)
+    ratio = median_ratio(lambda: rate(engine.load), lambda: rate(engine.evict), PAIRS * scale.rounds)
     engine.close()
-    return [Row("decode: 8 adapters held and unused / none", rates["holding"] / rates["without"], "x", 0.995)]
+    return [Row("decode: 8 adapters held and unused / none", ratio, "x", 0.995)]
 
 
 def own_rank(scale: Scale) -> list[Row]:
@@ -81,16 +83,14 @@ def own_rank(scale: Scale) -> list[Row]:
     small = {f"r8-{index}": adapter(scale.dimensions, rank=8, seed=index) for index in range(8)}
     wide = small | {"r256": adapter(scale.dimensions, rank=256, seed=1)}
     alone, beside = MeasuredEngine(model, small, MEMORY), MeasuredEngine(model, wide, MEMORY)
-    rates = medians(
-        {
-            "alone": lambda: alone.decode_rate(names, 16, DECODE_STEPS),
-            "beside": lambda: beside.decode_rate(names, 16, DECODE_STEPS),
-        },
-        2 * scale.rounds,
+    ratio = median_ratio(
+        lambda: beside.decode_rate(names, 16, DECODE_STEPS),
+        lambda: alone.decode_rate(names, 16, DECODE_STEPS),
+        PAIRS * scale.rounds,
     )
     alone.close()
     beside.close()
-    return [Row("decode: 8 adapters r=8 beside one of r=256 / without it", rates["beside"] / rates["alone"], "x", 0.97)]
+    return [Row("decode: 8 adapters r=8 beside one of r=256 / without it", ratio, "x", 0.97)]
 
 
 def cold_start(scale: Scale) -> list[Row]:

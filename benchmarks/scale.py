@@ -38,3 +38,17 @@ def medians(sides: dict[str, Callable[[], float]], rounds: int) -> dict[str, flo
         for name, call in sides.items():
             measured[name].append(call())
     return {name: statistics.median(values) for name, values in measured.items()}
+
+
+def median_ratio(one: Callable[[], float], other: Callable[[], float], pairs: int) -> float:
+    """one / other, the median of pairs of neighbours in time, each side first in turn: of two that are nearly alike,
+    what the machine does meanwhile is more than what tells them apart."""
+    one(), other()
+    ratios = []
+    for pair in range(pairs):
+        if pair % 2:
+            second = other()
+            ratios.append(one() / second)
+        else:
+            ratios.append(one() / other())
+    return statistics.median(ratios)
