@@ -6,6 +6,7 @@ from typing import Final
 import torch
 
 from loraplex.lora.cuda_limits import most_tokens
+from loraplex.lora.kernels.tiles import most_grid_tokens
 from loraplex.lora.pool import AdapterPool
 
 from . import cuda_stream, cuda_warmup, gpu_profile
@@ -37,7 +38,8 @@ class CudaBuilder:
     """The methods of loaded.Builder, each called once and in their order."""
 
     def __init__(self, config: EngineConfig, device: Device) -> None:
-        """ValueError when other processes hold what this one may take."""
+        """ValueError when other processes hold what this one may take, and for steps that no grid holds."""
+        check_step_size(config)
         self._config = config
         self._profile = gpu_profile.GpuProfile(gpu_profile.open_gauge(device.device), config.gpu_memory_utilization)
         self._queues = cuda_stream.open_queues(device.device)
@@ -92,6 +94,17 @@ class CudaBuilder:
 
     def _fewer_sequences(self) -> str:
         return f"lower max_num_seqs, now {self._config.max_num_seqs}"
+
+
+def check_step_size(config: EngineConfig) -> None:
+    """Before minutes are spent on loading. Places in what a step's tokens share are within 32 bits, too."""
+    most = most_grid_tokens(config.max_loaded_adapters)
+    if config.most_step_tokens > most:
+        name = "max_num_batched_tokens" if config.max_num_batched_tokens > most else "max_num_seqs"
+        raise ValueError(
+            f"{name} is {getattr(config, name):,}; on CUDA a step may have {most:,} tokens where "
+            f"max_loaded_adapters is {config.max_loaded_adapters:,}"
+        )
 
 
 def most_graphs(config: EngineConfig) -> int:
