@@ -134,7 +134,9 @@ def build_cuda_runner(
         decoder=decoder,
         cache=cache,
         adapters=adapters,
-        sampler=CudaSampler(config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, outbox),
+        sampler=CudaSampler(
+            config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, outbox, inputs.parameters
+        ),
         inputs=inputs,
         graphs=GraphPool(queues.capture, most_graphs(config)),
         outbox=outbox,

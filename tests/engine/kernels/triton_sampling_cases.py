@@ -138,7 +138,7 @@ def test_launches_made_for_other_rows_are_right_for_these() -> None:
     logits = random_logits(3, vocabulary, 7)
     for count in (3, 0, 2):
         rows = [random_row(choose, vocabulary) for _ in range(count)]
-        sampler.prepare(rows)
+        sampler.upload(sampler.prepare(rows).records)
         sampler.token_ids.fill_(-7)
         sampler.launch(logits)
         assert sampler.token_ids[count:].tolist() == [-7] * (3 - count)
