@@ -129,5 +129,5 @@ class CudaSampler:
         # From torch's cache of pinned memory, which gives a piece again only when all copies of it are done.
         pinned = torch.empty(self._buffers.parameters.shape, dtype=torch.int64, pin_memory=self._pinned)
         host = pinned.numpy()
-        host[: len(records)], host[len(records) :, MODE] = records, IDLE
+        host[: len(records)], host[len(records) :] = records, IDLE
         self._buffers.parameters.copy_(pinned, non_blocking=True)
