@@ -48,12 +48,12 @@ def patch_modules_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What launchers allocate is NaN, or all bits set, until a kernel writes it."""
+    """What launchers allocate is NaN, and integers are huge, until a kernel writes it: -1 would be "none" to many."""
     empty = torch.empty
 
     def poisoned(*size: int, **named: object) -> torch.Tensor:
         result = empty(*size, **named)  # type: ignore[call-overload]
-        result.view(torch.uint8).fill_(0xFF)
+        result.view(torch.uint8).fill_(0xFF if result.is_floating_point() else 0x7F)
         return result
 
     monkeypatch.setattr(torch, "empty", poisoned)

@@ -6,6 +6,7 @@ from typing import Final
 import torch
 
 from loraplex.lora.cuda_limits import most_tokens
+from loraplex.lora.kernels.tiles import most_grid_tokens
 from loraplex.lora.pool import AdapterPool
 
 from . import cuda_stream, cuda_warmup, gpu_profile
@@ -37,7 +38,8 @@ class CudaBuilder:
     """The methods of loaded.Builder, each called once and in their order."""
 
     def __init__(self, config: EngineConfig, device: Device) -> None:
-        """ValueError when other processes hold what this one may take."""
+        """ValueError when other processes hold what this one may take, and for steps that no grid holds."""
+        check_step_size(config)
         self._config = config
         self._profile = gpu_profile.GpuProfile(gpu_profile.open_gauge(device.device), config.gpu_memory_utilization)
         self._queues = cuda_stream.open_queues(device.device)
@@ -94,6 +96,17 @@ class CudaBuilder:
         return f"lower max_num_seqs, now {self._config.max_num_seqs}"
 
 
+def check_step_size(config: EngineConfig) -> None:
+    """Before minutes are spent on loading. Places in what a step's tokens share are within 32 bits, too."""
+    most = most_grid_tokens(config.max_loaded_adapters)
+    if config.most_step_tokens > most:
+        name = "max_num_batched_tokens" if config.max_num_batched_tokens > most else "max_num_seqs"
+        raise ValueError(
+            f"{name} is {getattr(config, name):,}; on CUDA a step may have {most:,} tokens where "
+            f"max_loaded_adapters is {config.max_loaded_adapters:,}"
+        )
+
+
 def most_graphs(config: EngineConfig) -> int:
     return GRAPHS_PER_SIZE * len(size_ladder(config.max_num_seqs))
 
@@ -121,7 +134,9 @@ def build_cuda_runner(
         decoder=decoder,
         cache=cache,
         adapters=adapters,
-        sampler=CudaSampler(config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, outbox),
+        sampler=CudaSampler(
+            config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, outbox, inputs.parameters
+        ),
         inputs=inputs,
         graphs=GraphPool(queues.capture, most_graphs(config)),
         outbox=outbox,

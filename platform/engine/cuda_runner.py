@@ -11,7 +11,7 @@ from .attention.cuda import CudaAttention
 from .batch import Batch
 from .clipping import count_clipped
 from .cuda_sampled import PendingLogprobs, PendingSample
-from .cuda_sampler import CudaSampler
+from .cuda_sampler import Asked, CudaSampler
 from .device_time import DeviceTime
 from .graph_pool import GraphKey, GraphPool
 from .kernels.cuda.placeholders import resolve
@@ -48,30 +48,30 @@ class CudaRunner:
         started = time.perf_counter()
         if plan.copies:
             self.cache.copy_blocks(plan.copies)
-        shape = self.inputs.write(plan.scheduled, self.adapters, self.cache.is_uneven)
-        handle = self._decode(plan, shape) if shape.is_decode else self._compute(plan, shape)
+        asked = self.sampler.prepare(plan.sample_rows())
+        shape = self.inputs.write(plan.scheduled, self.adapters, self.cache.is_uneven, asked.records)
+        handle = (self._decode if shape.is_decode else self._compute)(plan, shape, asked)
         if self.cache.clips:
             handle.clipped = self.outbox.send(self.clipped[:, : shape.tokens])
         handle.seconds = time.perf_counter() - started
         return handle
 
-    def _decode(self, plan: StepPlan, shape: StepShape) -> "CudaHandle":
-        rows = plan.sample_rows()
-        draws, logprobs = self.sampler.prepare(rows)
+    def _decode(self, plan: StepPlan, shape: StepShape, asked: Asked) -> "CudaHandle":
         cuts = self.cache.cuts(shape.tokens, shape.sequences, self.inputs.blocks, shape.uneven)
         lora = shape.lora
         acting = (False, frozenset[str](), False) if lora is None else (lora.has_vectors, lora.changed, lora.own_logits)
-        key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, cuts, draws, logprobs)
+        key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, cuts, asked.draws, asked.logprobs)
         with self.device_time.span():
-            self.graphs.run(key, partial(self._launch, shape, draws, logprobs))
-        return CudaHandle(self.device_time, plan.scheduled, self.sampler.fetch([row.logprobs for row in rows]))
+            self.graphs.run(key, partial(self._launch, shape, asked.draws, asked.logprobs))
+        return CudaHandle(self.device_time, plan.scheduled, self.sampler.fetch(asked.counts))
 
     def _launch(self, shape: StepShape, draws: bool, logprobs: bool) -> None:
         batch, x, residual = self._through_layers(shape)
         self.sampler.launch(self.decoder.end(x, residual, batch), draws=draws, logprobs=logprobs)
 
-    def _compute(self, plan: StepPlan, shape: StepShape) -> "CudaHandle":
-        """With prompts in it. Their log-probabilities come first, as they pass through where drawn tokens lie."""
+    def _compute(self, plan: StepPlan, shape: StepShape, asked: Asked) -> "CudaHandle":
+        """With prompts in it. Their log-probabilities come first, as they pass through where drawn tokens lie, and the
+        parameters of their draws."""
         prompts: dict[int, PendingLogprobs] = {}
         with self.device_time.span():
             batch, x, residual = self._through_layers(shape)
@@ -79,9 +79,14 @@ class CudaRunner:
                 logits = self.decoder.end(x, residual, self.inputs.judged(shape, part.rows))
                 told = self.sampler.prompt_logprobs(logits, part.token_ids, part.count)
                 prompts.setdefault(part.index, PendingLogprobs([])).parts += told.parts
-            rows = plan.sample_rows()
-            sampled = self.sampler.sample(self.decoder.end(x, residual, batch), rows) if rows else None
+            if prompts:
+                self.sampler.upload(asked.records)
+            sampled = self._draw(self.decoder.end(x, residual, batch), asked) if asked.counts else None
         return CudaHandle(self.device_time, plan.scheduled, sampled, prompts)
+
+    def _draw(self, logits: torch.Tensor, asked: Asked) -> PendingSample:
+        self.sampler.launch(logits, draws=asked.draws, logprobs=asked.logprobs)
+        return self.sampler.fetch(asked.counts)
 
     def _through_layers(self, shape: StepShape) -> tuple[Batch, torch.Tensor, torch.Tensor]:
         """The step, and what Decoder.end takes."""

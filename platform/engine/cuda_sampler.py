@@ -1,6 +1,6 @@
 """CudaSampler: logits to token ids and log-probabilities where the logits are; the host waits for nothing."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,19 @@ POSITION: Final = RowParameters._fields.index("position")
 LOGPROBS: Final = RowParameters._fields.index("logprobs")
 
 
+class Asked(NamedTuple):
+    """What the rows of a step ask of the kernels."""
+
+    records: np.ndarray
+    """[rows, RECORD] int64: their parameters."""
+    counts: list[int | None]
+    """Each row's `logprobs`."""
+    draws: bool
+    """Whether any is drawn."""
+    logprobs: bool
+    """Whether any is described."""
+
+
 class CudaSampler:
     """Samples steps of up to `rows` rows and `vocab_size` tokens, token for token as `Sampler` does.
 
@@ -42,10 +55,16 @@ class CudaSampler:
     On a CPU the kernels need triton's interpreter.
     """
 
-    def __init__(self, rows: int, vocab_size: int, device: torch.device, outbox: Outbox) -> None:
-        """outbox: whose `compute` is the stream of the launches."""
+    def __init__(
+        self, rows: int, vocab_size: int, device: torch.device, outbox: Outbox, parameters: torch.Tensor | None = None
+    ) -> None:
+        """outbox: whose `compute` is the stream of the launches. parameters: [rows, RECORD] int64 on the device, where
+        whoever has them may put what `prepare` answers; else `upload` does."""
         self._shape = make_shape(rows, vocab_size, MAX_LOGPROBS)
         self._buffers = make_buffers(self._shape, rows, device)
+        if parameters is not None:
+            assert parameters.shape == self._buffers.parameters.shape
+            self._buffers = self._buffers._replace(parameters=parameters)
         self._lines = RowLines(self._buffers, rows)
         self._outbox = outbox
         self._pinned = device.type == "cuda"
@@ -62,20 +81,21 @@ class CudaSampler:
         behind by what is on its way. At any other position it is read anew.
         """
         assert len(rows) <= len(logits)
-        draws, logprobs = self.prepare(rows)
-        self.launch(logits, draws=draws, logprobs=logprobs)
-        return self.fetch([row.logprobs for row in rows])
+        asked = self.prepare(rows)
+        self.upload(asked.records)
+        self.launch(logits, draws=asked.draws, logprobs=asked.logprobs)
+        return self.fetch(asked.counts)
 
-    def prepare(self, rows: list[SampleRow]) -> tuple[bool, bool]:
-        """Copy the rows' parameters to the device. Whether any row is drawn, and whether any is described."""
+    def prepare(self, rows: list[SampleRow]) -> Asked:
+        """Enqueue what the tables need for these rows; their parameters are still to be sent."""
         assert len(rows) <= self._shape.rows
         records = self._lines.records(rows)
         records[:, POSITION] = [row.position for row in rows]
-        self._upload(records)
-        return bool((records[:, MODE] > GREEDY).any()), bool((records[:, LOGPROBS] >= 0).any())
+        draws, logprobs = bool((records[:, MODE] > GREEDY).any()), bool((records[:, LOGPROBS] >= 0).any())
+        return Asked(records, [row.logprobs for row in rows], draws, logprobs)
 
     def launch(self, logits: torch.Tensor, *, draws: bool = True, logprobs: bool = True) -> None:
-        """The kernels alone, for the parameters that were prepared last: what a CUDA graph captures."""
+        """The kernels alone, for the parameters that were sent last: what a CUDA graph captures."""
         sample(with_logits(self._buffers, logits, self._shape), self._shape, draws=draws, logprobs=logprobs)
 
     def fetch(self, counts: list[int | None]) -> PendingSample:
@@ -85,7 +105,7 @@ class CudaSampler:
 
     def prompt_logprobs(self, logits: torch.Tensor, token_ids: list[int], count: int) -> PendingLogprobs:
         """logits [N, V] of N prompt positions and the N tokens that follow them -> one entry each. Takes the place of
-        the last step's `token_ids`."""
+        the last step's `token_ids`, and of the parameters."""
         rows = self._shape.rows
         return PendingLogprobs(
             [
@@ -97,17 +117,17 @@ class CudaSampler:
     def _describe(self, logits: torch.Tensor, token_ids: list[int], count: int) -> PendingSample:
         records = np.zeros((len(token_ids), RECORD), np.int64)
         records[:, LOGPROBS] = count
-        self._upload(records)
+        self.upload(records)
         results = torch.empty(2, len(token_ids), dtype=torch.int32, pin_memory=self._pinned)
         results[TOKEN], results[FAILED] = torch.tensor(token_ids), 0
         self._buffers.results[:2, : len(token_ids)].copy_(results, non_blocking=True)
         describe(with_logits(self._buffers, logits, self._shape), self._shape)
         return self.fetch([count] * len(token_ids))
 
-    def _upload(self, records: np.ndarray) -> None:
+    def upload(self, records: np.ndarray) -> None:
         """One copy of all parameters; rows past the records are idle."""
         # From torch's cache of pinned memory, which gives a piece again only when all copies of it are done.
         pinned = torch.empty(self._buffers.parameters.shape, dtype=torch.int64, pin_memory=self._pinned)
         host = pinned.numpy()
-        host[: len(records)], host[len(records) :, MODE] = records, IDLE
+        host[: len(records)], host[len(records) :] = records, IDLE
         self._buffers.parameters.copy_(pinned, non_blocking=True)

@@ -15,6 +15,7 @@ from loraplex.lora.step_buffers import StepAdapters, StepLists, list_words, list
 
 from .batch import Batch
 from .graph_pool import pad_size, size_ladder
+from .kernels.cuda.sampling.layout import IDLE, RECORD
 from .plan import Scheduled
 from .sequence import Sequence
 from .staging import Staging
@@ -26,6 +27,7 @@ NO_SLOT = -1
 """In slot_mapping of the padding: nothing is written."""
 KNOWN = -1
 """In token_sources: the token stands in token_ids."""
+NO_RECORDS = np.empty((0, RECORD), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +80,7 @@ class StepInputs:
             "query_starts": ((sequences + 1,), torch.int32),
             "context_lengths": ((sequences,), torch.int32),
             "slots": ((tokens,), torch.int32),
+            "parameters": ((sequences, RECORD), torch.int64),
             "block_tables": ((sequences, blocks), torch.int32),
         }
         self._staging = Staging(arrays, device, stream)
@@ -86,6 +89,8 @@ class StepInputs:
         """By round, one after the other on the device."""
         for name in reversed(lists):
             self.lora.append(StepLists(table, tokens, self._tensors[name], *self.lora[:1]))
+        self.parameters = self._tensors["parameters"]
+        """On the device, of the sampler: `records` of the last `write`, and idle rows."""
         self.blocks = blocks
         self._ladder = size_ladder(sequences)
         self._block_size = block_size
@@ -94,10 +99,10 @@ class StepInputs:
 
     def write(
         self, scheduled: list[Scheduled], adapters: AdapterSlots,
-        is_uneven: Callable[[np.ndarray], bool] = lambda lengths: False,
+        is_uneven: Callable[[np.ndarray], bool] = lambda lengths: False, records: np.ndarray = NO_RECORDS,
     ) -> StepShape:  # fmt: skip
         """Fill in a step and enqueue its copy to the device. is_uneven: Batch.uneven of a decode, by the lengths of its
-        contexts."""
+        contexts. records: [draws, RECORD] int64, as of Asked."""
         counts = np.array([item.count for item in scheduled])
         starts = np.array([item.start for item in scheduled])
         tables = block_tables(scheduled)
@@ -115,6 +120,7 @@ class StepInputs:
         _fill(host["query_starts"], query_starts, shape.sequences + 1, len(positions))
         _fill(host["context_lengths"], context_lengths, shape.sequences, 0)
         _fill(host["sample_rows"], rows, shape.rows, 0)
+        _fill(host["parameters"], records, shape.rows, IDLE)
         # What no sequence has come to keeps what it held: zeros for a context of 131,072 are 32 KiB a sequence.
         host["block_tables"][: len(tables), : tables.shape[1]] = tables
         if lora is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from loraplex import SamplingParams
 from loraplex.engine import cuda_runner
@@ -49,6 +49,29 @@ def test_no_operation_mixes_host_and_device_or_waits(
 ) -> None:
     with fake_cuda(monkeypatch):
         assert say(base, tmp_path, dtype="bfloat16", **settings) == [4] * 4
+
+
+def test_all_that_a_step_reads_comes_in_one_copy(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of prompts and of decodes, drawn and described or not, with an adapter and without."""
+    adapters, sent = {"one": make_adapter(tmp_path / "one", base, rank=8, seed=1)}, list[int]()
+    kinds = [
+        SamplingParams(max_tokens=4, ignore_eos=True, **fields)
+        for fields in ({"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.9, "seed": 1, "logprobs": 2})
+    ]
+    with fake_cuda(monkeypatch):
+        copy = FakeTensor.copy_
+
+        def copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+            sent.append(target.is_cuda and not source.is_cuda)
+            return copy(target, source, non_blocking)
+
+        monkeypatch.setattr(FakeTensor, "copy_", copied)
+        with open_llm(base, adapters, dtype="bfloat16") as llm:
+            llm.generate(PROMPTS[:2], kinds, adapter=[None, "one"])
+            steps = llm.status().steps
+            sent.clear()
+            llm.generate(PROMPTS[:2], kinds, adapter=[None, "one"])
+            assert sum(sent) == llm.status().steps - steps >= 4
 
 
 def test_a_tensor_left_on_the_host_is_found(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

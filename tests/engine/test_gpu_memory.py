@@ -1,12 +1,15 @@
 """How a GPU's memory is measured and split, on a card of paper."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from loraplex.engine import cuda_stream, gpu_profile
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.cuda_build import CudaBuilder
 from loraplex.engine.gpu_memory import MemorySplit, Seen, estimate_graphs, no_room, split_memory
 from loraplex.engine.gpu_profile import GpuProfile
 from loraplex.engine.kv_cache import block_bytes
@@ -112,6 +115,24 @@ def test_a_card_that_others_hold_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(ValueError, match=r"other processes hold 40\.00 GB.*gpu_memory_utilization to 0\.6 or less"):
         GpuProfile(PaperGauge(others=40 * GB), 0.9)
     GpuProfile(PaperGauge(others=40 * GB), 0.6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"max_num_batched_tokens": 1 << 20}, r"max_num_batched_tokens is 1,048,576; .* 1,044,720 tokens .* is 256"),
+        ({"max_num_seqs": 70_000, "max_loaded_adapters": 66_000}, r"max_num_seqs is 70,000; .* have 65,535 tokens"),
+    ],
+)
+def test_a_step_that_no_grid_holds_is_refused_before_anything_is_loaded(
+    settings: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge())
+    monkeypatch.setattr(cuda_stream, "open_queues", lambda device: None)
+    device: Any = SimpleNamespace(device=torch.device("cpu"))
+    with pytest.raises(ValueError, match=words):
+        CudaBuilder(EngineConfig(model="m", **settings), device)
+    CudaBuilder(EngineConfig(model="m", max_num_batched_tokens=1_044_720), device)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("4 GB"), RuntimeError("Triton Error [CUDA]: out of memory")])

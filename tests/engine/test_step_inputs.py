@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from loraplex.engine.cuda_runner import CudaRunner
+from loraplex.engine.cuda_sampler import Asked
 from loraplex.engine.device_time import DeviceTime
 from loraplex.engine.graph_pool import PATIENCE, GraphKey, GraphPool, pad_size, size_ladder
 from loraplex.engine.kernels.cuda.placeholders import resolve_reference
+from loraplex.engine.kernels.cuda.sampling.layout import IDLE, RECORD
 from loraplex.engine.outbox import Outbox
 from loraplex.engine.plan import Scheduled, StepPlan
 from loraplex.engine.protocol import AdapterRef
 from loraplex.engine.staging import ALIGNMENT, Staging
-from loraplex.engine.step_inputs import StepInputs
+from loraplex.engine.step_inputs import NO_RECORDS, StepInputs
 from loraplex.engine.step_layout import judged
 from loraplex.engine.stream import Graph, Launch
 from loraplex.lora.batch import PageTable
@@ -78,10 +80,14 @@ class Contexts:
 def test_decodes_with_one_long_context_are_captured_apart(inputs: StepInputs) -> None:
     keys, batches = list[GraphKey](), []
     runner: Any = SimpleNamespace(cache=Contexts(), inputs=inputs, adapters=Slots(), device_time=DeviceTime(Mock()))
-    runner.sampler = SimpleNamespace(prepare=lambda rows: (False, False), fetch=lambda counts: None)
+    runner.sampler = SimpleNamespace(
+        prepare=lambda rows: Asked(NO_RECORDS, [None] * len(rows), False, False), fetch=lambda counts: None
+    )  # fmt: skip
     runner.graphs = SimpleNamespace(run=lambda key, launch: keys.append(key))
     runner._launch = lambda *given: None
-    runner._decode = lambda plan, shape: batches.append(inputs.batch(shape)) or CudaRunner._decode(runner, plan, shape)
+    runner._decode = lambda plan, shape, asked: (
+        batches.append(inputs.batch(shape)) or CudaRunner._decode(runner, plan, shape, asked)
+    )  # fmt: skip
     for first in ([1, 2], [1, 2, 3, 4, 5]):
         CudaRunner.submit(runner, StepPlan([decode(first, [7, 2]), decode([6], [3])]))
     assert [key.attention_cuts for key in keys] == [0, 7] and len({*keys}) == 2
@@ -193,6 +199,16 @@ def test_one_copy_of_a_step_takes_the_rounds_that_act_and_no_other(
         inputs.write([decode([1], [1], *adapters)], Slots())
     words = 4 * len(inputs.lora[0].words)
     assert [size - copied[0] for size in copied] == [0, words, 2 * words]
+
+
+def test_what_rows_ask_of_the_sampler_comes_with_their_step(inputs: StepInputs, stream: VirtualStream) -> None:
+    """Rows of the padding are idle, whatever a larger step asked for before."""
+    steps = [[decode([1], [number]) for number in range(1, count + 1)] for count in (4, 3)]
+    for number, scheduled in enumerate(steps):
+        records = np.arange(len(scheduled) * RECORD).reshape(-1, RECORD) + 1000 * number
+        assert inputs.write(scheduled, Slots(), records=records).rows == 4
+    stream.record().synchronize()
+    assert inputs.parameters[:3].tolist() == records.tolist() and inputs.parameters[3].eq(IDLE).all()
 
 
 def test_drawn_tokens_arrive_as_they_were_though_the_next_step_has_drawn_its_own(stream: VirtualStream) -> None:

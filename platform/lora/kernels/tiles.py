@@ -28,11 +28,18 @@ SPLIT_TOKENS: Final = 256
 """Steps of more tokens fill the device with chunks alone: their sums are not split."""
 MOST_MEMBERS: Final = 3
 """Linears of one group."""
+MOST_CHUNKS: Final = 65535
+"""That a grid has room for, in its second and third dimension."""
 
 
 def bound_chunks(tokens: int, slots: int) -> int:
     """Most chunks that `tokens` tokens of at most `slots` adapters can make: the static size of the grid."""
     return (tokens + (ROWS - 1) * min(tokens, slots)) // ROWS
+
+
+def most_grid_tokens(slots: int) -> int:
+    """Tokens of a step at most, so that the chunks of at most `slots` adapters fit a grid."""
+    return ROWS * MOST_CHUNKS - (ROWS - 1) * min(slots, MOST_CHUNKS)
 
 
 def count_split_inputs(inputs: int, tokens: int, item_size: int) -> int:

@@ -94,7 +94,7 @@ def test_a_captured_graph_replays_right_with_other_rows() -> None:
     for count in (16, 3, 0, 9):
         rows = [random_row(choose, vocabulary) for _ in range(count)]
         logits.copy_(torch.randn(16, vocabulary))
-        sampler.prepare(rows)
+        sampler.upload(sampler.prepare(rows).records)
         graph.replay()
         check(sampler.fetch([row.logprobs for row in rows]).wait(), logits[:count].cpu(), rows)
 

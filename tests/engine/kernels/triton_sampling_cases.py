@@ -11,7 +11,7 @@ import torch
 
 from loraplex.engine import cuda_sampler
 from loraplex.engine.kernels.cuda.sampling import layout
-from loraplex.engine.kernels.cuda.sampling.layout import BIASED, PENALIZED
+from loraplex.engine.kernels.cuda.sampling.layout import BIASED, IDLE, PENALIZED
 from loraplex.engine.sampler import Sampler
 from loraplex.engine.sampling_state import SampleRow
 from tests.engine.inline_stream import make_sampler
@@ -138,11 +138,23 @@ def test_launches_made_for_other_rows_are_right_for_these() -> None:
     logits = random_logits(3, vocabulary, 7)
     for count in (3, 0, 2):
         rows = [random_row(choose, vocabulary) for _ in range(count)]
-        sampler.prepare(rows)
+        sampler.upload(sampler.prepare(rows).records)
         sampler.token_ids.fill_(-7)
         sampler.launch(logits)
         assert sampler.token_ids[count:].tolist() == [-7] * (3 - count)
         check(sampler.fetch([row.logprobs for row in rows]).wait(), logits[:count], rows)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_of_an_idle_row_no_more_is_read_than_that_it_is_idle() -> None:
+    """What else lies in its record may be any number, a count of tokens to describe among them."""
+    sampler, logits, rows = make_sampler(3, 300), random_logits(3, 300, 11), [make_row(logprobs=2)]
+    sampler.upload(sampler.prepare(rows).records)
+    parameters, results = sampler._buffers.parameters, sampler._buffers.results
+    parameters[1:], parameters[1:, cuda_sampler.MODE], results[:, 1:] = 3, IDLE, 0
+    sampler.launch(logits)
+    assert not results[:, 1:].any()
+    check(sampler.fetch([2]).wait(), logits[:1], rows)
 
 
 @pytest.mark.usefixtures("small_tiles")

@@ -13,7 +13,17 @@ from loraplex.engine.model.linear import LoraLinear
 from loraplex.lora import pages
 from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.lora.chunks import make_chunks
-from loraplex.lora.kernels.tiles import ALIGNMENT_BYTES, PAGE, ROWS, bound_chunks, count_split_inputs
+from loraplex.lora.config_fields import MAX_RANK
+from loraplex.lora.kernels.tiles import (
+    ALIGNMENT_BYTES,
+    MOST_CHUNKS,
+    PAGE,
+    ROWS,
+    bound_chunks,
+    count_split_inputs,
+    intermediate_elements,
+    most_grid_tokens,
+)  # fmt: skip
 
 from .pages import random_table
 
@@ -43,6 +53,13 @@ def test_no_list_is_longer_than_the_bound_and_the_longest_reaches_it(tokens: int
     most[-1] += (tokens - used) % ROWS
     starts = np.concatenate([[0], np.cumsum(most)])
     assert len(make_chunks(starts, np.arange(used))) == bound_chunks(tokens, slots)
+
+
+@pytest.mark.parametrize("slots", [1, 64, 256, 5000, 65535, 1 << 20])
+def test_the_chunks_of_the_largest_step_fit_a_grid_and_those_of_a_larger_one_do_not(slots: int) -> None:
+    tokens = most_grid_tokens(slots)
+    assert bound_chunks(tokens, slots) <= MOST_CHUNKS < bound_chunks(tokens + ROWS, slots)
+    assert intermediate_elements(tokens, MAX_RANK // PAGE) < 2**31, "its rows are counted in 32 bits"
 
 
 @pytest.mark.parametrize("inputs", [1, 64, 896, 1023, 4096, 14336])

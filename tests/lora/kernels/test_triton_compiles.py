@@ -108,6 +108,29 @@ def test_adapters_of_the_head_spill_nothing(
     assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= EXPAND_REGISTERS
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_gains_and_shifts_spill_nothing_and_are_one_kernel_for_all_steps(
+    architecture: int, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", AbsentDevice(architecture))
+    scale = CompileOnly(cuda.scale)
+    monkeypatch.setattr(cuda, "scale", scale)
+    (kinds, widths, _), floats = QKV, torch.empty(64)
+    for tokens, layer in ((1, 0), (16, 1), (7, 31)):
+        row = torch.empty(tokens, dtype=torch.int32)
+        lists = (torch.empty(8, 3, dtype=torch.int32), row, row.view(torch.float32), *[floats] * 5)
+        y, vectors = torch.empty(tokens, sum(widths), dtype=dtype), torch.empty(8, 14, dtype=torch.int64)
+        cuda.scale_outputs(y, cuda.StepTensors(*lists), floats, vectors, 8, layer, kinds, widths)
+    kernel, *others = scale.compiled
+    assert len(others) == 2 and all(other is kernel for other in others)
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= 128
+    assert kernel.metadata.shared <= SHARED_MEMORY[architecture] // 4
+    assert "ld.global.v" in kernel.asm["ptx"] and "st.global.v" in kernel.asm["ptx"]
+
+
 def test_neither_the_layer_nor_the_number_of_tokens_compiles_anew(kernels: dict[str, CompileOnly]) -> None:
     for tokens, layer in ((1, 0), (16, 1), (256, 16), (7, 31)):
         launch(80, torch.float16, QKV, tokens, layer)

@@ -13,7 +13,7 @@ from . import layout
 from .adjust import load_raw
 from .layout import Buffers
 from .numbers import exponential, order, unorder
-from .rows import LOGPROBS, integer
+from .rows import IDLE, LOGPROBS, MODE, integer
 from .weigh import load_chunks
 
 TOKEN: Final = tl.constexpr(layout.TOKEN)
@@ -74,8 +74,8 @@ def merge(buffers: Buffers, SHAPE: tl.constexpr) -> None:
 
 @triton.jit
 def count_wanted(buffers: Buffers, row: tl.tensor, SHAPE: tl.constexpr) -> tl.tensor:
-    """How many of the most likely tokens; -1 where nothing is to be described."""
-    wanted = integer(buffers, row, LOGPROBS).to(tl.int32)
+    """How many of the most likely tokens; -1 where nothing is to be described: of an idle row nothing else is known."""
+    wanted = tl.where(integer(buffers, row, MODE) == IDLE, -1, integer(buffers, row, LOGPROBS)).to(tl.int32)
     if wanted >= 0:
         wanted = tl.where(tl.load(buffers.results + FAILED * SHAPE.rows + row) == 0, wanted, -1)
     return wanted
