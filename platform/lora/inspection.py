@@ -76,8 +76,9 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
     modules = match_modules(tensors, settings, base, report) if tensors else ()
-    judge_invocation_tokens(settings.invocation_tokens if settings else (), modules, base, report)
-    return Structure(settings, tensors, modules, size, vocabulary_of(modules, base))
+    vocab_size = vocabulary_of(modules, base)
+    judge_invocation_tokens(settings.invocation_tokens if settings else (), modules, vocab_size, base, report)
+    return Structure(settings, tensors, modules, size, vocab_size)
 
 
 def _judge_values(file: FileIO, structure: Structure, own: BaseTensors | None, report: Report) -> str:
