@@ -22,9 +22,12 @@ class AdapterFiles:
     folder: Path
 
 
-def prepare_adapter(name: str, folder: Path, base: BaseSignature, scratch: ExitStack) -> AdapterFiles:
+def prepare_adapter(
+    name: str, folder: Path, base: BaseSignature, scratch: ExitStack, base_folder: Path | None = None
+) -> AdapterFiles:
     """The adapter in `folder`, or the LoRA made of it, in a temporary folder that goes when `scratch` closes.
 
+    With the `base_folder`, one that repeats what the base has is refused too.
     ValueError has every reason why it cannot be used.
     """
     missing = [file for file in (CONFIG_FILE, WEIGHTS_FILE) if not (folder / file).is_file()]
@@ -32,7 +35,7 @@ def prepare_adapter(name: str, folder: Path, base: BaseSignature, scratch: ExitS
         raise ValueError(f"adapter {name!r}: {folder} has no {' and no '.join(missing)}")
     if conversion_kind((folder / CONFIG_FILE).read_bytes()) is not None:
         folder = _convert(name, folder, base, scratch)
-    inspection = inspect_adapter((folder / CONFIG_FILE).read_bytes(), folder / WEIGHTS_FILE, base)
+    inspection = inspect_adapter((folder / CONFIG_FILE).read_bytes(), folder / WEIGHTS_FILE, base, base_folder)
     if inspection.manifest is None:
         raise ValueError(_refusal(name, inspection.failures()))
     return AdapterFiles(inspection.manifest, folder)

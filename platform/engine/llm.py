@@ -72,7 +72,10 @@ class LLM:
         )
         with ExitStack() as scratch:
             base = base_signature(folder)
-            files = {name: prepare_adapter(name, Path(path), base, scratch) for name, path in (adapters or {}).items()}
+            files = {
+                name: prepare_adapter(name, Path(path), base, scratch, folder)
+                for name, path in (adapters or {}).items()
+            }
             self._engine: Engine | None = build_engine(config)
             self._scratch = scratch.pop_all()
         self._manifests = {name: file.manifest for name, file in files.items()}

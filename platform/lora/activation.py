@@ -41,9 +41,13 @@ def refuse_invocation_tokens(raw: dict[str, Any], report: Report) -> None:
 
 
 def judge_invocation_tokens(
-    tokens: tuple[int, ...], modules: Iterable[ModuleLora], base: BaseSignature, report: Report
+    tokens: tuple[int, ...], modules: Iterable[ModuleLora], vocab_size: int, base: BaseSignature, report: Report
 ) -> None:
-    """A prompt can hold tokens of the base's vocabulary only; what adapts the embedding does so for all of it."""
+    """A prompt can hold tokens of the base's vocabulary only; what adapts the embedding does so for all of it, as do
+    tokens that the base lacks. `vocab_size`: as in AdapterManifest."""
+    if tokens and vocab_size > base.vocab_size:
+        message = f"{vocab_size - base.vocab_size:,} tokens are added beside {KEY}: their rows would act everywhere"
+        report.fail("features", message, "train on the base's own vocabulary, or as a plain LoRA")
     if tokens and any(module.kind == EMBEDDING and module.rank for module in modules):
         message = f"embed_tokens is adapted beside {KEY}: it would act before the invocation tokens too"
         report.fail("features", message, "train without embed_tokens in target_modules")

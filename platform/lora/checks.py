@@ -6,6 +6,7 @@ from typing import Final
 from .config_fields import MAX_RANK
 from .config_file import LoraSettings
 from .manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
+from .pattern_keys import refuse_misread
 from .report import Report, enumerate_some, quote
 from .tensor_names import OTHER_BASE, TRAINING_AID, Place, locate
 from .vocabulary_checks import match_rows, saves_place, targets_place, trained_tokens
@@ -25,6 +26,7 @@ class Problems:
     """reason -> tensor names"""
     pairs: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
     ranks: list[str] = field(default_factory=list)
     resized: list[str] = field(default_factory=list)
@@ -44,6 +46,8 @@ def match_modules(
             _judge_parts(place, parts, settings, base, problems)
     modules = [_fit(place, parts, settings, base, problems) for place, parts in sorted(found.items())]
     with_rows = match_rows([module for module in modules if module is not None], found, settings, base, problems.shapes)
+    if settings is not None:
+        refuse_misread(settings, [place.path for place in _every_place(base)], report)
     _report(problems, report)
     if settings is not None and not problems.names:
         _compare_targets({place for place, parts in found.items() if parts.keys() & ADAPTED}, settings, base, report)
@@ -156,7 +160,7 @@ def _vector_fits(
     if vector.role == "gain":
         scales_input = settings is not None and settings.scales_input(place.path)
         if scales_input and place.kind != "down_proj":
-            problems.parts.append(f"{place} is a feedforward module of IA3: {INPUT_GAIN}")
+            problems.inputs.append(f"{place} is a feedforward module of IA3: {INPUT_GAIN}")
         expected = (1, inputs) if scales_input else (outputs, 1)
     if shape != expected:
         problems.shapes.append(
@@ -167,6 +171,7 @@ def _vector_fits(
 
 RESIZED: Final = "name it in modules_to_save, or train the added tokens alone by trainable_token_indices"
 INPUT_GAIN: Final = "of vectors over inputs only that of down_proj is served"
+OUTPUTS_INSTEAD: Final = "train with feedforward_modules that are down_proj alone, or none"
 
 
 def _move_gains(modules: tuple[ModuleLora, ...]) -> tuple[ModuleLora, ...]:
@@ -202,6 +207,7 @@ def _report(problems: Problems, report: Report) -> None:
         report.fail("modules", f"{enumerate_some(names)}: {reason}", "tensors that would be ignored change the answers")
     report.fail_all("modules", problems.pairs, "save the whole adapter again")
     report.fail_all("features", problems.parts, "adapter_config.json and the tensors must be of one training")
+    report.fail_all("features", problems.inputs, OUTPUTS_INSTEAD)
     report.fail_all("features", problems.resized, RESIZED)
     report.fail_all("shapes", problems.shapes, OTHER_BASE)
     report.fail_all("ranks", problems.ranks, "r, rank_pattern and the tensors must agree")

@@ -86,16 +86,17 @@ class LoraSettings:
 
     def tokens_of(self, path: str) -> tuple[int, ...] | None:
         """The tokens that PEFT would train rows of; None: no adapter of single tokens is there."""
-        names = _names_of(path)
+        names = names_of(path)
         return next((tokens for name, tokens in self.token_indices.items() if name in names), None)
 
     def targets(self, layer: int, path: str) -> bool:
         """Whether PEFT would put an adapter on the module; a module named in full needs no layer number.
 
-        `layer` is -1 for a module outside the layers, of which all-linear means none.
+        `layer` is -1 for a module outside the layers, of which all-linear means none. What is saved as a whole, or a
+        part of that, gets none.
         """
-        names = _names_of(path)
-        if names & self.exclude_modules:
+        names = names_of(path)
+        if names & self.exclude_modules or any(f".{name}." in f".{path}." for name in self.modules_to_save):
             return False
         if self.target_modules is None:
             return layer >= 0
@@ -237,12 +238,12 @@ def _judge_auto_mapping(value: object, report: Report) -> None:
 
 
 @lru_cache(maxsize=MODULES)
-def _names_of(path: str) -> frozenset[str]:
+def names_of(path: str) -> frozenset[str]:
     """The literals that name the module by PEFT's rule: its path and the ends of it; with ^ the path only."""
     parts = path.split(".")
     return frozenset([".".join(parts[start:]) for start in range(len(parts))] + ["^" + path])
 
 
 def _first_match(pattern: dict[str, Value], path: str, default: Value) -> Value:
-    names = _names_of(path)
+    names = names_of(path)
     return next((value for name, value in pattern.items() if name in names), default)

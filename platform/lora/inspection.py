@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from .activation import judge_invocation_tokens
+from .base_tensors import BaseTensors
 from .checks import match_modules
 from .config_file import LoraSettings, read_settings
 from .digest import canonical_tensors, digest_opening
@@ -44,8 +45,9 @@ class Structure:
         return self.settings.invocation_tokens if self.settings else ()
 
 
-def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspection:
-    """Judge adapter_config.json (`config`) and adapter_model.safetensors (`weights`) against the base.
+def inspect_adapter(config: bytes, weights: Path, base: BaseSignature, base_folder: Path | None = None) -> Inspection:
+    """Judge adapter_config.json (`config`) and adapter_model.safetensors (`weights`) against the base, whose files are
+    in `base_folder`: without it, copies of what the base has already count as changes.
 
     Never raises for what the files hold, never imports what they name, needs no torch. Raises OSError where the
     weights cannot be read.
@@ -54,7 +56,8 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature) -> Inspec
     with weights.open("rb", buffering=0) as file:
         try:
             structure = read_structure(config, file, base, report)
-            digest = _judge_values(file, structure, report)
+            own = None if base_folder is None else BaseTensors(base_folder, base.tied)
+            digest = _judge_values(file, structure, own, report)
         except EOFError as error:
             report.fail("header", f"adapter_model.safetensors cannot be read: {error}", "upload it again")
             return Inspection(None, tuple(report.findings))
@@ -73,11 +76,12 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
     modules = match_modules(tensors, settings, base, report) if tensors else ()
-    judge_invocation_tokens(settings.invocation_tokens if settings else (), modules, base, report)
-    return Structure(settings, tensors, modules, size, vocabulary_of(modules, base))
+    vocab_size = vocabulary_of(modules, base)
+    judge_invocation_tokens(settings.invocation_tokens if settings else (), modules, vocab_size, base, report)
+    return Structure(settings, tensors, modules, size, vocab_size)
 
 
-def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
+def _judge_values(file: FileIO, structure: Structure, own: BaseTensors | None, report: Report) -> str:
     """Read every byte once: the digest, values no weight can have, and adapters that do nothing."""
     if any(finding.check == "header" and finding.level == "fail" for finding in report.findings):
         return ""
@@ -91,7 +95,7 @@ def _judge_values(file: FileIO, structure: Structure, report: Report) -> str:
             unusable.append(quote(tensor.name))
     _report_values(unusable, report)
     _compare_copies(file, structure, report)
-    report_effect(file, structure.modules, seen, report)
+    report_effect(file, structure.modules, seen, own, report)
     return digest.hexdigest()
 
 

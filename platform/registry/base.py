@@ -14,4 +14,4 @@ class ServedBase:
     model: str = ""
     """What adapters call the model they were trained on, a path or hub id; empty: it is not compared."""
     folder: Path | None = None
-    """Where its files are; needed to compare tokenizers with its own."""
+    """Where its files are; needed to compare tokenizers and weights with its own."""

@@ -28,6 +28,7 @@ class Task(msgspec.Struct, frozen=True):
     config: str
     weights: str
     base: BaseSignature
+    base_folder: str | None
     cpu_seconds: int
     memory: int
 
@@ -90,6 +91,7 @@ class Preflight:
             config=str(self._store.blob_path(config.sha256)),
             weights=str(self._store.blob_path(weights.sha256)),
             base=replace(self._base.signature, name=self._base.model),
+            base_folder=None if self._base.folder is None else str(self._base.folder),
             cpu_seconds=self._seconds,
             memory=self._memory + weights.size,
         )

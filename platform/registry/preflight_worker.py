@@ -16,7 +16,8 @@ from .report import Finding, Report, Summary
 def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     limit_child(task.cpu_seconds, task.memory, file_bytes=0)
-    inspection = inspect_adapter(Path(task.config).read_bytes(), Path(task.weights), task.base)
+    folder = None if task.base_folder is None else Path(task.base_folder)
+    inspection = inspect_adapter(Path(task.config).read_bytes(), Path(task.weights), task.base, folder)
     sys.stdout.buffer.write(msgspec.json.encode(_report(inspection)))
 
 

@@ -137,6 +137,8 @@ def patterns_and_names() -> Iterator[Setting]:
             yield f"{key}-list-pattern-{name}", f"{key} holds '", {key: ["q_proj", pattern]}
         for key, value in (("rank_pattern", 4), ("alpha_pattern", 8)):
             yield f"{key}-{name}", f"{key} has the keys '", {key: {pattern: value}}
+    for key in ("q.proj", "^model.layers.0.self.attn.q_proj", "layers.0..lp.down_proj"):
+        yield f"alpha-by-dots-{key}", "dots in keys of patterns are any character", {"alpha_pattern": {key: 64}}
     for name, text in NOT_NAMES.items():
         yield f"targets-name-{name}", "no literal module names", {"target_modules": ["q_proj", text]}
     for key in ("target_modules", "exclude_modules"):

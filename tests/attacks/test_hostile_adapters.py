@@ -109,6 +109,26 @@ def test_thousands_of_patterns_on_a_deep_base(tmp_path: Path) -> None:
     assert time.process_time() - started <= SECONDS
 
 
+def test_thousands_of_dots_on_a_deep_base(tmp_path: Path) -> None:
+    """Each stands for any character, and no key is found to be no module's name before its middle."""
+    deep, kinds = dataclasses.replace(BASE, num_layers=99), list(BASE.kinds)
+    letters = [place for place, letter in enumerate("model.layers") if letter != "."]
+
+    def dotted(mask: int, layer: str) -> str:
+        hidden = {place for index, place in enumerate(letters) if mask >> index & 1 and place}
+        start = "".join("." if place in hidden else letter for place, letter in enumerate("model.layers"))
+        return f"{start}.{layer}.self_attn.q_proj"
+
+    ranks, alphas = (
+        {dotted(mask, layer): 4 for mask in range(2048) for layer in pair} for pair in (("zz", "zy"), ("zx", "zw"))
+    )
+    config = make_config(rank_pattern=ranks, alpha_pattern=alphas, target_modules=kinds)
+    folder = write_adapter(tmp_path, config, make_tensors(4, kinds, deep))
+    started = time.process_time()
+    assert refusals(folder, deep) == []
+    assert time.process_time() - started <= SECONDS
+
+
 @pytest.mark.parametrize("kept", [8, 100, -1])
 def test_a_file_that_shrinks_while_it_is_read(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its size was asked for, and after its header was read."""

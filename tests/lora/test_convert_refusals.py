@@ -105,6 +105,7 @@ VARIANTS: list[tuple[str, Callable[[Config, Tensors], object], str]] = [
     ("LOHA", changed(alpha=1e30), "a number other than 0"),
     ("LOHA", changed(alpha=None), "a number other than 0"),
     ("LOHA", changed(alpha_pattern={"q_proj": "1"}), "a number other than 0"),
+    ("LOHA", changed(alpha_pattern={"q.proj": 9}), "dots in keys of patterns are any character: 'q.proj'"),
     ("LOHA", changed(modules_to_save=["lm_head"]), "modules_to_save is ['lm_head']"),
     ("LOHA", changed(use_rslora=True), "use_rslora is True"),
     ("LOHA", changed(auto_mapping={"parent_library": "os"}), "no code is imported"),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,42 @@ def test_the_first_matching_pattern_wins(tmp_path: Path) -> None:
     pattern = {"down_proj": 2, "layers.0.mlp.down_proj": 6}
     folder = write_adapter(tmp_path, make_config(alpha_pattern=pattern), make_tensors())
     assert scalings(folder)[0, "down_proj"] == (4, 0.5)
+
+
+@pytest.mark.parametrize(
+    "key", ["q.proj", "self.attn.q_proj", "layers...self_attn.q_proj", "^model.layers.1.mlp.down.proj"]
+)
+@pytest.mark.parametrize("pattern", ["rank_pattern", "alpha_pattern"])
+def test_a_key_that_means_more_to_peft_is_refused(tmp_path: Path, key: str, pattern: str) -> None:
+    """Whose dot is any character there: alpha would be another than in training, and nobody would notice."""
+    assert re.match(rf"(.*\.)?({key})$", "model.layers.1." + ("mlp.down_proj" if "down" in key else "self_attn.q_proj"))
+    failed = [
+        found.message
+        for found in findings(write_adapter(tmp_path, make_config(**{pattern: {key: 4}}), make_tensors()))
+        if found.level == "fail"
+    ]
+    assert failed == [f"to PEFT, dots in keys of patterns are any character: {key!r}"]
+
+
+def test_keys_with_dots_that_are_names_are_served(tmp_path: Path) -> None:
+    """Of this base and of others; and what PEFT does not match either."""
+    keys = ["layers.1.self_attn.q_proj", "^model.layers.0.mlp.down_proj", "vision_tower.layers.0.q_proj", "^q.proj"]
+    for index, key in enumerate([*keys, "1.self_attn.q_pro", "layers.12.mlp.down_proj", "lm.head.x"]):
+        write_adapter(tmp_path / str(index), make_config(alpha_pattern={key: 3}), make_tensors())
+        assert read_manifest(tmp_path / str(index))
+
+
+def test_no_adapter_is_where_a_module_is_saved_as_a_whole(tmp_path: Path) -> None:
+    """As PEFT has it, also where both lists name it; and the last word of a name is not enough."""
+    settings = read_settings(
+        json.dumps(
+            make_config(target_modules=["q_proj", "norm", "lm_head"], modules_to_save=["lm_head", "mlp"])
+        ).encode(),
+        Report(),
+    )
+    assert settings is not None
+    assert not settings.targets(-1, "lm_head") and not settings.targets(0, "model.layers.0.mlp.q_proj")
+    assert settings.targets(0, "model.layers.0.self_attn.q_proj") and settings.targets(-1, "model.norm")
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
         make_config(target_modules=["q_proj", "down_proj", "embed_tokens"], alora_invocation_tokens=[5]),
         {EMBED + "lora_embedding_A": matrix(4, VOCABULARY), EMBED + "lora_embedding_B": matrix(SIZE, 4)},
     ),
+    "activated-added-tokens": (
+        "3 tokens are added beside alora_invocation_tokens: their rows would act everywhere",
+        make_config(alora_invocation_tokens=[5]),
+        {EMBED + "weight": matrix(53), LM_HEAD + "weight": matrix(53)},
+    ),
     "head-resized": (
         "lm_head has a LoRA and 53 rows, the base 50",
         make_config(target_modules=["lm_head"]),

@@ -128,6 +128,13 @@ def test_refused_with_its_reason(tmp_path: Path, name: str) -> None:
     assert reason in " | ".join(finding.message for finding in inspection.failures())
 
 
+def test_a_vector_over_inputs_is_refused_with_what_to_train_instead(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path, *REFUSED["ia3-input-of-q"][1:])
+    config = (folder / "adapter_config.json").read_bytes()
+    [finding] = inspect_adapter(config, folder / "adapter_model.safetensors", BASE).failures()
+    assert finding.remedy == "train with feedforward_modules that are down_proj alone, or none"
+
+
 def test_vectors_belong_to_the_identity(tmp_path: Path) -> None:
     variants = [MAGNITUDES, with_vectors("lora_magnitude_vector", seed=7)]
     config = make_config(use_dora=True)

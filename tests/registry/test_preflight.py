@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loraplex
@@ -33,6 +34,20 @@ def test_a_good_adapter_passes_with_what_the_manifest_says(store: ArtifactStore,
     assert (report.summary.digest, report.summary.rank) == (manifest.digest, 4)
     assert report.summary.target_modules == list(manifest.target_modules)
     assert {finding.level for finding in report.findings} == {"pass"}
+
+
+def test_one_that_repeats_the_base_is_refused_where_its_files_are(store: ArtifactStore, tmp_path: Path) -> None:
+    """It would answer as the base does."""
+    norm = np.linspace(0.5, 1.5, BASE.hidden_size, dtype=np.float32)
+    (tmp_path / "model.safetensors").write_bytes(encode({"model.norm.weight": norm}))
+    here = ServedBase("tiny", BASE, folder=tmp_path)
+    config = put(store, json.dumps(make_config(modules_to_save=["model.norm"])).encode())
+    untrained = {name: tensor * (".lora_B." not in name) for name, tensor in make_tensors().items()}
+    for change, fails in ((0.0, True), (0.25, False)):
+        weights = put(store, encode(untrained | {"base_model.model.model.norm.weight": norm + np.float32(change)}))
+        found = [finding.message for finding in Preflight(store, here).check(config, weights).failures]
+        assert [message[:29] for message in found] == ["the adapter has no effect: A,"] * fails
+        assert Preflight(store, SERVED).check(config, weights).passed
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 import asyncio
+import time
 from pathlib import Path
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from loraplex.engine.protocol import DeviceMemory
@@ -192,6 +194,29 @@ async def test_residency_of_each_adapter(
         assert found["loraplex_adapter_cache_capacity_bytes"][(("tier", tier),)] == 1 << 20
     assert found["loraplex_adapter_idle_seconds"] == {(("adapter", "sql"),): 90.0}
     assert found["vllm:num_cpu_loaded_lora_adapters"] == {(("engine", "0"), ("model_name", "tiny")): 1}
+
+
+async def test_gateways_hear_who_waits_and_when_that_was(
+    client: httpx.AsyncClient,
+    engine: FakeEngine,
+    admin: dict[str, str],
+    adapter_folders: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waiting is who is not in memory yet; the value is the time, by which readers find the newest series."""
+    client.headers.update(admin)
+    for name, folder in zip(("sql", "json"), adapter_folders, strict=True):
+        await add(client, name, folder)
+    await client.post("/api/v1/adapters/sql/load")
+    status = engine.status
+    assert status is not None
+    for adapter in status.adapters:
+        adapter.waiting = 2
+    monkeypatch.setattr(FakeEngine, "status", status)
+    before = time.time()
+    [(labels, value)] = (await scrape(client))["vllm:lora_requests_info"].items()
+    assert dict(labels) == {"max_lora": "8", "running_lora_adapters": "sql", "waiting_lora_adapters": "json"}
+    assert before <= value <= time.time()
 
 
 async def test_gateways_hear_every_name_of_the_same_bytes(

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..config_file import LoraSettings
 from ..manifest import BaseSignature, TensorInfo
+from ..pattern_keys import refuse_misread
 from ..report import Report, enumerate_some, quote
 from ..tensor_names import OTHER_BASE, PARENTS, module_path
 from ..values import LARGEST_WEIGHT, read_bits, to_floats
@@ -72,6 +73,7 @@ def _misplacement(match: re.Match[str] | None, parts: frozenset[str], base: Base
 
 def compare_targets(present: set[Place], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
     """PEFT would leave a targeted linear without tensors at its first, perhaps random, values."""
+    refuse_misread(settings, [module_path(*place) for place in every_place(base)], report)
     targeted = {place for place in every_place(base) if settings.targets(place[0], module_path(*place))}
     for sentence, places, remedy in (
         ("target_modules asks for modules without tensors", targeted - present, "save the whole adapter again"),

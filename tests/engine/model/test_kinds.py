@@ -99,6 +99,9 @@ KINDS: dict[str, Kind] = {
     ),
     "saved-layer-norms": Kind("", lora(rank=4, kinds=("q_proj",), modules_to_save=["layers.1.input_layernorm"])),
     "saved-ends": Kind("", lora(rank=4, kinds=("q_proj",), modules_to_save=["embed_tokens", "lm_head"])),
+    "saved-not-targeted": Kind(
+        "", lora(rank=4, kinds=("q_proj", "lm_head"), modules_to_save=["lm_head", "layers.0.input_layernorm"])
+    ),
     "saved-embedding": Kind("", lora(rank=4, kinds=("q_proj",), modules_to_save=["embed_tokens"])),
     "tokens": Kind(
         "single trained tokens (`trainable_token_indices`)",

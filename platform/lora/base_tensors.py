@@ -1,0 +1,87 @@
+"""BaseTensors: the base's own tensors in its safetensors files, to tell what an adapter changes from what it repeats.
+
+Read without torch, a few rows at a time. The files are the operator's: they are no strangers'.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final
+
+from .manifest import EMBEDDING, HEAD, TensorInfo
+from .values import Bits, convert, read_bits, read_bytes
+
+DTYPES: Final = ("F32", "F16", "BF16")
+CHUNK_ROWS: Final = 1024
+
+
+class BaseTensors:
+    def __init__(self, folder: Path, tied: bool) -> None:
+        """`tied`: its head is its embedding."""
+        self._folder = folder
+        self._renamed = {f"{HEAD}.weight": f"model.{EMBEDDING}.weight"} if tied else {}
+        self._headers: dict[str, dict[str, TensorInfo]] = {}
+
+    def repeats(self, file: FileIO, brought: TensorInfo, name: str, rows: tuple[int, ...] | None = None) -> bool:
+        """Whether the adapter's tensor has nothing but the values of the base's tensor `name`, as its dtype has them.
+
+        `rows`: which ones of the base's it has. False as well where the base has no such tensor, or has it quantized.
+        EOFError where the adapter's file ends early.
+        """
+        found = self._find(self._renamed.get(name, name))
+        if found is None:
+            return False
+        path, own = found
+        needed = own.shape[0] if rows is None else len(rows)
+        if brought.shape != (needed, *own.shape[1:]) or max(rows or (0,)) >= own.shape[0]:
+            return False
+        with FileIO(path) as base_file:
+            parts = _parts(brought) if rows is None else ((slice(at, at + 1), row) for at, row in enumerate(rows))
+            return all(_same(file, brought, part, base_file, own, first) for part, first in parts)
+
+    def _find(self, name: str) -> tuple[Path, TensorInfo] | None:
+        """Its file, and where it is in there."""
+        with suppress(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError):
+            index = self._folder / "model.safetensors.index.json"
+            shards = json.loads(index.read_bytes())["weight_map"] if index.is_file() else {name: "model.safetensors"}
+            shard = Path(shards[name]).name
+            if shard not in self._headers:
+                self._headers[shard] = _read_header(self._folder / shard)
+            return self._folder / shard, self._headers[shard][name]
+        return None
+
+
+def _read_header(path: Path) -> dict[str, TensorInfo]:
+    with FileIO(path) as file:
+        length = int.from_bytes(read_bytes(file, 8), "little")
+        if length > os.fstat(file.fileno()).st_size:
+            raise ValueError("this is no safetensors file")
+        entries: dict[str, Any] = json.loads(read_bytes(file, length))
+    return {
+        name: TensorInfo(
+            name, entry["dtype"], tuple(entry["shape"]), *(8 + length + at for at in entry["data_offsets"])
+        )
+        for name, entry in entries.items()
+        if entry.get("dtype") in DTYPES
+    }
+
+
+def _parts(tensor: TensorInfo) -> Iterator[tuple[slice, int]]:
+    """Some rows, and the first of the same ones of the base."""
+    for first in range(0, tensor.shape[0], CHUNK_ROWS):
+        yield slice(first, min(first + CHUNK_ROWS, tensor.shape[0])), first
+
+
+def _same(file: FileIO, brought: TensorInfo, part: slice, base_file: FileIO, own: TensorInfo, first: int) -> bool:
+    found = _read_rows(base_file, own, slice(first, first + part.stop - part.start))
+    return bool((convert(found, own.dtype, brought.dtype) == _read_rows(file, brought, part)).all())
+
+
+def _read_rows(file: FileIO, tensor: TensorInfo, rows: slice) -> Bits:
+    width = (tensor.end - tensor.start) // tensor.shape[0]
+    start, end = (tensor.start + row * width for row in (rows.start, rows.stop))
+    return read_bits(file, replace(tensor, shape=(rows.stop - rows.start, *tensor.shape[1:]), start=start, end=end))
