@@ -125,6 +125,11 @@ CASES: dict[str, Case] = {
         mixed,
     ),
     "fp8": Case({"quant_method": "fp8", "activation_scheme": "static"}, layers(float8(scale_shape=(), static=True))),
+    "fp8-of-transformers": Case(
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None},
+        layers(float8((None, None), "weight_scale_inv", (), static=True, input_scale_name="activation_scale")),
+        "mistral",
+    ),
     "fp8-blocks": Case(
         {"quant_method": "fp8", "weight_block_size": [32, 32], "modules_to_not_convert": ["lm_head"]},
         layers(float8((32, 32), "weight_scale_inv")),
