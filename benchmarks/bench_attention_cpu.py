@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 from loraplex.engine.threads import prepare_environment, set_threads
 
@@ -101,14 +102,17 @@ def compare(sequences: int, cached: int, new: int, cache_dtype: torch.dtype) -> 
 
 
 def time_dtypes(sequences: int = 16, cached: int = 4095, layers: int = 4, rounds: int = 25) -> dict[str, list[float]]:
-    """Seconds of every call of one layer's decode, by the dtype of the cache."""
+    """Seconds of every call of one layer's decode, by the dtype of the cache: keys and values written, all read."""
     query = torch.randn(sequences, HEADS, HEAD_DIM)
+    key, value = torch.randn(2, sequences, KV_HEADS, HEAD_DIM)
     dtypes = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
     filled = {str(dtype)[6:]: fill(sequences, cached, 1, dtype, layers)[:2] for dtype in dtypes}
-    calls: dict[str, Call] = {
-        name: lambda layer, backend=backend, batch=batch: backend.attend(layer, query, batch)  # type: ignore[misc]
-        for name, (backend, batch) in filled.items()
-    }
+
+    def decode(backend: CpuAttention, batch: Batch, layer: int) -> torch.Tensor:
+        backend.write(layer, key, value, batch)
+        return backend.attend(layer, query, batch)
+
+    calls: dict[str, Call] = {name: partial(decode, *made) for name, made in filled.items()}
     return timed(calls, layers, rounds)
 
 

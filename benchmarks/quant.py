@@ -36,11 +36,13 @@ FORMS: dict[str, dict[str, str]] = {
     "int8, int8 head": {"quantization": "int8", "head_quantization": "int8"},
     "fp8": {"quantization": "fp8"},
     "awq": {},
+    "awq, int8 head": {"head_quantization": "int8"},
     "awq, inputs divided": {},
 }
 """int4 has what AWQ stores, groups of 128 with zero points, beside the own head and activations of bfloat16."""
 CHECKPOINTS: dict[str, Callable[[Dimensions], Path]] = {
     "awq": awq_checkpoint,
+    "awq, int8 head": awq_checkpoint,
     "awq, inputs divided": folded_awq_checkpoint,
 }
 """Of the forms that are not rounded as they are loaded: AutoAWQ's in float16, and what `--quantization awq` makes."""
@@ -49,6 +51,7 @@ GOALS = {
     "int4, int8 head": 0.40,
     "int8, int8 head": 0.62,
     "awq": 0.55,
+    "awq, int8 head": 0.40,
     "awq, inputs divided": 0.55,
 }
 """Time of a token of one stream over that of bf16."""
@@ -102,7 +105,7 @@ def _arithmetic(name: str, dimensions: Dimensions) -> float:
 
 
 def kv_cache(scale: Scale) -> list[Row]:
-    """Tokens that the same memory holds, and a decode step's attention."""
+    """Tokens that the same memory holds, and what a decode step does with keys and values: it writes and reads them."""
     model = ModelConfig.from_folder(base_checkpoint(scale.dimensions))
     ratio = block_bytes(model, BLOCK, torch.bfloat16) / block_bytes(model, BLOCK, torch.float8_e4m3fn)
     cached, layers, rounds = (255, 1, 3) if scale.layers == 1 else (4095, 4, 8 * scale.rounds)

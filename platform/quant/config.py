@@ -13,6 +13,7 @@ from .compressed_groups import CompressedGroups, KvCacheScheme, parse_groups
 from .config_fields import flag, integer, refused, strings, whole
 from .layouts import Activations, AwqLayout, Float8Layout, GptqLayout, Layout
 from .module_names import ModuleList
+from .module_rules import Rule, parse_rules
 
 KEYS: Final = ("quantization_config", "compression_config")
 """Where config.json says it; the second is what early compressed-tensors wrote."""
@@ -25,20 +26,22 @@ JOINED: Final = dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj") | dict
 
 @dataclass(frozen=True, slots=True)
 class OneLayout:
-    """All linears of the layers alike, but for a list of names."""
+    """All linears of the layers alike, but for a list of names and for rules."""
 
     layout: Layout
     kept: ModuleList
     quantizes_head: bool
+    rules: tuple[Rule, ...] = ()
+    """The first that names a linear decides."""
 
     def layout_of(self, name: str) -> Layout | None:
         if self.kept.covers(name) or (name == HEAD and not self.quantizes_head):
             return None
-        return self.layout
+        return next((rule.layout for rule in self.rules if rule.target.names(name)), self.layout)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        return (self.layout,)
+        return (self.layout, *(rule.layout for rule in self.rules if rule.layout is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +116,32 @@ def _awq(said: Mapping[str, Any]) -> OneLayout:
 
 
 def _gptq(said: Mapping[str, Any]) -> OneLayout:
-    if said.get("dynamic"):
-        raise refused("gptq with `dynamic` rules for single modules")
     if flag(said, "is_marlin_format", False):
         raise refused("gptq in the marlin format")
-    version = str(said.get("checkpoint_format") or said.get("format") or "gptq").lower()
-    if version not in ("gptq", "gptq_v2"):
-        raise refused(f"gptq checkpoint_format {version!r}")
+    if _gptq_version(said) not in ("gptq", "gptq_v2"):
+        raise refused(f"gptq checkpoint_format {_gptq_version(said)!r}")
     if str(said.get("pack_dtype") or "int32") != "int32":
         raise refused(f"gptq with pack_dtype {said['pack_dtype']!r}")
+    kept = ModuleList(strings(said, "modules_to_not_convert"))
+    rules = parse_rules(said, _gptq_layout)
+    return OneLayout(_gptq_layout(said), kept, quantizes_head=flag(said, HEAD, False), rules=rules)
+
+
+def _gptq_layout(said: Mapping[str, Any]) -> GptqLayout:
     bits = integer(said, "bits", 4)
     if bits not in (4, 8):
         raise refused(f"gptq with {bits} bits")
-    layout = GptqLayout(
+    return GptqLayout(
         bits=bits,
         group_size=whole(integer(said, "group_size", 128)),
         symmetric=flag(said, "sym", True),
         ordered=flag(said, "desc_act", False),
-        zero_offset=1 if version == "gptq" else 0,
+        zero_offset=1 if _gptq_version(said) == "gptq" else 0,
     )
-    kept = ModuleList(strings(said, "modules_to_not_convert"))
-    return OneLayout(layout, kept, quantizes_head=flag(said, HEAD, False))
+
+
+def _gptq_version(said: Mapping[str, Any]) -> str:
+    return str(said.get("checkpoint_format") or said.get("format") or "gptq").lower()
 
 
 def _fp8(said: Mapping[str, Any]) -> OneLayout:

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from loraplex.engine.certify_process import certify
 from loraplex.engine.client import EngineClient
@@ -35,6 +36,9 @@ from .token_text import TokenText
 from .upload_slots import UploadSlots
 from .wording import Template, Wording, base_wording
 from .wordings import Wordings
+
+DIGEST_SECONDS: Final = 5.0
+"""That a request waits for the digest of the model's files, which is taken in the background from the start on."""
 
 
 class UsedKeys:
@@ -125,7 +129,10 @@ def open_state(
     wording = base_wording(tokenizer, settings.max_prompt_chars, settings.tool_call_parser)
     upgrade(settings.database)
     door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
-    served_path = ServedPath(settings, model_folder, lambda: None if door.info is None else door.info.arithmetic)
+    served_path = ServedPath(
+        settings, model_folder, lambda: None if door.info is None else door.info.arithmetic, DIGEST_SECONDS
+    )
+    served_path.begin()
     rule, artifacts = promotion_rule(settings, served_path), settings.data_dir / "artifacts"
     registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
     credentials = ensure_credentials(

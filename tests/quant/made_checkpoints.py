@@ -64,6 +64,15 @@ def mixed(name: str) -> Make | None:
     return float8((1, None)) if "mlp" in name else compressed(8, "channel", packed=False)
 
 
+def ruled(name: str) -> Make | None:
+    """As the rules of gptq-rules say."""
+    if name == "lm_head" or "k_proj" in name:
+        return None
+    if "gate" in name or "up" in name:
+        return gptq(8, -1)
+    return gptq(4, 16, ordered=True, symmetric=False) if "1.mlp.down" in name else gptq(4, 32)
+
+
 CASES: dict[str, Case] = {
     "awq": Case({"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}, layers(awq(16))),
     "awq-some": Case(
@@ -88,6 +97,20 @@ CASES: dict[str, Case] = {
         {"quant_method": "gptq", "bits": 8, "group_size": -1, "desc_act": True, "lm_head": True},
         lambda name: gptq(8, -1),
         beside={"model.layers.0.mlp.up_proj.bias": torch.zeros(96)},
+    ),
+    "gptq-rules": Case(
+        {
+            "quant_method": "gptq",
+            "bits": 4,
+            "group_size": 32,
+            "dynamic": {
+                "-:.*k_proj": {},
+                r"+:.*\.mlp\.(gate|up)_proj$": {"bits": 8, "group_size": -1},
+                r"model\.layers\.1\..*down_proj": {"group_size": 16, "sym": False, "desc_act": True},
+            },
+        },
+        ruled,
+        "qwen2",
     ),
     "packed4": Case(
         groups("pack-quantized", scheme("int", 4, "group", group_size=16)), layers(compressed(4, 16)), "qwen3"
@@ -125,6 +148,11 @@ CASES: dict[str, Case] = {
         mixed,
     ),
     "fp8": Case({"quant_method": "fp8", "activation_scheme": "static"}, layers(float8(scale_shape=(), static=True))),
+    "fp8-of-transformers": Case(
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None},
+        layers(float8((None, None), "weight_scale_inv", (), static=True, input_scale_name="activation_scale")),
+        "mistral",
+    ),
     "fp8-blocks": Case(
         {"quant_method": "fp8", "weight_block_size": [32, 32], "modules_to_not_convert": ["lm_head"]},
         layers(float8((32, 32), "weight_scale_inv")),

@@ -144,6 +144,7 @@ def float8(
     scale_name: str = "weight_scale",
     scale_shape: tuple[int, ...] | None = None,
     static: bool = False,
+    input_scale_name: str = "input_scale",
 ) -> Make:
     def make(random: np.random.Generator, outputs: int, inputs: int) -> Made:
         rows, columns = block[0] or outputs, block[1] or inputs
@@ -157,7 +158,7 @@ def float8(
                 weight[row, part] = values[row, part].float() * scales[row // rows, first // columns]
         tensors = {"weight": values, scale_name: scales if scale_shape is None else scales.reshape(scale_shape)}
         if static:
-            tensors["input_scale"] = torch.tensor([0.02])
+            tensors[input_scale_name] = torch.tensor([0.02])
         return Made(tensors, weight)
 
     return make

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,27 @@ def test_gptq() -> None:
     with_head = parse({"quant_method": "gptq", "bits": 4, "group_size": -1, "lm_head": True, "dynamic": {}})
     expected = GptqLayout(bits=4, group_size=None, symmetric=True, ordered=False, zero_offset=1)
     assert with_head.layout_of("lm_head") == with_head.layout_of(Q) == expected
+
+
+def test_rules_of_gptq_for_single_modules() -> None:
+    """The first that matches from the name's start decides, in the order of the config; the rest is the config's."""
+    rules = {
+        r"-:.*layers\.1\.": {},
+        r"+:.*\.(q|k)_proj": {"bits": 8, "group_size": -1, "damp_percent": 0.1},
+        r".*self_attn": {"sym": False, "desc_act": True},
+        r"mlp": {"bits": 8},
+        r"lm_head": {"bits": 8},
+    }
+    config = parse(
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2", "dynamic": rules}
+    )
+    common = GptqLayout(bits=4, group_size=32, symmetric=True, ordered=False, zero_offset=0)
+    assert config.layout_of(UP) == common and config.layout_of(Q) is None and config.layout_of("lm_head") is None
+    assert config.layout_of(Q.replace(".1.", ".0.")) == replace(common, bits=8, group_size=None)
+    assert config.layout_of("model.layers.0.self_attn.o_proj") == replace(common, symmetric=False, ordered=True)
+    assert config.words == "gptq, int4 in groups of 32 and int8 per channel and int8 in groups of 32"
+    with_head = parse({"quant_method": "gptq", "bits": 4, "lm_head": True, "dynamic": rules})
+    assert with_head.layout_of("lm_head").bits == 8
 
 
 def test_fp8() -> None:
@@ -196,7 +218,18 @@ def test_other_methods_are_refused_by_name_with_what_is_accepted(method: str) ->
         ({"quant_method": "awq", "group_size": 0}, "group_size .* must be positive or -1, got 0"),
         ({"quant_method": "awq", "modules_to_not_convert": "lm_head"}, "must be a list of names, got 'lm_head'"),
         ({"quant_method": "gptq", "bits": 3}, "gptq with 3 bits"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*down.*": {}}}, "gptq with `dynamic` rules"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {".*down.*": {"bits": 3}}}, "gptq with 3 bits"),
+        (
+            {
+                "quant_method": "gptq",
+                "bits": 4,
+                "dynamic": {"+:.*up.*": {"adapter": {}, "bits": 8, "pack_dtype": "int8"}},
+            },
+            r"gptq with adapter, pack_dtype for single modules \(dynamic, '\+:\.\*up\.\*'\)",
+        ),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": ["-:.*down.*"]}, "dynamic .* must be an object"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {".*down.*": 8}}, "must be an object, got 8"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:(a+)+b": {}}}, "repeats a group"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, "gptq in the marlin format"),
         ({"quant_method": "gptq", "bits": 4, "pack_dtype": "int16"}, "pack_dtype 'int16'"),

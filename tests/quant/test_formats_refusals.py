@@ -148,6 +148,8 @@ def float8_nan(tensor: torch.Tensor) -> torch.Tensor:
             r"down_proj\.input_scale has 1 of 1 scales that are not finite",
         ),
         ("fp8", "input_scale", put(0.0, 0), r"down_proj\.input_scale must be above zero, got 0"),
+        ("fp8-of-transformers", "activation_scale", lost, r"missing: .*down_proj\.input_scale$"),
+        ("fp8-of-transformers", "activation_scale", put(-1.0, 0), r"down_proj\.activation_scale must be above zero"),
         ("fp8", "input_scale", lambda scale: scale.expand(2), r"down_proj\.input_scale is \[2\] instead of \[1\] or"),
         ("fp8", "weight", lambda weight: weight.view(torch.int8), r"down_proj\.weight is I8 instead of F8_E4M3"),
         ("fp8-blocks", "weight_scale_inv", lost, r"missing: .*down_proj\.weight_scale_inv"),

@@ -9,7 +9,7 @@ from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, Figur
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.certify_process import OnProgress
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.fingerprint import model_digest
+from loraplex.engine.model.digest import model_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 
 from .fake_engine import ARITHMETIC

@@ -23,7 +23,7 @@ from ..device import Device, choose_device
 from ..gpu_memory import no_room
 from ..kv_cache import choose_cache_dtype
 from ..model.config import ModelConfig, base_signature
-from ..model.fingerprint import model_digest
+from ..model.digest import files_state, model_digest
 from ..model.loader import Checkpoint
 from ..model.served import kv_cache_words, quantization_words
 from ..quantize.at_start import awq_checkpoint
@@ -50,7 +50,8 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
     report(0.0, "reading the models")
     config, base = ModelConfig.from_folder(folder), base_signature(folder)
     reference = open_reference(job, config)
-    cache_words = kv_cache_words(config, engine)
+    folders = folder, reference.folder
+    states, cache_words = [files_state(one) for one in folders], kv_cache_words(config, engine)
     served = _open_served(engine, config, base.fingerprint, report)
     texts = generated_prompts() if job.prompts is None else job.prompts
     with torch.inference_mode(), ExitStack() as scratch:
@@ -65,9 +66,12 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
             weights, kv_cache, both = streams.compare(report)
     if kv_cache_words(config, engine) != cache_words:
         raise ValueError("the static scales of the KV cache have changed meanwhile; certify again")
+    base_digest, reference_digest = (model_digest(one) for one in folders)
+    if [files_state(one) for one in folders] != states:
+        raise ValueError("the model's files have changed meanwhile; certify again")
     coverage = Coverage(
-        base=model_digest(folder),
-        reference=model_digest(reference.folder),
+        base=base_digest,
+        reference=reference_digest,
         quantization=quantization_words(config, engine),
         kv_cache_dtype=cache_words,
         arithmetic=served.device.arithmetic,

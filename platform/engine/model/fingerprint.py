@@ -8,8 +8,6 @@ from .folder import FOLDED_SCALES
 
 SAMPLES: Final = 64
 SAMPLE_BYTES: Final = 1 << 16
-DECIDING: Final = ("config.json", "tokenizer.json", "tokenizer_config.json", FOLDED_SCALES)
-"""Small files beside the weights that decide which tokens are read and what is computed of them."""
 
 
 def fingerprint_weights(folder: Path, identity: str) -> str:
@@ -39,17 +37,6 @@ def checkpoint_identity(folder: Path) -> str:
             digest.update(f"\0{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}".encode())
     for path in sorted(folder.glob("*.json")):
         digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
-def model_digest(folder: Path) -> str:
-    """Of all that decides what a model answers: the weights' fingerprint, and every byte of the small files beside
-    them. A certificate names it; adapters are bound to less, so that a corrected tokenizer does not turn them away."""
-    digest = hashlib.sha256(fingerprint_weights(folder, "").encode())
-    for name in DECIDING:
-        path = folder / name
-        if path.is_file():
-            digest.update(f"\0{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 

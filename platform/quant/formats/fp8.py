@@ -14,6 +14,8 @@ from .specification import FLOATS, Linear, TensorSpec, tensor
 
 NAN: Final = 0x7F
 """Its bits, without the sign."""
+INPUT_SCALES: Final = ("input_scale", "activation_scale")
+"""What the static scale of inputs may be called: the second is transformers' own."""
 
 
 def tensors(layout: Float8Layout, linear: Linear, present: Container[str]) -> dict[str, TensorSpec]:
@@ -22,8 +24,8 @@ def tensors(layout: Float8Layout, linear: Linear, present: Container[str]) -> di
     linear.groups(columns if rows == 1 else None)
     shapes = [(1,), (), (1, 1)] if layout.block == (None, None) else [tuple(_blocks(linear, layout))]
     scale = next((name for name in layout.scale_names if name in present), layout.scale_names[0])
-    one = tensor(FLOATS, (1,), (), (1, 1))
-    return ({"input_scale": one} if layout.activations == "static" else {}) | {
+    static = {_input_scale(present): tensor(FLOATS, (1,), (), (1, 1))} if layout.activations == "static" else {}
+    return static | {
         "weight": tensor(["F8_E4M3"], (linear.out_features, linear.in_features)),
         scale: tensor([*FLOATS, "F8_E8M0"], *shapes),
         "weight_zero_point": tensor(["F8_E4M3", "I8", *FLOATS], *shapes, required=False),
@@ -56,7 +58,12 @@ def _inputs(layout: Float8Layout, linear: Linear, read_tensors: Mapping[str, tor
         case "by token":
             return Float8Inputs()
         case "static":
-            return Float8Inputs(checked_scale(f"{linear.name}.input_scale", read_tensors["input_scale"]))
+            suffix = _input_scale(read_tensors)
+            return Float8Inputs(checked_scale(f"{linear.name}.{suffix}", read_tensors[suffix]))
+
+
+def _input_scale(present: Container[str]) -> str:
+    return next((name for name in INPUT_SCALES if name in present), INPUT_SCALES[0])
 
 
 def _blocks(linear: Linear, layout: Float8Layout) -> list[int]:

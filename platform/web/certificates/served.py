@@ -9,13 +9,14 @@ from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, promp
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.fingerprint import model_digest
+from loraplex.engine.model.digest import files_state
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.promotion import PromotionRule
 
 from ..settings import Settings
+from .digests import ModelDigests
 
 Arithmetic = Callable[[], str | None]
 """What linears are multiplied with where the model runs, as EngineInfo.arithmetic; None: not known yet."""
@@ -24,22 +25,32 @@ Arithmetic = Callable[[], str | None]
 class ServedPath:
     """How the model in `folder` is served with these settings."""
 
-    def __init__(self, settings: Settings, folder: Path, arithmetic: Arithmetic) -> None:
-        self._settings, self._folder, self._base = settings, folder, model_digest(folder)
+    def __init__(
+        self, settings: Settings, folder: Path, arithmetic: Arithmetic, patience_seconds: float | None = None
+    ) -> None:
+        """`patience_seconds`: as of ModelDigests."""
+        self._settings, self._folder = settings, folder
+        self._digests, self._state = ModelDigests(settings.data_dir, patience_seconds), files_state(folder)
+        self._started_with: str | None = None
         self._model, self._find_arithmetic = ModelConfig.from_folder(folder), arithmetic
         self._kv_cache = self._kv_cache_words()
+
+    def begin(self) -> None:
+        """Have the base's files read, so that nobody waits for it later."""
+        self._digests.begin(self._folder)
 
     def coverage(self, subject: Subject) -> Coverage:
         """All that a certificate of it must have been measured with to be valid now.
 
-        ValueError says why none can be: there is no reference, the engine has never started, or static scales are not
-        those of the start any more.
+        ValueError says why none can be: there is no reference, the engine has never started, files are still being
+        read, or the base or its static scales are not those of the start any more.
         """
         if self._kv_cache_words() != self._kv_cache:
             raise ValueError("the static scales of the KV cache have changed since the start. Restart the server.")
+        base = self._base_digest()
         return Coverage(
-            base=self._base,
-            reference=self._reference,
+            base=base,
+            reference=self._reference_digest(base),
             quantization=quantization_words(self._model, self._engine()),
             kv_cache_dtype=self._kv_cache,
             arithmetic=self._arithmetic,
@@ -81,22 +92,30 @@ class ServedPath:
             raise ValueError("the engine has not started yet, and says then what this machine computes with.")
         return found
 
-    @cached_property
-    def _reference(self) -> str:
-        """The digest of the unquantized model."""
+    def _base_digest(self) -> str:
+        """Of what the engine loaded."""
+        found = self._digests.of(self._folder)
+        if self._started_with is None and files_state(self._folder) == self._state:
+            self._started_with = found
+        if found != self._started_with:
+            raise ValueError("the base's files have changed since the start. Restart the server.")
+        return found
+
+    def _reference_digest(self, base: str) -> str:
+        """Of the unquantized model."""
         folder = self._settings.certificate_reference
         if folder is not None:
             try:
                 ModelConfig.from_folder(folder)  # says what is no model
-                return model_digest(folder)
             except OSError as error:
                 raise ValueError(f"the reference {folder} cannot be read: {error.strerror}") from error
+            return self._digests.of(folder)
         if self._model.quantization is not None:
             raise ValueError(
                 "the base is a quantized checkpoint, so there is nothing to compare it with. Set certificate_reference "
                 "to the folder of the unquantized one."
             )
-        return self._base
+        return base
 
 
 def measured(certificate: Certificate) -> Measured:

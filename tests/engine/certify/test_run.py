@@ -248,6 +248,21 @@ def test_every_part_that_changes_is_covered(
     assert mine.changes(certify(job).coverage) == [f"the processor's arithmetic ({mine.arithmetic}, now abacus)"]
 
 
+def test_files_that_change_meanwhile_make_no_certificate(base: Path, tmp_path: Path) -> None:
+    """Its figures would be of neither of the two models."""
+    folder = tmp_path / "copy"
+    shutil.copytree(base, folder)
+    for job in (job_of(folder, prompts=TEXTS[:1]), job_of(base, reference=str(folder), prompts=TEXTS[:1])):
+        certify(job)
+
+        def write(share: float, stage: str) -> None:
+            if share > 0.5:
+                (folder / "config.json").write_bytes((folder / "config.json").read_bytes() + b" ")
+
+        with pytest.raises(ValueError, match="model's files have changed meanwhile; certify again"):
+            certify(job, write)
+
+
 def test_what_cannot_be_certified_is_refused_in_words(base: Path, dora: Path, tmp_path: Path) -> None:
     quantize_checkpoint(base, tmp_path / "fp8", QuantizeOptions(scheme="fp8", calibration_tokens=1536))
     wider = make_checkpoint(tmp_path / "wider", "qwen2", intermediate_size=128, num_hidden_layers=3)
