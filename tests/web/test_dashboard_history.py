@@ -143,6 +143,16 @@ def test_moves_are_told_from_the_engines_counters(
     assert points["hit_rate"][-1] is None
 
 
+def test_a_load_within_the_second_of_its_registration_is_told(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    history = CacheHistory()
+    for adapters in ([], [AdapterStatus(digest="d", state="resident", loads=1, load_seconds=0.5)]):
+        status = engine.status
+        assert status is not None
+        status.adapters = adapters
+        history.tick(status)
+    assert [(move.loaded, move.seconds) for move in history.moves_of({"d"})] == [(True, 0.5)]
+
+
 async def test_attention_is_empty_while_all_is_well(client: httpx.AsyncClient, state: State) -> None:
     assert attention(state, Traffic(), CacheHistory(), "default") == []
 
