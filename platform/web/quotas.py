@@ -160,7 +160,7 @@ class Admission:
 
     def headers(self) -> dict[str, str]:
         """How much is left, as OpenAI's clients read it; empty where nothing is limited."""
-        return rate_headers(self._limits, self._quotas.clock())
+        return rate_headers(self._limits, self._quotas.clock(), self._quotas.now())
 
     def end(self) -> None:
         """However the request ended. Called once."""
