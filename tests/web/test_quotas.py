@@ -275,6 +275,11 @@ async def test_limits_over_the_api(client: httpx.AsyncClient, admin: Headers) ->
     changed = await client.patch(path, json={"limits": {"tokens_per_day": 7}})
     assert changed.json()["limits"] == {"requests_per_minute": None, **none, "tokens_per_day": 7}
     assert (await client.get(path)).json()["limits"]["tokens_per_day"] == 7
+    narrowed = (await client.patch(path, json={"adapters": ["sql"]})).json()
+    assert (narrowed["adapters"], narrowed["expires_at"]) == (["sql"], "2030-01-01T00:00:00+00:00")
+    opened = (await client.patch(path, json={"adapters": None, "expires_at": None})).json()
+    assert (opened["adapters"], opened["expires_at"], opened["limits"]["tokens_per_day"]) == (None, None, 7)
+    assert (await client.patch(path, json={"limits": None})).status_code == 400
     for wrong in (
         {"limits": {"tokens_per_day": 0}},
         {"limits": {"tokens_per_day": 2**64}},
