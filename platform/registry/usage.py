@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, time
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, func, select
@@ -22,6 +22,19 @@ GROUPS: Final = {
     "adapter": ("adapter_name", "adapter_digest"),
 }
 """What usage may be summed up by -> the columns that are then told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class HourOfUse:
+    """What one adapter version did for a tenant in the hour that begins at `begin`, in Unix seconds."""
+
+    tenant: str
+    adapter: str
+    digest: str
+    begin: int
+    requests: int
+    errors: int
+    completion_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,19 @@ class Usage:
         with self._database.read() as session:
             return session.scalars(statement.order_by(UsageDay.day.desc())).all()
 
+    def hours_since(self, first: str, without: str) -> Sequence[HourOfUse]:
+        """Of all tenants, from the day `first` on, but for what the actor `without` used."""
+        place = (Tenant.name, UsageRow.adapter_name, UsageRow.adapter_digest, UsageRow.day, UsageRow.hour)
+        requests, errors = func.sum(UsageRow.requests), func.sum(UsageRow.errors)
+        query = select(*place, requests, errors, func.sum(UsageRow.completion_tokens))
+        wanted = query.where(UsageRow.day >= first, UsageRow.actor != without).group_by(*place)
+        with self._database.read() as session:
+            rows = session.execute(wanted.join(Tenant, Tenant.id == UsageRow.tenant_id)).all()
+        return [
+            HourOfUse(row[0], row[1], row[2], _begin(row[3], row[4]), int(row[5]), int(row[6]), int(row[7]))
+            for row in rows
+        ]
+
     def tokens_of_day(self, day: str) -> Mapping[tuple[str, str], int]:
         """(tenant, actor) -> tokens that count against daily quotas, those reserved for unknown requests included."""
         tokens = func.sum(UsageDay.prompt_tokens + UsageDay.completion_tokens + UsageDay.unknown_tokens)
@@ -100,6 +126,10 @@ def _day(text: str, field: str) -> str:
 def _text(text: str) -> str:
     """PostgreSQL takes no text with a zero byte in it; no name has one."""
     return text if text.isprintable() else "?"
+
+
+def _begin(day: str, hour: int) -> int:
+    return int(datetime.combine(date.fromisoformat(day), time(hour), UTC).timestamp())
 
 
 def columns_of(by: Iterable[str]) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Final
 from loraplex.registry.ledger import Ledger
 from loraplex.registry.usage import Usage
 
-from .quotas import Quotas
+from .hourly_use import HourlyUse, first_day
+from .quotas import SHADOW, Quotas
 
 FLUSH_SECONDS: Final = 0.5
 ROUNDS: Final = 10
@@ -20,13 +21,14 @@ class Bookkeeper:
     def __init__(self, ledger: Ledger, usage: Usage, quotas: Quotas) -> None:
         self._ledger, self._usage, self._quotas = ledger, usage, quotas
 
-    def begin(self) -> None:
-        """Before the first request: settle what crashed, learn what was used today. Blocks."""
+    def begin(self, hours: HourlyUse) -> None:
+        """Before the first request: settle what crashed, learn what was used today, and in the last `hours`. Blocks."""
         settled = self._ledger.settle_gone()
         if settled:
             logger.warning("%d requests of a server that crashed were booked as unknown", settled)
         today = self._quotas.now().date().isoformat()
         self._quotas.note_day(today, self._usage.tokens_of_day(today))
+        hours.restore(self._usage.hours_since(first_day(), without=SHADOW), self._quotas.snapshots.current)
 
     async def run(self) -> None:
         """For ever. While the database is away everything is kept in memory and written later."""

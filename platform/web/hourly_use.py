@@ -1,9 +1,13 @@
-"""HourlyUse: what each model served in each of the last 24 hours, since the server's start; the base is one of them."""
+"""HourlyUse: what each model served in each of the last 24 hours; the base is one of them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
+
+from loraplex.registry.snapshot import Snapshot
+from loraplex.registry.usage import HourOfUse
 
 HOURS: Final = 24
 SECONDS: Final = 3600
@@ -18,7 +22,8 @@ class Hour:
 
 
 class HourlyUse:
-    """Bounded: at most 24 entries for each name that serves."""
+    """Bounded: at most 24 entries for each name that serves. Counts what this process serves, and what the ledger had
+    booked before it started."""
 
     def __init__(self) -> None:
         self._hours: dict[tuple[str, str], dict[int, Hour]] = {}
@@ -34,6 +39,30 @@ class HourlyUse:
         hours[now].errors += failed
         hours[now].tokens += tokens
 
+    def restore(self, booked: Iterable[HourOfUse], snapshot: Snapshot) -> None:
+        """At the start: of the adapters that are there, versions that were removed left out."""
+        first = _now() - HOURS
+        known = {
+            (adapter.tenant, adapter.name, version.digest)
+            for adapters in snapshot.adapters.values()
+            for adapter in adapters.values()
+            for version in adapter.versions
+        }
+        for one in booked:
+            number = one.begin // SECONDS
+            if number > first and (one.tenant, one.adapter, one.digest) in known:
+                hour = self._hours.setdefault((one.tenant, one.adapter), {}).setdefault(number, Hour())
+                hour.requests += one.requests
+                hour.errors += one.errors
+                hour.tokens += one.completion_tokens
+
+    def hours_since_use(self, tenant: str, model: str) -> int | None:
+        """How many hours have begun since the hour of its last request; None: there was none in the last 24."""
+        now = _now()
+        return min(
+            (now - number for number in self._hours.get((tenant, model), ()) if number > now - HOURS), default=None
+        )
+
     def requests(self, tenant: str, model: str) -> int:
         """In the last 24 hours, this one included."""
         first = _now() - HOURS
@@ -47,6 +76,11 @@ class HourlyUse:
     def forget(self, tenant: str, model: str) -> None:
         """An adapter was removed."""
         self._hours.pop((tenant, model), None)
+
+
+def first_day() -> str:
+    """That has one of the last 24 hours, in UTC."""
+    return datetime.fromtimestamp((_now() - HOURS + 1) * SECONDS, UTC).date().isoformat()
 
 
 def _now() -> int:

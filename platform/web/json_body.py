@@ -18,11 +18,11 @@ EXACT = 2**53
 T = TypeVar("T")
 
 
-async def read_json(request: Request, timeout: float) -> dict[str, Any]:
-    """The body as a JSON object without null members (null means absent). Raises ApiError."""
+async def read_json(request: Request, timeout: float, *, nulls: bool = False) -> dict[str, Any]:
+    """The body as a JSON object, with null members only where null does not mean absent. Raises ApiError."""
     _check_content_type(request.headers.get("content-type"))
     _check_content_encoding(request.headers.get("content-encoding"))
-    return parse_object(await read_bytes(request, timeout))
+    return parse_object(await read_bytes(request, timeout), nulls=nulls)
 
 
 async def read_bytes(request: Request, timeout: float) -> bytes:
@@ -35,7 +35,7 @@ async def read_bytes(request: Request, timeout: float) -> bytes:
         raise invalid("The connection closed before the body was complete.") from None
 
 
-def parse_object(raw: bytes) -> dict[str, Any]:
+def parse_object(raw: bytes, *, nulls: bool = False) -> dict[str, Any]:
     """Strict JSON: no duplicate names, no NaN or overflow, no lone surrogates, at most 64 levels."""
     if not raw.strip():
         raise invalid("The body is empty; send a JSON object.")
@@ -56,7 +56,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise invalid(f"The body must be a JSON object, got {_json_type(value)}.")
     _check_depth(value, raw)
     _check_surrogates(value, raw)
-    return {name: member for name, member in value.items() if member is not None}
+    return {name: member for name, member in value.items() if nulls or member is not None}
 
 
 def convert(value: object, target: type[T]) -> T:

@@ -42,7 +42,7 @@ class Quotas:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = utc_moment,
     ) -> None:
-        self.ledger, self._snapshots, self.clock, self.now = ledger, snapshots, clock, now
+        self.ledger, self.snapshots, self.clock, self.now = ledger, snapshots, clock, now
         self._meters: dict[Owner, Meter] = {}
         self._of_day: Mapping[Owner, int] = {}
         self._day = ""
@@ -93,7 +93,7 @@ class Quotas:
         limits = []
         if not quota.is_open:
             limits.append(Limit(self._meter((tenant, actor)), quota, "key"))
-        of_all = self._snapshots.current.tenants[tenant].quota
+        of_all = self.snapshots.current.tenants[tenant].quota
         if not of_all.is_open:
             limits.append(Limit(self._meter((tenant, "")), of_all, "tenant"))
         return limits
@@ -106,7 +106,7 @@ class Quotas:
 
     def _forget_idle(self) -> None:
         """Meters of keys that are gone or have no quota any more must not pile up."""
-        now, snapshot = self.clock(), self._snapshots.current
+        now, snapshot = self.clock(), self.snapshots.current
         known = {(key.tenant, f"key:{key.prefix}"): key.quota for key, _ in snapshot.keys.keys.values()}
         known |= {(tenant.name, ""): tenant.quota for tenant in snapshot.tenants.values()}
         for owner, meter in list(self._meters.items()):
@@ -160,7 +160,7 @@ class Admission:
 
     def headers(self) -> dict[str, str]:
         """How much is left, as OpenAI's clients read it; empty where nothing is limited."""
-        return rate_headers(self._limits, self._quotas.clock())
+        return rate_headers(self._limits, self._quotas.clock(), self._quotas.now())
 
     def end(self) -> None:
         """However the request ended. Called once."""

@@ -24,17 +24,51 @@ class Limit:
     owner: str
 
 
-def rate_headers(limits: Sequence[Limit], now: float) -> dict[str, str]:
-    """`x-ratelimit-*` of requests and tokens, each of the limit that is nearest to its end."""
+def rate_headers(limits: Sequence[Limit], now: float, moment: datetime) -> dict[str, str]:
+    """`x-ratelimit-*` of requests and tokens a minute, as OpenAI has them, of tokens a day and of requests at once,
+    each of the limit that is nearest to its end. `now` counts seconds, `moment` tells the day."""
+    return {**_minute_headers(limits, now), **_day_headers(limits, moment), **_concurrency_headers(limits)}
+
+
+def _minute_headers(limits: Sequence[Limit], now: float) -> dict[str, str]:
     headers: dict[str, str] = {}
     for kind, of_quota, of_meter in KINDS:
         found = [(of_meter(one.meter), limit) for one in limits if (limit := of_quota(one.quota)) is not None]
         if found:
             bucket, limit = min(found, key=lambda pair: pair[0].left(now, pair[1]))
-            headers[f"x-ratelimit-limit-{kind}"] = str(limit)
-            headers[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(bucket.left(now, limit))))
+            headers |= _headers(kind, limit, math.floor(bucket.left(now, limit)))
             headers[f"x-ratelimit-reset-{kind}"] = span(bucket.refill(now, limit))
     return headers
+
+
+def _day_headers(limits: Sequence[Limit], moment: datetime) -> dict[str, str]:
+    today = moment.date().isoformat()
+    found = [
+        (one.meter.left_today(today, limit), limit) for one in limits if (limit := one.quota.tokens_per_day) is not None
+    ]
+    if not found:
+        return {}
+    left, limit = min(found)
+    return {**_headers("tokens-day", limit, left), "x-ratelimit-reset-tokens-day": span(_seconds_left(moment))}
+
+
+def _concurrency_headers(limits: Sequence[Limit]) -> dict[str, str]:
+    """Without a time: it ends when requests do."""
+    found = [(limit - one.meter.running, limit) for one in limits if (limit := one.quota.max_concurrent) is not None]
+    if not found:
+        return {}
+    left, limit = min(found)
+    return _headers("concurrent", limit, left)
+
+
+def _headers(kind: str, limit: int, left: int) -> dict[str, str]:
+    return {f"x-ratelimit-limit-{kind}": str(limit), f"x-ratelimit-remaining-{kind}": str(max(0, left))}
+
+
+def _seconds_left(moment: datetime) -> float:
+    """Of the day."""
+    midnight = (moment + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return (midnight - moment).total_seconds()
 
 
 def rate_refusal(
@@ -52,11 +86,10 @@ def concurrency_refusal(limit: Limit, headers: Mapping[str, str]) -> ApiError:
 
 
 def day_refusal(limit: Limit, now: datetime, headers: Mapping[str, str], asked: int = 0) -> ApiError:
-    midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
     wanted = f" This request asks for {asked:,}." if asked else ""
     most = f"{limit.quota.tokens_per_day:,} tokens a day"
     message = f"This {limit.owner} may use {most}, and too few of them are left.{wanted} Days begin at 00:00 UTC."
-    return _refusal(message, "tokens", "insufficient_quota", (midnight - now).total_seconds(), headers)
+    return _refusal(message, "tokens", "insufficient_quota", _seconds_left(now), headers)
 
 
 def too_large_refusal(limit: Limit, per_minute: int, asked: int, headers: Mapping[str, str]) -> ApiError:

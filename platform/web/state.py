@@ -141,8 +141,8 @@ def open_state(
     ledger = Ledger(registry.database, settings.data_dir / "usage")
     quotas = Quotas(ledger, registry.snapshots)
     bookkeeper = Bookkeeper(ledger, registry.usage, quotas)
-    bookkeeper.begin()
     metrics, reconciler, tallies = Metrics(settings.base_name), Reconciler(door, registry.snapshots), Tallies()
+    bookkeeper.begin(metrics.hours)
     return State(
         settings=settings,
         registry=registry,

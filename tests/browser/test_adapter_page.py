@@ -52,6 +52,27 @@ async def test_an_older_version_is_compared_and_brought_back(
     assert await said(http, "sql") == sentence_of(second)
 
 
+async def test_what_is_observed_follows_the_engine_without_a_reload(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]
+) -> None:
+    """The table says what the state beside the name says."""
+    await add(http, "sql", adapter_folders[0])
+    await page.goto("/adapters/sql")
+    memory = page.locator("#states tr", has_text="Memory")
+    await expect(memory).to_contain_text("on disk")
+    await expect(page.locator("#moves")).to_contain_text("It has neither come into memory nor left it.")
+    await page.evaluate("window.kept = true")
+    assert (await http.post("/api/v1/adapters/sql/load")).status_code == 200
+    await expect(memory).to_contain_text("in memory")
+    await expect(page.locator("#moves tbody tr td:nth-child(2)")).to_have_text(["Loaded"])
+    assert (await http.post("/api/v1/adapters/sql/evict")).status_code == 200
+    await expect(memory).to_contain_text("on disk")
+    await expect(page.locator("#moves tbody tr td:nth-child(2)")).to_have_text(["Evicted", "Loaded"])
+    assert (await http.patch("/api/v1/adapters/sql", json={"enabled": False})).status_code == 200
+    await expect(memory).to_have_count(0)
+    assert await page.evaluate("window.kept")
+
+
 async def test_no_button_of_a_version_is_cut_off(
     page: Page, http: httpx.AsyncClient, adapter_folders: list[Path]
 ) -> None:

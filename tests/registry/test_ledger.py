@@ -18,7 +18,7 @@ from loraplex.registry.database import open_engine
 from loraplex.registry.ledger import COUNTS, Account, Entry, Ledger
 from loraplex.registry.migrate import FOLDER, upgrade
 from loraplex.registry.registry import Registry
-from loraplex.registry.usage import UsageQuery
+from loraplex.registry.usage import HourOfUse, UsageQuery
 
 from .helpers import BASE as BASE_MODEL
 
@@ -69,6 +69,26 @@ def total(registry: Registry) -> dict[str, Any]:
 def kill(ledger: Ledger) -> None:
     """What the end of a process does to its lock."""
     ledger._writer_lock.release(remove=False)
+
+
+def test_hours_are_told_of_all_keys_together_without_copies(registry: Registry, ledger: Ledger, clock: Clock) -> None:
+    for account in (
+        SQL,
+        Account("default", "user:admin", "d" * 64, "sql"),
+        Account("default", "shadow", "d" * 64, "sql"),
+    ):
+        serve(ledger, account, 2)
+    clock.now += timedelta(hours=13)
+    end(ledger, ledger.open(SQL, 100), error=True)
+    ledger.flush()
+    noon = int(NOON.replace(minute=0).timestamp())
+    sql, later = ("default", "sql", "d" * 64), noon + 13 * 3600
+    hours = registry.usage.hours_since("2026-11-22", without="shadow")
+    assert sorted(hours, key=lambda one: one.begin) == [
+        HourOfUse(*sql, noon, 4, 0, 20),
+        HourOfUse(*sql, later, 1, 1, 5),
+    ]
+    assert [one.begin for one in registry.usage.hours_since("2026-11-23", without="shadow")] == [later]
 
 
 def test_requests_are_booked_by_hour_key_and_version(registry: Registry, ledger: Ledger, clock: Clock) -> None:

@@ -98,6 +98,7 @@ PAGES = {
     "GET /upload": ADAPTERS,
     "GET /adapters/{name}": READ,
     "GET /adapters/{name}/traffic": READ,
+    "GET /adapters/{name}/states": READ,
     "GET /adapters/{name}/diff": READ,
     "GET /adapters/{name}/tensors": READ,
     "POST /certify": OPERATE,

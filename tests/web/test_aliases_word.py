@@ -39,7 +39,7 @@ def lead_a_canary(two: Run) -> None:
     assert (promoted["version"], promoted["previous"], promoted["weights"]) == (2, 1, {"2": 100})
     assert json.loads(two("aliases", "rollback", "sql@prod", "--json")[1])["version"] == 1
     assert json.loads(two("aliases", "guard", "sql@prod", "--off", "--json")[1])["guard"] is None
-    assert two("aliases", "remove", "sql@prod")[0] == 0
+    assert json.loads(two("aliases", "remove", "sql@prod", "--json")[1]) == {"removed": "sql@prod"}
     assert json.loads(two("aliases", "list", "--json")[1]) == []
 
 

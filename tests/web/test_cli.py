@@ -9,10 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import typer
 
 import loraplex
 from loraplex.engine import device, gpu_profile
@@ -20,6 +23,7 @@ from loraplex.engine.weights_cache import entry_name
 from loraplex.registry.migrate import head
 from loraplex.registry.report import Finding
 from loraplex.web.cli.adapters import print_findings
+from loraplex.web.cli.app import app
 from loraplex.web.cli.machine_checks import check_memory, check_triton
 from loraplex.web.cli.service_checks import check_model, check_port, check_static
 from loraplex.web.settings import Settings
@@ -85,7 +89,8 @@ def lead_an_adapter(run: Run, digest: str) -> None:
     assert (route["adapter"], route["alias"], route["version"]) == ("support", "prod", 1)
     assert "support version 1," in run("adapters", "show", "support@prod")[1]
 
-    assert run("adapters", "remove", "support@2", "--yes")[0] == 0
+    code, out, _ = run("adapters", "remove", "support@2", "--yes", "--json")
+    assert (code, json.loads(out)) == (0, {"removed": "support@2"})
     assert "support version 1," in run("adapters", "show", "support")[1]
     assert run("adapters", "remove", "support", "--yes")[0] == 0
     assert json.loads(run("adapters", "list", "--json")[1]) == []
@@ -93,6 +98,21 @@ def lead_an_adapter(run: Run, digest: str) -> None:
     for word in ("show", "remove"):
         code, _, err = run("adapters", word, "support")
         assert code == 2 and "support" in err and "Traceback" not in err
+
+
+def test_every_word_that_answers_something_does_so_in_json_too() -> None:
+    """But for a server's log, and words that make or print a file."""
+
+    def words(command: Any, *path: str) -> Iterator[tuple[str, set[str]]]:
+        for name, each in getattr(command, "commands", {}).items():
+            yield from words(each, *path, name)
+        if not hasattr(command, "commands"):
+            yield " ".join(path), {option for parameter in command.params for option in parameter.opts}
+
+    found = dict(words(typer.main.get_command(app)))
+    assert {name for name, options in found.items() if "--json" not in options} == {
+        *("serve", "backup", "restore", "audit export"),
+    }
 
 
 def test_findings_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,6 +177,8 @@ def test_doctor_says_what_is_well_and_what_is_not(run: Run, monkeypatch: pytest.
         other.listen()
         monkeypatch.setenv("LORAPLEX_PORT", str(other.getsockname()[1]))
         code, out, _ = run("doctor")
+        told = json.loads(run("doctor", "--json")[1])
+    assert ["is taken by another program" in one["what"] for one in told if one["level"] == "fail"] == [True]
     assert code == 1
     assert "compute: " in out and "torch " in out and "model at " in out
     assert [line for line in out.splitlines() if line.startswith("fail")] == [
@@ -213,7 +235,8 @@ def test_a_database_of_another_kind_is_not_migrated(run: Run, tmp_path: Path) ->
     code, _, err = run("db", "upgrade", "--only", "postgresql")
     assert code == 2 and "of the kind sqlite, not postgresql" in err
     assert not (tmp_path / "data").exists()
-    assert run("db", "upgrade", "--only", "sqlite")[0] == 0
+    code, out, _ = run("db", "upgrade", "--only", "sqlite", "--json")
+    assert code == 0 and json.loads(out)["version"] == head()
 
 
 @pytest.mark.parametrize(

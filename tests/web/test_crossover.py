@@ -63,6 +63,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "headers": {"x-content-sha256": "SHA256"},
     },
     "GET /adapters/{name}": {},
+    "GET /adapters/{name}/states": {},
     "GET /adapters/{name}/traffic": {},
     "GET /adapters/{name}/diff": {"params": {"before": "1", "after": "1"}},
     "GET /adapters/{name}/tensors": {},

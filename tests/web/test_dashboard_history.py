@@ -1,11 +1,18 @@
 """What the dashboard remembers and concludes: hours of traffic, moves of adapters, what-if, what needs attention."""
 
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
+from bs4 import BeautifulSoup
 
 from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.tokenizer import Tokenizer
+from loraplex.registry.snapshot import Snapshot
+from loraplex.registry.usage import HourOfUse
 from loraplex.web import hourly_use
 from loraplex.web.admin import system_facts
 from loraplex.web.admin.attention import attention
@@ -13,9 +20,12 @@ from loraplex.web.admin.cache_history import CacheHistory
 from loraplex.web.admin.traffic import Traffic
 from loraplex.web.admin.what_if import Replay, replay, used_digests
 from loraplex.web.hourly_use import HOURS, HourlyUse
-from loraplex.web.state import State
+from loraplex.web.settings import Settings
+from loraplex.web.state import State, open_state
 
+from .conftest import served
 from .fake_engine import FakeEngine
+from .test_adapters_api import add, said
 from .test_dashboard_figures import finished
 
 
@@ -36,6 +46,54 @@ def test_hours_count_by_tenant_and_forget_after_a_day(monkeypatch: pytest.Monkey
     use.note("b", "sql", False, tokens=1)
     use.forget("a", "sql")
     assert (use.requests("a", "sql"), use.requests("b", "sql")) == (0, 1)
+
+
+async def test_traffic_and_last_use_survive_a_restart(
+    settings: Settings, checkpoint: Path, state: State, admin: dict[str, str], adapter_folders: list[Path]
+) -> None:
+    async def rows(client: httpx.AsyncClient, **query: str) -> dict[str, list[str]]:
+        page = BeautifulSoup((await client.get("/adapters", params=query, headers=admin)).text, "html.parser")
+        cells = [[cell.get_text(" ", strip=True) for cell in row.select("td")] for row in page.select("tbody tr")]
+        return {row[0].split()[0]: row[5:7] for row in cells}
+
+    async with served(state) as client:
+        client.headers.update(admin)
+        for name, folder in zip(("json", "sql"), adapter_folders, strict=True):
+            assert (await add(client, name, folder)).status_code == 201
+        for _ in range(2):
+            await said(client, "sql")
+        assert (await rows(client))["sql"][1] == "2"
+    again = open_state(settings, checkpoint, FakeEngine(Tokenizer(checkpoint)))
+    async with served(again) as client:
+        found = await rows(client, order="used")
+        assert list(found) == ["sql", "json"] and found["json"] == ["not in 24 h", "–"]
+        assert found["sql"] in (["within 1 h", "2"], ["within 2 h", "2"])
+        points = (await client.get("/adapters/sql/traffic", headers=admin)).json()["hours"]
+        assert (sum(points["requests"]), sum(points["errors"]), sum(points["tokens"]) > 0) == (2, 0, True)
+
+
+def test_what_was_removed_or_is_old_is_not_restored(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what another adapter did that had the name before."""
+    now, use, snapshot = 1_000_000, HourlyUse(), state.registry.snapshots.current
+    monkeypatch.setattr(hourly_use, "_now", lambda: now)
+    for digest, hour in (("new", now), ("new", now - 23), ("new", now - HOURS), ("old", now)):
+        use.restore([HourOfUse("a", "sql", digest, hour * 3600, 3, 1, 7)], with_version(snapshot, "a", "sql", "new"))
+    assert use.requests("a", "sql") == 6 and use.hours_since_use("a", "sql") == 0
+    assert [hour.requests for _, hour in use.of("a", "sql")] == [3] + [0] * (HOURS - 2) + [3]
+    use.note("a", "sql", True, tokens=1)
+    _, hour = use.of("a", "sql")[-1]
+    assert (hour.requests, hour.errors, hour.tokens) == (4, 2, 8)
+    now += 5
+    assert (use.hours_since_use("a", "sql"), use.hours_since_use("b", "sql")) == (5, None)
+    now += HOURS
+    assert use.hours_since_use("a", "sql") is None
+
+
+def with_version(snapshot: Snapshot, tenant: str, name: str, digest: str) -> Snapshot:
+    """The same with one adapter, of which nothing matters but this."""
+    version = SimpleNamespace(digest=digest)
+    adapter = SimpleNamespace(tenant=tenant, name=name, versions=[version])
+    return replace(snapshot, adapters=cast(Any, {tenant: {name: adapter}}))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +141,16 @@ def test_moves_are_told_from_the_engines_counters(
     assert (sum(points["loads"]), sum(points["evictions"])) == (2, 2)  # type: ignore[arg-type]
     assert points["blocks_used"][-1] is None
     assert points["hit_rate"][-1] is None
+
+
+def test_a_load_within_the_second_of_its_registration_is_told(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    history = CacheHistory()
+    for adapters in ([], [AdapterStatus(digest="d", state="resident", loads=1, load_seconds=0.5)]):
+        status = engine.status
+        assert status is not None
+        status.adapters = adapters
+        history.tick(status)
+    assert [(move.loaded, move.seconds) for move in history.moves_of({"d"})] == [(True, 0.5)]
 
 
 async def test_attention_is_empty_while_all_is_well(client: httpx.AsyncClient, state: State) -> None:

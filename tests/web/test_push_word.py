@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.cli import push_files
-from loraplex.web.cli.api_client import Refused
+from loraplex.web.cli.api_client import ApiClient, Refused
 from loraplex.web.server import Server
 from loraplex.web.state import State
 
@@ -119,6 +120,22 @@ def test_it_goes_on_where_the_connection_broke(
     assert code == 0, err
     assert proxy.connections > 1
     assert 0 < json.loads(out)["files"][1]["begun_at"] < weights.stat().st_size
+
+
+def test_a_server_that_its_proxy_does_not_reach_is_waited_for(
+    run: Run, adapter_folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while it starts again."""
+    ask, away = ApiClient.ask, [502, 504, 503]
+
+    def asked(client: ApiClient, method: str, path: str, **request: Any) -> dict[str, Any]:
+        if "/files/" in path and away:
+            raise Refused(httpx.Response(away.pop(), text="<h1>Bad gateway</h1>"))
+        return ask(client, method, path, **request)
+
+    monkeypatch.setattr(ApiClient, "ask", asked)
+    code, out, err = run("adapters", "push", adapter_folders[0], "--name", "support")
+    assert (code, away) == (0, []) and "support registered as version 1" in out, err
 
 
 def test_what_fails_its_checks_is_told_with_the_reasons(

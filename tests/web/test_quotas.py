@@ -67,6 +67,11 @@ def nothing_is_held(state: State) -> bool:
     return state.requests.taken == 0 and all((meter.running, meter.held) == (0, 0) for meter in meters)
 
 
+def limits_in(answer: httpx.Response) -> dict[str, str]:
+    prefix = "x-ratelimit-"
+    return {name.removeprefix(prefix): value for name, value in answer.headers.items() if name.startswith(prefix)}
+
+
 async def test_requests_per_minute(client: httpx.AsyncClient, limited: Any, clock: Clock, state: State) -> None:
     key = limited(requests_per_minute=2)
     first = await complete(client, key)
@@ -114,7 +119,8 @@ async def test_concurrency(client: httpx.AsyncClient, limited: Any, engine: Fake
         await asyncio.sleep(0.001)
     refused = await complete(client, key)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert (await running).status_code == 200
+    assert limits_in(refused) == {"limit-concurrent": "1", "remaining-concurrent": "0"}
+    assert limits_in(await running) == {"limit-concurrent": "1", "remaining-concurrent": "0"}, "its own place is taken"
     assert (await complete(client, key)).status_code == 200
     assert nothing_is_held(state)
 
@@ -131,8 +137,11 @@ async def test_a_tenants_limits_hold_for_all_its_keys(client: httpx.AsyncClient,
 
 async def test_a_day_ends_at_midnight(client: httpx.AsyncClient, limited: Any, clock: Clock) -> None:
     key = limited(tokens_per_day=25)
-    assert [(await complete(client, key)).status_code for _ in range(2)] == [200, 200]
+    first = await complete(client, key)
+    assert limits_in(first) == {"limit-tokens-day": "25", "remaining-tokens-day": "15", "reset-tokens-day": "30s"}
+    assert (await complete(client, key, stream=True)).headers["x-ratelimit-remaining-tokens-day"] == "5"
     refused = await complete(client, key)
+    assert limits_in(refused) == {"limit-tokens-day": "25", "remaining-tokens-day": "5", "reset-tokens-day": "30s"}
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
     assert refused.headers["retry-after"] == "30" and "25 tokens a day" in refused.json()["error"]["message"]
     assert (await complete(client, key, max_tokens=1)).status_code == 200
@@ -266,6 +275,11 @@ async def test_limits_over_the_api(client: httpx.AsyncClient, admin: Headers) ->
     changed = await client.patch(path, json={"limits": {"tokens_per_day": 7}})
     assert changed.json()["limits"] == {"requests_per_minute": None, **none, "tokens_per_day": 7}
     assert (await client.get(path)).json()["limits"]["tokens_per_day"] == 7
+    narrowed = (await client.patch(path, json={"adapters": ["sql"]})).json()
+    assert (narrowed["adapters"], narrowed["expires_at"]) == (["sql"], "2030-01-01T00:00:00+00:00")
+    opened = (await client.patch(path, json={"adapters": None, "expires_at": None})).json()
+    assert (opened["adapters"], opened["expires_at"], opened["limits"]["tokens_per_day"]) == (None, None, 7)
+    assert (await client.patch(path, json={"limits": None})).status_code == 400
     for wrong in (
         {"limits": {"tokens_per_day": 0}},
         {"limits": {"tokens_per_day": 2**64}},

@@ -83,6 +83,7 @@ PAGES = (
 PARTS = (
     "/adapters/sql/tensors?version=1",
     "/adapters/sql/profile",
+    "/adapters/sql/states",
     "/adapters/sql/diff?before=1&after=1",
     "/cache/what-if",
     "/cache",

@@ -187,7 +187,7 @@ def lead_a_tenant(run: Run) -> None:
     eve = ("eve", "--tenant", "acme")
     assert run("users", "create", *eve, "--role", "viewer", "--password", "correct horse")[0] == 0
     assert json.loads(run("users", "role", "eve", "editor", "--tenant", "acme", "--json")[1])["role"] == "editor"
-    assert run("users", "remove", *eve)[0] == 0
+    assert json.loads(run("users", "remove", *eve, "--json")[1]) == {"removed": "eve"}
     assert "eve" not in run("users", "list", "--tenant", "acme")[1]
     assert run("users", "password", "bob", "--tenant", "acme", "--password", "battery staple")[0] == 0
     assert run("users", "password", "eve", "--password", "battery staple")[0] == 2

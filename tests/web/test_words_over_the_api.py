@@ -30,7 +30,10 @@ def test_keys_from_create_to_revoke(run: Run, state: State, monkeypatch: pytest.
     assert run("keys", "create", "plain")[1].startswith("lp-")
     code, out, _ = run("keys", "limit", made["prefix"], "--tokens-per-day", "5000")
     assert code == 0 and "5,000 tokens a day" in out and "rpm" not in out
-    assert run("keys", "revoke", made["prefix"])[0] == 0
+    limited = json.loads(run("keys", "limit", made["prefix"], "--tpm", "70", "--json")[1])
+    assert (limited["limits"]["tokens_per_minute"], limited["limits"]["tokens_per_day"]) == (70, None)
+    run("keys", "limit", made["prefix"], "--tokens-per-day", "5000")
+    assert json.loads(run("keys", "revoke", made["prefix"], "--json")[1]) == {"revoked": made["prefix"]}
     listed = {key["name"]: key for key in json.loads(run("keys", "list", "--json")[1])}
     assert listed["notebook"]["revoked_at"] and not listed["plain"]["revoked_at"]
     monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=80))
@@ -68,6 +71,21 @@ def test_what_is_refused_is_said_in_words(run: Run, monkeypatch: pytest.MonkeyPa
         assert code == 2 and reason in err and not out, (words, err)
     monkeypatch.delenv("LORAPLEX_KEY")
     assert "LORAPLEX_KEY" in run("keys", "list")[2]
+
+
+def test_a_bench_for_people_and_programs(
+    run: Run, port: int, state: State, adapter_folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("adapters", "push", adapter_folders[0], "--name", "sql")[0] == 0
+    for name, value in (("DATA_DIR", state.settings.data_dir), ("PORT", port)):
+        monkeypatch.setenv(f"LORAPLEX_{name}", str(value))
+    few = ("--concurrent", "2", "--prompt-tokens", "4", "--output-tokens", "3", "--rounds", "1")
+    code, out, err = run("bench", *few, "--json")
+    told = {one["traffic"]: one for one in json.loads(out)}
+    assert (code, list(told)) == (0, ["base tiny", "1 adapters"]), err
+    assert all(one["tokens_per_second"] > 0 and one["ttft_ms"] > 0 for one in told.values())
+    table = run("bench", *few)[1]
+    assert "tokens/s" in table and "base tiny" in table
 
 
 def test_usage_in_a_table_json_and_csv(run: Run, port: int, admin: dict[str, str]) -> None:

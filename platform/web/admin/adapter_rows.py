@@ -14,7 +14,7 @@ from ..units import age_words, size_words
 from .certificate_view import agreement_words
 from .words import ON_DISK, TONES, activity_words, residency_words, targets_words
 
-NEVER: Final = "not used yet"
+NOT_LATELY: Final = "not in 24 h"
 NONE: Final = "–"
 
 
@@ -125,7 +125,7 @@ def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) 
         size=size_words(version.size),
         targets=targets_words(version.target_modules),
         target_modules=", ".join(version.target_modules),
-        used=NEVER if status is None else activity_words(status),
+        used=_use_words(state, adapter, status),
         requests=f"{requests:,}" if requests else NONE,
         added=age_words(version.created_at),
         added_iso=version.created_at.isoformat(timespec="seconds"),
@@ -138,6 +138,14 @@ def obstacle_of(state: State, adapter: Adapter, version: Version) -> tuple[str, 
         return "Disabled", "warn"
     reason = version.broken or state.reconciler.failures.get(version.digest)
     return (f"Failed: {reason}", "bad") if reason else None
+
+
+def _use_words(state: State, adapter: Adapter, status: AdapterStatus | None) -> str:
+    """What the engine says; from before its start the ledger knows the hour."""
+    if status is not None and (status.running or status.last_used_seconds_ago is not None):
+        return activity_words(status)
+    hours = state.metrics.hours.hours_since_use(adapter.tenant, adapter.name)
+    return NOT_LATELY if hours is None else f"within {hours + 1} h"
 
 
 def _residency_words(status: AdapterStatus | None) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from loraplex.engine.protocol import AdapterStatus
 from loraplex.registry.views import Adapter, Version
 
 from ..api.views import residency
+from ..hourly_use import SECONDS
 from ..state import State
 from .adapter_rows import obstacle_of, shown_version
 from .residency import idle_seconds
@@ -74,7 +75,7 @@ def _order_key(state: State, order: str) -> Callable[[Candidate], float] | None:
     """None: they are by name already."""
     hours = state.metrics.hours
     keys: dict[str, Callable[[Candidate], float]] = {
-        "used": lambda one: _idle(one.status),
+        "used": lambda one: _idle(one, hours.hours_since_use(one.adapter.tenant, one.adapter.name)),
         "requests": lambda one: -hours.requests(one.adapter.tenant, one.adapter.name),
         "size": lambda one: -one.version.size,
         "added": lambda one: -one.version.created_at.timestamp(),
@@ -82,5 +83,7 @@ def _order_key(state: State, order: str) -> Callable[[Candidate], float] | None:
     return keys.get(order)
 
 
-def _idle(status: AdapterStatus | None) -> float:
-    return float("inf") if status is None else 0.0 if status.running else idle_seconds(status)
+def _idle(one: Candidate, hours: int | None) -> float:
+    """Seconds. From before the engine's start only the hour is known, `hours` ago: its middle."""
+    since = float("inf") if one.status is None else 0.0 if one.status.running else idle_seconds(one.status)
+    return since if hours is None else min(since, SECONDS * (hours + 0.5))

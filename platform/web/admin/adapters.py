@@ -20,7 +20,7 @@ from ..kv_cache import clipping_words
 from ..state import State
 from ..units import count_words, size_words
 from .actions import NOTICES, act_on, change, get_adapter
-from .adapter_history import move_rows, traffic_points
+from .adapter_history import MoveRow, move_rows, traffic_points
 from .adapter_rows import adapter_row, adapter_rows, facts_of, shown_version, version_rows
 from .adapter_search import FILTERS, ORDERS, matching
 from .adapter_state import state_rows
@@ -77,7 +77,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
     version = shown_version(adapter)
     report = await asyncio.to_thread(state.registry.adapters.report, f"{name}@{version.number}", caller.tenant)
-    standings, digests = await standings_of(state, adapter), {one.digest for one in adapter.versions}
+    standings = await standings_of(state, adapter)
     return page(
         request,
         "adapters/detail.html",
@@ -88,7 +88,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         findings=report.findings,
         versions=version_rows(adapter, standings),
         states=state_rows(state, adapter, version),
-        moves=move_rows(state, adapter, request.app.state.live.cache.moves_of(digests)),
+        moves=_moves(request, state, adapter),
         certificate=version_certificate(
             adapter, version, standings[version.number], state.settings.promotion_min_agreement
         ),
@@ -106,6 +106,14 @@ async def traffic(name: str, state: StateOf, caller: CallerOf) -> Response:
     """The points of the page's charts."""
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
     return JSONResponse(traffic_points(state, caller.tenant, adapter.name), headers=NOT_KEPT)
+
+
+@router.get("/{name}/states")
+async def states(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
+    """The two parts of the page that change by themselves: desired beside observed, loads and evictions."""
+    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    rows, moves = state_rows(state, adapter, shown_version(adapter)), _moves(request, state, adapter)
+    return page(request, "adapters/_observed.html", SECTION, name=name, states=rows, moves=moves)
 
 
 @router.get("/{name}/diff")
@@ -143,6 +151,11 @@ async def act(request: Request, reference: str, action: str, state: StateOf, cal
     """`reference` is a name, or name@number for one version."""
     await act_on(state, caller, reference, action)
     return go_to(request, f"{SECTION}/{reference.partition('@')[0]}?done={action}")
+
+
+def _moves(request: Request, state: State, adapter: Adapter) -> list[MoveRow]:
+    digests = {one.digest for one in adapter.versions}
+    return move_rows(state, adapter, request.app.state.live.cache.moves_of(digests))
 
 
 def _version(adapter: Adapter, number: str) -> Version:

@@ -83,9 +83,10 @@ class CacheHistory:
 
 
 def _moves(before: EngineStatus, status: EngineStatus) -> list[Move]:
+    """Of an adapter that is new all: it may have come within the second in which it was registered."""
     known = {adapter.digest: adapter for adapter in before.adapters}
-    pairs = [(known[adapter.digest], adapter) for adapter in status.adapters if adapter.digest in known]
-    return [move for old, new in pairs for move in _moves_of(old, new)]
+    new = AdapterStatus(digest="", state="registered")
+    return [move for adapter in status.adapters for move in _moves_of(known.get(adapter.digest, new), adapter)]
 
 
 def _moves_of(old: AdapterStatus, new: AdapterStatus) -> list[Move]:

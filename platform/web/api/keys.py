@@ -34,11 +34,11 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
-    """Each takes the place of the old one as a whole."""
+    """Each takes the place of the old one as a whole. `adapters` null: all of the tenant; `expires_at` null: never."""
 
-    adapters: tuple[str, ...] | UnsetType = UNSET
+    adapters: tuple[str, ...] | UnsetType | None = UNSET
     limits: Quota | UnsetType = UNSET
-    expires_at: Moment | UnsetType = UNSET
+    expires_at: Moment | UnsetType | None = UNSET
 
 
 @router.get("/api/v1/keys")
@@ -79,7 +79,7 @@ async def change_key(
     prefix: str, request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf
 ) -> dict[str, Any]:
     """Other limits, adapters, or another expiry."""
-    change = convert(await read_json(request, state.settings.body_timeout), KeyChange)
+    change = convert(await read_json(request, state.settings.body_timeout, nulls=True), KeyChange)
     with in_words():
         key = await asyncio.to_thread(
             state.registry.keys.change,

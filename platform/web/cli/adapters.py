@@ -110,14 +110,17 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     server: At = "",
     key: Key = "",
+    as_json: Json = False,
 ) -> None:
     """Remove an adapter, or one version of it. Requests that run with it finish."""
     remote = remote_of(server, key)
     adapter_and_version(remote, reference)
     if not yes:
-        typer.confirm(f"Remove {reference if '@' in reference else f'{reference} and its versions'}?", abort=True)
+        typer.confirm(
+            f"Remove {reference if '@' in reference else f'{reference} and its versions'}?", abort=True, err=True
+        )
     remove_adapter(remote, reference)
-    console.print(f"[green]✓[/] {reference} removed")
+    tell({"removed": reference}, f"{reference} removed", as_json)
 
 
 @app.command(epilog="Example: loraplex adapters alias support@3 prod")

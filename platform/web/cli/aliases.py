@@ -20,7 +20,7 @@ from ..settings import Settings
 from .alias_places import Asked, Body, aliases_place, changed, listed, number_at, path_of
 from .api_client import Key
 from .opened import opened_registry
-from .output import ACTOR, Json, Tenant, print_json
+from .output import ACTOR, Json, Tenant, print_json, tell
 from .remote import At
 
 SHARE: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,3})", re.ASCII)
@@ -190,7 +190,7 @@ def guard(
 
 
 @app.command()
-def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "") -> None:
+def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
     remote, tenant = aliases_place(server, key, tenant)
@@ -201,7 +201,7 @@ def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "")
             if alias not in registry.adapters.get(name, tenant).routes:
                 raise InvalidRoute(f"Adapter '{name}' has no alias '{alias}'.", "alias")
             registry.adapters.routes.remove(name, alias, actor=ACTOR, tenant=tenant)
-    console.print(f"[green]✓[/] {name}@{alias} removed")
+    tell({"removed": f"{name}@{alias}"}, f"{name}@{alias} removed", as_json)
 
 
 def _parts(reference: str) -> tuple[str, str]:

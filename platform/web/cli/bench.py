@@ -4,6 +4,8 @@ import asyncio
 import json
 import random
 import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -14,8 +16,19 @@ from loraplex.registry.credentials import read_credentials
 
 from ..load import Round, Server, run_round
 from ..settings import Settings
+from .output import Json, print_json
 
 MAX_CONCURRENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Median:
+    """Of the rounds with one kind of traffic, by tokens per second."""
+
+    traffic: str
+    tokens_per_second: float
+    ttft_ms: float
+    tpot_ms: float
 
 
 def bench(
@@ -23,6 +36,7 @@ def bench(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
     output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of base and adapters in turn.")] = 3,
+    as_json: Json = False,
 ) -> None:
     """Measure the server that runs with these settings: all streams on the base, then spread over the adapters."""
     settings = Settings()
@@ -43,7 +57,11 @@ def bench(
     for _ in range(rounds):
         for name, models in traffic.items():
             results[name].append(asyncio.run(run_round(server, models, prompts, output_tokens)))
-    _print(results)
+    medians = [_median(name, rounds) for name, rounds in results.items()]
+    if as_json:
+        print_json([asdict(median) for median in medians])
+    else:
+        _print(medians)
 
 
 def _models(server: Server) -> tuple[str, list[str]]:
@@ -62,14 +80,13 @@ def _models(server: Server) -> tuple[str, list[str]]:
     return base, [model["id"] for model in models if model["parent"] is not None]
 
 
-def _print(results: dict[str, list[Round]]) -> None:
+def _median(traffic: str, rounds: Sequence[Round]) -> Median:
+    middle = sorted(rounds, key=lambda one: one.tokens_per_second)[len(rounds) // 2]
+    return Median(traffic, middle.tokens_per_second, 1000 * middle.first_token, 1000 * middle.per_token)
+
+
+def _print(medians: Sequence[Median]) -> None:
     table = Table("traffic", "tokens/s", "TTFT ms", "TPOT ms")
-    for name, rounds in results.items():
-        best = sorted(rounds, key=lambda one: one.tokens_per_second)[len(rounds) // 2]
-        table.add_row(
-            name,
-            f"{best.tokens_per_second:.1f}",
-            f"{1000 * best.first_token:.0f}",
-            f"{1000 * best.per_token:.1f}",
-        )
+    for one in medians:
+        table.add_row(one.traffic, f"{one.tokens_per_second:.1f}", f"{one.ttft_ms:.0f}", f"{one.tpot_ms:.1f}")
     Console().print(table)

@@ -11,6 +11,7 @@ from loraplex.registry.migrate import head, upgrade
 from ..data_folder import prepare_data_folder
 from ..setting_secrets import mask_url
 from ..settings import Settings
+from .output import Json, print_json
 
 
 class Kind(StrEnum):
@@ -29,6 +30,7 @@ def database() -> None:
 @app.command("upgrade")
 def upgrade_command(
     only: Annotated[Kind | None, typer.Option(help="Refuse to migrate a database of any other kind.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Migrate the database to the newest schema. `serve` does this by itself."""
     settings = Settings()
@@ -39,4 +41,8 @@ def upgrade_command(
         )
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
-    print(f"{mask_url(settings.database)} is at {head()}")
+    place, version = mask_url(settings.database), head()
+    if as_json:
+        print_json({"database": place, "version": version})
+    else:
+        print(f"{place} is at {version}")

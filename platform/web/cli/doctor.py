@@ -1,6 +1,7 @@
 """`loraplex doctor`: is this machine fit to serve? One line for each check, with what to do where it is not."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 import typer
 from rich.console import Console
@@ -9,6 +10,7 @@ from loraplex.engine.threads import prepare_environment
 
 from ..settings import Settings
 from .machine_checks import check_compute, check_kernel_cache, check_memory, check_python, check_torch, check_triton
+from .output import Json, print_json
 from .service_checks import (
     Check,
     check_database,
@@ -22,22 +24,29 @@ from .service_checks import (
 MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 
-def doctor() -> None:
+def doctor(as_json: Json = False) -> None:
     """Check this machine and these settings: compute path, memory, model, database, data folder, dashboard, port.
 
     The exit code is 1 when anything fails.
     """
     prepare_environment()
-    console = Console(highlight=False)
-    failed = False
+    checks = []
     for check in _checks(Settings()):
-        console.print(f"{MARKS[check.level]}  ", end="")
-        console.print(check.what, soft_wrap=True, markup=False)
-        if check.remedy:
-            console.print(f"      {check.remedy}", soft_wrap=True, markup=False, style="dim")
-        failed = failed or check.level == "fail"
-    if failed:
+        checks.append(check)
+        if not as_json:
+            _tell(check)
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    if any(check.level == "fail" for check in checks):
         raise typer.Exit(1)
+
+
+def _tell(check: Check) -> None:
+    console = Console(highlight=False)
+    console.print(f"{MARKS[check.level]}  ", end="")
+    console.print(check.what, soft_wrap=True, markup=False)
+    if check.remedy:
+        console.print(f"      {check.remedy}", soft_wrap=True, markup=False, style="dim")
 
 
 def _checks(settings: Settings) -> Iterator[Check]:

@@ -19,7 +19,7 @@ from .api_client import Key
 from .expiry import read_expiry
 from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
 from .opened import opened_database
-from .output import ACTOR, Json, Tenant, print_json
+from .output import ACTOR, Json, Tenant, print_json, tell
 from .remote import At, remote_and_tenant, segment
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")
@@ -100,6 +100,7 @@ def limit(
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
+    as_json: Json = False,
 ) -> None:
     """Give a key these limits instead of its old ones; those that are not named are none."""
     quota = Quota(rpm, tpm, concurrency, tokens_per_day)
@@ -110,11 +111,11 @@ def limit(
     else:
         with opened_database(Settings()) as registry:
             changed = key_json(registry.keys.change(prefix, actor=ACTOR, tenant=tenant, quota=quota))
-    console.print(f"[green]✓[/] {changed['prefix']}: {limits_in_words(changed['limits'])}")
+    tell(changed, f"{changed['prefix']}: {limits_in_words(changed['limits'])}", as_json)
 
 
 @app.command()
-def revoke(prefix: Prefix, tenant: Tenant = "", server: At = "", key: Key = "") -> None:
+def revoke(prefix: Prefix, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """End a key for good."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
@@ -122,7 +123,7 @@ def revoke(prefix: Prefix, tenant: Tenant = "", server: At = "", key: Key = "") 
     else:
         with opened_database(Settings()) as registry:
             registry.keys.revoke(prefix, actor=ACTOR, tenant=tenant)
-    console.print(f"[green]✓[/] {prefix} revoked")
+    tell({"revoked": prefix}, f"{prefix} revoked", as_json)
 
 
 def _state(key: Mapping[str, Any]) -> str:

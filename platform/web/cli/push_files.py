@@ -22,6 +22,7 @@ PAUSE_SECONDS: Final = 0.5
 """Before the second attempt; twice as long before each further one."""
 MOST_WAIT_SECONDS: Final = 900.0
 """For a server that says when to come back."""
+LOST: Final = (408, 502, 503, 504)
 OnBytes = Callable[[int], None]
 """Told how much of the file is at the server now."""
 OnWait = Callable[[str], None]
@@ -121,10 +122,10 @@ def _chunks(path: Path, start: int, on_bytes: OnBytes) -> Iterator[bytes]:
 
 
 def _may_go_on(error: Exception) -> bool:
-    """A server that is busy, starts again, found us slow, or has not yet noticed that the last connection is gone, is
-    worth another try."""
+    """A server that is busy, starts again (a proxy says so for it), found us slow, or has not yet noticed that the last
+    connection is gone, is worth another try."""
     if isinstance(error, Refused):
-        return error.status in (408, 503) or error.code in ("upload_busy", "wrong_offset")
+        return error.status in LOST or error.code in ("upload_busy", "wrong_offset")
     return not isinstance(error, httpx.UnsupportedProtocol)
 
 

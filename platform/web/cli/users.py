@@ -103,7 +103,7 @@ def password(
 
 
 @app.command()
-def remove(name: str, tenant: Tenant = "", server: At = "", key: Key = "") -> None:
+def remove(name: str, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Remove a user with all sessions."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
@@ -111,7 +111,7 @@ def remove(name: str, tenant: Tenant = "", server: At = "", key: Key = "") -> No
     else:
         with opened_database(Settings()) as registry:
             registry.users.remove(name, actor=ACTOR, tenant=tenant)
-    console.print(f"[green]✓[/] {name} removed")
+    tell({"removed": name}, f"{name} removed", as_json)
 
 
 def _day(text: str) -> str:

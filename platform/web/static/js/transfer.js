@@ -4,8 +4,10 @@ import { csrfHeader, reasonOf, url } from "./server.js";
 
 const ATTEMPTS = 6;
 const FIRST_PAUSE_MILLISECONDS = 500;
-
 const MOST_WAIT_MILLISECONDS = 900_000;
+// 409: the server still holds the lost connection, or has less than it said. 408: it came too slowly. The others: a
+// proxy found no server, as while it starts again.
+const LOST = new Set([408, 409, 502, 503, 504]);
 
 // Worth another try; `waits`: milliseconds after which the server asks us back, 0 where the connection is lost.
 class Broken extends Error {
@@ -49,7 +51,7 @@ async function whatIsThere(path, file, digest, signal) {
     throw error.name === "AbortError" ? error : broken();
   }
   const text = await answer.text();
-  if (!answer.ok) throw new Error(reasonOf(text, answer.status));
+  if (!answer.ok) throw refusal(answer.status, text, answer.headers.get("retry-after"));
   return JSON.parse(text);
 }
 
@@ -64,7 +66,7 @@ function put(path, file, digest, start, onProgress, signal) {
     request.upload.onprogress = (event) => onProgress(start + event.loaded);
     request.onload = () => {
       if (request.status < 300) resolve();
-      else reject(refusal(request));
+      else reject(refusal(request.status, request.responseText, request.getResponseHeader("retry-after")));
     };
     request.onerror = () => reject(broken());
     request.onabort = () => reject(signal.reason);
@@ -72,12 +74,10 @@ function put(path, file, digest, start, onProgress, signal) {
   });
 }
 
-// 409: the server still holds the lost connection, or has less than it said. 408: it came too slowly.
-function refusal(request) {
-  const reason = reasonOf(request.responseText, request.status);
-  if (request.status === 409 || request.status === 408) return broken();
-  const seconds = Number(request.getResponseHeader("retry-after"));
-  return request.status === 503 && seconds ? new Broken(reason, 1000 * seconds) : new Error(reason);
+function refusal(status, text, retryAfter) {
+  const [reason, seconds] = [reasonOf(text, status), Number(retryAfter)];
+  if (status === 503 && seconds) return new Broken(reason, 1000 * seconds);
+  return LOST.has(status) ? broken() : new Error(reason);
 }
 
 function broken() {
