@@ -7,6 +7,7 @@ import pytest
 
 from loraplex import LLM
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.model.decoder import Decoder
 
 from .cuda_double import pretend_cuda
 
@@ -17,7 +18,10 @@ TINY: dict[str, Any] = {
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside it, an engine on the CPU goes layer by layer: the same bits (test_fused.py) without a compiled step for
+    each type of cache."""
     pretend_cuda(monkeypatch)
+    monkeypatch.setattr(Decoder, "fuse", lambda decoder, cache: None)
 
 
 SMALL: dict[str, Any] = {
