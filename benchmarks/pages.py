@@ -339,7 +339,7 @@ async def run(folder: Path, count: int, usage: int) -> bool:
         engine.said = FakeEngine.status.fget(engine)  # type: ignore[attr-defined]
         assert engine.said is not None
         engine.said.adapters = statuses(digests)
-        cookie = state.sessions.log_in("admin", PASSWORD)
+        cookie = state.sessions.log_in("admin", PASSWORD, "127.0.0.1")
         headers = {"accept": "text/html", "cookie": f"{COOKIE}={cookie}"}
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://pages", headers=headers) as client:

@@ -1,8 +1,6 @@
 """Sessions: the dashboard's login as a cookie that names a row. A logout or a changed password ends them everywhere."""
 
 import hashlib
-import time
-from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -13,11 +11,9 @@ from loraplex.registry import sessions
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.users import User, Users
 
-from .errors import ApiError
+from .guessing import Guesses
 
 COOKIE: Final = "loraplex_session"
-MAX_FAILURES: Final = 10
-FAILURE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +32,21 @@ class Sessions:
         self._users = users
         self._rows = rows
         self._lifetime = timedelta(hours=hours)
-        self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
+        self._guesses = Guesses()
 
-    def log_in(self, login: str, password: str) -> str | None:
-        """The cookie's value, or None when login or password is wrong. ApiError 429 after too many failures.
+    def log_in(self, login: str, password: str, address: str) -> str | None:
+        """The cookie's value, or None when login or password is wrong. ApiError 429 after too many wrong ones from this
+        address.
 
         `login` is a user's name, in another tenant than `default` with the tenant in front: acme/bob.
         """
         tenant, _, name = login.rpartition("/")
-        user = self._verified(name, password, tenant or DEFAULT_TENANT)
+        user = self._verified(name, password, tenant or DEFAULT_TENANT, address)
         return None if user is None else self._rows.begin(user, self._lifetime)
 
-    def confirm(self, session: Session, password: str) -> bool:
-        """Whether it is the password of who is logged in. ApiError 429 after too many failures."""
-        return self._verified(session.user, password, session.tenant) is not None
+    def confirm(self, session: Session, password: str, address: str) -> bool:
+        """Whether it is the password of who is logged in. ApiError 429 after too many wrong ones."""
+        return self._verified(session.user, password, session.tenant, address) is not None
 
     def read(self, cookie: str) -> Session | None:
         """The session of a cookie that is ours, fresh and not ended."""
@@ -68,17 +65,13 @@ class Sessions:
     def forget(self, response: Response) -> None:
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
 
-    def _verified(self, name: str, password: str, tenant: str) -> User | None:
-        self._refuse_guessing()
+    def _verified(self, name: str, password: str, tenant: str, address: str) -> User | None:
+        account = f"{tenant}/{name}"
+        self._guesses.refuse_too_many(account, address)
         user = self._users.verify(name, password, tenant)
         if user is None:
-            self._failures.append(time.monotonic())
+            self._guesses.count(account, address)
         return user
-
-    def _refuse_guessing(self) -> None:
-        if len(self._failures) == MAX_FAILURES and time.monotonic() - self._failures[0] < FAILURE_SECONDS:
-            headers = {"retry-after": str(round(FAILURE_SECONDS))}
-            raise ApiError(429, "Too many wrong passwords. Wait a minute, then try again.", headers=headers)
 
 
 def login_of(name: str, tenant: str) -> str:

@@ -125,7 +125,7 @@ async def new_context(browser: Browser, address: str, state: State, watch: Watch
     made: list[BrowserContext] = []
 
     async def make(login: str = "admin", **options: Any) -> BrowserContext:
-        cookie = await asyncio.to_thread(state.sessions.log_in, login, ADMIN_PASSWORD)
+        cookie = await asyncio.to_thread(state.sessions.log_in, login, ADMIN_PASSWORD, "127.0.0.1")
         assert cookie is not None
         context = await browser.new_context(base_url=address, **options)
         context.set_default_timeout(MILLISECONDS)

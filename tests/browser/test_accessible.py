@@ -94,7 +94,7 @@ async def test_empty_pages_the_login_and_refusals_are_for_everybody_too(
         await is_for_everybody(page, words)
 
     await asyncio.to_thread(state.registry.users.create, "vera", ADMIN_PASSWORD, VIEWER_ROLE, actor="system")
-    cookie = await asyncio.to_thread(state.sessions.log_in, "vera", ADMIN_PASSWORD)
+    cookie = await asyncio.to_thread(state.sessions.log_in, "vera", ADMIN_PASSWORD, "127.0.0.1")
     assert cookie is not None
     await context.add_cookies([{"name": COOKIE, "value": cookie, "url": address}])
     await page.goto("/keys")

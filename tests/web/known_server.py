@@ -121,7 +121,7 @@ class KnownServer:
         return {"authorization": f"Bearer {token}"}
 
     def _log_in(self) -> dict[str, str]:
-        cookie = self._state.sessions.log_in("admin", ADMIN_PASSWORD)
+        cookie = self._state.sessions.log_in("admin", ADMIN_PASSWORD, "127.0.0.1")
         assert cookie is not None
         session = self._state.sessions.read(cookie)
         assert session is not None

@@ -12,7 +12,8 @@ from fastapi.routing import iter_route_contexts
 
 from loraplex.web.app import create_app
 from loraplex.web.auth import access_table
-from loraplex.web.sessions import COOKIE, MAX_FAILURES
+from loraplex.web.guessing import MOST_AT_AN_ACCOUNT
+from loraplex.web.sessions import COOKIE
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD, KEY
@@ -191,7 +192,7 @@ def key(state: State, *scopes: str, tenant: str = "default") -> dict[str, str]:
 
 async def log_in(state: State, login: str = "admin") -> tuple[dict[str, str], str]:
     """Headers with a session cookie, and its CSRF token."""
-    cookie = await asyncio.to_thread(state.sessions.log_in, login, ADMIN_PASSWORD)
+    cookie = await asyncio.to_thread(state.sessions.log_in, login, ADMIN_PASSWORD, "127.0.0.1")
     assert cookie is not None
     session = await asyncio.to_thread(state.sessions.read, cookie)
     assert session is not None
@@ -327,11 +328,17 @@ async def test_a_logout_ends_that_session_for_every_copy_of_its_cookie(
     assert (await anonymous.get("/api/v1/keys", headers=other)).status_code == 200
 
 
-def test_guessing_is_slowed_down(state: State) -> None:
-    for _ in range(MAX_FAILURES):
-        assert state.sessions.log_in("admin", "wrong") is None
-    with pytest.raises(Exception, match="Too many wrong passwords"):
-        state.sessions.log_in("admin", ADMIN_PASSWORD)
+async def test_who_guesses_waits_and_keeps_nobody_else_out(anonymous: httpx.AsyncClient, state: State) -> None:
+    async def log_in(user: str, password: str, address: str) -> httpx.Response:
+        anonymous._transport.client = (address, 1)  # type: ignore[attr-defined]
+        return await anonymous.post("/login", data={"user": user, "password": password}, headers=ORIGIN)
+
+    answers = [await log_in("admin", "wrong", "198.51.100.7") for _ in range(MOST_AT_AN_ACCOUNT)]
+    assert {answer.status_code for answer in answers} == {401}
+    refused = await log_in("admin", ADMIN_PASSWORD, "198.51.100.7")
+    assert (refused.status_code, "Too many wrong passwords" in refused.text) == (429, True)
+    assert (await log_in("nobody", "wrong", "198.51.100.7")).status_code == 401
+    assert (await log_in("admin", ADMIN_PASSWORD, "198.51.100.8")).status_code == 303
 
 
 async def test_a_revoked_key_stops_working(anonymous: httpx.AsyncClient, state: State) -> None:

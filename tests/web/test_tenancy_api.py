@@ -74,14 +74,14 @@ async def test_people_change_their_own_password(client: httpx.AsyncClient, state
     assert await as_session(client, "PUT", path, bob, {"current": ADMIN_PASSWORD, "new": "short"}) == 400
     assert await as_session(client, "PUT", path, bob, {"current": ADMIN_PASSWORD, "new": NEW_PASSWORD}) == 204
     assert await as_session(client, "GET", "/api/v1/me", bob) == 401
-    assert await asyncio.to_thread(state.sessions.log_in, "bob", ADMIN_PASSWORD) is None
-    assert await asyncio.to_thread(state.sessions.log_in, "bob", NEW_PASSWORD)
+    assert await asyncio.to_thread(state.sessions.log_in, "bob", ADMIN_PASSWORD, "127.0.0.1") is None
+    assert await asyncio.to_thread(state.sessions.log_in, "bob", NEW_PASSWORD, "127.0.0.1")
 
 
 async def test_logins_of_another_tenant_stay_in_it(client: httpx.AsyncClient, state: State) -> None:
     assert (await client.post("/api/v1/tenants", json={"name": "acme"})).status_code == 201
     await make_user(client, "bob", "admin", tenant="acme")
-    assert await asyncio.to_thread(state.sessions.log_in, "bob", ADMIN_PASSWORD) is None
+    assert await asyncio.to_thread(state.sessions.log_in, "bob", ADMIN_PASSWORD, "127.0.0.1") is None
     bob = await session_headers(state, "acme/bob")
     me = await client.get("/api/v1/me", headers={**bob, "authorization": f"Bearer {KEY}"})
     assert me.status_code == 403, "a key wins over a cookie"

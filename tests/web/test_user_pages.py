@@ -80,7 +80,7 @@ async def test_role_password_and_removal(person: httpx.AsyncClient, trusted: Hea
 
 
 async def log_in_as(state: State, name: str, password: str) -> tuple[Headers, str]:
-    cookie = state.sessions.log_in(name, password)
+    cookie = state.sessions.log_in(name, password, "127.0.0.1")
     assert cookie is not None
     return {"cookie": f"loraplex_session={cookie}"}, cookie
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.users import ADMIN_ROLE, EDITOR_ROLE, MIN_PASSWORD_LENGTH, VIEWER_ROLE
 
-from ..auth import Caller
+from ..auth import Caller, client_address
 from ..dependencies import CallerOf, StateOf
 from ..sessions import Session, login_of
 from .forms import Form, read_form
@@ -40,7 +40,8 @@ async def set_password(request: Request, state: StateOf, caller: CallerOf) -> Re
     if session is None:
         return _page(request, caller, form)
     new = form.values.get("password", "")
-    if not await asyncio.to_thread(state.sessions.confirm, session, form.values.get("current", "")):
+    address = client_address(request)
+    if not await asyncio.to_thread(state.sessions.confirm, session, form.values.get("current", ""), address):
         form.errors["current"] = "That is not your password now."
     else:
         by = {"actor": caller.actor, "tenant": caller.tenant}
@@ -48,7 +49,7 @@ async def set_password(request: Request, state: StateOf, caller: CallerOf) -> Re
             await asyncio.to_thread(state.registry.users.set_password, session.user, new, role=None, **by)
     if not form.is_good:
         return _page(request, caller, form)
-    cookie = await asyncio.to_thread(state.sessions.log_in, login_of(session.user, session.tenant), new)
+    cookie = await asyncio.to_thread(state.sessions.log_in, login_of(session.user, session.tenant), new, address)
     response = go_to(request, f"{SECTION}?done=password")
     if cookie is not None:
         state.sessions.keep(response, cookie, secure=request.url.scheme == "https")

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ..auth import check_origin, form_fields
+from ..auth import check_origin, client_address, form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import LOGIN_PATH, ApiError
 from .page import NOT_KEPT, TEMPLATES, PageRoute, go_to, root_of
@@ -28,9 +28,9 @@ async def form(request: Request, next: str = "/") -> Response:
 async def log_in(request: Request, state: StateOf) -> Response:
     check_origin(request)
     fields = await form_fields(request)
-    user, target = fields.get("user", ""), _local_path(fields.get("next", "/"))
+    user, password, target = fields.get("user", ""), fields.get("password", ""), _local_path(fields.get("next", "/"))
     try:
-        cookie = await asyncio.to_thread(state.sessions.log_in, user, fields.get("password", ""))
+        cookie = await asyncio.to_thread(state.sessions.log_in, user, password, client_address(request))
     except ApiError as error:
         return _form(request, target, user, error.message, error.status)
     if cookie is None:

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.users import User
 
+from ..auth import client_address
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError, forbidden
 from ..json_body import convert, read_json
@@ -48,7 +49,8 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
     fields = convert(await read_json(request, state.settings.body_timeout), PasswordChange)
     if caller.session is None:
         raise forbidden("A key has no password. Log in, then change it.")
-    if not await asyncio.to_thread(state.sessions.confirm, caller.session, fields.current):
+    address = client_address(request)
+    if not await asyncio.to_thread(state.sessions.confirm, caller.session, fields.current, address):
         raise ApiError(400, "The current password is wrong.", param="current", code="wrong_password")
     user, by = caller.session.user, {"actor": caller.actor, "tenant": caller.tenant}
     with in_words("new"):
