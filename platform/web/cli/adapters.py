@@ -17,13 +17,12 @@ from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
 from loraplex.registry.views import Adapter
 
-from ..registration import add_from_folder
 from ..settings import Settings
 from ..units import age_words, size_words
-from . import profiles
 from .adapter_places import adapter_and_version, all_adapters, current_version, remove_adapter, report_of
 from .alias_places import changed
 from .api_client import Key
+from .later import add_word
 from .opened import opened_registry, served_path
 from .output import ACTOR, Fields, Json, print_json, tell
 from .remote import At, remote_of
@@ -32,7 +31,13 @@ MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail
 
 app = typer.Typer(help="Add, list, show, alias and remove adapters. A running server follows within a second.")
 console = Console(highlight=False)
-app.command(epilog="Example: loraplex adapters profile support --file ./profile.json")(profiles.profile)
+add_word(
+    app,
+    "profile",
+    "profiles",
+    "Show, set or remove the serving profile of a version; of the one that the name means unless another is named.",
+    "Example: loraplex adapters profile support --file ./profile.json",
+)
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 
 
@@ -44,6 +49,8 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
             "`adapters add` works on the database here, but LORAPLEX_SERVER names a server. "
             f"Send it there with: loraplex adapters push {folder} --name {name}"
         )
+    from ..registration import add_from_folder
+
     settings = Settings()
     with opened_registry(settings) as (registry, base):
         try:
@@ -131,6 +138,15 @@ def alias(reference: Reference, alias: str, server: At = "", key: Key = "", as_j
 
     route = changed(remote_of(server, key), parsed.name, alias, ("PUT", "", {"version": selector}), here)
     tell(route, f"{parsed.name}@{alias} means version {route['version']}", as_json)
+
+
+add_word(
+    app,
+    "push",
+    "push",
+    "Send the adapter in FOLDER (PEFT layout) to a server and register it; go on where a connection broke.",
+    "Example: loraplex adapters push ./runs/support --name support --progress",
+)
 
 
 def _tell_refusal(name: str, report: Report, as_json: bool) -> None:

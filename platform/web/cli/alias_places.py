@@ -8,7 +8,7 @@ import msgspec
 from loraplex.registry.registry import Registry
 from loraplex.registry.views import Adapter
 
-from ..api.views import route_json
+from ..api.answers import route_json
 from ..settings import Settings
 from . import adapter_places
 from .adapter_places import all_adapters, one_adapter, version_at

@@ -9,10 +9,9 @@ import typer
 from loraplex.registry.audit import AuditFilter
 from loraplex.registry.registry import Registry
 
-from ..api.audit import chain_json
-from ..api.audit_export import Format, entry_json, parts_of
-from ..api.audit_filter import filter_of
-from ..errors import ApiError
+from ..api.answers import chain_json, entry_json
+from ..audit_file import Format, parts_of
+from ..audit_query import audit_query
 from ..settings import Settings
 from .opened import opened_database
 from .output import Fields
@@ -50,10 +49,7 @@ class Asked:
         """Raises ValueError, RegistryError for a tenant that there is not."""
         if self.tenant:
             registry.tenants.get(self.tenant)
-        try:
-            return filter_of(self.tenant or None, self.actor, self.action, self.subject, self.first, self.to)
-        except ApiError as error:
-            raise ValueError(error.message) from None
+        return audit_query(self.tenant or None, self.actor, self.action, self.subject, self.first, self.to)
 
 
 def listed(remote: Remote | None, asked: Asked, limit: int, before: int | None) -> Sequence[Fields]:

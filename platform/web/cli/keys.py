@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from loraplex.registry.keys import INFERENCE
 from loraplex.registry.quotas import Quota
 
-from ..api.keys import key_json
+from ..api.answers import key_json
 from ..settings import Settings
 from ..units import age_words
 from .api_client import Key
