@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
-
-from loraplex.registry.audit import AuditEntry, AuditFilter, AuditLog
+from typing import TYPE_CHECKING, Final, Literal
 
 from .api.answers import entry_json
 from .csv_lines import csv_lines
+
+if TYPE_CHECKING:
+    from loraplex.registry.audit import AuditEntry, AuditFilter, AuditLog
 
 COLUMNS: Final = ("id", "at", "tenant", "actor", "action", "subject", "detail", "hash", "intact")
 BATCH: Final = 1000
@@ -16,7 +17,7 @@ FIRST_BATCH: Final = 100
 Format = Literal["csv", "jsonl"]
 
 
-def parts_of(audit: AuditLog, wanted: AuditFilter, format: Format) -> Iterator[str]:
+def parts_of(audit: "AuditLog", wanted: "AuditFilter", format: Format) -> Iterator[str]:
     """The file's text, a batch of rows at a time, so that any log fits into memory. Blocks."""
     if format == "csv":
         yield ",".join(COLUMNS) + "\r\n"
@@ -27,12 +28,12 @@ def parts_of(audit: AuditLog, wanted: AuditFilter, format: Format) -> Iterator[s
         before, limit = rows[-1].id, BATCH
 
 
-def _as_csv(entries: Sequence[AuditEntry]) -> str:
+def _as_csv(entries: Sequence["AuditEntry"]) -> str:
     rows = [entry_json(entry) for entry in entries]
     return csv_lines([_csv_cell(row[name]) for name in COLUMNS] for row in rows)
 
 
-def _as_json_lines(entries: Sequence[AuditEntry]) -> str:
+def _as_json_lines(entries: Sequence["AuditEntry"]) -> str:
     return "".join(json.dumps(entry_json(entry), ensure_ascii=False) + "\n" for entry in entries)
 
 

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET, UnsetType
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.keys import INFERENCE
 from loraplex.registry.quotas import OPEN, Quota
+from loraplex.registry.scopes import INFERENCE
 
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import invalid

@@ -3,7 +3,7 @@
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,9 +13,7 @@ from rich.table import Table
 
 from loraplex.registry.errors import PreflightRefused
 from loraplex.registry.names import LATEST, parse_reference
-from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
-from loraplex.registry.views import Adapter
 
 from ..settings import Settings
 from ..units import age_words, size_words
@@ -26,6 +24,10 @@ from .later import add_word
 from .opened import opened_registry, served_path
 from .output import ACTOR, Fields, Json, print_json, tell
 from .remote import At, remote_of
+
+if TYPE_CHECKING:
+    from loraplex.registry.registry import Registry
+    from loraplex.registry.views import Adapter
 
 MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
@@ -133,7 +135,7 @@ def alias(reference: Reference, alias: str, server: At = "", key: Key = "", as_j
     parsed = parse_reference(reference)
     selector = LATEST if parsed.selector is None else parsed.selector
 
-    def here(registry: Registry) -> Adapter:
+    def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR)
 
     route = changed(remote_of(server, key), parsed.name, alias, ("PUT", "", {"version": selector}), here)

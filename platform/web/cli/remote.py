@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.names import DEFAULT_TENANT
 
 from .api_client import ApiClient
 

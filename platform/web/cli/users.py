@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.names import DEFAULT_TENANT
 
 from ..api.answers import user_json
 from ..settings import Settings
