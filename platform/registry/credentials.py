@@ -13,10 +13,11 @@ import msgspec
 from .artifacts import sync_folder
 from .audit import SYSTEM
 from .errors import InvalidKey
-from .keys import INFERENCE
+from .passwords import check_password
 from .registry import Registry
+from .scopes import INFERENCE
 from .tokens import check_token, new_token
-from .users import ADMIN_ROLE, check_password
+from .users import ADMIN_ROLE
 
 ADMIN_USER = "admin"
 FIRST_KEY = "first key"

@@ -18,14 +18,11 @@ from .errors import InvalidKey, RegistryError
 from .generation import bump_generation
 from .names import check_label
 from .quotas import OPEN, Quota, quota_of, set_quota
+from .scopes import ADMIN, SCOPES
 from .shared_secrets import API_KEYS, shared_secret
 from .tables import DEFAULT_TENANT, utc_now
 from .tenants import tenant_id
 from .tokens import check_token, new_token, token_hash, token_prefix
-
-INFERENCE, ADAPTERS, ADMIN = "inference", "adapters", "admin"
-SCOPES = (INFERENCE, ADAPTERS, ADMIN)
-"""inference: use models; adapters: upload and manage them; admin: everything, keys included."""
 
 _PREFIX = re.compile(r"[0-9a-fx]{12}")
 MAX_ADAPTERS: Final = 1000

@@ -1,25 +1,25 @@
 """Bringing a database to the newest schema, from a checkout or an installed package.
 
-They live in the repository's folder `migrations/`; the link beside this file makes them part of the package.
+They live in the repository's folder `migrations/`; the link beside this file makes them part of the package. Alembic is
+imported where one of them is to be run: words of the command line mostly find the database at the newest.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import Connection, inspect
 
 from .database import open_engine
-from .tables import Table
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 FOLDER = Path(__file__).parent / "migrations"
+_REVISION: Final = re.compile(r"""^(down_)?revision = ["'](\w+)["']$""", re.MULTILINE)
 _LOCK = 0x6C6F7261
 _VERSIONS = "alembic_version"
 """Alembic's table: one row with the revision."""
@@ -30,6 +30,9 @@ def upgrade(url: str) -> None:
     with _locked(url) as connection:
         if _revision(connection) == head():
             return
+        from alembic import command
+        from alembic.util import CommandError
+
         try:
             command.upgrade(_config(connection), "head")
         except CommandError as error:
@@ -66,19 +69,31 @@ def _revision(connection: Connection) -> str | None:
 
 def is_known(revision: str) -> bool:
     """Whether this version of loraplex has the revision."""
-    return any(script.revision == revision for script in ScriptDirectory(str(FOLDER)).walk_revisions())
+    return revision in _revisions()[0]
 
 
 @cache
 def head() -> str:
-    """Read once: to find it alembic runs all migrations' files, and readiness asks for it every few seconds."""
-    revision = ScriptDirectory(str(FOLDER)).get_current_head()
-    assert revision is not None
-    return revision
+    """The revision that no other one follows. Read once: readiness asks for it every few seconds."""
+    revisions, followed = _revisions()
+    heads = revisions - followed
+    assert len(heads) == 1, heads
+    return heads.pop()
+
+
+def _revisions() -> tuple[set[str], set[str]]:
+    """All, and those that another one follows: from the files' text, which alembic would run to tell."""
+    found = [match for file in FOLDER.glob("versions/*.py") for match in _REVISION.finditer(file.read_text("utf-8"))]
+    return {match[2] for match in found if not match[1]}, {match[2] for match in found if match[1]}
 
 
 def drift(url: str) -> list[object]:
     """What autogenerate would still change in a migrated database; empty when migrations and tables agree."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from .tables import Table
+
     engine = open_engine(url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})
@@ -97,7 +112,9 @@ def _locked(url: str) -> Iterator[Connection]:
     engine.dispose()
 
 
-def _config(connection: Connection) -> Config:
+def _config(connection: Connection) -> "Config":
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection

@@ -16,6 +16,8 @@ LATEST = "latest"
 """The implicit alias: the newest version that is enabled."""
 DEFAULT = "default"
 """The alias that says what the bare name means, where it is set."""
+DEFAULT_TENANT = "default"
+"""Whose things are meant where no tenant is named; its admins operate the server."""
 
 MAX_LABEL = 100
 

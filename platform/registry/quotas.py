@@ -1,11 +1,13 @@
 """Quota: how much a key, or a whole tenant, may use."""
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from . import tables
 from .errors import RegistryError
+
+if TYPE_CHECKING:
+    from . import tables
 
 LARGEST: Final = 2**62
 Limit = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 1, "maximum": LARGEST})]
@@ -36,11 +38,11 @@ def check_quota(quota: Quota) -> Quota:
     return quota
 
 
-def quota_of(row: tables.ApiKey | tables.Tenant) -> Quota:
+def quota_of(row: "tables.ApiKey | tables.Tenant") -> Quota:
     return Quota(row.requests_per_minute, row.tokens_per_minute, row.max_concurrent, row.tokens_per_day)
 
 
-def set_quota(row: tables.ApiKey | tables.Tenant, quota: Quota) -> dict[str, Any]:
+def set_quota(row: "tables.ApiKey | tables.Tenant", quota: Quota) -> dict[str, Any]:
     """Write it into the row; what an audit row says of it."""
     limits = msgspec.structs.asdict(check_quota(quota))
     for name, limit in limits.items():

@@ -15,16 +15,16 @@ from sqlalchemy.orm import Session
 from . import tables
 from .audit import record
 from .database import Database
-from .errors import LastAdmin, NameTaken, RegistryError, UnknownUser, WeakSecret
+from .errors import LastAdmin, NameTaken, RegistryError, UnknownUser
 from .generation import hold_changes
 from .names import check_user_name, is_label
+from .passwords import check_password
 from .tables import DEFAULT_TENANT, utc_now
 from .tenants import tenant_id
 
 VIEWER_ROLE, EDITOR_ROLE, ADMIN_ROLE = "viewer", "editor", "admin"
 ROLES: Final = (VIEWER_ROLE, EDITOR_ROLE, ADMIN_ROLE)
 """viewer: look; editor: also use models and change adapters; admin: also keys, users and the audit log."""
-MIN_PASSWORD_LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +128,6 @@ class Users:
 
     def _hashed(self, password: str) -> str:
         return self._passwords.hash(check_password(password).encode("utf-8"))
-
-
-def check_password(password: str) -> str:
-    if len(password) < MIN_PASSWORD_LENGTH or password != password.strip() or not password.isprintable():
-        raise WeakSecret(
-            f"The password must have at least {MIN_PASSWORD_LENGTH} printable characters, no space at either end. "
-            "Choose a longer one."
-        )
-    return password
 
 
 def user_view(row: tables.User) -> User:

@@ -6,7 +6,7 @@ Permissions hold within the caller's tenant. Only `OPERATE` reaches beyond: admi
 from enum import StrEnum
 from typing import Final
 
-from loraplex.registry import keys, users
+from loraplex.registry import scopes, users
 from loraplex.registry.tables import DEFAULT_TENANT
 
 
@@ -42,9 +42,9 @@ OF_ROLE: Final = {
     users.ADMIN_ROLE: EVERYTHING,
 }
 OF_SCOPE: Final = {
-    keys.INFERENCE: frozenset({Permission.INFERENCE}),
-    keys.ADAPTERS: frozenset({Permission.READ, Permission.ADAPTERS}),
-    keys.ADMIN: EVERYTHING,
+    scopes.INFERENCE: frozenset({Permission.INFERENCE}),
+    scopes.ADAPTERS: frozenset({Permission.READ, Permission.ADAPTERS}),
+    scopes.ADMIN: EVERYTHING,
 }
 
 PUBLIC_ROUTES: Final = frozenset({"/health", "/ready", "/version", "/openapi.json", "/login"})

@@ -25,9 +25,9 @@ def check_database(url: str, password: str | None) -> None:
         raise ValueError(f"database_url: a SQLite database needs a file, or nothing is kept. Use {SUPPORTED}")
 
 
-def with_password(url: str, password: str | None) -> str:
+def with_password(url: str, password: str) -> str:
     """The URL with the password that came from elsewhere."""
-    return url if password is None else parse_url(url).set(password=password).render_as_string(hide_password=False)
+    return parse_url(url).set(password=password).render_as_string(hide_password=False)
 
 
 def _check_server(url: URL, password: str | None) -> None:

@@ -7,10 +7,9 @@ from pydantic import ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from loraplex.engine.config import ADAPTER_SHARE, EngineConfig
+from loraplex.registry.passwords import check_password
 from loraplex.registry.tokens import check_token
-from loraplex.registry.users import check_password
 
-from .setting_database import check_database, with_password
 from .setting_secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
 from .setting_sources import DEFAULT_DATA_DIR, PREFIX, ROOT, config_file, refuse_unknown, warn_of_unknown_variables
 from .setting_types import Bytes, Count, Folders, Fraction, Port, RootPath, Share
@@ -171,7 +170,10 @@ class Settings(BaseSettings):
     def _refuse_weak_secrets(self) -> Self:
         refuse_weak("admin_password", self.admin_password, check_password)
         refuse_weak("api_key", self.api_key, check_token)
-        check_database(self.database_url or self._own_database, _text(self.database_password))
+        if self.database_url or self.database_password is not None:
+            from .setting_database import check_database  # SQLAlchemy takes a while, and our own file needs no check
+
+            check_database(self.database_url or self._own_database, _text(self.database_password))
         return self
 
     @model_validator(mode="after")
@@ -195,7 +197,12 @@ class Settings(BaseSettings):
     @property
     def database(self) -> str:
         """The database URL in force."""
-        return with_password(self.database_url or self._own_database, _text(self.database_password))
+        password = _text(self.database_password)
+        if password is None:
+            return self.database_url or self._own_database
+        from .setting_database import with_password
+
+        return with_password(self.database_url, password)
 
     @property
     def _own_database(self) -> str:

@@ -39,7 +39,7 @@ program.main()
 STOPPED_WHERE_EXCEPTIONS_ARE_DROPPED = """
 import signal, time
 from loraplex import __main__ as program
-from loraplex.web.cli import serve
+from loraplex.web.cli import start
 
 def look(model):
     try:
@@ -48,7 +48,7 @@ def look(model):
         pass
     time.sleep(20)
 
-serve.resolve_model_folder = look
+start.resolve_model_folder = look
 program.main()
 """
 

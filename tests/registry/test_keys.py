@@ -5,9 +5,10 @@ import pytest
 from sqlalchemy import text
 
 from loraplex.registry.errors import InvalidKey, InvalidName, RegistryError, WeakSecret
-from loraplex.registry.keys import ADAPTERS, ADMIN, INFERENCE, CreatedKey
+from loraplex.registry.keys import CreatedKey
 from loraplex.registry.quotas import Quota
 from loraplex.registry.registry import Registry
+from loraplex.registry.scopes import ADAPTERS, ADMIN, INFERENCE
 from loraplex.registry.tables import utc_now
 
 from .helpers import HOSTILE_STRINGS, snapshot

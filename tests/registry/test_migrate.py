@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from loraplex.registry.database import Database, open_engine, parse_url
-from loraplex.registry.migrate import FOLDER, drift, head, is_current, upgrade
+from loraplex.registry.migrate import FOLDER, drift, head, is_current, is_known, upgrade
 from loraplex.registry.registry import Registry
 from loraplex.registry.tables import Table
 
@@ -139,6 +139,13 @@ def test_head_is_a_revision_of_the_repository() -> None:
     names = [path.name for path in (ROOT / "migrations" / "versions").glob("*.py")]
     assert all(name[:4].isdigit() for name in names)
     assert any(f'revision = "{head()}"' in path.read_text() for path in (ROOT / "migrations" / "versions").glob("*.py"))
+
+
+def test_revisions_read_from_the_text_are_those_that_alembic_runs() -> None:
+    scripts = ScriptDirectory(str(FOLDER))
+    assert [head()] == scripts.get_heads()
+    assert all(is_known(script.revision) for script in scripts.walk_revisions())
+    assert not is_known("none such")
 
 
 @pytest.mark.parametrize("url", ["mysql://localhost/x", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://h/x"])

@@ -183,8 +183,8 @@ async def test_rows_of_other_tenants_lead_to_what_they_name(person: httpx.AsyncC
 
 
 async def test_files_have_every_row(person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loraplex.web.api.audit_export.FIRST_BATCH", 1)
-    monkeypatch.setattr("loraplex.web.api.audit_export.BATCH", 2)
+    monkeypatch.setattr("loraplex.web.audit_file.FIRST_BATCH", 1)
+    monkeypatch.setattr("loraplex.web.audit_file.BATCH", 2)
     entries = state.registry.audit.entries(tenant="default")
     answer = await person.get("/audit/export")
     rows = list(csv.DictReader(io.StringIO(answer.text)))

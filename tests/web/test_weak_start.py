@@ -24,8 +24,8 @@ STARTED = (
     "the sample password of PostgreSQL",
     "a negative size",
 )
-"""One for each way in which a setting comes and is refused. A start costs 1.5 seconds of a processor, half the suite's
-minute for all of them: the others run the same `main` in this process."""
+"""One for each way in which a setting comes and is refused. A start costs a process: the others run the same `main`
+in this one."""
 REMEDY = re.compile(r"\b(change|choose|close|give|leave|make|name|put|use) ", re.IGNORECASE)
 
 

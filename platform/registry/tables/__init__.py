@@ -1,7 +1,8 @@
 """The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`), what
 was used (`usage`)."""
 
-from .access import DEFAULT_TENANT, ApiKey, AuditHead, AuditRow, LoginSession, Secret, Tenant, User
+from ..names import DEFAULT_TENANT
+from .access import ApiKey, AuditHead, AuditRow, LoginSession, Secret, Tenant, User
 from .adapters import (
     Adapter,
     AdapterVersion,

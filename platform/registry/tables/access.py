@@ -18,8 +18,6 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from .table import Table, utc_now
 
-DEFAULT_TENANT = "default"
-
 
 class Limited:
     """Columns of who has a quota (`quotas.py`); null: no limit."""

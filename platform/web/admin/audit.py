@@ -6,9 +6,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from ..api.audit_export import Format
 from ..api.audit_export import export as export_file
 from ..api.audit_filter import First, Part, Wanted, filter_of, scope_of
+from ..audit_file import Format
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from loraplex.registry.keys import SCOPES, ApiKey
+from loraplex.registry.keys import ApiKey
+from loraplex.registry.scopes import SCOPES
 
 from ..state import State
 from ..units import age_words, span_words

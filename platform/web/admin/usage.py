@@ -13,7 +13,6 @@ from loraplex.registry.errors import InvalidQuery
 from loraplex.registry.ledger import COUNTS
 from loraplex.registry.usage import Usage, UsageQuery, columns_of, usage_query
 
-from ..api.usage import total_of
 from ..auth import Caller
 from ..csv_lines import csv_lines
 from ..dependencies import CallerOf, StateOf, TenantOf
@@ -22,6 +21,7 @@ from ..permissions import Permission
 from ..quotas import SHADOW
 from ..state import State
 from ..units import count_words, percent_words
+from ..usage_csv import total_of
 from .addresses import tenant_frame
 from .page import NOT_KEPT, PageRoute, is_fragment, page
 from .usage_rows import GROUPINGS, asked_words, chart_points, heads, is_hourly, unknown_words, usage_lines

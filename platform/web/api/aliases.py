@@ -19,8 +19,8 @@ from ..json_body import convert, read_json
 from ..routing.figures import figures_json
 from ..state import State
 from .adapters import changed
+from .answers import route_json
 from .refusals import in_words
-from .views import route_json
 
 ETAG: Final = re.compile(r'"([^"]{1,64})"', re.ASCII)
 

@@ -1,17 +1,19 @@
 """/api/v1/audit: who did what in a tenant, and whether the log is what was written."""
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from loraplex.registry.audit import NOT_IN_CHAIN, Verdict
+from loraplex.registry.audit import NOT_IN_CHAIN
 
+from ..audit_file import Format
 from ..dependencies import CallerOf, StateOf
 from ..permissions import Permission
-from .audit_export import Format, entry_json, export
+from .answers import chain_json, entry_json
+from .audit_export import export
 from .audit_filter import Wanted
 
 router = APIRouter(tags=["Audit"])
@@ -46,7 +48,3 @@ async def get_audit(
 async def export_audit(state: StateOf, wanted: Wanted, format: Format = "csv") -> Response:
     """All rows that are wanted, by the same filters, newest first, as a file."""
     return export(state.registry.audit, wanted, format)
-
-
-def chain_json(verdict: Verdict) -> dict[str, Any]:
-    return {"intact": verdict.problem is None, **asdict(verdict)}

@@ -1,21 +1,13 @@
-"""Rows of the audit log as JSON, and all that are wanted as a file."""
+"""All rows of the audit log that are wanted, as a file to download."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Final, Literal
+from collections.abc import AsyncIterator, Iterator
 
 from starlette.responses import StreamingResponse
 
-from loraplex.registry.audit import AuditEntry, AuditFilter, AuditLog
+from loraplex.registry.audit import AuditFilter, AuditLog
 
-from ..csv_lines import csv_lines
-
-COLUMNS: Final = ("id", "at", "tenant", "actor", "action", "subject", "detail", "hash", "intact")
-BATCH: Final = 1000
-FIRST_BATCH: Final = 100
-"""Smaller, so that the file begins to come at once."""
-Format = Literal["csv", "jsonl"]
+from ..audit_file import Format, parts_of
 
 
 def export(audit: AuditLog, wanted: AuditFilter, format: Format) -> StreamingResponse:
@@ -28,44 +20,6 @@ def export(audit: AuditLog, wanted: AuditFilter, format: Format) -> StreamingRes
     return StreamingResponse(_streamed(parts_of(audit, wanted, format)), media_type=media_type, headers=headers)
 
 
-def parts_of(audit: AuditLog, wanted: AuditFilter, format: Format) -> Iterator[str]:
-    """The file's text, a batch of rows at a time, so that any log fits into memory. Blocks."""
-    if format == "csv":
-        yield ",".join(COLUMNS) + "\r\n"
-    write = _as_csv if format == "csv" else _as_json_lines
-    before, limit = None, FIRST_BATCH
-    while rows := audit.search(wanted, limit, before):
-        yield write(rows)
-        before, limit = rows[-1].id, BATCH
-
-
-def entry_json(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "at": entry.at.isoformat(),
-        "tenant": entry.tenant,
-        "actor": entry.actor,
-        "action": entry.action,
-        "subject": entry.subject,
-        "detail": entry.detail,
-        "hash": entry.hash,
-        "intact": entry.intact,
-    }
-
-
 async def _streamed(parts: Iterator[str]) -> AsyncIterator[str]:
     while (part := await asyncio.to_thread(next, parts, None)) is not None:
         yield part
-
-
-def _as_csv(entries: Sequence[AuditEntry]) -> str:
-    rows = [entry_json(entry) for entry in entries]
-    return csv_lines([_csv_cell(row[name]) for name in COLUMNS] for row in rows)
-
-
-def _as_json_lines(entries: Sequence[AuditEntry]) -> str:
-    return "".join(json.dumps(entry_json(entry), ensure_ascii=False) + "\n" for entry in entries)
-
-
-def _csv_cell(value: object) -> object:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value

@@ -1,12 +1,13 @@
 """Which rows of the audit log are asked for, by the API's query and by the page's."""
 
-from datetime import date
 from typing import Annotated
 
 from fastapi import Depends, Query
 
 from loraplex.registry.audit import AuditFilter
+from loraplex.registry.errors import InvalidQuery
 
+from ..audit_query import audit_query
 from ..auth import Caller
 from ..dependencies import CallerOf, TenantOf
 from ..errors import forbidden, invalid
@@ -25,8 +26,10 @@ def scope_of(caller: Caller, tenant: str, everyone: bool) -> str | None:
 
 def filter_of(scope: str | None, actor: str, action: str, subject: str, first: str, to: str) -> AuditFilter:
     """From the texts of a query. Raises ApiError."""
-    parts = (_part(actor, "actor"), _part(action, "action"), _part(subject, "subject"))
-    return AuditFilter(scope, *parts, _day(first, "from"), _day(to, "to"))
+    try:
+        return audit_query(scope, actor, action, subject, first, to)
+    except InvalidQuery as error:
+        raise invalid(str(error), error.field) from None
 
 
 def wanted_rows(
@@ -40,20 +43,6 @@ def wanted_rows(
     everyone: bool = False,
 ) -> AuditFilter:
     return filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
-
-
-def _part(text: str, field: str) -> str:
-    """No name has an unprintable character, and PostgreSQL takes no zero byte."""
-    if not text.isprintable():
-        raise invalid(f"{field} has a character that no name has.", field)
-    return text.strip()
-
-
-def _day(text: str, field: str) -> date | None:
-    try:
-        return date.fromisoformat(text) if text else None
-    except ValueError:
-        raise invalid(f"{field} must be a day such as 2026-11-22; got {text[:40]!a}.", field) from None
 
 
 Wanted = Annotated[AuditFilter, Depends(wanted_rows)]

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET, UnsetType
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.keys import INFERENCE, ApiKey
 from loraplex.registry.quotas import OPEN, Quota
+from loraplex.registry.scopes import INFERENCE
 
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import invalid
 from ..json_body import convert, read_json
 from ..openapi.fields import Label, Scope
+from .answers import key_json
 from .refusals import in_words
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -100,16 +101,3 @@ async def revoke_key(prefix: str, state: StateOf, caller: CallerOf, tenant: Tena
         await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor_in(tenant), tenant=tenant)
     await state.reconciler.reconcile()
     return Response(status_code=204)
-
-
-def key_json(key: ApiKey) -> dict[str, Any]:
-    moments = {name: getattr(key, name) for name in ("created_at", "last_used_at", "expires_at", "revoked_at")}
-    return {
-        "prefix": key.prefix,
-        "name": key.name,
-        "scopes": sorted(key.scopes),
-        "adapters": None if key.adapters is None else sorted(key.adapters),
-        "limits": msgspec.to_builtins(key.quota),
-        "created_by": key.created_by,
-        **{name: moment.isoformat() if moment else None for name, moment in moments.items()},
-    }

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.quotas import OPEN, Quota
-from loraplex.registry.tenants import Tenant
 
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
 from ..openapi.fields import TenantName
+from .answers import tenant_json
 from .refusals import in_words
 
 router = APIRouter(tags=["Tenants"])
@@ -67,12 +67,3 @@ async def change_tenant(tenant: str, request: Request, state: StateOf, caller: C
         found = await asyncio.to_thread(tenants.get, tenant)
     await state.reconciler.reconcile()
     return tenant_json(found)
-
-
-def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    return {
-        "name": tenant.name,
-        "created_at": tenant.created_at.isoformat(),
-        "limits": msgspec.to_builtins(tenant.quota),
-        "disabled_at": tenant.disabled_at and tenant.disabled_at.isoformat(),
-    }

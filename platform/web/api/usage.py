@@ -1,20 +1,18 @@
 """/api/v1/usage: what was used, by day or hour, key and adapter version; as JSON or CSV."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.errors import InvalidQuery
-from loraplex.registry.ledger import COUNTS
-from loraplex.registry.usage import columns_of, usage_query
+from loraplex.registry.usage import usage_query
 
-from ..csv_lines import csv_lines
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import invalid
+from ..usage_csv import as_csv, total_of
 
 MOST_ROWS: Final = 10_000
 Text = Annotated[str, Query(max_length=600)]
@@ -52,14 +50,3 @@ async def get_usage(
         headers = {"content-disposition": 'attachment; filename="usage.csv"'}
         return Response(as_csv(rows, query.by), media_type="text/csv", headers=headers)
     return JSONResponse({"data": [dict(row) for row in rows], "total": total_of(rows)})
-
-
-def total_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Of every count."""
-    return {name: sum(row[name] for row in rows) for name in COUNTS}
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> str:
-    """With a head, even when there is no row."""
-    columns = [*columns_of(by), *COUNTS]
-    return csv_lines([columns, *([row[name] for name in columns] for row in rows)])

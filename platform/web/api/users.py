@@ -7,13 +7,12 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.users import User
-
 from ..auth import client_address
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError, forbidden
 from ..json_body import convert, read_json
 from ..openapi.fields import Password, Role, UserName
+from .answers import user_json
 from .refusals import in_words
 
 router = APIRouter(tags=["Users"])
@@ -95,12 +94,3 @@ async def remove_user(user: str, state: StateOf, caller: CallerOf, tenant: Tenan
     with in_words():
         await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor_in(tenant), tenant=tenant)
     return Response(status_code=204)
-
-
-def user_json(user: User) -> dict[str, Any]:
-    return {
-        "name": user.name,
-        "role": user.role,
-        "created_at": user.created_at.isoformat(),
-        "password_changed_at": user.password_changed_at.isoformat(),
-    }

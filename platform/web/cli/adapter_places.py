@@ -8,7 +8,7 @@ from loraplex.registry.errors import UnknownAdapter
 from loraplex.registry.names import LATEST, parse_reference
 from loraplex.registry.report import Report
 
-from ..api.views import registered_json
+from ..api.answers import registered_json
 from ..settings import Settings
 from .opened import opened_registry
 from .output import ACTOR, Fields

@@ -3,7 +3,7 @@
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,26 +13,33 @@ from rich.table import Table
 
 from loraplex.registry.errors import PreflightRefused
 from loraplex.registry.names import LATEST, parse_reference
-from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
-from loraplex.registry.views import Adapter
 
-from ..registration import add_from_folder
 from ..settings import Settings
 from ..units import age_words, size_words
-from . import profiles
 from .adapter_places import adapter_and_version, all_adapters, current_version, remove_adapter, report_of
 from .alias_places import changed
 from .api_client import Key
+from .later import add_word
 from .opened import opened_registry, served_path
 from .output import ACTOR, Fields, Json, print_json, tell
 from .remote import At, remote_of
+
+if TYPE_CHECKING:
+    from loraplex.registry.registry import Registry
+    from loraplex.registry.views import Adapter
 
 MARKS = {"pass": "[green]pass[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 app = typer.Typer(help="Add, list, show, alias and remove adapters. A running server follows within a second.")
 console = Console(highlight=False)
-app.command(epilog="Example: loraplex adapters profile support --file ./profile.json")(profiles.profile)
+add_word(
+    app,
+    "profile",
+    "profiles",
+    "Show, set or remove the serving profile of a version; of the one that the name means unless another is named.",
+    "Example: loraplex adapters profile support --file ./profile.json",
+)
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 
 
@@ -44,6 +51,8 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
             "`adapters add` works on the database here, but LORAPLEX_SERVER names a server. "
             f"Send it there with: loraplex adapters push {folder} --name {name}"
         )
+    from ..registration import add_from_folder
+
     settings = Settings()
     with opened_registry(settings) as (registry, base):
         try:
@@ -129,11 +138,20 @@ def alias(reference: Reference, alias: str, server: At = "", key: Key = "", as_j
     parsed = parse_reference(reference)
     selector = LATEST if parsed.selector is None else parsed.selector
 
-    def here(registry: Registry) -> Adapter:
+    def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR)
 
     route = changed(remote_of(server, key), parsed.name, alias, ("PUT", "", {"version": selector}), here)
     tell(route, f"{parsed.name}@{alias} means version {route['version']}", as_json)
+
+
+add_word(
+    app,
+    "push",
+    "push",
+    "Send the adapter in FOLDER (PEFT layout) to a server and register it; go on where a connection broke.",
+    "Example: loraplex adapters push ./runs/support --name support --progress",
+)
 
 
 def _tell_refusal(name: str, report: Report, as_json: bool) -> None:

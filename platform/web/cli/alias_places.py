@@ -1,20 +1,21 @@
 """Where aliases are changed: in the registry here, or over a server's API; both answer the route as JSON."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loraplex.registry.registry import Registry
-from loraplex.registry.views import Adapter
-
-from ..api.views import route_json
+from ..api.answers import route_json
 from ..settings import Settings
 from . import adapter_places
 from .adapter_places import all_adapters, one_adapter, version_at
 from .opened import opened_registry
 from .output import Fields
 from .remote import Remote, remote_and_tenant, segment
+
+if TYPE_CHECKING:
+    from loraplex.registry.registry import Registry
+    from loraplex.registry.views import Adapter
 
 Body = dict[str, Any]
 Asked = tuple[str, str, Body | None]
@@ -29,7 +30,7 @@ def aliases_place(server: str, key: str, tenant: str) -> tuple[Remote | None, st
 
 
 def changed(
-    remote: Remote | None, name: str, alias: str, request: Asked, here: Callable[[Registry], Adapter]
+    remote: Remote | None, name: str, alias: str, request: Asked, here: Callable[["Registry"], "Adapter"]
 ) -> Fields:
     """The route after a change that a server is asked for, or that is made `here`."""
     if remote is not None:
@@ -60,5 +61,5 @@ def path_of(name: str, alias: str) -> str:
     return f"{adapter_places.path_of(name)}/aliases/{segment(alias)}"
 
 
-def as_json(adapter: Adapter, alias: str) -> dict[str, Any]:
+def as_json(adapter: "Adapter", alias: str) -> dict[str, Any]:
     return {"adapter": adapter.name, **msgspec.to_builtins(route_json(adapter.routes[alias]))}

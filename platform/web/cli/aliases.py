@@ -3,7 +3,7 @@ over its API."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -12,9 +12,7 @@ from rich.table import Table
 
 from loraplex.registry.errors import InvalidName, InvalidRoute
 from loraplex.registry.names import DEFAULT, parse_reference
-from loraplex.registry.registry import Registry
 from loraplex.registry.routes import Guard, guard_of
-from loraplex.registry.views import Adapter
 
 from ..settings import Settings
 from .alias_places import Asked, Body, aliases_place, changed, listed, number_at, path_of
@@ -22,6 +20,10 @@ from .api_client import Key
 from .opened import opened_registry
 from .output import ACTOR, Json, Tenant, print_json, tell
 from .remote import At
+
+if TYPE_CHECKING:
+    from loraplex.registry.registry import Registry
+    from loraplex.registry.views import Adapter
 
 SHARE: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,3})", re.ASCII)
 
@@ -75,7 +77,7 @@ def set_route(
     def weights(stable: int) -> dict[int, int]:
         return {stable: 100 - sum(shares.values()), **shares}
 
-    def here(registry: Registry) -> Adapter:
+    def here(registry: "Registry") -> "Adapter":
         stable = registry.adapters.version(f"{name}@{version}", tenant).number
         return registry.adapters.routes.set(name, alias, stable, weights(stable), actor=ACTOR, tenant=tenant)
 
@@ -99,7 +101,7 @@ def promote(
     remote, tenant = aliases_place(server, key, tenant)
     request = ("POST", "/promote", {"version": version})
 
-    def here(registry: Registry) -> Adapter:
+    def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.promote(name, alias, version, actor=ACTOR, tenant=tenant)
 
     _tell(changed(remote, name, alias, request, here), as_json)
@@ -119,7 +121,7 @@ def rollback(
     remote, tenant = aliases_place(server, key, tenant)
     request = ("POST", "/rollback", {"version": version})
 
-    def here(registry: Registry) -> Adapter:
+    def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.rollback(name, alias, version, actor=ACTOR, tenant=tenant)
 
     _tell(changed(remote, name, alias, request, here), as_json)
@@ -144,7 +146,7 @@ def shadow(
     wanted: Body = {"version": int(version) if version.isdecimal() else version, "percent": percent}
     request: Asked = ("DELETE", "/shadow", None) if off else ("PUT", "/shadow", wanted)
 
-    def here(registry: Registry) -> Adapter:
+    def here(registry: "Registry") -> "Adapter":
         chosen = None if off else version
         return registry.adapters.routes.set_shadow(name, alias, chosen, percent, actor=ACTOR, tenant=tenant)
 
@@ -183,7 +185,7 @@ def guard(
     chosen = None if off else guard_of({**given, "min_requests": min_requests, "window_seconds": window_seconds})
     request: Asked = ("DELETE", "/guard", None) if off else ("PUT", "/guard", msgspec.to_builtins(chosen))
 
-    def here(registry: Registry) -> Adapter:
+    def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)
 
     _tell(changed(remote, name, alias, request, here), as_json)

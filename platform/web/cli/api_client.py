@@ -2,24 +2,27 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import httpx
 import typer
+
+if TYPE_CHECKING:
+    import httpx
 
 Server = Annotated[str, typer.Option(envvar="LORAPLEX_SERVER", metavar="URL", help="The server's address.")]
 Key = Annotated[
     str, typer.Option(envvar="LORAPLEX_KEY", help="An API key; LORAPLEX_KEY keeps it off the list of processes.")
 ]
 LOCAL: Final = "http://127.0.0.1:8000"
-TIMEOUT: Final = httpx.Timeout(60, read=600)
+TIMEOUT_SECONDS: Final = 60
+READ_SECONDS: Final = 600
 """A large adapter is checked before the answer comes."""
 
 
 class Refused(ValueError):
     """What the server answered instead, with its own words."""
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, response: "httpx.Response") -> None:
         self.status = response.status_code
         self.body = _object(response)
         error = self.body.get("error")
@@ -37,8 +40,10 @@ class ApiClient:
     def __init__(self, server: str, key: str) -> None:
         if not key:
             raise ValueError("A key of the server is needed: --key, or LORAPLEX_KEY in the environment.")
-        headers = {"authorization": f"Bearer {key}"}
-        self._http = httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=TIMEOUT)
+        import httpx  # for words that ask a server
+
+        headers, timeout = {"authorization": f"Bearer {key}"}, httpx.Timeout(TIMEOUT_SECONDS, read=READ_SECONDS)
+        self._http = httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=timeout)
 
     def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         response = self._http.request(method, path, **request)
@@ -58,7 +63,7 @@ class ApiClient:
         self._http.close()
 
 
-def _object(response: httpx.Response) -> dict[str, Any]:
+def _object(response: "httpx.Response") -> dict[str, Any]:
     """Empty where something answers that is no loraplex."""
     try:
         body = response.json()

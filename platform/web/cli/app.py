@@ -1,35 +1,13 @@
-"""The commands of `loraplex`, assembled. Each lives in a file of its own and imports what it needs when it runs."""
+"""The words of `loraplex`, assembled. Each lives in a file of its own, which is imported when the word is typed."""
 
 import sys
-from ssl import SSLError
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
-from sqlalchemy.exc import DBAPIError
 
 import loraplex
 
-from ..setting_words import in_words
-from . import (
-    adapters,
-    aliases,
-    audit,
-    backup,
-    bench,
-    calibrate_kv,
-    certify,
-    config,
-    database,
-    doctor,
-    keys,
-    push,
-    quantize,
-    serve,
-    tenants,
-    usage,
-    users,
-)
+from .later import add_word
 
 app = typer.Typer(
     help="Serve one base model and many LoRA adapters, with an OpenAI API and a dashboard.",
@@ -37,26 +15,82 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command(epilog="Example: loraplex serve --model ./my-model --port 9000")(serve.serve)
-adapters.app.command(epilog="Example: loraplex adapters push ./runs/support --name support --progress")(push.push)
-app.add_typer(adapters.app, name="adapters")
-app.add_typer(aliases.app, name="aliases")
-app.add_typer(keys.app, name="keys")
-app.add_typer(users.app, name="users")
-app.add_typer(tenants.app, name="tenants")
-app.command(epilog="Example: loraplex usage --from 2026-11-01 --by adapter")(usage.usage)
-app.add_typer(audit.app, name="audit")
-app.add_typer(database.app, name="db")
-app.command(epilog="Example: loraplex backup ./loraplex-monday.tar")(backup.backup)
-app.command()(backup.restore)
-app.command()(doctor.doctor)
-app.command()(config.config)
-app.command()(bench.bench)
-app.command(
-    "calibrate-kv", epilog="Example: loraplex calibrate-kv --kv-cache-dtype fp8_e4m3 --calibration ./questions.txt"
-)(calibrate_kv.calibrate_kv)
-app.command(epilog="Example: loraplex quantize ./my-model --scheme gptq --output ./my-model-4bit")(quantize.quantize)
-app.command(epilog="Example: loraplex certify support --quantization int8 --kv-cache-dtype fp8_e4m3")(certify.certify)
+add_word(
+    app,
+    "serve",
+    "serve",
+    "Serve the base model and its adapters.",
+    "Example: loraplex serve --model ./my-model --port 9000",
+)
+add_word(
+    app,
+    "usage",
+    "usage",
+    "Print requests and tokens by day, key and adapter version.",
+    "Example: loraplex usage --from 2026-11-01 --by adapter",
+)
+add_word(
+    app,
+    "backup",
+    "backup",
+    "Write database, adapters and credentials to one file, beside a running server or without one.",
+    "Example: loraplex backup ./loraplex-monday.tar",
+)
+add_word(app, "restore", "backup", "Unpack a backup into the data folder, which must be empty.")
+add_word(
+    app,
+    "doctor",
+    "doctor",
+    "Check this machine and these settings: compute path, memory, model, database, data folder, dashboard, port.",
+)
+add_word(
+    app,
+    "config",
+    "config",
+    "Print the configuration in force, from flags, environment, file and defaults, with secrets masked.",
+)
+add_word(
+    app,
+    "bench",
+    "bench",
+    "Measure the server that runs with these settings: all streams on the base, then spread over the adapters.",
+)
+add_word(
+    app,
+    "calibrate-kv",
+    "calibrate_kv",
+    "Write static scales for a KV cache in 8 bits, with which nothing that the base and all enabled adapters make of "
+    "a\ntext is clipped. `serve` uses them at its next start.",
+    "Example: loraplex calibrate-kv --kv-cache-dtype fp8_e4m3 --calibration ./questions.txt",
+)
+add_word(
+    app,
+    "quantize",
+    "quantize",
+    "Write a quantized copy of MODEL that loraplex, vLLM and transformers read (compressed-tensors).",
+    "Example: loraplex quantize ./my-model --scheme gptq --output ./my-model-4bit",
+)
+add_word(
+    app,
+    "certify",
+    "certify",
+    "Compare what is served, with quantized weights and KV cache, with the unquantized model on the same prompts.",
+    "Example: loraplex certify support --quantization int8 --kv-cache-dtype fp8_e4m3",
+)
+add_word(
+    app, "adapters", "adapters", "Add, list, show, alias and remove adapters. A running server follows within a second."
+)
+add_word(
+    app,
+    "aliases",
+    "aliases",
+    "Share an alias's callers out among versions, and back. A running server follows within a second.",
+)
+add_word(app, "keys", "keys", "Create, list, limit and revoke API keys. A running server follows within a second.")
+add_word(app, "users", "users", "Make, list and remove users, and set their roles and passwords.")
+add_word(app, "tenants", "tenants", "Make, list, limit and disable tenants. A running server follows within a second.")
+add_word(app, "audit", "audit", "The audit log.")
+add_word(app, "db", "database", "The database.")
 
 
 @app.callback(invoke_without_command=True)
@@ -70,17 +104,30 @@ def main() -> None:
     """Run the command; what a user did wrong is said in words on standard error, with exit code 2."""
     try:
         app()
-    except ValidationError as error:
-        for words in in_words(error):
-            _complain(words)
-        sys.exit(2)
-    except ValueError as error:
-        _complain(str(error))
-        sys.exit(2)
-    except (DBAPIError, SSLError) as error:
-        _complain(f"the database cannot be used: {getattr(error, 'orig', error)}. Check database_url: loraplex doctor")
+    except Exception as error:
+        lines = _in_words(error)
+        if not lines:
+            raise
+        console = Console(stderr=True, highlight=False, markup=False)
+        for line in lines:
+            console.print(f"loraplex: {line}", soft_wrap=True)
         sys.exit(2)
 
 
-def _complain(text: str) -> None:
-    Console(stderr=True, highlight=False, markup=False).print(f"loraplex: {text}", soft_wrap=True)
+def _in_words(error: Exception) -> list[str]:
+    """A line for each problem; none: it is no user's doing. Imports what only some words have imported by then."""
+    if isinstance(error, ValueError):
+        from pydantic import ValidationError
+
+        if not isinstance(error, ValidationError):
+            return [str(error)]
+        from ..setting_words import in_words
+
+        return list(in_words(error))
+    from ssl import SSLError
+
+    from sqlalchemy.exc import DBAPIError
+
+    if isinstance(error, DBAPIError | SSLError):
+        return [f"the database cannot be used: {getattr(error, 'orig', error)}. Check database_url: loraplex doctor"]
+    return []

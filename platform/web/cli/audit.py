@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..api.audit_export import Format
+from ..audit_file import Format
 from .api_client import Key
 from .audit_places import Asked, Everyone, chain_of, export_of, listed
 from .output import Fields, Json, print_json

@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from loraplex.registry.audit import AuditFilter
-from loraplex.registry.registry import Registry
-
-from ..api.audit import chain_json
-from ..api.audit_export import Format, entry_json, parts_of
-from ..api.audit_filter import filter_of
-from ..errors import ApiError
+from ..api.answers import chain_json, entry_json
+from ..audit_file import Format, parts_of
 from ..settings import Settings
 from .opened import opened_database
 from .output import Fields
 from .remote import Remote
+
+if TYPE_CHECKING:
+    from loraplex.registry.audit import AuditFilter
+    from loraplex.registry.registry import Registry
 
 PAGE: Final = 1000
 """Rows that the API answers at once."""
@@ -46,14 +45,13 @@ class Asked:
         asked = texts | {"from": self.first, "to": self.to, "everyone": "true" if self.everyone else ""}
         return {name: text for name, text in asked.items() if text}
 
-    def filter(self, registry: Registry) -> AuditFilter:
+    def filter(self, registry: "Registry") -> "AuditFilter":
         """Raises ValueError, RegistryError for a tenant that there is not."""
+        from ..audit_query import audit_query
+
         if self.tenant:
             registry.tenants.get(self.tenant)
-        try:
-            return filter_of(self.tenant or None, self.actor, self.action, self.subject, self.first, self.to)
-        except ApiError as error:
-            raise ValueError(error.message) from None
+        return audit_query(self.tenant or None, self.actor, self.action, self.subject, self.first, self.to)
 
 
 def listed(remote: Remote | None, asked: Asked, limit: int, before: int | None) -> Sequence[Fields]:

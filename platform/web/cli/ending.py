@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -20,6 +22,14 @@ def end_in_order_on_sigterm() -> None:
     """For words that write files and start processes: what is half done is removed on the way out."""
     sys.unraisablehook = _end_again
     signal.signal(signal.SIGTERM, _end)
+
+
+@contextmanager
+def at_once_on_sigterm() -> Iterator[None]:
+    """While a word's modules are imported; in order from then on."""
+    signal.signal(signal.SIGTERM, end_at_once)
+    yield
+    end_in_order_on_sigterm()
 
 
 def _end(number: int, frame: FrameType | None) -> None:

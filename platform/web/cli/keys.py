@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from loraplex.registry.keys import INFERENCE
 from loraplex.registry.quotas import Quota
+from loraplex.registry.scopes import INFERENCE
 
-from ..api.keys import key_json
+from ..api.answers import key_json
 from ..settings import Settings
 from ..units import age_words
 from .api_client import Key

@@ -1,24 +1,34 @@
-"""The registry for commands that work beside a running server or without one."""
+"""The registry for commands that work beside a running server or without one.
+
+What it takes is imported as one is opened: the same words ask a server, and need none of it then.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
-from loraplex.engine.arithmetic import arithmetic_here
-from loraplex.engine.model.config import base_signature
-from loraplex.engine.model.folder import resolve_model_folder
-from loraplex.registry.base import ServedBase
-from loraplex.registry.migrate import upgrade
-from loraplex.registry.registry import Registry
-
-from ..certificates.served import ServedPath, promotion_rule
 from ..data_folder import prepare_data_folder
 from ..settings import Settings
 
+if TYPE_CHECKING:
+    from loraplex.registry.base import ServedBase
+    from loraplex.registry.registry import Registry
+
+    from ..certificates.served import ServedPath
+
 
 @contextmanager
-def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]:
+def opened_registry(settings: Settings) -> Iterator[tuple["Registry", "ServedBase"]]:
     """The registry of the data folder, migrated, with the base model known. A running server sees changes at once."""
+    from loraplex.engine.model.config import base_signature
+    from loraplex.engine.model.folder import resolve_model_folder
+    from loraplex.registry.base import ServedBase
+    from loraplex.registry.migrate import upgrade
+    from loraplex.registry.registry import Registry
+
+    from ..certificates.served import promotion_rule
+
     folder = resolve_model_folder(settings.model)
     base = ServedBase(settings.base_name, base_signature(folder), settings.trained_name, folder)
     prepare_data_folder(settings.data_dir)
@@ -33,8 +43,11 @@ def opened_registry(settings: Settings) -> Iterator[tuple[Registry, ServedBase]]
 
 
 @contextmanager
-def opened_database(settings: Settings) -> Iterator[Registry]:
+def opened_database(settings: Settings) -> Iterator["Registry"]:
     """The same without a base model, for words that touch no adapter."""
+    from loraplex.registry.migrate import upgrade
+    from loraplex.registry.registry import Registry
+
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
     registry = Registry.open(settings.database, settings.data_dir / "artifacts")
@@ -44,7 +57,11 @@ def opened_database(settings: Settings) -> Iterator[Registry]:
         registry.close()
 
 
-def served_path(settings: Settings, base: ServedBase) -> ServedPath:
+def served_path(settings: Settings, base: "ServedBase") -> "ServedPath":
     """How this machine serves the base."""
+    from loraplex.engine.arithmetic import arithmetic_here
+
+    from ..certificates.served import ServedPath
+
     assert base.folder is not None
     return ServedPath(settings, base.folder, partial(arithmetic_here, settings.engine_config(base.folder)))

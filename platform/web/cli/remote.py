@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import httpx
 import typer
 
-from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.names import DEFAULT_TENANT
 
 from .api_client import ApiClient
 
@@ -48,6 +47,8 @@ class Remote:
 
     @contextmanager
     def _client(self) -> Iterator[ApiClient]:
+        import httpx  # for words that ask a server
+
         with closing(ApiClient(self.server, self.key)) as client:
             try:
                 yield client

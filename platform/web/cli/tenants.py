@@ -9,7 +9,7 @@ from rich.table import Table
 
 from loraplex.registry.quotas import Quota
 
-from ..api.tenants import tenant_json
+from ..api.answers import tenant_json
 from ..settings import Settings
 from .api_client import Key
 from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words

@@ -10,8 +10,8 @@ from rich.table import Table
 from loraplex.registry.ledger import COUNTS
 from loraplex.registry.usage import usage_query
 
-from ..api.usage import as_csv, total_of
 from ..settings import Settings
+from ..usage_csv import as_csv, total_of
 from .opened import opened_database
 from .output import Json, Tenant, print_json
 from .remote import At, remote_and_tenant

@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.names import DEFAULT_TENANT
 
-from ..api.users import user_json
+from ..api.answers import user_json
 from ..settings import Settings
 from .api_client import Key
 from .opened import opened_database

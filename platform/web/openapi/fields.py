@@ -5,9 +5,10 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.registry.keys import SCOPES
 from loraplex.registry.names import MAX_LABEL, NAME_PATTERN
-from loraplex.registry.users import MIN_PASSWORD_LENGTH, ROLES
+from loraplex.registry.passwords import MIN_PASSWORD_LENGTH
+from loraplex.registry.scopes import SCOPES
+from loraplex.registry.users import ROLES
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
 

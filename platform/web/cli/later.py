@@ -1,0 +1,40 @@
+"""Words whose modules are imported when they are typed: a help that names them all waits for none of them."""
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from .ending import at_once_on_sigterm
+
+
+def add_word(app: typer.Typer, name: str, module: str, help: str, epilog: str | None = None) -> None:
+    """Add the word that `module` beside this one keeps as `name`, or the group that it keeps as `app`. `help` is what
+    the help of `app` says of it: a command's docstring, a group's own help."""
+
+    def written() -> Any:
+        """The word itself, a click command."""
+        with at_once_on_sigterm():
+            found = import_module(f".{module}", __package__)
+        group: typer.Typer | None = getattr(found, "app", None)
+        alone = typer.Typer(add_completion=False)
+        alone.callback()(lambda: None)  # a group though it has one word
+        if group is None:
+            alone.command(name, epilog=epilog)(getattr(found, name.replace("-", "_")))
+        else:
+            alone.add_typer(group, name=name)
+        words = get_command(alone)
+        assert isinstance(words, TyperGroup)
+        return words.commands[name]
+
+    app.command(name, help=help, cls=_Later)(written)
+
+
+class _Later(TyperCommand):
+    """Stands for a word in the help of its group, and lets the word itself read what follows it."""
+
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        assert self.callback is not None
+        return self.callback().make_context(info_name, args, parent, **extra)

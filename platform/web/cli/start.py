@@ -1,0 +1,59 @@
+"""From a port to a server that runs: start-up in steps with their times, then a box with everything a person needs."""
+
+import asyncio
+import socket
+
+from rich.console import Console
+
+from loraplex.engine.client import EngineClient
+from loraplex.engine.model.folder import resolve_model_folder
+
+from ..monitoring import monitoring
+from ..server import Server, run_in_loop
+from ..settings import Settings
+from ..state import State, open_state
+from .banner import print_banner
+from .demo import add_demo_adapters, demo_wanted
+from .steps import step, tell_progress
+
+console = Console(highlight=False)
+
+
+def run_server(settings: Settings, listener: socket.socket, other: socket.socket | None) -> int:
+    """Serve until a signal; returns the exit code. `other` is for monitoring."""
+    return run_in_loop(_run(_prepared(settings), listener, other))
+
+
+def _prepared(settings: Settings) -> State:
+    """Everything but the engine, which starts with the server."""
+    with step("model found"):
+        folder = resolve_model_folder(settings.model)
+    first_start = demo_wanted(settings)
+    with step("database migrated, registry open"):
+        engine = EngineClient(settings.engine_config(folder), on_progress=tell_progress)
+        state = open_state(settings, folder, engine)
+    if first_start:
+        with step("demo adapters registered"):
+            add_demo_adapters(state)
+    return state
+
+
+async def _run(state: State, listener: socket.socket, other: socket.socket | None) -> int:
+    server = Server(state)
+    announcement = asyncio.create_task(_announce(state, server))
+    async with monitoring(state, other):
+        await server.serve(sockets=[listener])
+    announcement.cancel()
+    return 1 if state.start_error else 0
+
+
+async def _announce(state: State, server: Server) -> None:
+    """Print the box when the engine is ready; end the server when it cannot start."""
+    await state.started.wait()
+    if state.start_error:
+        console.print(
+            f"The engine could not start: {state.start_error}", style="bold red", markup=False, soft_wrap=True
+        )
+        server.should_exit = True
+    elif not state.stopping.is_set():
+        print_banner(console, state)
