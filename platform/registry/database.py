@@ -3,12 +3,12 @@
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -70,9 +70,19 @@ def _open_postgresql(url: URL) -> Engine:
             f"PostgreSQL needs the Python package {error.name}: pip install 'loraplex[postgres]'"
         ) from None
     event.listen(engine, "handle_error", hide_values)
+    event.listen(engine, "do_connect", _connect)
     if url.query.get("channel_binding") == "require":
         event.listen(engine, "connect", lambda connection, _record: check_channel_binding(connection))
     return engine
+
+
+def _connect(dialect: Dialect, _record: object, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+    """A server that goes away in the middle of the greeting is away like any other: the driver lets the system's own
+    error through."""
+    try:
+        return dialect.connect(*arguments, **named)
+    except (ConnectionError, TimeoutError) as error:
+        raise dialect.loaded_dbapi.InterfaceError(f"the connection broke: {error}") from error
 
 
 def _configure_sqlite(engine: Engine, foreign_keys: bool) -> None:

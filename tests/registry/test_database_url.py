@@ -1,10 +1,14 @@
 """URLs as clouds hand them out, against a real server with TLS where one can be started."""
 
+import socket
+import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ssl import SSLError
 
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.exc import InterfaceError
 
 from loraplex.registry.database import open_engine, parse_url
 
@@ -91,3 +95,20 @@ def test_what_is_not_supported_is_said_without_the_password(url: str, words: str
     with pytest.raises(ValueError) as refused:
         open_engine(url)
     assert words in str(refused.value) and "sesame" not in str(refused.value)
+
+
+def test_a_server_that_goes_away_in_the_greeting_is_away() -> None:
+    """The driver lets the system's own error through, which would be a fault of ours."""
+
+    def hang_up(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.recv(8)
+        connection.close()  # with a reset
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(hang_up, listener)
+        engine = open_engine(f"postgresql://a:b@127.0.0.1:{listener.getsockname()[1]}/c")
+        with pytest.raises(InterfaceError, match="the connection broke"):
+            engine.connect()
+        ended.result()
