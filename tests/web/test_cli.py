@@ -24,6 +24,7 @@ from loraplex.registry.migrate import head
 from loraplex.registry.report import Finding
 from loraplex.web.cli.adapters import print_findings
 from loraplex.web.cli.app import app
+from loraplex.web.cli.later import Later
 from loraplex.web.cli.machine_checks import check_memory, check_triton
 from loraplex.web.cli.service_checks import check_model, check_port, check_static
 from loraplex.web.settings import Settings
@@ -104,6 +105,8 @@ def test_every_word_that_answers_something_does_so_in_json_too() -> None:
     """But for a server's log, and words that make or print a file."""
 
     def words(command: Any, *path: str) -> Iterator[tuple[str, set[str]]]:
+        if isinstance(command, Later):
+            command = command.written()
         for name, each in getattr(command, "commands", {}).items():
             yield from words(each, *path, name)
         if not hasattr(command, "commands"):

@@ -29,12 +29,16 @@ def add_word(app: typer.Typer, name: str, module: str, help: str, epilog: str | 
         assert isinstance(words, TyperGroup)
         return words.commands[name]
 
-    app.command(name, help=help, cls=_Later)(written)
+    app.command(name, help=help, cls=Later)(written)
 
 
-class _Later(TyperCommand):
+class Later(TyperCommand):
     """Stands for a word in the help of its group, and lets the word itself read what follows it."""
 
-    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+    def written(self) -> Any:
+        """The word itself, whose module is imported now."""
         assert self.callback is not None
-        return self.callback().make_context(info_name, args, parent, **extra)
+        return self.callback()
+
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        return self.written().make_context(info_name, args, parent, **extra)
