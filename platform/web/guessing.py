@@ -30,22 +30,33 @@ class Guesses:
         self._wrong: OrderedDict[Key, deque[float]] = OrderedDict()
         """By the time of the last one."""
 
-    def refuse_too_many(self, account: str, address: str) -> None:
-        """ApiError 429 until a minute after the first of too many."""
+    def begin(self, account: str, address: str) -> float:
+        """Counts as wrong before it is checked, so that many at once are no way around the limits: give what this
+        returns to `take_back` if it was right. ApiError 429 until a minute after the first of too many."""
         with self._lock:
             wait = max(self._wait(key, most) for key, most in _limits(account, address))
+            now = self._clock()
+            if wait <= 0:
+                self._count(account, address, now)
         if wait > 0:
             headers = {"retry-after": str(max(1, round(wait)))}
             raise ApiError(429, "Too many wrong passwords. Wait a minute, then try again.", headers=headers)
+        return now
 
-    def count(self, account: str, address: str) -> None:
-        """One more was wrong."""
+    def take_back(self, account: str, address: str, began: float) -> None:
+        """It was right, or could not be checked."""
         with self._lock:
-            for key, most in _limits(account, address):
-                self._wrong.setdefault(key, deque(maxlen=most)).append(self._clock())
-                self._wrong.move_to_end(key)
-            while len(self._wrong) > REMEMBERED:
-                self._wrong.popitem(last=False)
+            for key, _ in _limits(account, address):
+                times = self._wrong.get(key)
+                if times is not None and began in times:
+                    times.remove(began)
+
+    def _count(self, account: str, address: str, now: float) -> None:
+        for key, most in _limits(account, address):
+            self._wrong.setdefault(key, deque(maxlen=most)).append(now)
+            self._wrong.move_to_end(key)
+        while len(self._wrong) > REMEMBERED:
+            self._wrong.popitem(last=False)
 
     def _wait(self, key: Key, most: int) -> float:
         wrong = self._wrong.get(key)

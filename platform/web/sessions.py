@@ -67,10 +67,13 @@ class Sessions:
 
     def _verified(self, name: str, password: str, tenant: str, address: str) -> User | None:
         account = f"{tenant}/{name}"
-        self._guesses.refuse_too_many(account, address)
-        user = self._users.verify(name, password, tenant)
-        if user is None:
-            self._guesses.count(account, address)
+        began, wrong = self._guesses.begin(account, address), False
+        try:
+            user = self._users.verify(name, password, tenant)
+            wrong = user is None
+        finally:
+            if not wrong:
+                self._guesses.take_back(account, address, began)
         return user
 
 

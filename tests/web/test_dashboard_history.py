@@ -1,6 +1,7 @@
 """What the dashboard remembers and concludes: hours of traffic, moves of adapters, what-if, what needs attention."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.snapshot import Snapshot
 from loraplex.registry.usage import HourOfUse
 from loraplex.web import hourly_use
-from loraplex.web.admin import system_facts
+from loraplex.web.admin import adapter_rows, system_facts
 from loraplex.web.admin.attention import attention
 from loraplex.web.admin.cache_history import CacheHistory
 from loraplex.web.admin.traffic import Traffic
@@ -48,8 +49,19 @@ def test_hours_count_by_tenant_and_forget_after_a_day(monkeypatch: pytest.Monkey
     assert (use.requests("a", "sql"), use.requests("b", "sql")) == (0, 1)
 
 
+class Tomorrow(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "Tomorrow":
+        return super().now(tz) + timedelta(hours=HOURS)
+
+
 async def test_traffic_and_last_use_survive_a_restart(
-    settings: Settings, checkpoint: Path, state: State, admin: dict[str, str], adapter_folders: list[Path]
+    settings: Settings,
+    checkpoint: Path,
+    state: State,
+    admin: dict[str, str],
+    adapter_folders: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def rows(client: httpx.AsyncClient, **query: str) -> dict[str, list[str]]:
         page = BeautifulSoup((await client.get("/adapters", params=query, headers=admin)).text, "html.parser")
@@ -66,8 +78,10 @@ async def test_traffic_and_last_use_survive_a_restart(
     again = open_state(settings, checkpoint, FakeEngine(Tokenizer(checkpoint)))
     async with served(again) as client:
         found = await rows(client, order="used")
-        assert list(found) == ["sql", "json"] and found["json"] == ["not in 24 h", "–"]
+        assert list(found) == ["sql", "json"] and found["json"] == ["not used yet", "–"]
         assert found["sql"] in (["within 1 h", "2"], ["within 2 h", "2"])
+        monkeypatch.setattr(adapter_rows, "datetime", Tomorrow)
+        assert (await rows(client))["json"] == ["not in 24 h", "–"]
         points = (await client.get("/adapters/sql/traffic", headers=admin)).json()["hours"]
         assert (sum(points["requests"]), sum(points["errors"]), sum(points["tokens"]) > 0) == (2, 0, True)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from loraplex.engine.protocol import AdapterStatus
@@ -9,12 +10,14 @@ from loraplex.registry.views import Adapter, Version
 
 from ..api.views import residency
 from ..certificates.standing import Standing
+from ..hourly_use import HOURS
 from ..state import State
 from ..units import age_words, size_words
 from .certificate_view import agreement_words
 from .words import ON_DISK, TONES, activity_words, residency_words, targets_words
 
 NOT_LATELY: Final = "not in 24 h"
+NOT_YET: Final = "not used yet"
 NONE: Final = "–"
 
 
@@ -145,7 +148,10 @@ def _use_words(state: State, adapter: Adapter, status: AdapterStatus | None) -> 
     if status is not None and (status.running or status.last_used_seconds_ago is not None):
         return activity_words(status)
     hours = state.metrics.hours.hours_since_use(adapter.tenant, adapter.name)
-    return NOT_LATELY if hours is None else f"within {hours + 1} h"
+    if hours is not None:
+        return f"within {hours + 1} h"
+    first = adapter.versions[0].created_at
+    return NOT_YET if datetime.now(UTC) - first < timedelta(hours=HOURS - 1) else NOT_LATELY
 
 
 def _residency_words(status: AdapterStatus | None) -> tuple[str, str]:
