@@ -4,6 +4,7 @@ import asyncio
 import json
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -63,8 +64,11 @@ async def run_round(
     return Round(list(timings), seconds)
 
 
-async def stream_completion(server: Server, model: str, prompt: list[int], max_tokens: int) -> Timing:
-    """POST /v1/completions with stream and usage; raises RuntimeError on anything but a complete stream."""
+async def stream_completion(
+    server: Server, model: str, prompt: list[int], max_tokens: int, arrived: Callable[[], None] = lambda: None
+) -> Timing:
+    """POST /v1/completions with stream and usage; raises RuntimeError on anything but a complete stream. `arrived` is
+    called for each chunk."""
     body = json.dumps(
         {
             "model": model,
@@ -94,6 +98,7 @@ async def stream_completion(server: Server, model: str, prompt: list[int], max_t
                 continue
             if line.startswith(b"data: [DONE]"):
                 return Timing(first, last_chunk, tokens)
+            arrived()
             last_chunk = time.perf_counter() - started
             first = first or last_chunk
             if b'"usage"' in line and b'"completion_tokens"' in line:
