@@ -22,6 +22,8 @@ QUERY_ROWS: Final = 96
 """Rows (token, head of a group) of one prefill item."""
 MOST_REGISTER_ROWS: Final = 7
 PREFILL_REGISTER_ROWS: Final = 6
+REGISTERS: Final = 32
+"""Vectors: of the sums [rows, columns], a value's columns and a weight."""
 NO_WINDOW: Final = 1 << 40
 CACHE_LINE: Final = 64
 
@@ -54,7 +56,8 @@ class CpuAttention:
         self._decode_rows = (0,) * max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
         self._prefill_rows = (0,) * max(PREFILL_REGISTER_ROWS, len(self._decode_rows))
         vectors = self._size // TILE
-        self._columns = (0,) * max(columns for columns in range(1, 5) if vectors % columns == 0)
+        fitting = range(1, (REGISTERS - 1) // (len(self._prefill_rows) + 1) + 1)
+        self._columns = (0,) * max(columns for columns in fitting if vectors % columns == 0)
         self._chunk = max(1, QUERY_ROWS // group)
         self._most_rows = -(-self._chunk * group // len(self._prefill_rows)) * len(self._prefill_rows)
         self._workers = torch.get_num_threads()

@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 from .claim import claim, panels_at_once
 from .digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
-from .dots import BYTES, HAS_MATRIX, HAS_WORDS, ROWS, add_half_bytes, add_integers, done, ready
+from .dots import BYTES, HAS_BFLOAT16, HAS_MATRIX, HAS_WORDS, ROWS, add_half_bytes, add_integers, done, ready
 from .expand import INT4, LINE
 from .panels import aligned
 from .tile import PANEL
@@ -49,8 +49,9 @@ OUTPUTS: Final = STRIPE * PANEL * 4
 """Bytes of the outputs of a stripe's rows in one panel, or of fewer rows in a chunk of panels."""
 AHEAD: Final = 4096
 """Bytes of codes of 4 bits on their way to the first-level cache."""
-FEW: Final = 16 if HAS_WORDS else 4
-"""So many rows or fewer read codes of 4 bits as they are: each is used too seldom to be worth writing it down."""
+FEW: Final = 16 if HAS_WORDS else 1 << 30 if HAS_BFLOAT16 and not HAS_MATRIX else 4
+"""So many rows or fewer read codes of 4 bits as they are: each is used too seldom to be worth writing it down. For
+vector registers beside BF16 (Zen 4) it never is: they store one in two cycles, and mask it while others multiply."""
 
 
 def pack_integers(values: np.ndarray, kind: int) -> np.ndarray:
