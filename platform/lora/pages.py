@@ -309,7 +309,7 @@ class PageStore:
 
 def _memory(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """[size], uninitialized. numpy asks for huge pages, which torch does not: a decode over many adapters reads short
-    runs of memory, a third faster so."""
+    runs of memory, a twentieth faster so."""
     if device.type != "cpu":
         return torch.empty(size, dtype=dtype, device=device)
     memory = np.empty(size * dtype.itemsize + ALIGNMENT_BYTES, np.uint8)
