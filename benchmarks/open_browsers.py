@@ -84,16 +84,18 @@ class Streams:
     """So many completions at once, each followed by the next until the end, out of step with each other."""
 
     def __init__(self, server: Server, tokens: int) -> None:
-        self.chunks = 0
+        self._chunks = 0
         self._server, self._tokens = server, tokens
         self._failure: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
+    def arrived(self) -> int:
+        """Chunks so far. RuntimeError once a stream has failed."""
         if self._failure is not None:
             raise RuntimeError("a stream failed") from self._failure
+        return self._chunks
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._all.cancel)
@@ -120,7 +122,7 @@ class Streams:
             tokens = self._tokens
 
     def _count(self) -> None:
-        self.chunks += 1
+        self._chunks += 1
 
 
 @dataclass(frozen=True)
@@ -136,14 +138,12 @@ def observe(server: Serving, streams: Streams | None, browsers: Browsers | None,
     if browsers is not None:
         browsers.tell("open")
     time.sleep(SETTLING_SECONDS)
-    began, used, chunks = time.perf_counter(), processor_seconds(server.pid), streams.chunks if streams else 0
+    began, used, chunks = time.perf_counter(), processor_seconds(server.pid), streams.arrived() if streams else 0
     time.sleep(seconds)
     seconds, used = time.perf_counter() - began, processor_seconds(server.pid) - used
-    chunks = (streams.chunks if streams else 0) - chunks
+    speed = (streams.arrived() - chunks) / seconds if streams else 0.0
     theirs = 0.0 if browsers is None else float(browsers.tell("close"))
-    if streams:
-        streams.check()
-    return Share(used / seconds, theirs / (seconds + SETTLING_SECONDS), chunks / seconds)
+    return Share(used / seconds, theirs / (seconds + SETTLING_SECONDS), speed)
 
 
 def processor_seconds(pid: int) -> float:

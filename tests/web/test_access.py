@@ -329,8 +329,11 @@ async def test_a_logout_ends_that_session_for_every_copy_of_its_cookie(
 
 
 async def test_who_guesses_waits_and_keeps_nobody_else_out(anonymous: httpx.AsyncClient, state: State) -> None:
+    transport = anonymous._transport
+    assert isinstance(transport, httpx.ASGITransport)
+
     async def log_in(user: str, password: str, address: str) -> httpx.Response:
-        anonymous._transport.client = (address, 1)  # type: ignore[attr-defined]
+        transport.client = (address, 1)
         return await anonymous.post("/login", data={"user": user, "password": password}, headers=ORIGIN)
 
     answers = [await log_in("admin", "wrong", "198.51.100.7") for _ in range(MOST_AT_AN_ACCOUNT)]

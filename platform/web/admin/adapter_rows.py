@@ -14,10 +14,9 @@ from ..hourly_use import HOURS
 from ..state import State
 from ..units import age_words, size_words
 from .certificate_view import agreement_words
-from .words import ON_DISK, TONES, activity_words, residency_words, targets_words
+from .words import NOT_USED_YET, ON_DISK, TONES, activity_words, residency_words, targets_words
 
 NOT_LATELY: Final = "not in 24 h"
-NOT_YET: Final = "not used yet"
 NONE: Final = "–"
 
 
@@ -151,7 +150,7 @@ def _use_words(state: State, adapter: Adapter, status: AdapterStatus | None) -> 
     if hours is not None:
         return f"within {hours + 1} h"
     first = adapter.versions[0].created_at
-    return NOT_YET if datetime.now(UTC) - first < timedelta(hours=HOURS - 1) else NOT_LATELY
+    return NOT_USED_YET if datetime.now(UTC) - first < timedelta(hours=HOURS - 1) else NOT_LATELY
 
 
 def _residency_words(status: AdapterStatus | None) -> tuple[str, str]:

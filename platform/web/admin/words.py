@@ -13,6 +13,7 @@ from ..units import size_words, span_words
 
 TONES: Final = {"resident": "good", "loading": "warn", "failed": "bad", "registered": ""}
 """Of each state of an adapter, those first that lists show first."""
+NOT_USED_YET: Final = "not used yet"
 ON_DISK: Final = "Ready · on disk"
 IN_HOST_CACHE: Final = "Ready · in host cache"
 OTHER: Final = "another adapter"
@@ -61,7 +62,7 @@ def activity_words(status: AdapterStatus) -> str:
     if status.running:
         return f"{status.running} running"
     since = status.last_used_seconds_ago
-    return "not used yet" if since is None else f"idle {span_words(since)}"
+    return NOT_USED_YET if since is None else f"idle {span_words(since)}"
 
 
 def in_labels(error: ApiError, labels: Mapping[str, str]) -> str:
