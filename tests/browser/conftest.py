@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, async_playwright, expect
 
 from loraplex.web.server import Server
 from loraplex.web.sessions import COOKIE
@@ -57,6 +57,7 @@ MILLISECONDS = 20_000
 """How long a page may take on a busy machine."""
 expect.set_options(timeout=MILLISECONDS)
 NewContext = Callable[..., Awaitable[BrowserContext]]
+Hold = Callable[[Route], None]
 
 
 async def listening(page: Page) -> None:
@@ -143,6 +144,15 @@ async def new_context(browser: Browser, address: str, state: State, watch: Watch
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(new_context: NewContext) -> Page:
     return await (await new_context()).new_page()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def hold(new_context: NewContext) -> AsyncIterator[Hold]:
+    """Leaves requests without an answer while the test runs; playwright's tasks that never end are logged later."""
+    held: list[Route] = []
+    yield lambda route: held.append(route)
+    for route in held:
+        await route.abort()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -14,7 +14,7 @@ from playwright.async_api import Page, expect
 from loraplex.web.state import State
 from tests.web.test_adapters_api import add
 
-from .conftest import NewContext, Watch, listening
+from .conftest import Hold, NewContext, Watch, listening
 from .test_overview import generate
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -145,13 +145,13 @@ async def test_the_dot_says_when_the_server_is_silent_and_when_it_is_back(
 
 
 async def test_where_no_stream_comes_through_figures_still_move_every_five_seconds(
-    page: Page, http: httpx.AsyncClient, watch: Watch
+    page: Page, http: httpx.AsyncClient, watch: Watch, hold: Hold
 ) -> None:
     """As behind a proxy that holds streams back: the dot says so, and polls bring what has changed."""
     watch.expected = ["ERR_"]
     polls: list[float] = []
     page.on("request", lambda request: request.url.endswith("/dashboard/state") and polls.append(time.monotonic()))
-    await page.route("**/dashboard/live", asyncio.Event().wait)
+    await page.route("**/dashboard/live", hold)
     await page.goto("/")
     requests = page.locator('[data-bind="traffic.requests_per_minute"]')
     await expect(requests).to_have_text("0")

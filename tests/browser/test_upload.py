@@ -16,7 +16,7 @@ from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine
 from tests.web.tokenizer_folders import save_tokenizer
 
-from .conftest import Watch
+from .conftest import Hold, Watch
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -99,9 +99,9 @@ async def test_a_dropped_folder_brings_its_tokenizer(
 
 
 async def test_progress_is_shown_and_an_upload_can_be_cancelled(
-    page: Page, engine: FakeEngine, adapter_folders: list[Path]
+    page: Page, engine: FakeEngine, adapter_folders: list[Path], hold: Hold
 ) -> None:
-    await page.route("**/files/*", lambda route: None)
+    await page.route("**/files/*", hold)
     await page.goto("/upload")
     await drop_folder(page, adapter_folders[0])
     await send(page, "sql")
@@ -113,15 +113,16 @@ async def test_progress_is_shown_and_an_upload_can_be_cancelled(
     assert not engine.registered
 
 
-async def test_progress_says_how_fast_and_how_long_still(page: Page, adapter_folders: list[Path]) -> None:
+async def test_progress_says_how_fast_and_how_long_still(page: Page, adapter_folders: list[Path], hold: Hold) -> None:
     """Of the sending, which stands still here when its first file has come."""
 
-    async def hold(route: Route) -> None:
+    async def hold_weights(route: Route) -> None:
         if route.request.method == "PUT" and route.request.url.endswith(WEIGHTS_FILE):
-            return
-        await route.continue_()
+            hold(route)
+        else:
+            await route.continue_()
 
-    await page.route("**/files/*", hold)
+    await page.route("**/files/*", hold_weights)
     await page.goto("/upload")
     await drop_folder(page, adapter_folders[0])
     await send(page, "sql")
