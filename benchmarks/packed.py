@@ -19,6 +19,7 @@ from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.packed_weights import load_decoder
 from loraplex.engine.weights_cache import WeightsCache
 from loraplex.quant.choose import choose_scheme
+from loraplex.quant.cpu_form import cpu_form
 from loraplex.quant.online import OnlineQuantization
 
 from .checkpoints import HALF_BILLION, SMALL, base_checkpoint
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> None:
 def loading(folder: Path, online: OnlineQuantization) -> Callable[[WeightsCache | None], str]:
     config, scheme = ModelConfig.from_folder(folder), choose_scheme(torch.device("cpu"), torch.bfloat16)
     return lambda cache: load_decoder(
-        DecoderLoader(config, Checkpoint(folder), scheme, torch.bfloat16, online), 1024, cache
+        DecoderLoader(config, Checkpoint(folder), scheme, torch.bfloat16, online), 1024, cache, cpu_form()
     )[1]
 
 

@@ -1,6 +1,7 @@
 """What an engine is made of on a CPU: compiled loops, a share of the free memory for keys and values."""
 
 from loraplex.lora.pool import AdapterPool
+from loraplex.quant.cpu_form import cpu_form
 
 from .attention.backend import AttentionBackend
 from .attention.cpu import CpuAttention
@@ -18,7 +19,7 @@ from .weights_cache import WeightsCache
 
 class CpuBuilder:
     def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
-        return load_decoder(loader, max_model_len, cache)
+        return load_decoder(loader, max_model_len, cache, cpu_form())
 
     def divide(self, loaded: Loaded) -> Shares:
         config = loaded.config

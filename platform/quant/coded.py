@@ -16,6 +16,7 @@ from .kernels.panels import pack_in_blocks
 from .kernels.tile import PANEL
 from .packed import PackedLinear
 from .parts import check_shapes, joined_rows
+from .scheme import LinearMethod
 from .weights import Float8Weight, IntegerWeight
 
 CodedWeight = IntegerWeight | Float8Weight
@@ -43,6 +44,8 @@ def coded_form(weight: CodedWeight) -> CodedForm | None:
 
 
 class CodedLinear:
+    inner: tuple[LinearMethod, ...] = ()
+
     def __init__(self, in_features: int, out_features: tuple[int, ...], exact: bool = True) -> None:
         """`exact`: 16 bits of each activation count, else bfloat16's 8 may do."""
         self.in_features = in_features
@@ -83,18 +86,21 @@ class CodedLinear:
         del self._parts
 
     def packed(self) -> PackedLinear:
-        form, arrays = self._form, {name: getattr(self, f"_{name}") for name in ARRAYS}
-        arrays |= {"bias": self._bias.numpy(), "order": np.frombuffer(form.order, np.uint8)}
+        form, arrays = self._form, {name: torch.from_numpy(getattr(self, f"_{name}")) for name in ARRAYS}
+        arrays["bias"] = self._bias
+        if form.order:
+            arrays["order"] = torch.frombuffer(bytearray(form.order), dtype=torch.int32)
         facts: dict[str, str | int] = {"kind": form.kind, "group": form.group, "kernel": self._kernel.name}
         return PackedLinear(type(self).__name__, self.in_features, self.out_features, facts, arrays)
 
     @classmethod
-    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+    def restored(cls, packed: PackedLinear, inner: tuple[Any, ...]) -> Self:
         method, arrays, facts = cls(packed.in_features, packed.out_features), packed.arrays, packed.facts
         for name in ARRAYS:
-            setattr(method, f"_{name}", arrays[name])
-        method._bias, method._kernel = torch.from_numpy(arrays["bias"]), KERNELS[str(facts["kernel"])]
-        method._take_form(CodedForm(int(facts["kind"]), int(facts["group"]), arrays["order"].tobytes()))
+            setattr(method, f"_{name}", arrays[name].numpy())
+        method._bias, method._kernel = arrays["bias"], KERNELS[str(facts["kernel"])]
+        order = arrays["order"].numpy().tobytes() if "order" in arrays else b""
+        method._take_form(CodedForm(int(facts["kind"]), int(facts["group"]), order))
         del method._parts
         return method
 

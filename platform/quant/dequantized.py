@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import torch
 
-from .packed import PackedLinear, pack
+from .packed import PackedLinear
 from .scheme import LinearMethod
 from .weights import Float8Weight, IntegerWeight
 
@@ -14,32 +14,31 @@ class DequantizedLinear:
         """`method`: of tensors; weights are handed to it in `dtype`."""
         self.in_features = method.in_features
         self.out_features = method.out_features
-        self._method = method
+        self.inner: tuple[LinearMethod, ...] = (method,)
         self._dtype = dtype
 
     def load(self, part: int, weight: IntegerWeight | Float8Weight, bias: torch.Tensor | None) -> None:
-        self._method.load(part, weight.dequantized().to(self._dtype), bias)
+        self.inner[0].load(part, weight.dequantized().to(self._dtype), bias)
 
     def finish(self) -> None:
-        self._method.finish()
+        self.inner[0].finish()
 
     def packed(self) -> PackedLinear:
         facts: dict[str, str | int] = {"dtype": str(self._dtype).removeprefix("torch.")}
-        inner = (pack(self._method),)
-        return PackedLinear(type(self).__name__, self.in_features, self.out_features, facts, inner=inner)
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, facts)
 
     @classmethod
-    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+    def restored(cls, packed: PackedLinear, inner: tuple[Any, ...]) -> Self:
         return cls(inner[0], getattr(torch, str(packed.facts["dtype"])))
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
-        return self._method.apply(x)
+        return self.inner[0].apply(x)
 
     def columns(self, first: int, last: int) -> torch.Tensor:
-        return self._method.columns(first, last)
+        return self.inner[0].columns(first, last)
 
     def bias(self) -> torch.Tensor:
-        return self._method.bias()
+        return self.inner[0].bias()
 
     def weight_bytes(self) -> int:
-        return self._method.weight_bytes()
+        return self.inner[0].weight_bytes()

@@ -2,8 +2,8 @@
 
     arrays, each from a cache line on | index, JSON | size of the index, 8 bytes | SHA-256 of the index | MAGIC
 
-The index says of every array where it is, its size and its CRC-32. What was cut off, or changed by a broken disk, is
-found before it is used; the file is no defence against someone who may write to its folder.
+The index says of every array where it is, its dtype, shape and CRC-32. What was cut off, or changed by a broken disk,
+is found before it is used; the file is no defence against someone who may write to its folder.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
+import torch
 
-from .kernels.panels import CACHE_LINE, aligned
-from .packed import PackedLinear
+from .packed import Land, PackedLinear
 
 MAGIC: Final = b"loraplex packed\n"
+CACHE_LINE: Final = 64
 TRAILER: Final = 8 + hashlib.sha256().digest_size + len(MAGIC)
 
 
@@ -55,12 +55,13 @@ class PackedWriter:
         arrays = {name: self._written(array) for name, array in packed.arrays.items()}
         return asdict(replace(packed, arrays={}, inner=())) | {"arrays": arrays, "inner": inner}
 
-    def _written(self, array: np.ndarray) -> dict[str, Any]:
-        assert array.ndim == 1 and array.flags.c_contiguous
+    def _written(self, array: torch.Tensor) -> dict[str, Any]:
+        assert array.is_contiguous()
         self._write(memoryview(bytes(-self._size % CACHE_LINE)))
-        begin, data = self._size, array.view(np.uint8).data
+        begin, data = self._size, array.cpu().view(-1).view(torch.uint8).numpy().data
         self._write(data)
-        return {"dtype": array.dtype.str, "size": array.size, "begin": begin, "crc": zlib.crc32(data)}
+        dtype = str(array.dtype).removeprefix("torch.")
+        return {"dtype": dtype, "shape": list(array.shape), "begin": begin, "crc": zlib.crc32(data)}
 
     def _write(self, data: memoryview) -> None:
         """All of it: one call writes at most 2 GB."""
@@ -72,19 +73,18 @@ class PackedWriter:
 class PackedReader:
     """The linears of a finished file. Raises BrokenPackedFile here and in `linear`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, land: Land) -> None:
         """FileNotFoundError when there is none."""
-        self._file = FileIO(path)
+        self._file, self._land = FileIO(path), land
         try:
             self._index = self._read_index(path.stat().st_size)
         except BaseException:
             self.close()
             raise
 
-    def linear(self, name: str) -> PackedLinear:
-        if name not in self._index:
-            raise BrokenPackedFile(f"it holds no {name}")
-        return self._packed(name, self._index[name])
+    def linear(self, name: str) -> PackedLinear | None:
+        """None for one that was not added."""
+        return self._packed(name, self._index[name]) if name in self._index else None
 
     def close(self) -> None:
         self._file.close()
@@ -95,17 +95,22 @@ class PackedReader:
         out_features = tuple(entry["out_features"])
         return PackedLinear(entry["method"], entry["in_features"], out_features, entry["facts"], arrays, inner)
 
-    def _array(self, what: str, entry: Mapping[str, Any]) -> np.ndarray:
-        array = aligned(entry["size"], np.dtype(entry["dtype"]))
-        data = array.view(np.uint8).data
+    def _array(self, what: str, entry: Mapping[str, Any]) -> torch.Tensor:
         self._file.seek(entry["begin"])
-        filled = 0
-        while filled < len(data):
-            count = self._file.readinto(data[filled:])
-            if not count:
-                raise BrokenPackedFile(f"it ends within {what}")
-            filled += count
-        if zlib.crc32(data) != entry["crc"]:
+        checksum = 0
+
+        def fill(room: memoryview) -> None:
+            nonlocal checksum
+            filled = 0
+            while filled < len(room):
+                count = self._file.readinto(room[filled:])
+                if not count:
+                    raise BrokenPackedFile(f"it ends within {what}")
+                filled += count
+            checksum = zlib.crc32(room, checksum)
+
+        array = self._land(getattr(torch, entry["dtype"]), entry["shape"], fill)
+        if checksum != entry["crc"]:
             raise BrokenPackedFile(f"the checksum of {what} is another")
         return array
 

@@ -4,7 +4,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 
-from .packed import PackedLinear, pack
+from .packed import PackedLinear
 from .scheme import LinearMethod
 from .weights import Weight
 
@@ -23,8 +23,12 @@ class ScaledInputLinear:
         """`method` as it stores and multiplies W, scales [in]."""
         self.in_features = method.in_features
         self.out_features = method.out_features
-        self.method = method
+        self.inner: tuple[LinearMethod, ...] = (method,)
         self._inverse = scales.float().reciprocal()
+
+    @property
+    def method(self) -> LinearMethod:
+        return self.inner[0]
 
     def load(self, part: int, weight: Weight, bias: torch.Tensor | None) -> None:
         self.method.load(part, weight, bias)
@@ -33,13 +37,13 @@ class ScaledInputLinear:
         self.method.finish()
 
     def packed(self) -> PackedLinear:
-        inner, arrays = (pack(self.method),), {"inverse": self._inverse.numpy()}
-        return PackedLinear(type(self).__name__, self.in_features, self.out_features, {}, arrays, inner)
+        arrays = {"inverse": self._inverse}
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, arrays=arrays)
 
     @classmethod
-    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+    def restored(cls, packed: PackedLinear, inner: tuple[Any, ...]) -> Self:
         method = cls(inner[0], torch.ones(packed.in_features))
-        method._inverse = torch.from_numpy(packed.arrays["inverse"])
+        method._inverse = packed.arrays["inverse"]
         return method
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import torch
 
-from .packed import PackedLinear, pack
+from .packed import PackedLinear
 from .scheme import LinearMethod
 from .weights import Weight
 
@@ -15,7 +15,7 @@ class SideBySideLinear:
         """Of the same inputs, in the order of the parts."""
         self.in_features = methods[0].in_features
         self.out_features = tuple(rows for method in methods for rows in method.out_features)
-        self.methods = tuple(methods)
+        self.inner: tuple[LinearMethod, ...] = tuple(methods)
         self._places = [(method, part) for method in methods for part in range(len(method.out_features))]
 
     def load(self, part: int, weight: Weight, bias: torch.Tensor | None) -> None:
@@ -23,25 +23,24 @@ class SideBySideLinear:
         method.load(own_part, weight, bias)
 
     def finish(self) -> None:
-        for method in self.methods:
+        for method in self.inner:
             method.finish()
 
     def packed(self) -> PackedLinear:
-        inner = tuple(pack(method) for method in self.methods)
-        return PackedLinear(type(self).__name__, self.in_features, self.out_features, inner=inner)
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features)
 
     @classmethod
-    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+    def restored(cls, packed: PackedLinear, inner: tuple[Any, ...]) -> Self:
         return cls(inner)
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([method.apply(x) for method in self.methods], dim=1)
+        return torch.cat([method.apply(x) for method in self.inner], dim=1)
 
     def columns(self, first: int, last: int) -> torch.Tensor:
-        return torch.cat([method.columns(first, last) for method in self.methods], dim=1)
+        return torch.cat([method.columns(first, last) for method in self.inner], dim=1)
 
     def bias(self) -> torch.Tensor:
-        return torch.cat([method.bias() for method in self.methods])
+        return torch.cat([method.bias() for method in self.inner])
 
     def weight_bytes(self) -> int:
-        return sum(method.weight_bytes() for method in self.methods)
+        return sum(method.weight_bytes() for method in self.inner)

@@ -12,12 +12,15 @@ from .kernels.panels import pack_in_blocks, pack_weight, unpack_columns
 from .kernels.tile import PANEL
 from .packed import PackedLinear
 from .parts import Parts
+from .scheme import LinearMethod
 
 BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16, torch.float32: torch.float32}
 """How the kernel tells the dtypes apart."""
 
 
 class StoredFloatLinear:
+    inner: tuple[LinearMethod, ...] = ()
+
     def __init__(self, in_features: int, out_features: tuple[int, ...], storage: torch.dtype) -> None:
         """`storage`: torch.bfloat16, torch.float16 or torch.float32."""
         self.in_features = in_features
@@ -42,14 +45,14 @@ class StoredFloatLinear:
         del self._parts
 
     def packed(self) -> PackedLinear:
-        arrays = {"panels": self.panels, "biases": self.biases}
+        arrays = {"panels": torch.from_numpy(self.panels), "biases": torch.from_numpy(self.biases)}
         facts: dict[str, str | int] = {"storage": str(self._storage).removeprefix("torch.")}
         return PackedLinear(type(self).__name__, self.in_features, self.out_features, facts, arrays)
 
     @classmethod
-    def restored(cls, packed: PackedLinear, inner: list[Any]) -> Self:
+    def restored(cls, packed: PackedLinear, inner: tuple[Any, ...]) -> Self:
         method = cls(packed.in_features, packed.out_features, getattr(torch, str(packed.facts["storage"])))
-        method.panels, method.biases = packed.arrays["panels"], packed.arrays["biases"]
+        method.panels, method.biases = (packed.arrays[name].numpy() for name in ("panels", "biases"))
         del method._parts
         return method
 

@@ -57,7 +57,7 @@ def test_weights_packed_for_another_arithmetic_are_not_read(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [start(base, tmp_path / "cache") for _ in range(2)] == [KEPT, READ]
-    monkeypatch.setattr("loraplex.engine.packed_weights.ARITHMETIC", "abacus")
+    monkeypatch.setattr("loraplex.quant.cpu_form.ARITHMETIC", "abacus")
     assert start(base, tmp_path / "cache") == KEPT
 
 

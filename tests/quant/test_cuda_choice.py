@@ -62,7 +62,7 @@ def test_parts_with_static_scales_of_their_own_stay_apart(monkeypatch: pytest.Mo
     able, other = choice(True, monkeypatch), replace(CHANNELS, inputs=Float8Inputs(0.03))
     method = able.create_for([STATIC, STATIC, other])
     assert isinstance(method, SideBySideLinear)
-    assert [part.out_features for part in method.methods] == [(32, 32), (32,)]
+    assert [part.out_features for part in method.inner] == [(32, 32), (32,)]
 
 
 def test_what_is_rounded_at_load_reads_float8_too(monkeypatch: pytest.MonkeyPatch) -> None:

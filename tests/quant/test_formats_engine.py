@@ -111,7 +111,7 @@ def test_runs_of_parts_stored_alike_are_one_method() -> None:
     for part, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         method.load(part, weight, bias)
     method.finish()
-    assert method.out_features == (16, 17, 5) and len(method.methods) == 2
+    assert method.out_features == (16, 17, 5) and len(method.inner) == 2
     whole, x = torch.cat([made[0].weight, made[1].weight, weights[2]]), torch.randn(3, 24)
     bias = torch.cat([biases[0], torch.zeros(17), biases[2]])
     torch.testing.assert_close(method.apply(x), x @ whole.T + bias, rtol=1e-5, atol=1e-5)
