@@ -8,6 +8,7 @@ import torch
 from loraplex.lora.cuda_limits import most_tokens
 from loraplex.lora.kernels.tiles import most_grid_tokens
 from loraplex.lora.pool import AdapterPool
+from loraplex.quant.cuda_form import cuda_form
 
 from . import cuda_stream, cuda_warmup, gpu_profile
 from .attention.backend import AttentionBackend
@@ -24,6 +25,7 @@ from .kv_cache import LEAST_BLOCKS, blocks_of
 from .loaded import Loaded, Shares
 from .model.decoder import Decoder, DecoderLoader
 from .outbox import Outbox
+from .packed_weights import load_decoder
 from .protocol import MAX_ADAPTERS
 from .step_inputs import StepInputs
 from .step_layout import AdapterSlots
@@ -45,9 +47,9 @@ class CudaBuilder:
         self._queues = cuda_stream.open_queues(device.device)
 
     def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
-        """Nothing is kept: only a CPU's linears are packed so that this is worth while."""
+        form = cuda_form(loader.device, loader.online, loader.scheme.activations)
         with no_room("the weights were loaded", "set quantization to int4 or fp8"), self._profile.weights():
-            return loader.load(max_model_len), "weights loaded"
+            return load_decoder(loader, max_model_len, cache, form)
 
     def divide(self, loaded: Loaded) -> Shares:
         config, model = self._config, loaded.model

@@ -2,15 +2,21 @@
 each weight as it is stored and leaves the activations as they are.
 """
 
+from typing import Any, Self
+
 import torch
 
 from .cuda_codes import merge_alike, to_codes
-from .kernels.cuda.layout import Codes, PackedWeight, pack, unpack_columns
+from .kernels.cuda.layout import ARRAYS, NUMBERS, Codes, PackedWeight, pack, unpack_columns
+from .packed import PackedLinear
 from .parts import Parts
+from .scheme import LinearMethod
 from .weights import Weight
 
 
 class CudaPackedLinear:
+    inner: tuple[LinearMethod, ...] = ()
+
     def __init__(
         self, in_features: int, out_features: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None
     ) -> None:
@@ -40,6 +46,27 @@ class CudaPackedLinear:
         self._weights = [pack(codes, self._device) for codes in merge_alike(parts)]
         self._bias = self._parts.bias(self._dtype, self._device)
         del self._parts, self._codes
+
+    def packed(self) -> PackedLinear:
+        facts: dict[str, str | int] = {"dtype": str(self._dtype).removeprefix("torch."), "weights": len(self._weights)}
+        arrays = {} if self._bias is None else {"bias": self._bias}
+        for number, weight in enumerate(self._weights):
+            facts |= {f"{name}{number}": getattr(weight, name) for name in NUMBERS}
+            stored = {f"{name}{number}": getattr(weight, name) for name in ARRAYS}
+            arrays |= {name: array for name, array in stored.items() if array is not None}
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, facts, arrays)
+
+    @classmethod
+    def restored(cls, packed: PackedLinear, inner: tuple[Any, ...]) -> Self:
+        facts, arrays = packed.facts, packed.arrays
+        method = cls(packed.in_features, packed.out_features, getattr(torch, str(facts["dtype"])))
+        for number in range(int(facts["weights"])):
+            fields: dict[str, Any] = {name: facts[f"{name}{number}"] for name in NUMBERS}
+            fields |= {name: arrays.get(f"{name}{number}") for name in ARRAYS}
+            method._weights.append(PackedWeight(**fields))
+        method._bias = arrays.get("bias")
+        del method._parts, method._codes
+        return method
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         from .kernels.cuda.linear import linear

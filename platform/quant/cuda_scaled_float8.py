@@ -2,12 +2,15 @@
 it, on devices that have float8 matrix units. Activations come in bfloat16, cast by whoever made them or here.
 """
 
+from typing import Any, Self
+
 import torch
 
 from .cuda_codes import scales_of_rows
+from .packed import PackedLinear
 from .parts import Parts
 from .scaled_products import MULTIPLE, multiply_rows
-from .scheme import Float8Rows
+from .scheme import Float8Rows, LinearMethod
 from .weights import Float8Weight, IntegerWeight, Weight
 
 
@@ -19,6 +22,8 @@ def reads_float8(weight: IntegerWeight | Float8Weight) -> bool:
 
 
 class CudaScaledFloat8Linear:
+    inner: tuple[LinearMethod, ...] = ()
+
     def __init__(
         self,
         in_features: int,
@@ -54,6 +59,19 @@ class CudaScaledFloat8Linear:
         scales = torch.cat([self._part_scales[part] for part in range(len(self.out_features))])
         self._scales = scales.T.contiguous().to(self._device)
         del self._parts, self._part_scales
+
+    def packed(self) -> PackedLinear:
+        """Of a calibrated scale, which floats that are rounded here have not, nothing is stored."""
+        assert self.input_scale is None
+        arrays = {"weight": self._weight, "scales": self._scales} | ({} if self._bias is None else {"bias": self._bias})
+        return PackedLinear(type(self).__name__, self.in_features, self.out_features, arrays=arrays)
+
+    @classmethod
+    def restored(cls, packed: PackedLinear, inner: tuple[Any, ...]) -> Self:
+        method, arrays = cls(packed.in_features, packed.out_features), packed.arrays
+        method._weight, method._scales, method._bias = arrays["weight"], arrays["scales"], arrays.get("bias")
+        del method._parts, method._part_scales
+        return method
 
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         from .kernels.cuda.cast import cast_rows

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -27,7 +27,6 @@ class PackedLinear:
         return sum(array.nbytes for array in self.arrays.values()) + sum(one.nbytes for one in self.inner)
 
 
-@runtime_checkable
 class Packable(LinearMethod, Protocol):
     """A LinearMethod that can be stored."""
 

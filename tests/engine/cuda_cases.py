@@ -33,6 +33,7 @@ from loraplex.engine.stream import Launch
 from loraplex.engine.structured_outputs import StructuredOutputs
 from loraplex.lora import cuda_limits
 from loraplex.lora.kernels import own_logits
+from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.kernels.cuda import cast
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
 from tests.quant.made_checkpoints import Case, groups, layers, make_quantized, scheme
@@ -530,6 +531,19 @@ def test_float8_linears_multiply_activations_in_float8_and_adapters_read_them_as
     by_adapters_too = error(lambda x: in_float8(x, CLIPPING), True)
     assert right < uncast / 2 and right < by_adapters_too / 2
     assert RecordedGraph.replayed > 0
+
+
+def test_packed_weights_that_were_kept_answer_the_same(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"quantization": "int4", "dtype": "bfloat16", "weights_cache": str(tmp_path / "cache")}
+    params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, prompt_logprobs=0)
+    answers = []
+    for _ in range(2):
+        with open_llm(base, adapters, **settings) as llm:
+            answers.append(told(run(llm, prompts[:2], NAMES[:2], params)))
+        monkeypatch.setattr(CudaPackedLinear, "finish", lambda method: pytest.fail("it was packed again"))
+    assert answers[0] == answers[1] and answers[0]
 
 
 def test_an_adapter_with_more_tokens_than_the_sampler_has_room_for_is_refused_in_words(

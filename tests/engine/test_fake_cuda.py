@@ -12,8 +12,12 @@ from loraplex import SamplingParams
 from loraplex.engine import cuda_runner
 from loraplex.engine.cuda_sampler_rows import RowLines
 from loraplex.engine.step_inputs import StepInputs, StepShape
+from loraplex.quant import choose
+from loraplex.quant.cuda_packed import CudaPackedLinear
+from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from tests.checkpoints import make_adapter, make_checkpoint
 
+from .cuda_double import pretend_cuda
 from .cuda_engine import TINY, open_llm
 from .fake_cuda import fake_cuda
 
@@ -49,6 +53,22 @@ def test_no_operation_mixes_host_and_device_or_waits(
 ) -> None:
     with fake_cuda(monkeypatch):
         assert say(base, tmp_path, dtype="bfloat16", **settings) == [4] * 4
+
+
+@pytest.mark.parametrize("quantization", ["int4", "fp8"])
+def test_packed_weights_are_read_to_the_device(
+    quantization: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a double of the device has kept, and none of them is packed."""
+    settings = {"quantization": quantization, "dtype": "bfloat16", "weights_cache": str(tmp_path / "cache")}
+    monkeypatch.setattr(choose, "multiplies_rows", lambda device: True)
+    with monkeypatch.context() as double:
+        pretend_cuda(double)
+        open_llm(base, {}, **settings).close()
+    for method in (CudaPackedLinear, CudaScaledFloat8Linear):
+        monkeypatch.setattr(method, "finish", lambda method: pytest.fail("it was packed again"))
+    with fake_cuda(monkeypatch):
+        assert say(base, tmp_path, **settings) == [4] * 4
 
 
 def test_all_that_a_step_reads_comes_in_one_copy(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

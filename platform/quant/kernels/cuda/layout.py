@@ -64,6 +64,11 @@ class PackedWeight:
         return self.codes.nbytes + self.scales.nbytes + self.zeros.nbytes + order
 
 
+NUMBERS: Final = ("format", "outputs", "inputs", "run", "group_runs")
+ARRAYS: Final = ("codes", "scales", "zeros", "order")
+"""Fields of a PackedWeight; `order` alone may be None."""
+
+
 def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
     """Raises ValueError for groups no kernel takes."""
     outputs, inputs = weight.values.shape
