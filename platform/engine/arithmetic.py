@@ -1,16 +1,27 @@
-"""arithmetic_here: what linears are multiplied with on this machine, for who asks without an engine."""
+"""computing_here: what a model is computed with on this machine, for who asks without an engine."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from .config import EngineConfig
 from .model.config import ModelConfig
 
 
-def arithmetic_here(config: EngineConfig) -> str:
-    """As EngineInfo.arithmetic of an engine with these settings. ValueError for a device that is not there.
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """What decides the last bits of a model's answers, beside the model and how it is stored."""
+
+    arithmetic: str
+    """As EngineInfo.arithmetic."""
+    runtime: dict[str, str]
+    """As EngineInfo.runtime."""
+
+
+def computing_here(config: EngineConfig) -> Computing:
+    """That of an engine with these settings. ValueError for a device that is not there.
 
     Loads torch and the compiler, which takes a moment: the API process asks its engine.
     """
-    from .device import find_arithmetic
+    from .device import find_computing
 
-    return find_arithmetic(config, ModelConfig.from_folder(Path(config.model)))
+    return find_computing(config, ModelConfig.from_folder(Path(config.model)))

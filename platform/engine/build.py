@@ -190,6 +190,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         device=str(device.device),
         compute=device.compute,
         arithmetic=device.arithmetic,
+        runtime=device.runtime,
         dtype=str(device.stored_dtype).removeprefix("torch."),
         vocab_size=model.vocab_size,
         max_model_len=loaded.max_model_len,

@@ -73,6 +73,8 @@ class Coverage(_Json):
     """What keys and values are stored in, in the words of `engine/model/served.py: kv_cache_words`."""
     arithmetic: str
     """What linears are multiplied with, as in EngineInfo.arithmetic: it decides how their activations are rounded."""
+    runtime: dict[str, str]
+    """What computes it all, by name and version, as in EngineInfo.runtime."""
     adapter: str | None
     """Digest; None: the base alone."""
     prompts: str
@@ -86,8 +88,14 @@ class Coverage(_Json):
 
     def changes(self, other: "Coverage") -> list[str]:
         """In words what of this is something else in `other`; empty when a certificate of this holds there too."""
-        pairs = ((part.name, getattr(self, part.name), getattr(other, part.name)) for part in fields(self))
-        return [_change(name, mine, theirs) for name, mine, theirs in pairs if mine != theirs]
+        mine, theirs = self._parts(), other._parts()
+        names = mine | theirs  # in order
+        return [_change(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)]
+
+    def _parts(self) -> dict[str, str | None]:
+        """One for each that can change by itself."""
+        parts = {PARTS[part.name]: getattr(self, part.name) for part in fields(self) if part.name in PARTS}
+        return parts | self.runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +141,13 @@ PARTS: Final = {
     "prompts": "the prompts",
     "version": "the version of loraplex",
 }
-IN_WORDS: Final = ("quantization", "kv_cache_dtype", "arithmetic", "version")
-"""Parts that say something to people; the others are digests."""
+"""All but the runtime, whose own names say what they are."""
+DIGESTS: Final = tuple(PARTS[name] for name in ("base", "reference", "adapter", "prompts"))
+"""These say nothing to people."""
+
+
+def runtime_words(runtime: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in runtime.items())
 
 
 def prompts_digest(prompts: list[str]) -> str:
@@ -147,5 +160,5 @@ def _canonical(document: Any) -> bytes:
 
 
 def _change(name: str, mine: str | None, theirs: str | None) -> str:
-    detail = f" ({mine or 'none'}, now {theirs or 'none'})" if name in IN_WORDS else ""
-    return f"{PARTS[name]}{detail}"
+    detail = "" if name in DIGESTS else f" ({mine or 'none'}, now {theirs or 'none'})"
+    return f"{name}{detail}"

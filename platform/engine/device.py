@@ -10,8 +10,10 @@ import torch
 from loraplex.quant.choose import Choice, choose_cuda_scheme, choose_scheme
 from loraplex.quant.online import OnlineQuantization
 
+from .arithmetic import Computing
 from .config import EngineConfig
 from .model.config import DTYPES, ModelConfig
+from .runtime import cpu_runtime, cuda_runtime
 from .threads import set_host_threads, set_threads
 
 DEVICES: Final = ("auto", "cpu", "cuda")
@@ -32,6 +34,8 @@ class Device:
     """What was chosen and why, in one sentence."""
     arithmetic: str
     """What linears are multiplied with."""
+    runtime: dict[str, str]
+    """What computes it all, as of runtime.py."""
     is_cuda: bool = False
     """Whether the kernels are those for CUDA."""
 
@@ -47,7 +51,8 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
         scheme, name = choose_cuda_scheme(cuda, stored, model.quantization, online), _name(cuda)
         num_threads = set_host_threads(config.num_threads)
         arithmetic = f"{name}; {scheme.activations}" if scheme.activations else name
-        return Device(cuda, stored, scheme, online, num_threads, f"{name}, {scheme.reason}", arithmetic, is_cuda=True)
+        compute, runtime = f"{name}, {scheme.reason}", cuda_runtime(cuda)
+        return Device(cuda, stored, scheme, online, num_threads, compute, arithmetic, runtime, is_cuda=True)
     return _cpu(config, model, stored, online)
 
 
@@ -59,16 +64,17 @@ def _cpu(config: EngineConfig, model: ModelConfig, stored: torch.dtype, online: 
     scheme = choose_scheme(device, stored, model.quantization)
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
     compute = f"cpu, {threads}, {scheme.reason}; {sharing}"
-    return Device(device, stored, scheme, online, num_threads, compute, ARITHMETIC)
+    return Device(device, stored, scheme, online, num_threads, compute, ARITHMETIC, cpu_runtime())
 
 
-def find_arithmetic(config: EngineConfig, model: ModelConfig) -> str:
-    """Device.arithmetic as `choose_device` would settle it."""
+def find_computing(config: EngineConfig, model: ModelConfig) -> Computing:
+    """Of the Device that `choose_device` would settle."""
     if config.device == "cpu" or _usable_cuda(config.device) is None:
         from loraplex.quant.arithmetic import ARITHMETIC
 
-        return ARITHMETIC
-    return choose_device(config, model).arithmetic
+        return Computing(ARITHMETIC, cpu_runtime())
+    device = choose_device(config, model)
+    return Computing(device.arithmetic, device.runtime)
 
 
 def find_cuda() -> torch.device | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from io import FileIO
 from typing import Final
 
+import torch
+
 from loraplex.quant.packed import PackedForm, PackedLinear
 from loraplex.quant.packed_file import BrokenPackedFile, PackedReader, PackedWriter
 from loraplex.quant.scheme import LinearMethod
@@ -152,6 +154,7 @@ def _identity(loader: DecoderLoader, form: PackedForm) -> str:
         str(loader.stored_dtype),
         repr(loader.online),
         form.identity,
+        f"torch {torch.__version__}",  # rounds what is quantized at load
         sources_digest(*PACKED_BY),
     )
     return "\0".join(parts)

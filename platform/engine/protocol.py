@@ -175,6 +175,8 @@ class EngineInfo(Message, kw_only=True):
     """Which path was chosen and why, in words, for doctor and the start-up box."""
     arithmetic: str
     """What linears are multiplied with (`quant/arithmetic.py`)."""
+    runtime: dict[str, str]
+    """What computes it all, by name and version (`engine/runtime.py`)."""
     dtype: str
     vocab_size: int
     max_model_len: int

@@ -3,9 +3,11 @@
 import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from loraplex.engine.arithmetic import Computing
 from loraplex.engine.certify_process import certify
 from loraplex.engine.client import EngineClient
 from loraplex.engine.model.config import ModelConfig, base_signature
@@ -129,9 +131,7 @@ def open_state(
     wording = base_wording(tokenizer, settings.max_prompt_chars, settings.tool_call_parser)
     upgrade(settings.database)
     door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
-    served_path = ServedPath(
-        settings, model_folder, lambda: None if door.info is None else door.info.arithmetic, DIGEST_SECONDS
-    )
+    served_path = ServedPath(settings, model_folder, partial(_computing, door), DIGEST_SECONDS)
     served_path.begin()
     rule, artifacts = promotion_rule(settings, served_path), settings.data_dir / "artifacts"
     registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
@@ -168,3 +168,8 @@ def open_state(
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         uploads=UploadSlots(settings.max_concurrent_uploads),
     )
+
+
+def _computing(door: EngineDoor) -> Computing | None:
+    """As the engine told when it last started."""
+    return None if door.info is None else Computing(door.info.arithmetic, door.info.runtime)

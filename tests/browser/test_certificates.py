@@ -7,6 +7,7 @@ import httpx
 import pytest
 from playwright.async_api import Locator, Page, expect
 
+from loraplex.engine.arithmetic import Computing
 from loraplex.web.certificates.served import ServedPath
 from loraplex.web.settings import Settings
 from loraplex.web.state import State
@@ -82,7 +83,7 @@ async def test_what_changed_since_is_said(
     changed = state.settings.model_copy(update={"kv_cache_dtype": "fp8_e4m3"})
     info = state.engine.info
     assert info is not None
-    state.served_path = ServedPath(changed, state.model_folder, lambda: info.arithmetic)
+    state.served_path = ServedPath(changed, state.model_folder, lambda: Computing(info.arithmetic, info.runtime))
     await page.reload()
     await expect(card(page).get_by_role("status")).to_have_text("Out of date")
     await expect(card(page)).to_contain_text("what the KV cache stores (float32, now fp8_e4m3)")

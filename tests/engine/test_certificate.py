@@ -15,6 +15,7 @@ COVERAGE = Coverage(
     quantization="int4 rounded at load",
     kv_cache_dtype="fp8_e4m3",
     arithmetic="float32 vectors",
+    runtime={"torch": "2.11.0+cpu", "numba": "0.66.0"},
     adapter="a" * 64,
     prompts=prompts_digest(["hello"]),
     version="1.0",
@@ -46,7 +47,7 @@ def test_another_document_is_refused(change: dict[str, Any], words: str) -> None
         Certificate.from_json(CERTIFICATE.to_json() | change)
 
 
-@pytest.mark.parametrize("part", [field.name for field in fields(Coverage)])
+@pytest.mark.parametrize("part", [field.name for field in fields(Coverage) if field.name != "runtime"])
 def test_every_covered_part_is_in_the_digest_and_told_in_words(part: str) -> None:
     changed = replace(COVERAGE, **{part: "something else"})
     assert changed.digest() != COVERAGE.digest()
@@ -54,6 +55,26 @@ def test_every_covered_part_is_in_the_digest_and_told_in_words(part: str) -> Non
     assert len(told) == 1
     said_in_words = part in ("quantization", "kv_cache_dtype", "arithmetic", "version")
     assert ("something else" in told[0]) == said_in_words and COVERAGE.changes(COVERAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [
+        ({"torch": "2.11.1+cpu"}, ["torch (2.11.0+cpu, now 2.11.1+cpu)"]),
+        ({"triton": "3.6.0"}, ["triton (none, now 3.6.0)"]),
+        ({"torch": "3", "numba": "1"}, ["torch (2.11.0+cpu, now 3)", "numba (0.66.0, now 1)"]),
+    ],
+)
+def test_every_library_that_computes_is_in_the_digest_and_told_by_its_name(
+    runtime: dict[str, str], words: list[str]
+) -> None:
+    changed = replace(COVERAGE, runtime=COVERAGE.runtime | runtime)
+    assert changed.digest() != COVERAGE.digest()
+    assert COVERAGE.changes(changed) == words
+    without = replace(COVERAGE, runtime={"torch": "2.11.0+cpu"})
+    assert COVERAGE.changes(without) == ["numba (0.66.0, now none)"]
+    other_order = replace(COVERAGE, runtime=dict(reversed(COVERAGE.runtime.items())))
+    assert other_order.digest() == COVERAGE.digest() and COVERAGE.changes(other_order) == []
 
 
 def test_parts_cannot_be_mistaken_for_each_other() -> None:

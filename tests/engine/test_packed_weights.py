@@ -61,6 +61,15 @@ def test_weights_packed_for_another_arithmetic_are_not_read(
     assert start(base, tmp_path / "cache") == KEPT
 
 
+def test_weights_rounded_by_another_torch_are_not_read(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate of the new one is measured on what that rounds."""
+    assert start(base, tmp_path / "cache") == KEPT
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    assert [start(base, tmp_path / "cache") for _ in range(2)] == [KEPT, READ]
+
+
 @pytest.mark.parametrize("linears,head", WAYS)
 def test_the_second_start_packs_nothing_and_answers_the_same(
     base: Path, tmp_path: Path, linears: str, head: str, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.digest import model_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 
-from .fake_engine import ARITHMETIC
+from .fake_engine import ARITHMETIC, RUNTIME
 
 
 class FakeCertify:
@@ -52,6 +52,7 @@ class FakeCertify:
             quantization=quantization_words(model, job.engine),
             kv_cache_dtype=kv_cache_words(model, job.engine),
             arithmetic=ARITHMETIC,
+            runtime=RUNTIME,
             adapter=job.adapter_digest,
             prompts=prompts_digest(prompts),
             version=loraplex.__version__,

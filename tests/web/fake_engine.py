@@ -23,6 +23,7 @@ from loraplex.engine.tokenizer import Tokenizer
 
 BASE_SENTENCE = "The quick brown fox jumps over the lazy dog. Zürich 😀 again"
 ARITHMETIC = "float32 vectors"
+RUNTIME = {"torch": "2.11.0+cpu", "numba": "0.66.0"}
 BLOCKS = 64
 CACHED_BLOCKS = 8
 BLOCKS_A_REQUEST = 4
@@ -37,6 +38,7 @@ class FakeEngine:
         self.state = EngineState.STOPPED
         self.info: EngineInfo | None = None
         self.arithmetic = ARITHMETIC
+        self.runtime = RUNTIME
         self.restarts = 0
         self.delay = 0.0
         self.crash_after: int | None = None
@@ -155,6 +157,7 @@ class FakeEngine:
             device="cpu",
             compute="none",
             arithmetic=self.arithmetic,
+            runtime=self.runtime,
             dtype="float32",
             vocab_size=320,
             max_model_len=MAX_MODEL_LEN,

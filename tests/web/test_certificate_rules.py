@@ -18,7 +18,7 @@ from tests.registry.helpers import CONFIG, passing_report, put, sha256
 from .certified import BASE, PROMPTS, SQL, Headers, at_once, key, put_on_disk, reopened, until
 from .conftest import served
 from .fake_certify import FakeCertify
-from .fake_engine import FakeEngine
+from .fake_engine import RUNTIME, FakeEngine
 from .test_adapters_api import add
 
 __all__ = ["at_once", "reopened"]
@@ -73,6 +73,31 @@ async def test_another_processor_is_not_certified_by_the_first_ones_figures(
         standing = await until(client, BASE, "outdated")
         words = "the processor's arithmetic (float32 vectors, now dot products of bytes in AVX-512)"
         assert (standing["valid"], standing["changes"]) == (False, [words])
+
+
+async def test_a_certificate_holds_for_the_libraries_it_was_measured_with(
+    reopened: Callable[..., State], certify: FakeCertify
+) -> None:
+    """Of the engine that runs, also where that was started again by the same server."""
+    first = reopened()
+    async with served(first) as client:
+        client.headers.update(key(first))
+        await client.post(f"{BASE}/certify")
+        valid = await until(client, BASE, "valid")
+    second = reopened()
+    assert isinstance(second.engine, FakeEngine)
+    second.engine.runtime = RUNTIME | {"torch": "2.12.0+cpu"}
+    async with served(second) as client:
+        client.headers.update(key(second))
+        standing = await until(client, BASE, "outdated")
+        words = "torch (2.11.0+cpu, now 2.12.0+cpu)"
+        assert (standing["valid"], standing["changes"]) == (False, [words])
+        page = await client.get("/", headers={"accept": "text/html"})
+        assert f"These figures hold no more. Changed since: {words}." in page.text
+        assert "computed by float32 vectors; torch 2.11.0+cpu, numba 0.66.0; loraplex" in page.text
+        second.engine.runtime = RUNTIME
+        await second.engine.start()
+        assert await until(client, BASE, "valid") == valid
 
 
 async def test_a_certificate_of_an_earlier_release_holds_no_more(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from loraplex.engine.arithmetic import Computing
 from loraplex.engine.model import digest as digest_module
 from loraplex.registry.certificates import Subject
 from loraplex.web.certificates import digests as digests_module
@@ -102,7 +103,7 @@ def test_a_folder_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:
 def test_a_base_that_was_written_after_the_start_is_not_certified(tmp_path: Path) -> None:
     """What the engine loaded is nowhere any more; a file that was only touched is the same."""
     base = make_checkpoint(tmp_path / "base")
-    served = ServedPath(Settings(data_dir=tmp_path), base, lambda: "numbers")
+    served = ServedPath(Settings(data_dir=tmp_path), base, lambda: Computing("numbers", {}))
     before = served.coverage(Subject(None))
     (base / "model.safetensors").touch()
     assert served.coverage(Subject(None)) == before
@@ -111,8 +112,9 @@ def test_a_base_that_was_written_after_the_start_is_not_certified(tmp_path: Path
     (base / "model.safetensors").write_bytes(weights)
     with pytest.raises(ValueError, match="files have changed since the start"):
         served.coverage(Subject(None))
-    again = ServedPath(Settings(data_dir=tmp_path), base, lambda: "numbers")
+    again = ServedPath(Settings(data_dir=tmp_path), base, lambda: Computing("numbers", {}))
     (base / "model.safetensors").touch()  # before anybody asked: what was loaded cannot be told any more
     with pytest.raises(ValueError, match="files have changed since the start"):
         again.coverage(Subject(None))
-    assert ServedPath(Settings(data_dir=tmp_path), base, lambda: "numbers").coverage(Subject(None)).base != before.base
+    anew = ServedPath(Settings(data_dir=tmp_path), base, lambda: Computing("numbers", {}))
+    assert anew.coverage(Subject(None)).base != before.base

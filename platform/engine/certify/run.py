@@ -75,6 +75,7 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
         quantization=quantization_words(config, engine),
         kv_cache_dtype=cache_words,
         arithmetic=served.device.arithmetic,
+        runtime=served.device.runtime,
         adapter=None if adapter is None else adapter.manifest.digest,
         prompts=prompts_digest(texts),
         version=loraplex.__version__,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loraplex.engine.certificate import Certificate, Figures
+from loraplex.engine.certificate import Certificate, Figures, runtime_words
 from loraplex.registry.views import Adapter, Version
 
 from ..certificates.standing import Standing
@@ -145,7 +145,7 @@ def _covers(certificate: Certificate) -> str:
     """What was served, in words."""
     coverage = certificate.coverage
     weights = coverage.quantization or "weights as the reference has them"
-    how = f"KV cache in {coverage.kv_cache_dtype}; computed by {coverage.arithmetic}"
+    how = f"KV cache in {coverage.kv_cache_dtype}; computed by {coverage.arithmetic}; {runtime_words(coverage.runtime)}"
     return f"{weights}; {how}; loraplex {coverage.version}"
 
 

@@ -5,6 +5,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import loraplex
+from loraplex.engine.arithmetic import Computing
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.config import EngineConfig
@@ -18,21 +19,21 @@ from loraplex.registry.promotion import PromotionRule
 from ..settings import Settings
 from .digests import ModelDigests
 
-Arithmetic = Callable[[], str | None]
-"""What linears are multiplied with where the model runs, as EngineInfo.arithmetic; None: not known yet."""
+FindComputing = Callable[[], Computing | None]
+"""What the model is computed with where it runs; None: not known now."""
 
 
 class ServedPath:
     """How the model in `folder` is served with these settings."""
 
     def __init__(
-        self, settings: Settings, folder: Path, arithmetic: Arithmetic, patience_seconds: float | None = None
+        self, settings: Settings, folder: Path, computing: FindComputing, patience_seconds: float | None = None
     ) -> None:
         """`patience_seconds`: as of ModelDigests."""
         self._settings, self._folder = settings, folder
         self._digests, self._state = ModelDigests(settings.data_dir, patience_seconds), files_state(folder)
         self._started_with: str | None = None
-        self._model, self._find_arithmetic = ModelConfig.from_folder(folder), arithmetic
+        self._model, self._find_computing = ModelConfig.from_folder(folder), computing
         self._kv_cache = self._kv_cache_words()
 
     def begin(self) -> None:
@@ -47,13 +48,14 @@ class ServedPath:
         """
         if self._kv_cache_words() != self._kv_cache:
             raise ValueError("the static scales of the KV cache have changed since the start. Restart the server.")
-        base = self._base_digest()
+        base, computing = self._base_digest(), self._computing()
         return Coverage(
             base=base,
             reference=self._reference_digest(base),
             quantization=quantization_words(self._model, self._engine()),
             kv_cache_dtype=self._kv_cache,
-            arithmetic=self._arithmetic,
+            arithmetic=computing.arithmetic,
+            runtime=computing.runtime,
             adapter=subject.adapter,
             prompts=subject.prompts or _generated(),
             version=loraplex.__version__,
@@ -85,9 +87,9 @@ class ServedPath:
     def _engine(self) -> EngineConfig:
         return self._settings.engine_config(self._folder)
 
-    @cached_property
-    def _arithmetic(self) -> str:
-        found = self._find_arithmetic()
+    def _computing(self) -> Computing:
+        """Asked for each time: an engine that was started again may have come with other libraries."""
+        found = self._find_computing()
         if found is None:
             raise ValueError("the engine has not started yet, and says then what this machine computes with.")
         return found

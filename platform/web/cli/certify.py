@@ -2,7 +2,7 @@
 
 import json
 import re
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loraplex.engine.arithmetic import arithmetic_here
-from loraplex.engine.certificate import Certificate, CertifyJob
+from loraplex.engine.arithmetic import computing_here
+from loraplex.engine.certificate import Certificate, CertifyJob, runtime_words
 from loraplex.engine.certify_process import run_certify
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.registry.certificates import Subject
@@ -121,7 +121,7 @@ def _served_path(settings: Settings, reference: str | None) -> ServedPath:
     if reference is not None:
         settings = settings.model_copy(update={"certificate_reference": resolve_model_folder(reference)})
     folder = resolve_model_folder(settings.model)
-    return ServedPath(settings, folder, partial(arithmetic_here, settings.engine_config(folder)))
+    return ServedPath(settings, folder, cache(partial(computing_here, settings.engine_config(folder))))
 
 
 def _computed(job: CertifyJob) -> Certificate:
@@ -151,5 +151,5 @@ def _print(subject: str, certificate: Certificate) -> None:
     console.print(table)
     console.print(f"weights   {coverage.quantization or 'as in the checkpoint'}")
     console.print(f"KV cache  {coverage.kv_cache_dtype}")
-    console.print(f"computes  by {coverage.arithmetic}")
+    console.print(f"computes  by {coverage.arithmetic}; {runtime_words(coverage.runtime)}", soft_wrap=True)
     console.print(f"[green]✓[/] certificate {coverage.digest()[:12]} in {certificate.seconds:.0f} s")

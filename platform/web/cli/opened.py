@@ -5,7 +5,7 @@ What it takes is imported as one is opened: the same words ask a server, and nee
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from ..data_folder import prepare_data_folder
@@ -59,9 +59,9 @@ def opened_database(settings: Settings) -> Iterator["Registry"]:
 
 def served_path(settings: Settings, base: "ServedBase") -> "ServedPath":
     """How this machine serves the base."""
-    from loraplex.engine.arithmetic import arithmetic_here
+    from loraplex.engine.arithmetic import computing_here
 
     from ..certificates.served import ServedPath
 
     assert base.folder is not None
-    return ServedPath(settings, base.folder, partial(arithmetic_here, settings.engine_config(base.folder)))
+    return ServedPath(settings, base.folder, cache(partial(computing_here, settings.engine_config(base.folder))))

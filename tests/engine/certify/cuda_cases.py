@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
-from loraplex.engine.arithmetic import arithmetic_here
+from loraplex.engine.arithmetic import computing_here
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage
 from loraplex.engine.certify.on_cuda import OnCuda
 from loraplex.engine.certify.run import certify
@@ -41,8 +42,11 @@ def on_both(base: Path, adapter: Path, reference: Path | None = None, **settings
         )
         for device in ("cpu", "cuda")
     ]
-    assert arithmetic_here(jobs[1].engine) == "cuda kernels on cpu"
-    return tuple(certify(job) for job in jobs)
+    certificates = tuple(certify(job) for job in jobs)
+    for job, certificate in zip(jobs, certificates, strict=True):
+        computing, coverage = computing_here(job.engine), certificate.coverage
+        assert (coverage.arithmetic, coverage.runtime) == (computing.arithmetic, computing.runtime)
+    return certificates
 
 
 def assert_alike(one: Certificate, other: Certificate, within: float = 1e-3) -> None:
@@ -54,8 +58,10 @@ def assert_alike(one: Certificate, other: Certificate, within: float = 1e-3) -> 
         assert found.mean_kl == pytest.approx(wanted.mean_kl, rel=0.05)
         assert found.perplexity == pytest.approx(wanted.perplexity, rel=within)
     names = [part.name for part in fields(Coverage)]
-    assert [name for name in names if getattr(one.coverage, name) != getattr(other.coverage, name)] == ["arithmetic"]
+    different = [name for name in names if getattr(one.coverage, name) != getattr(other.coverage, name)]
+    assert different == ["arithmetic", "runtime"]
     assert other.coverage.arithmetic == "cuda kernels on cpu"
+    assert other.coverage.runtime == {"torch": torch.__version__, "triton": triton.__version__}
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["linears", "ends"])

@@ -246,6 +246,9 @@ def test_every_part_that_changes_is_covered(
         assert mine.base != theirs.base and mine.reference != theirs.reference, name
     monkeypatch.setattr("loraplex.quant.arithmetic.ARITHMETIC", "abacus")
     assert mine.changes(certify(job).coverage) == [f"the processor's arithmetic ({mine.arithmetic}, now abacus)"]
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    assert mine.changes(certify(job).coverage) == [f"torch ({mine.runtime['torch']}, now 9.9.9)"]
 
 
 def test_files_that_change_meanwhile_make_no_certificate(base: Path, tmp_path: Path) -> None:
