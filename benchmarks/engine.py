@@ -71,6 +71,17 @@ class MeasuredEngine:
     def weight_bytes(self) -> int:
         return self._engine.info.weight_bytes
 
+    def adapter_bytes(self) -> dict[str, int]:
+        """What the pages of each resident adapter take, by name."""
+        taken = {status.digest: status.bytes for status in self._engine.adapters.statuses()}
+        return {name: taken[digest] for name, digest in self._digests.items()}
+
+    def rank_bytes(self, ranks: int) -> int:
+        """What so many ranks of all linears of the layers have to take: a row of A and one of B each."""
+        base = base_signature(self._model)
+        numbers = sum(inputs + outputs for inputs, outputs in base.kinds.values())
+        return ranks * base.num_layers * numbers * self._engine.adapters.table.arena.element_size()
+
     def count_loads(self) -> tuple[int, int]:
         """All loads, and those of them that came out of the host cache."""
         statuses = self._engine.adapters.statuses()

@@ -10,7 +10,6 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from loraplex.engine.threads import prepare_environment
@@ -63,18 +62,18 @@ def decode_and_prefill(scale: Scale) -> list[Row]:
 
 
 def unused(scale: Scale) -> list[Row]:
-    """One engine, that two sides differ in nothing else: its adapters come and go between the rounds."""
-    adapters = rank16(scale.dimensions, 8)
-    engine = MeasuredEngine(base_checkpoint(scale.dimensions), adapters, MEMORY)
-
-    def rate(change: Callable[[str], None]) -> float:
-        for name in adapters:
-            change(name)
-        return engine.decode_rate([None] * 16, 16, DECODE_STEPS)
-
-    ratio = median_ratio(lambda: rate(engine.load), lambda: rate(engine.evict), PAIRS * scale.rounds)
-    engine.close()
-    return [Row("decode: 8 adapters held and unused / none", ratio, "x", 0.995)]
+    """Beside an engine that can hold none: no page, no host cache, and the one slot that there has to be."""
+    model, names = base_checkpoint(scale.dimensions), [None] * 16
+    held = MeasuredEngine(model, rank16(scale.dimensions, 8), MEMORY)
+    off = MeasuredEngine(model, {}, 0, adapter_host_memory=0, max_loaded_adapters=1)
+    ratio = median_ratio(
+        lambda: held.decode_rate(names, 16, DECODE_STEPS),
+        lambda: off.decode_rate(names, 16, DECODE_STEPS),
+        PAIRS * scale.rounds,
+    )
+    held.close()
+    off.close()
+    return [Row("decode: 8 adapters held and unused / LoRA off", ratio, "x", 0.995)]
 
 
 def own_rank(scale: Scale) -> list[Row]:
@@ -88,9 +87,18 @@ def own_rank(scale: Scale) -> list[Row]:
         lambda: alone.decode_rate(names, 16, DECODE_STEPS),
         PAIRS * scale.rounds,
     )
+    taken = beside.adapter_bytes()
+    small_bytes, wide_bytes = sum(taken[name] for name in small), taken["r256"]
+    small_ranks, wide_ranks = beside.rank_bytes(8 * len(small)), beside.rank_bytes(256)
     alone.close()
     beside.close()
-    return [Row("decode: 8 adapters r=8 beside one of r=256 / without it", ratio, "x", 0.97)]
+    return [
+        Row("decode: 8 adapters r=8 beside one of r=256 / without it", ratio, "x", 0.97),
+        Row("memory: 8 adapters r=8 beside one of r=256", small_bytes / 1e6, "MB"),
+        Row("memory: the one of r=256", wide_bytes / 1e6, "MB"),
+        Row("memory: 8 adapters r=8 / what their ranks say", small_bytes / small_ranks, "x", 1.01, at_least=False),
+        Row("memory: the one of r=256 / what its rank says", wide_bytes / wide_ranks, "x", 1.01, at_least=False),
+    ]
 
 
 def cold_start(scale: Scale) -> list[Row]:

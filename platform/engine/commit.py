@@ -10,6 +10,10 @@ NO_TOKEN = (
     "the model gave no usable logits for this request (NaN, infinity, or every token forbidden); "
     "check the adapter's weights and the request's token filters"
 )
+STALE = (
+    "the memory of this request's adapter was given away while the request ran, which is a mistake of the server; "
+    "it was ended, as its answer would have come of other weights"
+)
 NO_KEY = "the model gave keys or values that are no finite numbers for this request; check the adapter's weights"
 
 
@@ -29,6 +33,9 @@ class Commit:
             sequence = item.sequence
             row += item.sample
             if sequence.status is not Status.RUNNING:
+                continue
+            if index in result.stale:
+                messages.append(self._roster.fail(sequence.request, "internal", STALE))
                 continue
             if item.sample and row in failed:
                 messages.append(self._roster.fail(sequence.request, "internal", NO_TOKEN))

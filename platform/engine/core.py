@@ -144,6 +144,7 @@ class EngineCore:
         if result.device_seconds is not None:
             self._device_seconds = (self._device_seconds or 0.0) + result.device_seconds
         self._clipping.add(result.clipping)
+        self._integrity_errors += len(result.stale)
         messages = self.scheduler.commit(plan, result)
         if self._followers:
             self._followers.advance(plan.scheduled)

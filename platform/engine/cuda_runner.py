@@ -51,6 +51,7 @@ class CudaRunner:
         asked = self.sampler.prepare(plan.sample_rows())
         shape = self.inputs.write(plan.scheduled, self.adapters, self.cache.is_uneven, asked.records)
         handle = (self._decode if shape.is_decode else self._compute)(plan, shape, asked)
+        handle.stale = shape.stale
         if self.cache.clips:
             handle.clipped = self.outbox.send(self.clipped[:, : shape.tokens])
         handle.seconds = time.perf_counter() - started
@@ -109,6 +110,8 @@ class CudaHandle:
         prompts: dict[int, PendingLogprobs] | None = None,
     ) -> None:
         self.clipped: Arrival | None = None
+        self.stale = frozenset[int]()
+        """As of StepResult."""
         self.seconds = 0.0
         """Of the host, for the launches."""
         self._device_time = device_time
@@ -123,4 +126,4 @@ class CudaHandle:
         clipped = None if self.clipped is None else self.clipped.wait()
         seconds = self.seconds + time.perf_counter() - started
         clipping, unusable = count_clipped(clipped, self._scheduled)
-        return StepResult(sampled, prompts, clipping, unusable, seconds, self._device_time.take())
+        return StepResult(sampled, prompts, clipping, unusable, self.stale, seconds, self._device_time.take())

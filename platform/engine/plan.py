@@ -59,6 +59,8 @@ class StepResult:
     """By digest, and by the empty word for the base alone; empty without static scales of the KV cache."""
     unusable: frozenset[int] = frozenset()
     """Indices into plan.scheduled whose keys or values are not finite and cannot be stored."""
+    stale: frozenset[int] = frozenset()
+    """Indices into plan.scheduled whose adapter had lost its place in memory as the step began."""
     model_seconds: float = 0.0
     """In which the host ran the model or waited for it; the rest of the step is host time."""
     device_seconds: float | None = None

@@ -22,12 +22,12 @@ MAX_PREEMPTIONS: Final = 3
 class AdapterResidency(Protocol):
     """Where adapters are asked for; `lora.pool.AdapterPool` is one."""
 
-    def acquire(self, digests: tuple[str, ...]) -> bool:
-        """True: all are resident and stay so until released. False: not yet, and none is held; missing ones are loaded
-        as soon as they can be."""
+    def acquire(self, digests: tuple[str, ...]) -> tuple[int, ...] | None:
+        """The generation of each, a number that no other load has: all are resident and stay so until released. None:
+        not yet, and none is held; missing ones are loaded as soon as they can be."""
 
     def release(self, digest: str) -> None:
-        """Give back one of those that an acquire answered True for."""
+        """Give back one of those that an acquire gave a generation for."""
 
     def failure(self, digest: str) -> str | None:
         """Why it cannot be had, in words: its load failed, or it is not registered. None while there is hope."""
@@ -91,7 +91,9 @@ class Roster:
 
     def acquire_adapters(self, request: Request) -> bool:
         """Hold its adapters for a request until it ends."""
-        request.holds_adapters = self.adapters.acquire(request.digests)
+        generations = self.adapters.acquire(request.digests)
+        if generations is not None:
+            request.holds_adapters, request.generations = True, generations
         return request.holds_adapters
 
     def fits(self, placement: Placement) -> bool:

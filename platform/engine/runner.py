@@ -38,7 +38,7 @@ class ModelRunner:
     def _run(self, plan: StepPlan) -> StepResult:
         if plan.copies:
             self._cache.copy_blocks(plan.copies)
-        batch = self._batch(plan.scheduled)
+        batch, stale = self._batch(plan.scheduled)
         started = time.perf_counter()
         logits = self._decoder.forward(batch, self._cache)
         rows = plan.sample_rows()
@@ -46,14 +46,16 @@ class ModelRunner:
         prompt_logprobs = self._prompt_logprobs(plan.scheduled, logits)
         seconds = time.perf_counter() - started
         clipping, unusable = count_clipped(batch.clipped, plan.scheduled)
-        return StepResult(sampled, prompt_logprobs, clipping, unusable, seconds)
+        return StepResult(sampled, prompt_logprobs, clipping, unusable, stale, seconds)
 
-    def _batch(self, scheduled: list[Scheduled]) -> Batch:
+    def _batch(self, scheduled: list[Scheduled]) -> tuple[Batch, frozenset[int]]:
+        """And StepResult.stale."""
         counts = np.array([item.count for item in scheduled])
         starts = np.array([item.start for item in scheduled])
         tables = block_tables(scheduled)
         owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
-        return Batch(
+        lora, stale = adapter_batch(scheduled, self._adapters, owners, positions)
+        batch = Batch(
             token_ids=torch.from_numpy(token_ids(scheduled)),
             positions=torch.from_numpy(positions),
             slot_mapping=torch.from_numpy(slots),
@@ -61,8 +63,9 @@ class ModelRunner:
             context_lengths=torch.from_numpy(context_lengths),
             block_tables=torch.from_numpy(tables),
             sample_rows=torch.from_numpy(wanted_rows(scheduled, query_starts)),
-            lora=adapter_batch(scheduled, self._adapters, owners, positions),
+            lora=lora,
         )
+        return batch, stale
 
     def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, list[TokenLogprob]]:
         return {

@@ -46,6 +46,8 @@ class StepShape:
     """On the host, with the lists on the device in its `arrays`."""
     uneven: bool = False
     """As in Batch."""
+    stale: frozenset[int] = frozenset()
+    """As of StepResult."""
 
     @property
     def lora_rounds(self) -> int:
@@ -108,10 +110,11 @@ class StepInputs:
         tables = block_tables(scheduled)
         owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
         rows = wanted_rows(scheduled, query_starts)
-        lora = adapter_batch(scheduled, adapters, owners, positions)
+        lora, stale = adapter_batch(scheduled, adapters, owners, positions)
         shape = self._shape(scheduled, len(positions), rows, lora)
-        if shape.is_decode and is_uneven(context_lengths):
-            shape = replace(shape, uneven=True)
+        uneven = shape.is_decode and is_uneven(context_lengths)
+        if uneven or stale:
+            shape = replace(shape, uneven=uneven, stale=stale)
         host = self._staging.open()
         _fill(host["token_ids"], token_ids(scheduled), shape.tokens, 0)
         _fill(host["token_sources"], self._sources(scheduled, query_starts), shape.tokens, KNOWN)

@@ -3,6 +3,7 @@
 Shapes: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -11,11 +12,15 @@ import numpy as np
 import torch
 
 from loraplex.lora.batch import LoraBatch, PageTable
+from loraplex.lora.generations import StaleError
 
 from .plan import Scheduled
 
+logger = logging.getLogger(__name__)
+
 UNKNOWN: Final = 0
 """In the place of a token that only the device knows."""
+NO_SLOT: Final = -1
 
 
 class AdapterSlots(Protocol):
@@ -24,8 +29,9 @@ class AdapterSlots(Protocol):
     @property
     def table(self) -> PageTable: ...
 
-    def slot_of(self, digest: str) -> int:
-        """Slot of an adapter that a scheduled sequence holds."""
+    def slot_of(self, digest: str, generation: int) -> int:
+        """Slot of an adapter that a scheduled sequence holds since it took it with this generation, which no other has.
+        StaleError where the slot is not its own any more."""
 
 
 def token_ids(scheduled: list[Scheduled]) -> np.ndarray:
@@ -85,19 +91,37 @@ def judged(scheduled: list[Scheduled], most: int | None = None) -> Iterator[Judg
 
 def adapter_batch(
     scheduled: list[Scheduled], adapters: AdapterSlots, owners: np.ndarray, positions: np.ndarray
-) -> LoraBatch | None:
-    """Which adapters act on each token; `owners` and `positions` [T] as `lay_out` gives them."""
+) -> tuple[LoraBatch | None, frozenset[int]]:
+    """Which adapters act on each token; `owners` and `positions` [T] as `lay_out` gives them. And the indices into
+    `scheduled` of those whose adapter has lost its slot: what the step computes for them is worth nothing."""
     requests = [item.sequence.request for item in scheduled]
     shape = len(requests), max(len(request.adapters) for request in requests)
     if not shape[1]:
-        return None
-    slots, scales, starts = np.full(shape, -1, np.int32), np.ones(shape, np.float32), np.zeros(shape, np.int64)
+        return None, frozenset()
+    stale, found = set[int](), dict[int, int]()
+    slots, scales, starts = np.full(shape, NO_SLOT, np.int32), np.ones(shape, np.float32), np.zeros(shape, np.int64)
     for row, request in enumerate(requests):
-        for place, (ref, start) in enumerate(zip(request.adapters, request.starts, strict=True)):
-            slots[row, place], scales[row, place] = adapters.slot_of(ref.digest), ref.scale
+        taken = zip(request.adapters, request.generations, request.starts, strict=True)
+        for place, (ref, generation, start) in enumerate(taken):
+            slot = found.get(generation)
+            if slot is None:
+                slot = found[generation] = _slot_of(adapters, ref.digest, generation)
+            if slot == NO_SLOT:
+                stale.add(row)
+            slots[row, place], scales[row, place] = slot, ref.scale
             if start:
                 starts[row, place] = start
     token_slots = slots[owners]
     if starts.any():
-        token_slots[positions[:, None] < starts[owners]] = -1
-    return LoraBatch.build(adapters.table, torch.from_numpy(token_slots), torch.from_numpy(scales[owners]))
+        token_slots[positions[:, None] < starts[owners]] = NO_SLOT
+    batch = LoraBatch.build(adapters.table, torch.from_numpy(token_slots), torch.from_numpy(scales[owners]))
+    return batch, frozenset(stale)
+
+
+def _slot_of(adapters: AdapterSlots, digest: str, generation: int) -> int:
+    """NO_SLOT where it lost it."""
+    try:
+        return adapters.slot_of(digest, generation)
+    except StaleError as error:
+        logger.error("integrity: %s", error)
+        return NO_SLOT

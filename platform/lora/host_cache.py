@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .arena import Arena
+from .generations import Generations
 from .weights import Contents
 
 
@@ -26,6 +27,8 @@ class HostCopy:
     """[elements] of the arena's dtype."""
     offset: int
     """Of the pages, in the cache's buffer."""
+    generation: int
+    """Of its place."""
     job: Future[Any] | None = None
     """Fills the pages; what it raises, they hold nothing of worth."""
 
@@ -42,6 +45,12 @@ class HostCache:
         if device.type == "cuda" and self._arena.size:
             _pin(self._buffer)
         self._copies: OrderedDict[str, HostCopy] = OrderedDict()
+        self._generations = Generations()
+
+    @property
+    def generation(self) -> int:
+        """The newest."""
+        return self._generations.newest
 
     @property
     def bytes_used(self) -> int:
@@ -73,7 +82,8 @@ class HostCache:
             if oldest is None:
                 return None
             self.drop(oldest)
-        copy = self._copies[digest] = HostCopy(contents, self._buffer[offset : offset + size], offset)
+        pages, generation = self._buffer[offset : offset + size], self._generations.give()
+        copy = self._copies[digest] = HostCopy(contents, pages, offset, generation)
         return copy
 
     def borrow(self, digest: str) -> HostCopy | None:
@@ -87,6 +97,16 @@ class HostCache:
         copy = self._copies.pop(digest, None)
         if copy is not None:
             self._arena.release(copy.offset)
+
+    def begin_to_write(self, copy: HostCopy) -> None:
+        """On the thread that fills its pages. StaleError where a later copy was written first: the place may be its."""
+        self.check_unwritten(copy.generation)
+        self._generations.begin_to_write(copy.generation)
+
+    def check_unwritten(self, since: int) -> None:
+        """On a thread that has read a copy it was given when `since` was the newest generation. StaleError where a
+        later copy has been written meanwhile, perhaps in its place."""
+        self._generations.check_unwritten(since, "a copy in the host cache")
 
     def check_integrity(self, known: Iterable[str]) -> list[str]:
         """Whether every byte has an owner, and every owner is one of `known`."""

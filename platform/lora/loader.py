@@ -16,7 +16,7 @@ from .eviction import FORGOTTEN, evictable, fits_beside, is_idle, must_stay, ref
 from .finish import BaseModules
 from .host_cache import HostCache, HostCopy
 from .manifest import BaseSignature
-from .pages import PageStore, Room
+from .pages import Mark, PageStore, Room
 from .residency import Entry, State
 from .weights import Contents, Staging, load_pages, read_contents
 
@@ -98,14 +98,16 @@ class Loader:
         """Write some of the memory that the next adapter will fill, while none is loading."""
         if self._touching is None or self._touching.done():
             untouched = self._store.untouched(self._ahead, TOUCHED_TOGETHER)
-            self._touching = self._executor.submit(untouched.fill, 0) if len(untouched) else None
+            self._touching = None
+            if len(untouched):
+                self._touching = self._executor.submit(self._store.touch, untouched, self._store.mark())
 
     def withdraw(self, entry: Entry, winner: str | None = None) -> None:
         """Free the pages of an unused resident, in favour of `winner`, or end the wait of one without a running job."""
         assert entry.users == 0 and not entry.busy
         if entry.state is State.RESIDENT:
             assert entry.room is not None
-            if not entry.removed and entry.folder_read == entry.folder:
+            if not entry.removed and entry.folder_read == entry.folder and self._store.holds(entry.room):
                 self._save(entry, entry.room, winner)
             self._store.free(entry.room)
             del self._residents[entry.digest]
@@ -133,11 +135,10 @@ class Loader:
         assert entry.job is not None
         job, entry.job = entry.job, None
         error = job.exception()
-        if error is not None and entry.from_host:
+        if error is not None and entry.from_host and entry.room is not None and self._store.holds(entry.room):
             # The copy could not be made, or not be read: that is not the adapter's fault, and its file is still there.
-            assert entry.room is not None
             self._host.drop(entry.digest)
-            self._fill(entry, entry.room)
+            self._fill(entry, self._store.renew(entry.room))
         elif error is not None:
             self._fail(entry, _cause(entry, error))
         elif entry.room is None:
@@ -158,6 +159,7 @@ class Loader:
         """A part in each step: running requests shall not feel it."""
         assert entry.finishing is not None and entry.room is not None
         try:
+            self._store.check(entry.room)
             if next(entry.finishing, DONE) is not DONE:
                 return
             entry.finishing = None
@@ -173,17 +175,18 @@ class Loader:
         copy = self._host.borrow(entry.digest)
         entry.room, entry.from_host = room, copy is not None
         if copy is not None:
-            entry.job = self._executor.submit(self._restore, room, copy)
+            entry.job = self._executor.submit(self._restore, room, copy, self._host.generation)
             return
         write = partial(
             load_pages, Path(entry.folder_read), entry.contents, entry.digest, self._store.dtype_name, self._staging
         )
         entry.job = self._executor.submit(self._store.fill, room, write)
 
-    def _restore(self, room: Room, copy: HostCopy) -> None:
+    def _restore(self, room: Room, copy: HostCopy, generation: int) -> None:
         assert copy.job is not None
         copy.job.result()
         self._store.restore(room, copy.pages)
+        self._host.check_unwritten(generation)
 
     def _save(self, entry: Entry, room: Room, winner: str | None) -> None:
         """Keep a copy of what is about to be freed, unless there is one; not in the place of the winner's."""
@@ -192,7 +195,11 @@ class Loader:
             return
         copy = self._host.reserve(entry.digest, entry.contents, self._store.packed_size(room), spared=winner)
         if copy is not None:
-            copy.job = self._executor.submit(self._store.save, room, copy.pages, self._store.mark())
+            copy.job = self._executor.submit(self._write_copy, room, copy, self._store.mark())
+
+    def _write_copy(self, room: Room, copy: HostCopy, after: Mark) -> None:
+        self._host.begin_to_write(copy)
+        self._store.save(room, copy.pages, after)
 
     def _publish(self, entry: Entry, room: Room) -> None:
         assert entry.contents is not None

@@ -1,8 +1,9 @@
 """PageStore: the rank pages of all resident adapters, and the one static table through which kernels find them."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +14,13 @@ from .batch import KINDS, LINEARS, NORMS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extra
 from .config_fields import MAX_RANK
 from .copies import Carrier, Event, Streams, bits_of
 from .finish import BaseModules, finish_module, needs_base
+from .generations import Generations, StaleError
 from .manifest import HEAD, BaseSignature, ModuleLora
 from .row_pages import INDEX_BYTES, index_bytes, page_bytes
 from .values import Bits
 from .weights import Contents, PageKind, Pages
+
+logger = logging.getLogger(__name__)
 
 DTYPE_NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 ALIGNMENT_BYTES: Final = 128
@@ -33,6 +37,17 @@ class Room:
     """Where each page begins, in elements of the arena."""
     vacated: Event | None = None
     """After the last step that may read what was here before; None in the host's memory, where steps end at once."""
+    generation: int = 0
+    """The slot's, as long as the room is its owner's and what was written there stays."""
+
+
+class Mark(NamedTuple):
+    """A moment of the engine thread."""
+
+    steps: Event | None
+    """After what it has done to pages until then, and the steps it has submitted; None: all is done."""
+    generation: int
+    """The newest until then."""
 
 
 class PageStore:
@@ -58,6 +73,9 @@ class PageStore:
         self._arena = Arena(memory // self._item_size, ALIGNMENT_BYTES // self._item_size)
         self._free_slots = list(reversed(range(slots)))
         self._slots = slots
+        self._generations = Generations()
+        self._current = [0] * slots
+        """Generation of each slot."""
         shape = (slots, len(KINDS))
         self.table = PageTable(
             arena=_memory(self._arena.size, dtype, device),
@@ -110,10 +128,28 @@ class PageStore:
         offsets = self._arena.allocate_all(map(self._page_size, kinds)) if self._free_slots else None
         if offsets is None:
             return None
-        room = Room(self._free_slots.pop(), {kind: [] for kind in pages}, self._vacated)
+        slot = self._free_slots.pop()
+        self._current[slot] = self._generations.give()
+        room = Room(slot, {kind: [] for kind in pages}, self._vacated, self._current[slot])
         for kind, offset in zip(kinds, offsets, strict=True):
             room.offsets[kind].append(offset)
         return room
+
+    def renew(self, room: Room) -> Room:
+        """The same room, to be filled from the start: nothing that was to use what is in it may."""
+        self.check(room)
+        self._current[room.slot] = self._generations.give()
+        return replace(room, generation=self._current[room.slot])
+
+    def holds(self, room: Room) -> bool:
+        """Whether it is still its owner's, with what was written there."""
+        return self._current[room.slot] == room.generation
+
+    def check(self, room: Room) -> None:
+        """StaleError where it is not."""
+        if not self.holds(room):
+            now = self._current[room.slot]
+            raise StaleError(f"adapter slot {room.slot} is of generation {now} by now, not {room.generation}")
 
     def untouched(self, ahead: int, most: int) -> Bits:
         """At most `most` bytes of memory that no room has ever had, out of the `ahead` bytes of it that come next; each
@@ -125,27 +161,35 @@ class PageStore:
         self._touched = end
         return bits_of(self.table.arena)[first:end]
 
+    def touch(self, memory: Bits, since: Mark) -> None:
+        """Write what was `untouched` at that moment, on any thread."""
+        self._generations.check_unwritten(since.generation, "memory that no adapter has had")
+        memory.fill(0)
+
     def fill(self, room: Room, write: Callable[[Pages], None]) -> None:
-        """Run `write` on the room's pages, on any thread; on return their bytes are on the device."""
+        """Run `write` on the room's pages, on any thread; on return their bytes are on the device. StaleError where
+        they are somebody else's by now, also of `restore`."""
         if self._carrier.in_place:
+            self._begin_to_write(room)
             write(self._host_pages(room, self.table.arena))
             return
         staging = self._carrier.staging(self.packed_size(room), self.table.arena.dtype)
         write(self._host_pages(self._pack(room), staging))
         self.restore(room, staging)
 
-    def mark(self) -> Event | None:
-        """After what the engine thread has done to pages so far, and the steps it has submitted; None: all is done."""
-        return self._carrier.mark()
+    def mark(self) -> Mark:
+        return Mark(self._carrier.mark(), self._generations.newest)
 
-    def save(self, room: Room, copy: torch.Tensor, after: Event | None) -> None:
+    def save(self, room: Room, copy: torch.Tensor, after: Mark) -> None:
         """Copy the room's pages, as they are after the `mark`, one after another to `copy` [packed_size] in the host's
-        memory, on any thread."""
-        self._carrier.carry(((kept, page) for page, kept in self._page_pairs(room, copy)), after)
+        memory, on any thread. StaleError where a room that was given away later may have been written meanwhile."""
+        self._carrier.carry(((kept, page) for page, kept in self._page_pairs(room, copy)), after.steps)
+        self._generations.check_unwritten(after.generation, "pages that were to be kept")
 
     def restore(self, room: Room, copy: torch.Tensor) -> None:
         """Fill a room with what `save` has copied from one of the same modules, on any thread; on return its bytes are
         on the device."""
+        self._begin_to_write(room)
         self._carrier.carry(self._page_pairs(room, copy), room.vacated)
 
     def packed_size(self, room: Room) -> int:
@@ -153,7 +197,9 @@ class PageStore:
         return sum(self._page_size(kind) * len(offsets) for kind, offsets in room.offsets.items())
 
     def publish(self, room: Room, contents: Contents) -> None:
-        """Point the table at a filled room: from now on kernels may use its slot."""
+        """Point the table at a filled room: from now on kernels may use its slot. StaleError where it is somebody
+        else's by now."""
+        self.check(room)
         offset, rank, scaling = (np.zeros(part.shape[1:], dtype) for part, dtype in self._table_parts())
         vectors, index = np.full(len(KINDS), -1, np.int64), np.zeros(len(KINDS), np.int64)
         counts = np.zeros(len(KINDS), np.int32)
@@ -223,25 +269,37 @@ class PageStore:
 
     def free(self, room: Room) -> None:
         """Take the room back; its slot then does nothing to whoever still names it. Steps submitted before may go on
-        reading it: whoever gets its pages waits for them."""
+        reading it: whoever gets its pages waits for them. A room that is somebody else's by now stays theirs."""
+        if not self.holds(room):
+            logger.error("integrity: adapter slot %d is not of generation %d any more", room.slot, room.generation)
+            return
+        self._current[room.slot] = self._generations.give()
         table = self.table
         for part, nothing in ((table.rank, 0), (table.vectors, -1), (table.row_counts, 0), (table.vocabularies, 0)):
             row = part[room.slot]
             self._carrier.put(row, torch.full_like(row, nothing, device="cpu"))
-        self._vacated = self.mark()
+        self._vacated = self._carrier.mark()
         table.extras.pop(room.slot, None)
         self._arena.release_all(offset for offsets in room.offsets.values() for offset in offsets)
         self._free_slots.append(room.slot)
 
     def check_integrity(self, rooms: Sequence[Room]) -> list[str]:
-        """Whether exactly these rooms are taken."""
+        """Whether exactly these rooms are taken, and each is of its slot's generation."""
         errors = self._arena.check_integrity()
+        for room in rooms:
+            if not self.holds(room):
+                now = self._current[room.slot]
+                errors.append(f"adapter slot {room.slot} is of generation {now}, who holds it has {room.generation}")
         if sorted([*self._free_slots, *(room.slot for room in rooms)]) != list(range(self._slots)):
             errors.append("adapter slots: one is lost or taken twice")
         taken = sum(self.count_bytes({kind: len(offsets) for kind, offsets in room.offsets.items()}) for room in rooms)
         if taken != self.capacity - self.bytes_free:
             errors.append(f"adapter pages: {taken} bytes have an owner, {self.capacity - self.bytes_free} are taken")
         return errors
+
+    def _begin_to_write(self, room: Room) -> None:
+        self.check(room)
+        self._generations.begin_to_write(room.generation)
 
     def _table_parts(self) -> list[tuple[torch.Tensor, type[np.generic]]]:
         return [(self.table.offset, np.int64), (self.table.rank, np.int32), (self.table.scaling, np.float32)]

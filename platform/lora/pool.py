@@ -14,6 +14,7 @@ import torch
 from .batch import PageTable
 from .copies import Streams
 from .finish import BaseModules
+from .generations import StaleError
 from .host_cache import HostCache
 from .loader import Loader, Refuse
 from .manifest import BaseSignature
@@ -101,13 +102,13 @@ class AdapterPool:
 
     # What the scheduler asks for
 
-    def acquire(self, digests: tuple[str, ...]) -> bool:
-        """Take all of them for one request. False: not all are resident and none is taken; the missing ones are being
-        loaded, or `failure` says why not."""
+    def acquire(self, digests: tuple[str, ...]) -> tuple[int, ...] | None:
+        """Take all of them for one request: the generation of each one's slot. None: not all are resident and none is
+        taken; the missing ones are being loaded, or `failure` says why not."""
         entries = [self._entries.get(digest) for digest in digests]
         known = [entry for entry in entries if entry is not None and not entry.removed]
         if len(known) < len(digests):
-            return False
+            return None
         now = self._clock()
         for entry in known:
             entry.asked, entry.company = now, digests
@@ -118,7 +119,7 @@ class AdapterPool:
             # Those that are here already wait for the others without being evicted for them.
             entry.users, entry.fresh = entry.users + (not missing), bool(missing)
             entry.last_used = now if not missing else entry.last_used
-        return not missing
+        return None if missing else tuple([entry.room.generation for entry in known if entry.room is not None])
 
     def release(self, digest: str) -> None:
         """Give back what one successful `acquire` took."""
@@ -149,11 +150,17 @@ class AdapterPool:
         """Of a taken adapter: it acts on a prompt from the last occurrence of these on; none: on all of it."""
         return self._contents(digest).invocation_tokens
 
-    def slot_of(self, digest: str) -> int:
-        """Its slot in the table, which stays its own as long as it is held by `acquire`."""
-        entry = self._entries[digest]
-        assert entry.users > 0 and entry.room is not None
-        return entry.room.slot
+    def slot_of(self, digest: str, generation: int) -> int:
+        """Its slot in the table, for a step that begins now; `generation` is what `acquire` gave. StaleError where the
+        slot, which is its own as long as it is held, was given away all the same."""
+        entry = self._entries.get(digest)
+        if entry is not None and entry.users > 0 and entry.room is not None:
+            room = entry.room
+            if room.generation == generation and self._store.holds(room):
+                return room.slot
+            # Nobody new gets it as it is; it is loaded again after its last user.
+            entry.leaving = entry.leaving or (entry.state is State.RESIDENT and not self._store.holds(room))
+        raise StaleError(f"adapter {digest[:12]} of generation {generation} has lost its pages while it was in use")
 
     # What the engine's loop asks for
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.lora.adapters import encode, frame, make_config, make_tensors, write_adapter
 
 from .hostile_configs import hostile_settings, hostile_texts
+from .hostile_conversions import hostile_conversions
 from .hostile_files import hostile_weights
 from .hostile_headers import DATA, hostile_headers
 from .hostile_tensors import hostile_tensors
@@ -37,6 +38,8 @@ def attacks() -> Iterator[Attack]:
         yield Attack(f"tensors-{name}", reason, config, encode(tensors))
     for name, reason, changes, tensors in hostile_vectors():
         yield Attack(f"vectors-{name}", reason, json.dumps(make_config(**changes)).encode(), encode(tensors))
+    for name, reason, settings, file in hostile_conversions():
+        yield Attack(f"converted-{name}", reason, settings, file)
     for name, reason, text in hostile_texts():
         yield Attack(f"config-{name}", reason, text, weights)
     for name, reason, changes in hostile_settings():

@@ -9,8 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from loraplex.lora.conversion.convert import convert_adapter
+from loraplex.lora.conversion.kinds import conversion_kind
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import BaseSignature
+
+LARGEST = 1 << 30
+"""Bytes of what a conversion may write."""
 
 
 class Watch:
@@ -30,12 +35,24 @@ def judge(folder: Path, base: BaseSignature, watch: Watch) -> dict[str, Any]:
     config, modules = (folder / "adapter_config.json").read_bytes(), set(sys.modules)
     started = time.process_time()
     watch.on = True
-    inspection = inspect_adapter(config, folder / "adapter_model.safetensors", base)
+    failures, served = judge_files(config, folder / "adapter_model.safetensors", base)
     watch.on = False
     seconds, events, watch.events = time.process_time() - started, watch.events, []
-    failures = [finding.message for finding in inspection.failures()]
-    return {"failures": failures, "served": inspection.manifest is not None, "seconds": seconds, "events": events,
+    return {"failures": failures, "served": served, "seconds": seconds, "events": events,
             "imported": sorted(set(sys.modules) - modules), "memory": peak_memory()}  # fmt: skip
+
+
+def judge_files(config: bytes, weights: Path, base: BaseSignature) -> tuple[list[str], bool]:
+    """Messages of failures, and whether it would be served; as an upload is judged, converted first where need be."""
+    if conversion_kind(config) is not None:
+        made = weights.with_name("converted.json"), weights.with_name("converted.safetensors")
+        findings = convert_adapter(config, weights, base, *made, LARGEST)
+        failures = [finding.message for finding in findings if finding.level == "fail"]
+        if failures:
+            return failures, False
+        config, weights = made[0].read_bytes(), made[1]
+    inspection = inspect_adapter(config, weights, base)
+    return [finding.message for finding in inspection.failures()], inspection.manifest is not None
 
 
 def peak_memory(process: int | str = "self") -> int:

@@ -10,12 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from loraplex.lora import inspection
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.lora.manifest import BaseSignature
-from tests.lora.adapters import BASE, encode, frame, make_config, make_tensors, read_manifest, write_adapter
+from loraplex.lora.tensor_names import module_path
+from tests.lora.adapters import BASE, Tensors, encode, frame, make_config, make_tensors, read_manifest, write_adapter
 
 from .hostile_adapters import attacks
 from .hostile_headers import DATA, Q_A, Q_B, entry, header
@@ -26,8 +29,12 @@ SECONDS, MEMORY = 2.0, 256 << 20
 Verdicts = dict[str, dict[str, Any]]
 
 
-def judge(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "tests.attacks.judge", json.dumps(dataclasses.asdict(BASE))]
+MULTIPLIED = {"converted-loha-absurd", "converted-lokr-absurd", "converted-loha-cancels"}
+"""What only the product shows: its file was begun."""
+
+
+def judge(folders: Iterable[Path], base: BaseSignature = BASE) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.attacks.judge", json.dumps(dataclasses.asdict(base))]
     text = "".join(f"{folder}\n" for folder in folders)
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -45,12 +52,13 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     return found
 
 
-def check_harmless(verdict: dict[str, Any]) -> None:
+def check_harmless(verdict: dict[str, Any], multiplied: bool = False) -> None:
     assert verdict["seconds"] <= SECONDS
     assert verdict["memory"] <= MEMORY
     assert verdict["imported"] == []
-    (event,) = verdict["events"]
-    assert event.startswith("open ") and event.endswith("/adapter_model.safetensors r")
+    assert all(event.startswith("open ") for event in verdict["events"])
+    opened = [event.rsplit("/", 1)[1] for event in verdict["events"]]
+    assert opened in ([], ["adapter_model.safetensors r"] + ["converted.safetensors x"] * multiplied)
 
 
 def test_the_good_one_is_served(verdicts: Verdicts) -> None:
@@ -68,7 +76,7 @@ def test_refused_for_its_own_reason(name: str, verdicts: Verdicts) -> None:
     (message,) = verdict["failures"]
     assert REASONS[name] in message
     assert message.isascii() and message.isprintable() and len(message) < 1000
-    check_harmless(verdict)
+    check_harmless(verdict, name in MULTIPLIED)
 
 
 def refusals(folder: Path, base: BaseSignature = BASE) -> list[str]:
@@ -83,6 +91,49 @@ def test_a_bad_configuration_does_not_hide_a_bad_file(damage: dict[str, Any], tm
     (alone,) = refusals(write_adapter(tmp_path, make_config(), file))
     both = refusals(write_adapter(tmp_path, make_config(r=0), file))
     assert len(both) == 2 and "r is 0" in both[0] and both[1] == alone
+
+
+LARGE = BaseSignature(
+    fingerprint="large", num_layers=6, kinds={"q_proj": (896, 896), "up_proj": (896, 4864), "down_proj": (4864, 896)},
+    name="acme/large", vocab_size=320, hidden_size=896,
+)  # fmt: skip
+"""As wide as Qwen2.5-0.5B: eighteen linears, each of which takes a second to convert."""
+
+
+def large_loha(**last: NDArray[np.float32]) -> Tensors:
+    """Of a rank whose square has to be decomposed; `last` are parts of the last linear."""
+    random, tensors = np.random.default_rng(0), dict[str, NDArray[np.float32]]()
+    for layer in range(LARGE.num_layers):
+        for kind, (inputs, outputs) in LARGE.kinds.items():
+            for part, shape in (("a", (outputs, 32)), ("b", (32, inputs))):
+                for side in (1, 2):
+                    name = f"base_model.model.{module_path(layer, kind)}.hada_w{side}_{part}"
+                    tensors[name] = random.normal(size=shape).astype(np.float32)
+    return tensors | {f"base_model.model.{module_path(5, 'up_proj')}.{part}": value for part, value in last.items()}
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ({"hada_w2_b": np.full((32, 896), np.nan, np.float32)}, "NaN, infinite or above"),
+        ({"hada_w2_b": np.ones((32, 895), np.float32)}, "has hada_w2_b of shape [32, 895] instead of [32, 896]"),
+        ({"hada_t1": np.ones((3, 3), np.float32)}, "they are for convolutions"),
+        ({}, "the nearest LoRA of rank 512 misses"),
+    ],
+    ids=["values", "shape", "stranger", "nearest"],
+)
+def test_nothing_is_multiplied_before_all_is_looked_at(last: Tensors, reason: str, tmp_path: Path) -> None:
+    """The fault is in the last of many large linears; what no LoRA comes near is found at the first of them, in the
+    time and the memory that one takes."""
+    config = {"peft_type": "LOHA", "target_modules": list(LARGE.kinds), "base_model_name_or_path": "acme/large"}
+    folder = write_adapter(tmp_path, config | {"r": 32, "alpha": 32}, large_loha(**last))
+    (verdict,) = judge([folder], LARGE)
+    (message,) = verdict["failures"]
+    assert reason in message
+    if last:
+        check_harmless(verdict)
+    else:
+        assert verdict["seconds"] <= 10 and message.count("layer 0") == 1
 
 
 def test_a_terabyte_that_is_not_there(tmp_path: Path) -> None:

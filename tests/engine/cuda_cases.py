@@ -43,6 +43,7 @@ from tests.triton_interpreter import one_patch_a_module, poisoned_memory, roundi
 from .cuda_engine import TINY, cuda, open_llm, small_config
 from .paper_gauge import PaperGauge
 from .recorded_graph import RecordedGraph
+from .stale_use import adapters_in, check_a_slot_given_away_fails_its_user_alone
 from .test_static_scales import SCHEME, scale_tensors, with_scales
 
 __all__ = ["cuda", "one_patch_a_module", "poisoned_memory", "rounding"]
@@ -310,6 +311,14 @@ def load_all(llm: LLM) -> None:
         while not pool.resident(residency.digest):
             pool.poll()
             time.sleep(0.001)
+
+
+def test_a_slot_given_away_fails_its_user_alone(base: Path, tmp_path: Path) -> None:
+    """With a step in flight, and decodes that are replayed."""
+    with open_llm(base, adapters_in(tmp_path, base), max_loaded_adapters=2) as llm:
+        assert llm._opened().core._in_flight._runner.depth == 2
+        check_a_slot_given_away_fails_its_user_alone(llm)
+    assert RecordedGraph.replayed > 0
 
 
 def test_a_step_captured_for_the_rows_of_one_adapter_replays_for_those_of_others(

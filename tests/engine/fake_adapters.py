@@ -1,5 +1,7 @@
 """FakeAdapters: residency without weights, with loads that end when a test says so."""
 
+import itertools
+
 from .fake_model import INVOCATIONS
 
 
@@ -16,18 +18,20 @@ class FakeAdapters:
         self.changing: set[str] = set()
         self.vocab_sizes: dict[str, int] = {}
         """Adapters that do more than add to the base's outputs."""
+        self.generations: dict[str, int] = {}
+        self._loads = itertools.count(1)
         self.held: dict[str, int] = {}
         """Resident adapters, least recently used first, and how often they are held."""
 
     def register(self, *digests: str) -> None:
         self.registered.update(digests)
 
-    def acquire(self, digests: tuple[str, ...]) -> bool:
+    def acquire(self, digests: tuple[str, ...]) -> tuple[int, ...] | None:
         here = [self._is_here(digest) for digest in digests]
         if all(here):
             for digest in digests:
                 self.held[digest] = self.held.pop(digest) + 1
-        return all(here)
+        return tuple([self.generations[digest] for digest in digests]) if all(here) else None
 
     def is_additive(self, digest: str) -> bool:
         assert self.held[digest]
@@ -66,7 +70,7 @@ class FakeAdapters:
         if digest not in self.registered:
             return
         if error is None:
-            self.held[digest] = 0
+            self.held[digest], self.generations[digest] = 0, next(self._loads)
         else:
             self.failed[digest] = error
 

@@ -13,6 +13,7 @@ from loraplex.engine.sequence import Request, Sequence
 from loraplex.lora.batch import PageTable
 
 VOCABULARY = 10
+GENERATIONS = {"first": 7, "second": 9}
 
 
 class EchoDecoder:
@@ -39,7 +40,7 @@ class Slots:
         empty = torch.empty(0)
         self.table = PageTable(empty, empty, empty, empty, {})
 
-    def slot_of(self, digest: str) -> int:
+    def slot_of(self, digest: str, generation: int) -> int:
         return {"first": 0, "second": 3}[digest]
 
 
@@ -66,6 +67,7 @@ def sequence(token_ids: list[int], blocks: list[int], *adapters: AdapterRef, **p
         adapters=list(adapters),
     )
     request = Request(message, 0, 0.0, max_length=99, eos_token_ids=frozenset(), fingerprint="f")
+    request.generations = tuple([GENERATIONS.get(adapter.digest, 0) for adapter in adapters])
     request.sequences[0].blocks = blocks
     return request.sequences[0]
 

@@ -1,5 +1,6 @@
 """Runners of depth 1 or 2 over a virtual device, and adapters that live in its slots."""
 
+import itertools
 import random
 from collections import Counter
 from functools import partial
@@ -23,23 +24,27 @@ class SlottedAdapters:
         self.held: Counter[str] = Counter()
         self._slots: dict[str, int] = {}
         """Of the residents, longest idle first."""
+        self._generations = [0] * SLOTS
+        self._loads = itertools.count(1)
 
-    def acquire(self, digests: tuple[str, ...]) -> bool:
+    def acquire(self, digests: tuple[str, ...]) -> tuple[int, ...] | None:
         wanted = {*digests}
         for digest in wanted - self._slots.keys():
             if not self._load(digest, wanted):
-                return False
+                return None
         self.held.update(digests)
-        return True
+        return tuple([self._generations[self._slots[digest]] for digest in digests])
 
     def release(self, digest: str) -> None:
         assert self.held[digest] > 0, f"{digest} released twice"
         self.held[digest] -= 1
         self._slots[digest] = self._slots.pop(digest)
 
-    def slot_of(self, digest: str) -> int:
+    def slot_of(self, digest: str, generation: int) -> int:
         assert self.held[digest], "nobody holds it"
-        return self._slots[digest]
+        slot = self._slots[digest]
+        assert self._generations[slot] == generation, "another load than the request took"
+        return slot
 
     def failure(self, digest: str) -> str | None:
         return None
@@ -60,6 +65,7 @@ class SlottedAdapters:
             return False
         slot = self._slots[digest] = free[0] if free else self._slots.pop(idle[0])
         self._device.weights[slot] = weights_of(digest)
+        self._generations[slot] = next(self._loads)
         return True
 
 
@@ -81,8 +87,9 @@ class VirtualRunner:
     def submit(self, plan: StepPlan) -> "VirtualHandle":
         last, self._last = self._last, None
         self._fail_sometimes()
-        held = {ref.digest for item in plan.scheduled for ref in item.sequence.request.adapters}
-        slots = {self._adapters.slot_of(digest): weights_of(digest) for digest in held}
+        requests = [item.sequence.request for item in plan.scheduled]
+        held = {pair for request in requests for pair in zip(request.digests, request.generations, strict=True)}
+        slots = {self._adapters.slot_of(*pair): weights_of(pair[0]) for pair in held}
         self._device.compute.enqueue(partial(self._device.begin, last is not None and last.in_flight))
         self._device.compute.enqueue(partial(self._device.copy_blocks, plan.copies))
         self._device.compute.enqueue(partial(self._check_adapters, slots))
@@ -129,8 +136,8 @@ class VirtualRunner:
         for item in scheduled:
             request, blocks, end = item.sequence.request, list(item.sequence.blocks), item.start + item.count
             adapters = [
-                (self._adapters.slot_of(ref.digest), ref.scale, start)
-                for ref, start in zip(request.adapters, request.starts, strict=True)
+                (self._adapters.slot_of(ref.digest, generation), ref.scale, start)
+                for ref, generation, start in zip(request.adapters, request.generations, request.starts, strict=True)
             ]
             step.token_ids.extend([*item.sequence.token_ids[item.start : end], 0][: item.count])
             step.positions.extend(range(item.start, end))

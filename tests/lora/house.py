@@ -19,6 +19,13 @@ PAGE = 2 * 8 * (16 + 24 + 40 + 16) * 4
 """Bytes of 8 ranks of q_proj and down_proj over both layers in float32."""
 
 
+def held_slot(pool: AdapterPool, digest: str) -> int:
+    """Slot of an adapter that is held, by whoever took it last."""
+    room = pool._entries[digest].room
+    assert room is not None
+    return pool.slot_of(digest, room.generation)
+
+
 class ManualExecutor(Executor):
     """Runs a job when told to."""
 
@@ -81,10 +88,11 @@ class House:
             assert self.pool.acquire((digest,)), self.pool.failure(digest)
         self.check_pages(digest)
 
-    def check_pages(self, digest: str) -> None:
+    def check_pages(self, digest: str, generation: int | None = None) -> None:
         """The slot holds this adapter's weights and no others."""
         seed, rank = self.seeds[digest]
-        tensors, slot = make_tensors(rank, seed=seed), self.pool.slot_of(digest)
+        slot = held_slot(self.pool, digest) if generation is None else self.pool.slot_of(digest, generation)
+        tensors = make_tensors(rank, seed=seed)
         for layer, kind in ((0, "q_proj"), (1, "down_proj")):
             a, b = read_back(self.pool.table, layer, kind, slot)
             assert torch.equal(a, torch.from_numpy(tensors[tensor_name(layer, kind, "A")]))

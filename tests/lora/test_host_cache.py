@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from loraplex.lora.generations import StaleError
 from loraplex.lora.host_cache import HostCache
 from loraplex.lora.pool import AdapterPool
 from loraplex.lora.weights import Contents
@@ -77,7 +78,7 @@ def pages_of(pool: AdapterPool, digest: str) -> torch.Tensor:
     room = pool._entries[digest].room
     assert room is not None
     copy = torch.empty(pool._store.packed_size(room), dtype=pool.table.arena.dtype)
-    pool._store.save(room, copy, None)
+    pool._store.save(room, copy, pool._store.mark())
     return copy.view(torch.int16 if copy.element_size() == 2 else torch.int32)
 
 
@@ -261,6 +262,44 @@ def test_a_place_is_given_away_while_its_reader_still_waits(tmp_path: Path) -> N
     assert [house.status(digest).host_bytes for digest in (a, c)] == [0, PAGE] and len(house.executor.jobs) == 2
     visit(house, a, c)
     assert [house.status(digest).host_loads for digest in (a, c)] == [1, 1]
+
+
+def test_pages_that_were_written_before_they_were_kept_are_not_kept(tmp_path: Path) -> None:
+    """As an executor that does not keep to the order of its jobs would do it."""
+    house = House(tmp_path, pages=1, host_pages=2)
+    a, b = house.add(1), house.add(2)
+    visit(house, a)
+    house.pool.load(b)
+    house.pool.poll()
+    house.executor.run()
+    house.pool.poll()
+    assert len(house.executor.jobs) == 2, "to keep a, to fill b in its pages"
+    house.executor.run(1)
+    visit(house, a)
+    assert house.status(a).host_loads == 0, "its file serves"
+    visit(house, b, a)
+    assert house.status(a).host_loads == 1
+
+
+@pytest.mark.parametrize(("order", "refused"), [((2, 0, 1), (0, 1)), ((0, 2, 1), (1,))], ids=["written", "read"])
+def test_a_place_that_was_given_away_is_not_used(tmp_path: Path, order: tuple[int, ...], refused: set[int]) -> None:
+    """By an executor that does not keep to the order of its jobs, either."""
+    house = House(tmp_path, pages=2, host_pages=1)
+    a, b = house.add(1), house.add(2)
+    visit(house, a, b)
+    house.pool.evict(a)
+    house.pool.load(a)
+    house.pool.poll()
+    house.pool.evict(b)
+    keep_a, restore_a, keep_b = jobs = list(house.executor.jobs)
+    assert not house.status(a).host_bytes and house.status(b).host_bytes, "b has the place of a"
+    for number in order:
+        house.executor.run(house.executor.jobs.index(jobs[number]))
+    for number, (future, _, _) in enumerate((keep_a, restore_a, keep_b)):
+        error = future.exception()
+        assert isinstance(error, StaleError) if number in refused else error is None
+    visit(house, a, b)
+    assert [house.status(digest).host_loads for digest in (a, b)] == [0, 1]
 
 
 def test_check_integrity_sees_damage() -> None:

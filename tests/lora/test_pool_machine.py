@@ -10,6 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from loraplex.lora.generations import StaleError
+
 from .adapters import make_adapter
 from .house import PAGE, House
 
@@ -27,7 +29,9 @@ def stored(index: int) -> tuple[str, Path]:
 
 class PoolMachine(RuleBasedStateMachine):
     held = Bundle("held")
-    """Digests, one entry per acquire that was answered with True."""
+    """Digests, one entry per acquire that was answered with generations."""
+    seen = Bundle("seen")
+    """Digests and the generations that they were ever acquired with."""
     index = st.integers(0, len(RANKS) - 1)
 
     @initialize(host_pages=st.sampled_from([0, 2, 4]))
@@ -38,6 +42,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.known: set[str] = set()
         self.pinned: set[str] = set()
         self.users: Counter[str] = Counter()
+        self.generations: dict[str, int] = {}
+        """Of those that are or were in use, as of the last acquire."""
+        self.given: set[int] = set()
         for index in range(len(RANKS)):
             self.house.seeds[stored(index)[0]] = index, RANKS[index]
             self.register(index, pinned=False)
@@ -85,12 +92,33 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(target=held, index=index)
     def acquire(self, index: int) -> str:
-        digest = stored(index)[0]
-        if self.pool.acquire((digest,)):
-            assert digest in self.known
-            self.users[digest] += 1
-            return digest
-        return ""
+        return self.take(stored(index)[0])
+
+    def take(self, digest: str) -> str:
+        """The digest, or nothing where it was not to be had."""
+        generations = self.pool.acquire((digest,))
+        if generations is None:
+            return ""
+        assert digest in self.known
+        self._note_generation(digest, *generations)
+        self.users[digest] += 1
+        return digest
+
+    @rule(target=seen, digest=held)
+    def remember(self, digest: str) -> tuple[str, int]:
+        return digest, self.generations.get(digest, 0)
+
+    @rule(remembered=seen)
+    def use_what_is_remembered(self, remembered: tuple[str, int]) -> None:
+        """As a step that was planned long ago: it finds the adapter's own pages, or is refused."""
+        digest, generation = remembered
+        held = self.take(digest)
+        if self.users[digest] and self.generations[digest] == generation:
+            self.house.check_pages(digest, generation)
+        else:
+            with pytest.raises(StaleError):
+                self.pool.slot_of(digest, generation)
+        self.release(held)
 
     @rule(digest=held)
     def release(self, digest: str) -> None:
@@ -109,15 +137,16 @@ class PoolMachine(RuleBasedStateMachine):
         last = 0 if self.host_pages else len(self.house.executor.jobs) - 1
         self.house.executor.run(data.draw(st.integers(0, last)))
 
-    @rule(index=index)
-    def come_and_go(self, index: int) -> None:
+    @rule(target=seen, index=index)
+    def come_and_go(self, index: int) -> tuple[str, int]:
         """In and out of memory, twice: rules that do less seldom add up to it."""
         digest = stored(index)[0]
         for _ in range(2):
-            self.release(self.acquire(index))
+            self.release(self.take(digest))
             self.house.work(3)
             with suppress(ValueError):
                 self.pool.evict(digest)
+        return digest, self.generations.get(digest, 0)
 
     @precondition(lambda self: self.house.executor.jobs)
     @rule()
@@ -145,7 +174,7 @@ class PoolMachine(RuleBasedStateMachine):
     def who_is_used_keeps_its_pages(self) -> None:
         for digest, count in self.users.items():
             if count:
-                self.house.check_pages(digest)
+                self.house.check_pages(digest, self.generations[digest])
 
     def teardown(self) -> None:
         """Whatever happened, the pool can be emptied, and every adapter that fits can be had."""
@@ -169,6 +198,13 @@ class PoolMachine(RuleBasedStateMachine):
         for index in range(len(RANKS)):
             self.pool.unregister(stored(index)[0])
         self.house.work()
+
+    def _note_generation(self, digest: str, generation: int) -> None:
+        """A new one for each load, the same one as long as anybody holds it."""
+        if generation != self.generations.get(digest):
+            assert generation not in self.given and not self.users[digest]
+        self.generations[digest] = generation
+        self.given.add(generation)
 
     def _note_pin(self, digest: str, pinned: bool) -> None:
         if pinned:

@@ -17,6 +17,7 @@ from loraplex.lora.values import Bits
 
 from .adapters import BASE as WIDE
 from .adapters import Tensors, make_config, make_tensors, read_manifest, write_adapter
+from .house import held_slot
 
 BASE = replace(WIDE, vocab_size=50)
 TIED = replace(BASE, tied=True)
@@ -222,7 +223,7 @@ def load(folder: Path, config: dict[str, Any], extra: Tensors, base: BaseSignatu
 
 
 def rows_of(pool: AdapterPool, digest: str, kind: str) -> dict[int, torch.Tensor]:
-    pages = pool.table.extras[pool.slot_of(digest)].rows[kind]
+    pages = pool.table.extras[held_slot(pool, digest)].rows[kind]
     starts = [int(pages.offsets[i // TOKENS_PER_PAGE]) + i % TOKENS_PER_PAGE * SIZE for i in range(len(pages.tokens))]
     return {
         token: pool.table.arena[start : start + SIZE]
@@ -238,7 +239,7 @@ def test_copies_of_the_base_take_no_room(tmp_path: Path) -> None:
         LM_HEAD + "base_layer.weight": BASE_ENDS.rows[HEAD],
     }
     pool, digest = load(tmp_path / "copies", make_config(), copies)
-    assert pool.bytes_used == nothing and pool.slot_of(digest) not in pool.table.extras
+    assert pool.bytes_used == nothing and held_slot(pool, digest) not in pool.table.extras
     assert pool.is_additive(digest)
     grown = {name: np.concatenate([rows, matrix(3)]) for name, rows in copies.items()}
     grown[EMBED + "base_layer.weight"][40] += 1
@@ -285,24 +286,24 @@ def test_a_tied_head_follows_the_embedding_but_not_a_copy_of_it(tmp_path: Path) 
     assert list(rows_of(pool, digest, HEAD)) == [3, 5]
     config = make_config(modules_to_save=["embed_tokens"])
     pool, digest = load(tmp_path / "saved", config, {EMBED + "weight": matrix(VOCABULARY)}, TIED)
-    assert HEAD not in pool.table.extras[pool.slot_of(digest)].rows
+    assert HEAD not in pool.table.extras[held_slot(pool, digest)].rows
     pool, digest = load(tmp_path / "written", make_config(), {EMBED + "weight": matrix(VOCABULARY)}, TIED)
     assert len(rows_of(pool, digest, HEAD)) == VOCABULARY
     pool, digest = load(tmp_path / "untied", tokens(), {EMBED + TRAINED: matrix(2)})
-    assert HEAD not in pool.table.extras[pool.slot_of(digest)].rows
+    assert HEAD not in pool.table.extras[held_slot(pool, digest)].rows
 
 
 def test_the_embedding_follows_no_tokens_that_are_trained_of_a_tied_head_alone(tmp_path: Path) -> None:
     config = tokens(trainable_token_indices={"lm_head": [3, 5]})
     pool, digest = load(tmp_path, config, {LM_HEAD + TRAINED: matrix(2)}, TIED)
-    assert list(pool.table.extras[pool.slot_of(digest)].rows) == [HEAD]
+    assert list(pool.table.extras[held_slot(pool, digest)].rows) == [HEAD]
     assert list(rows_of(pool, digest, HEAD)) == [3, 5]
 
 
 def test_layers_without_a_norm_of_their_own_keep_the_base_s(tmp_path: Path) -> None:
     own = np.arange(SIZE, dtype=np.float32)
     pool, digest = load(tmp_path, make_config(modules_to_save=["layers.1.input_layernorm"]), {NORM: own})
-    page = int(pool.table.vectors[pool.slot_of(digest), len(LINEARS) + 2])
+    page = int(pool.table.vectors[held_slot(pool, digest), len(LINEARS) + 2])
     weights = pool.table.floats[page : page + 4 * SIZE].view(2, 2, SIZE)[:, 0]
     assert (weights[0] == 10).all() and (weights[1].numpy() == own).all()
 

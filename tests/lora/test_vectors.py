@@ -20,6 +20,7 @@ from tests.engine.inline_stream import InlineStream
 from tests.engine.virtual_stream import VirtualStream
 
 from .adapters import BASE, Tensors, make_config, make_tensors, module_path, read_manifest, write_adapter
+from .house import held_slot
 
 TARGETS = ("q_proj", "down_proj")
 
@@ -163,7 +164,7 @@ def load(pool: AdapterPool, digest: str, folder: Path) -> int:
 
 def vectors_of(pool: AdapterPool, digest: str, layer: int, kind: str) -> torch.Tensor:
     """[2, out]: gain and shift."""
-    width, start = BASE.kinds[kind][1], int(pool.table.vectors[pool.slot_of(digest), KINDS.index(kind)])
+    width, start = BASE.kinds[kind][1], int(pool.table.vectors[held_slot(pool, digest), KINDS.index(kind)])
     assert start >= 0
     return pool.table.floats[start + layer * 2 * width :][: 2 * width].view(2, width)
 
@@ -241,7 +242,7 @@ def test_an_adapter_pays_for_its_vectors_and_gives_them_back(tmp_path: Path) -> 
     found = vectors_of(pool, digest, 1, "up_proj")
     assert torch.equal(found[0], torch.from_numpy(ia3_tensors()[vector(1, "down_proj", "ia3_l")]).flatten())
     assert not found[1].any()
-    slot = pool.slot_of(digest)
+    slot = held_slot(pool, digest)
     pool.release(digest)
     pool.evict(digest)
     assert pool.bytes_used == 0 and bool((pool.table.vectors[slot] == -1).all())

@@ -2,9 +2,14 @@
 
 Exact wherever the rank of the change can be served; beyond that the nearest LoRA of the largest rank (by singular
 values), refused when it is not near enough. One module is in memory at a time. No torch, no PEFT.
+
+All that header and configuration tell is judged before a value is read, and every value before any are multiplied. What
+only the product tells (how near a LoRA comes, factors that cancel out or make too large values) ends at the first
+module that shows it.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -12,14 +17,14 @@ from typing import Final, Protocol
 
 from ..config_fields import MAX_RANK
 from ..config_file import LoraSettings
-from ..manifest import BaseSignature, Finding, TensorInfo
+from ..manifest import BaseSignature, Finding
 from ..report import Report, enumerate_some
 from ..safetensors_header import read_header
 from ..tensor_names import OTHER_BASE, module_path
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
 from .kinds import KINDS, SMALLER, read_source_settings
-from .source import Module, Place, Tensors, compare_targets, in_words, sort_tensors
+from .source import Module, Place, Scan, Shapes, Tensors, compare_targets, in_words, sort_tensors
 from .write import WeightsFile, lora_config
 
 MAX_ERROR: Final = 0.01
@@ -35,8 +40,12 @@ class Algebra(Protocol):
     def PARTS(self) -> frozenset[str]:
         """Names of the tensors of a module, and of the adapter as a whole."""
 
+    def shapes(self, module: Module) -> Shapes:
+        """Of the parts that the module must have, by the shapes it has. Raises Unfit, TooLarge."""
+
     def change(self, module: Module) -> Change:
-        """What the adapter adds to the module's weight. Raises Unfit, TooLarge."""
+        """What the adapter adds to the module's weight, a product in which every part is a factor. Its shapes are
+        right, its values finite."""
 
 
 _ALGEBRA: Final[dict[str, Algebra]] = {"ADALORA": adalora, "LOHA": loha, "LOKR": lokr, "VERA": vera}
@@ -47,7 +56,7 @@ class _Outcome:
     """What became of the modules."""
 
     ranks: dict[Place, int] = field(default_factory=dict)
-    idle: list[str] = field(default_factory=list)
+    idle: list[Place] = field(default_factory=list)
     square: float = 0.0
     lost: float = 0.0
     worst: float = 0.0
@@ -55,12 +64,27 @@ class _Outcome:
 
     def note(self, place: Place, change: Change) -> None:
         if change.square == 0:
-            self.idle.append(in_words(place))
+            self.idle.append(place)
             return
         self.ranks[place] = change.rank
         self.square, self.lost = self.square + change.square, self.lost + change.lost
         if change.error > self.worst:
             self.worst, self.worst_module = change.error, in_words(place)
+
+
+class _Problems:
+    """What is wrong with modules, by what helps."""
+
+    def __init__(self) -> None:
+        self._unfit: list[str] = []
+        self._too_large: list[str] = []
+
+    def note(self, place: Place, error: Unfit) -> None:
+        (self._too_large if isinstance(error, TooLarge) else self._unfit).append(f"{in_words(place)} {error}")
+
+    def tell(self, report: Report) -> None:
+        report.fail_all("modules", self._unfit, OTHER_BASE)
+        report.fail_all("modules", self._too_large, SMALLER)
 
 
 def convert_adapter(
@@ -74,8 +98,8 @@ def convert_adapter(
     report = Report()
     settings = read_source_settings(config, report)
     if settings is not None:
-        with weights.open("rb", buffering=0) as source, new_weights.open("xb", buffering=0) as target:
-            outcome = _convert(source, target, settings, base, largest, report)
+        with weights.open("rb", buffering=0) as source:
+            outcome = _convert(source, new_weights, settings, base, largest, report)
         if outcome is not None:
             new_config.write_bytes(lora_config(outcome.ranks, settings.base_model, base))
             _say(outcome, KINDS[_kind(settings)], report)
@@ -83,18 +107,24 @@ def convert_adapter(
 
 
 def _convert(
-    source: FileIO, target: FileIO, settings: LoraSettings, base: BaseSignature, largest: int, report: Report
+    source: FileIO, target: Path, settings: LoraSettings, base: BaseSignature, largest: int, report: Report
 ) -> _Outcome | None:
-    tensors = _sorted_tensors(source, settings, base, report)
+    algebra, tensors = _ALGEBRA[_kind(settings)], _sorted_tensors(source, settings, base, report)
     if report.failed:
         return None
-    output = WeightsFile(target, sorted(tensors.modules), base, largest)
-    outcome = _convert_modules(source, tensors, settings, base, output, report)
+    modules = {place: _module(source, place, tensors, settings, base) for place in sorted(tensors.modules)}
+    _judge_shapes(modules, algebra, report)
+    outcome = _Outcome()
+    if not report.failed:
+        outcome.idle = _judge_values(source, modules, report)
+    acting = {place: module for place, module in modules.items() if place not in outcome.idle}
+    if acting and not report.failed:
+        with target.open("xb", buffering=0) as file:
+            output = WeightsFile(file, list(acting), base, largest)
+            _convert_modules(acting, algebra, outcome, output, report)
+            output.finish()
     _judge(outcome, report)
-    if report.failed:
-        return None
-    output.finish()
-    return outcome
+    return None if report.failed else outcome
 
 
 def _sorted_tensors(source: FileIO, settings: LoraSettings, base: BaseSignature, report: Report) -> Tensors:
@@ -102,41 +132,60 @@ def _sorted_tensors(source: FileIO, settings: LoraSettings, base: BaseSignature,
     # AdaLoRA saves a module of which it has dropped every rank as tensors without a value.
     read = read_header(source, os.fstat(source.fileno()).st_size, report, empty_allowed=True)
     tensors = sort_tensors(read, _ALGEBRA[kind].PARTS, base, report)
-    if kind == "VERA":
+    if kind == "VERA" and read:
         vera.require_projection(settings.raw, tensors.shared, report)
     if not report.failed:
         compare_targets(set(tensors.modules), settings, base, report)
     return tensors
 
 
+def _judge_shapes(modules: Mapping[Place, Module], algebra: Algebra, report: Report) -> None:
+    problems = _Problems()
+    for place, module in modules.items():
+        try:
+            module.check_shapes(algebra.shapes(module))
+        except Unfit as error:
+            problems.note(place, error)
+    problems.tell(report)
+
+
+def _judge_values(source: FileIO, modules: Mapping[Place, Module], report: Report) -> list[Place]:
+    """The modules without effect, as far as a part of zeros tells."""
+    problems, scan, idle = _Problems(), Scan(source), list[Place]()
+    for place, module in modules.items():
+        try:
+            if scan.has_zeros(module.parts.values()):
+                idle.append(place)
+        except Unfit as error:
+            problems.note(place, error)
+    problems.tell(report)
+    return idle
+
+
 def _convert_modules(
-    source: FileIO, tensors: Tensors, settings: LoraSettings, base: BaseSignature, output: WeightsFile, report: Report
-) -> _Outcome:
-    outcome, algebra = _Outcome(), _ALGEBRA[_kind(settings)]
-    unfit: list[str] = []
-    too_large: list[str] = []
-    for place, parts in sorted(tensors.modules.items()):
-        module = _module(source, place, parts | tensors.shared, settings, base)
+    modules: Mapping[Place, Module], algebra: Algebra, outcome: _Outcome, output: WeightsFile, report: Report
+) -> None:
+    """Ends at the first that cannot be converted: each may take seconds."""
+    problems = _Problems()
+    for place, module in modules.items():
         try:
             change = algebra.change(module)
-            module.check_all_used()
             outcome.note(place, change)
             if place in outcome.ranks:
                 output.write(place, change)
-        except TooLarge as error:
-            too_large.append(f"{in_words(place)} {error}")
         except Unfit as error:
-            unfit.append(f"{in_words(place)} {error}")
-    report.fail_all("modules", unfit, OTHER_BASE)
-    report.fail_all("modules", too_large, SMALLER)
-    return outcome
+            problems.note(place, error)
+            break
+        if outcome.worst > MAX_ERROR:
+            break
+    problems.tell(report)
 
 
-def _module(
-    source: FileIO, place: Place, parts: dict[str, TensorInfo], settings: LoraSettings, base: BaseSignature
-) -> Module:
+def _module(source: FileIO, place: Place, tensors: Tensors, settings: LoraSettings, base: BaseSignature) -> Module:
     path, (inputs, outputs) = module_path(*place), base.kinds[place[1]]
-    return Module(source, inputs, outputs, settings.rank_of(path), settings.scaling_of(path), parts)
+    widest = max(max(shape) for shape in base.kinds.values())
+    parts = tensors.modules[place] | tensors.shared
+    return Module(source, inputs, outputs, settings.rank_of(path), settings.scaling_of(path), parts, widest)
 
 
 def _judge(outcome: _Outcome, report: Report) -> None:
@@ -157,7 +206,8 @@ def _say(outcome: _Outcome, kind: str, report: Report) -> None:
     ranks = sorted({*outcome.ranks.values()})
     words = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
     if outcome.idle:
-        report.warn("effect", f"modules without effect are left out: {enumerate_some(outcome.idle)}")
+        idle = [in_words(place) for place in sorted(outcome.idle)]
+        report.warn("effect", f"modules without effect are left out: {enumerate_some(idle)}")
     if outcome.worst < EXACTLY:
         report.settle("converted", f"converted from {kind}, exactly, at {words}")
         return

@@ -10,17 +10,22 @@ from typing import Final
 import numpy as np
 
 from .factors import MAX_COLUMNS, Change, Matrix, TooLarge, thin
-from .source import Module
+from .source import Module, Shapes
 
 PARTS: Final = frozenset({"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"})
 
 
-def change(module: Module) -> Change:
+def shapes(module: Module) -> Shapes:
     rank = module.rank
     if rank * rank > MAX_COLUMNS:
         raise TooLarge(f"is a LoHa of rank {rank}, a LoRA of {rank * rank}; up to {math.isqrt(MAX_COLUMNS)} is read")
-    left = _all_pairs(*(module.read(f"hada_w{side}_a", module.outputs, rank) for side in (1, 2)))
-    right = _all_pairs(*(module.read(f"hada_w{side}_b", rank, module.inputs).T for side in (1, 2)))
+    left, right = (module.outputs, rank), (rank, module.inputs)
+    return {"hada_w1_a": left, "hada_w2_a": left, "hada_w1_b": right, "hada_w2_b": right}
+
+
+def change(module: Module) -> Change:
+    left = _all_pairs(*(module.read(f"hada_w{side}_a") for side in (1, 2)))
+    right = _all_pairs(*(module.read(f"hada_w{side}_b").T for side in (1, 2)))
     return thin(left * module.scaling, right.T)
 
 

@@ -9,16 +9,28 @@ from typing import Final
 import numpy as np
 
 from .factors import MAX_COLUMNS, Change, Matrix, Singular, TooLarge, Unfit, choose_rank, decompose, decompose_product
-from .source import Module
+from .source import Module, Shapes
 
 PARTS: Final = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b"})
 
 
-def change(module: Module) -> Change:
-    shapes = [_shape(module, part) for part in ("lokr_w1", "lokr_w2")]
-    outputs, inputs = (shapes[0][side] * shapes[1][side] for side in (0, 1))
+def shapes(module: Module) -> Shapes:
+    whole = [_shape(module, part) for part in ("lokr_w1", "lokr_w2")]
+    outputs, inputs = (whole[0][side] * whole[1][side] for side in (0, 1))
     if (outputs, inputs) != (module.outputs, module.inputs):
-        raise Unfit(f"makes [{outputs}, {inputs}] of {shapes}, the base has [{module.outputs}, {module.inputs}]")
+        raise Unfit(f"makes [{outputs}, {inputs}] of {whole}, the base has [{module.outputs}, {module.inputs}]")
+    found: Shapes = {}
+    for part, (rows, columns) in zip(("lokr_w1", "lokr_w2"), whole, strict=True):
+        if part not in module.parts:
+            found |= {part + "_a": (rows, module.rank), part + "_b": (module.rank, columns)}
+        elif min(rows, columns) > MAX_COLUMNS:
+            raise TooLarge(f"has {part} of shape [{rows}, {columns}]; up to {MAX_COLUMNS} on one side is read")
+        else:
+            found[part] = rows, columns
+    return found
+
+
+def change(module: Module) -> Change:
     first, second = (_singular(module, part) for part in ("lokr_w1", "lokr_w2"))
     return _kronecker(first, second, module.scaling)
 
@@ -30,14 +42,9 @@ def _shape(module: Module, part: str) -> tuple[int, int]:
 
 
 def _singular(module: Module, part: str) -> Singular:
-    rows, columns = _shape(module, part)
     if part not in module.parts:
-        return decompose_product(
-            module.read(part + "_a", rows, module.rank), module.read(part + "_b", module.rank, columns)
-        )
-    if min(rows, columns) > MAX_COLUMNS:
-        raise TooLarge(f"has {part} of shape [{rows}, {columns}]; up to {MAX_COLUMNS} on one side is read")
-    return decompose(module.read(part, rows, columns))
+        return decompose_product(module.read(part + "_a"), module.read(part + "_b"))
+    return decompose(module.read(part))
 
 
 def _kronecker(first: Singular, second: Singular, scaling: float) -> Change:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import FileIO
 from typing import Final
@@ -14,11 +14,13 @@ from ..manifest import BaseSignature, TensorInfo
 from ..pattern_keys import refuse_misread
 from ..report import Report, enumerate_some, quote
 from ..tensor_names import OTHER_BASE, PARENTS, module_path
-from ..values import LARGEST_WEIGHT, read_bits, to_floats
+from ..values import LARGEST_WEIGHT, read_bits, scan_tensor, to_floats
 from .factors import Matrix, TooLarge, Unfit
 
 Place = tuple[int, str]
 """Layer and kind of a linear."""
+Shapes = dict[str, tuple[int, ...]]
+"""By name of the part."""
 
 MAX_VALUES: Final = 1 << 25
 """Of one tensor: as many are in memory at a time, at 8 bytes."""
@@ -104,7 +106,8 @@ class Module:
     scaling: float
     """alpha / rank by adapter_config.json."""
     parts: dict[str, TensorInfo]
-    used: set[str] = field(default_factory=set)
+    widest: int
+    """Features of the base's widest linear."""
 
     def shape(self, part: str) -> tuple[int, ...]:
         if part not in self.parts:
@@ -117,24 +120,39 @@ class Module:
             raise Unfit(f"has {part} of shape {list(shape)}, which is no matrix")
         return shape[0], shape[1]
 
-    def read(self, part: str, *shape: int) -> Matrix:
-        """The tensor as float64, when it has this shape."""
-        if self.shape(part) != shape:
-            raise Unfit(f"has {part} of shape {list(self.shape(part))} instead of {list(shape)}")
-        if math.prod(shape) > MAX_VALUES:
-            raise TooLarge(f"has {part} of shape {list(shape)}; at most {MAX_VALUES:,} values are read")
-        self.used.add(part)
-        return read_matrix(self.file, self.parts[part])
-
-    def check_all_used(self) -> None:
-        unused = sorted(self.parts.keys() - self.used)
+    def check_shapes(self, shapes: Shapes) -> None:
+        """Whether it has these parts and no others, by the header alone."""
+        for part, shape in shapes.items():
+            if self.shape(part) != shape:
+                raise Unfit(f"has {part} of shape {list(self.shape(part))} instead of {list(shape)}")
+            if math.prod(shape) > MAX_VALUES:
+                raise TooLarge(f"has {part} of shape {list(shape)}; at most {MAX_VALUES:,} values are read")
+        unused = sorted(self.parts.keys() - shapes.keys())
         if unused:
-            raise Unfit(f"has {', '.join(unused)} beside {', '.join(sorted(self.used))}")
+            raise Unfit(f"has {', '.join(unused)} beside {', '.join(sorted(shapes))}")
+
+    def read(self, part: str) -> Matrix:
+        """The tensor as float64."""
+        tensor = self.parts[part]
+        return to_floats(read_bits(self.file, tensor), tensor.dtype).astype(np.float64)
 
 
-def read_matrix(file: FileIO, tensor: TensorInfo) -> Matrix:
-    """The values as float64. Unfit names the tensor that holds NaN, infinity or what no weight can be."""
-    values = to_floats(read_bits(file, tensor), tensor.dtype)
-    if values.size and not np.abs(values).max() <= LARGEST_WEIGHT:
-        raise Unfit(f"has values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {quote(tensor.name)}")
-    return values.astype(np.float64)
+class Scan:
+    """Values judged where they lie, each tensor once, in bounded memory."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self._largest: dict[str, float] = {}
+
+    def has_zeros(self, tensors: Iterable[TensorInfo]) -> bool:
+        """Whether one of them is zero throughout. Unfit names a tensor that holds NaN, infinity or what no weight can
+        be."""
+        return 0.0 in [self._largest_of(tensor) for tensor in tensors]
+
+    def _largest_of(self, tensor: TensorInfo) -> float:
+        if tensor.name not in self._largest:
+            found = scan_tensor(self._file, tensor, lambda data: None)
+            if not found.usable:
+                raise Unfit(f"has values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {quote(tensor.name)}")
+            self._largest[tensor.name] = found.largest
+        return self._largest[tensor.name]

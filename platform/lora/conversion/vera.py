@@ -5,19 +5,25 @@ from typing import Any, Final
 
 from ..report import Report
 from .factors import Change, Unfit, thin
-from .source import Module
+from .source import Module, Shapes
 
 PARTS: Final = frozenset({"vera_lambda_b", "vera_lambda_d", "vera_A", "vera_B"})
 
 
-def change(module: Module) -> Change:
+def shapes(module: Module) -> Shapes:
     rank = module.rank
     columns, rows = module.matrix_shape("vera_A")[1], module.matrix_shape("vera_B")[0]
     if columns < module.inputs or rows < module.outputs:
         raise Unfit(f"needs a vera_A and vera_B for [{module.outputs}, {module.inputs}], not [{rows}, {columns}]")
-    right = module.read("vera_A", rank, columns)[:, : module.inputs]
-    left = module.read("vera_B", rows, rank)[: module.outputs]
-    outer, inner = module.read("vera_lambda_b", module.outputs), module.read("vera_lambda_d", rank)
+    if columns > module.widest or rows > module.widest:
+        raise Unfit(f"has a vera_A and vera_B for [{rows}, {columns}], wider than any linear of the base")
+    shared: Shapes = {"vera_A": (rank, columns), "vera_B": (rows, rank)}
+    return shared | {"vera_lambda_b": (module.outputs,), "vera_lambda_d": (rank,)}
+
+
+def change(module: Module) -> Change:
+    right, left = module.read("vera_A")[:, : module.inputs], module.read("vera_B")[: module.outputs]
+    outer, inner = module.read("vera_lambda_b"), module.read("vera_lambda_d")
     return thin(left * outer[:, None], inner[:, None] * right)
 
 

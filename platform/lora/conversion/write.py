@@ -12,7 +12,8 @@ import numpy as np
 from ..config_fields import MAX_RANK
 from ..manifest import BaseSignature
 from ..tensor_names import module_path
-from .factors import Change, TooLarge
+from ..values import LARGEST_WEIGHT
+from .factors import Change, TooLarge, Unfit
 from .source import Place, every_place
 
 _METADATA: Final = {"__metadata__": {"format": "pt"}}
@@ -38,8 +39,10 @@ class WeightsFile:
         self._file.seek(8 + self._room)
 
     def write(self, place: Place, change: Change) -> None:
-        """Raises TooLarge when the file would grow beyond `largest`."""
+        """Raises TooLarge when the file would grow beyond `largest`, Unfit for what no weight can be."""
         for side, matrix in (("A", change.down), ("B", change.up)):
+            if not np.abs(matrix).max() <= LARGEST_WEIGHT:
+                raise Unfit(f"makes a LoRA with values above {LARGEST_WEIGHT:.0f}")
             start = self._entries[-1].end if self._entries else 0
             end = start + 4 * matrix.size
             if 8 + self._room + end > self._largest:
