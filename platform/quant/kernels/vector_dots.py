@@ -30,6 +30,9 @@ TILE: Final = 8
 """Most rows whose sums are in registers at a time."""
 TILES: Final = (1, 2, 4, TILE)
 """Numbers of rows."""
+SHARES: Final = (16, 17)
+"""A full tile that brings every other line of the weights near, where another one brings the rest: a first tile that
+brought all of them would ask memory for more than it gives, and the second for nothing."""
 PAIRS: Final = 16
 """Words of a row in one step."""
 AHEAD: Final = 12 * BYTES
@@ -49,10 +52,18 @@ def done() -> None:
 class _Tile(Code):
     """Writes the LLVM code of one tile [rows, 32] of sums."""
 
-    def __init__(self, builder: Any, kind: int, rows: int, used: Any) -> None:
+    def __init__(self, builder: Any, kind: int, shape: int, used: Any) -> None:
+        """`shape`: of TILES or SHARES."""
         super().__init__(builder)
-        self.kind, self.rows, self.used = kind, rows, used
-        self.cells = [(row, half) for row in range(rows) for half in range(2)]
+        self.kind, self.rows, self.used = kind, min(shape, TILE), used
+        self.share = SHARES.index(shape) if shape in SHARES else None
+        self.cells = [(row, half) for row in range(self.rows) for half in range(2)]
+
+    @property
+    def is_far(self) -> bool:
+        """Whether what it brings near is all of `following`, which only the second level has room for. A block of
+        integers is short: what comes AHEAD of it is brought by two tiles in time."""
+        return self.share is not None and self.kind == BFLOAT16
 
     def is_used(self, row: int) -> Any:
         return self.builder.icmp_signed("<", INT(row), self.used)
@@ -88,10 +99,14 @@ class _Tile(Code):
 
     def sweep(self, sums: list[Any], x: Any, weights: Any, steps: Any, following: Any) -> list[Any]:
         """sums + x W^T over `steps` steps."""
+        step_bytes = INT(STEP_BYTES[self.kind])
 
         def multiply(step: Any, sums: list[Any]) -> list[Any]:
-            here = self.builder.add(weights, self.builder.mul(step, INT(STEP_BYTES[self.kind])))
-            ahead = self.ahead(step, steps, STEP_BYTES[self.kind], AHEAD, weights, following)
+            here = self.builder.add(weights, self.builder.mul(step, step_bytes))
+            if self.is_far:
+                ahead = self.builder.add(following, self.builder.mul(step, step_bytes))
+            else:
+                ahead = self.ahead(step, steps, STEP_BYTES[self.kind], AHEAD, weights, following)
             return self.multiply(sums, here, ahead, self.builder.add(x, self.builder.mul(step, INT(BYTES))))
 
         return self.loop(steps, sums, multiply)
@@ -111,8 +126,8 @@ class _Tile(Code):
 
         def both_halves(pair: int) -> list[Any]:
             lines = (pair * 128, pair * 128 + 64)
-            for line in lines:
-                self.prefetch(self.builder.add(ahead, INT(line)), near=True)
+            for line in lines if self.share is None else lines[self.share : self.share + 1]:
+                self.prefetch(self.builder.add(ahead, INT(line)), near=not self.is_far)
             return [self.load(address, line, WORDS) for line in lines]
 
         if self.kind != HALF_BYTE:
@@ -147,22 +162,37 @@ def dot_lanes(code: Code, kind: int, total: Any, weights: Any, words: Any) -> An
 
 
 @njit
-def _tile_rows(used: int) -> int:
-    """The smallest of TILES that holds so many rows."""
+def _is_shared(rows: int) -> bool:
+    """Whether two full tiles pass the weights."""
+    return rows > TILE + TILES[-2]
+
+
+@njit
+def _following(rows: int, row: int, following: int) -> int:
+    """What the tile from `row` on brings near, or its share of that; later ones find it there."""
+    return following if row == 0 or (row == TILE and _is_shared(rows)) else 0
+
+
+@njit
+def _shape(rows: int, row: int, following: int) -> int:
+    """Of the tile from `row` on: of SHARES, or the smallest of TILES that holds the rows."""
+    used = rows - row
+    if following and _is_shared(rows):
+        return SHARES[0] + row // TILE
     return TILE if used > 4 else 4 if used > 2 else used
 
 
 @intrinsic
 def _multiply(
-    typing: Any, tile_rows: Any, used: Any, start: Any, pitch: Any, x: Any, weights: Any, steps: Any, y: Any,
+    typing: Any, shape: Any, used: Any, start: Any, pitch: Any, x: Any, weights: Any, steps: Any, y: Any,
     stride: Any, following: Any,
 ) -> Any:  # fmt: skip
-    """y [used, 32] = start + x W^T over `steps` steps, as dots.multiply_bfloat16; tile_rows: of TILES."""
+    """y [used, 32] = start + x W^T over `steps` steps, as dots.multiply_bfloat16; shape: of TILES or SHARES."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile_rows, used, start, pitch, x, weights, steps, y, stride, following = arguments
-        for rows in each_case(builder, tile_rows, TILES):
-            tile = _Tile(builder, BFLOAT16, rows, used)
+        shape, used, start, pitch, x, weights, steps, y, stride, following = arguments
+        for one in each_case(builder, shape, (*TILES, *SHARES)):
+            tile = _Tile(builder, BFLOAT16, one, used)
             tile.store_sums(tile.sweep(tile.load_sums(start, pitch), x, weights, steps, following), y, stride)
         return context.get_dummy_value()
 
@@ -171,16 +201,16 @@ def _multiply(
 
 @intrinsic
 def _add(
-    typing: Any, kind: Any, tile_rows: Any, used: Any, x: Any, weights: Any, steps: Any, following: Any, scales: Any,
+    typing: Any, kind: Any, shape: Any, used: Any, x: Any, weights: Any, steps: Any, following: Any, scales: Any,
     zeros: Any, row_scales: Any, row_sums: Any, bias: Any, y: Any,
 ) -> Any:  # fmt: skip
-    """As dots.add_integers, for `used` rows of digits; kind: INTEGER or HALF_BYTE, tile_rows: of TILES but 1."""
+    """As dots.add_integers, for `used` rows of digits; kind: INTEGER or HALF_BYTE, shape: of TILES but 1, or SHARES."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind, tile_rows, used, x, weights, steps, following, *group, bias, y = arguments
-        for one in each_case(builder, kind, (INTEGER, HALF_BYTE)):
-            for rows in each_case(builder, tile_rows, TILES[1:]):
-                tile = _Tile(builder, one, rows, used)
+        kind, shape, used, x, weights, steps, following, *group, bias, y = arguments
+        for digits in each_case(builder, kind, (INTEGER, HALF_BYTE)):
+            for one in each_case(builder, shape, (*TILES[1:], *SHARES)):
+                tile = _Tile(builder, digits, one, used)
                 nothing = [ir.Constant(WORDS, [0] * LANES)] * len(tile.cells)
                 tile.add_products(tile.sweep(nothing, x, weights, steps, following), tuple(group), bias, y)
         return context.get_dummy_value()
@@ -196,8 +226,8 @@ def multiply_bfloat16(
     """As dots.multiply_bfloat16."""
     for row in range(0, rows, TILE):
         used, source = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64
-        begun, place, after = start + row * pitch, y + row * stride, following if row == 0 else 0
-        _multiply(_tile_rows(used), used, begun, pitch, source, weights, steps, place, stride, after)
+        begun, place, after = start + row * pitch, y + row * stride, _following(rows, row, following)
+        _multiply(_shape(rows, row, after), used, begun, pitch, source, weights, steps, place, stride, after)
 
 
 @njit
@@ -207,10 +237,11 @@ def _add_rows(
 ) -> None:  # fmt: skip
     for row in range(0, rows, TILE):
         used, source, token = min(rows - row, TILE), x + row // ROWS * x_block + row % ROWS * 64, row // 2
-        own, total, place, after = row_scales + token * 4, row_sums + token * 4, y + token * 128, following
-        if row:
-            after = 0
-        _add(kind, _tile_rows(used), used, source, weights, steps, after, scales, zeros, own, total, bias, place)
+        own, total, place = row_scales + token * 4, row_sums + token * 4, y + token * 128
+        after = _following(rows, row, following)
+        _add(
+            kind, _shape(rows, row, after), used, source, weights, steps, after, scales, zeros, own, total, bias, place
+        )
 
 
 @njit
