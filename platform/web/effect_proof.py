@@ -78,8 +78,6 @@ class EffectProof:
             return _unseen(str(error))
 
     async def _compare(self, ready: Prepared, summary: Summary, tenant: str) -> Seen:
-        if not self._engine.ready():
-            raise EngineUnavailable(f"the engine is {self._engine.state.value}")
         prompt, adapters = self._prompt(summary), [AdapterRef(digest=summary.digest)]
         folder = await asyncio.to_thread(self._store.stage, ready.config, ready.weights)
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from loraplex.engine.client import EngineState
 from loraplex.engine.protocol import LAST, GenerateRequest
@@ -27,9 +28,11 @@ Headers = dict[str, str]
 REPORT = "/api/v1/adapters/sql/report"
 
 
-@pytest.fixture(autouse=True)
-def as_admin(client: httpx.AsyncClient, admin: Headers) -> None:
+@pytest_asyncio.fixture(autouse=True)
+async def as_admin(client: httpx.AsyncClient, admin: Headers, state: State) -> None:
     client.headers.update(admin)
+    await state.reconciler.reconcile()
+    assert state.reconciler.in_step, "what a test sees is not the first look at the desired state"
 
 
 def effects(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -222,7 +225,9 @@ async def test_what_takes_too_long_is_given_up_and_goes_on_without(
     orders = [
         client.post(f"/api/v1/adapters/{name}/versions", json=body) for name, body in zip(names, files, strict=True)
     ]
-    for response in await asyncio.gather(*orders):
+    async with asyncio.timeout(30):
+        responses = await asyncio.gather(*orders)
+    for response in responses:
         assert response.status_code == 201
         assert effects(response.json()["report"])[-1][1].endswith("base's: it was too busy for 0 s")
     assert engine.running == set() and len(engine.aborted) == len(proofs(engine))
@@ -325,6 +330,7 @@ async def test_a_second_visit_is_told_its_own_folder(
 ) -> None:
     for name in ("one", "two"):
         async with state.reconciler.visit(DesiredAdapter("d" * 64, tmp_path / name, pinned=False)):
+            await state.reconciler.reconcile()
             assert engine.registered["d" * 64].path == str(tmp_path / name)
     await state.reconciler.reconcile()
     assert engine.registered == {} and state.reconciler.in_step
