@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from loraplex.engine.client import EngineState
-from loraplex.engine.protocol import LAST, GenerateRequest
+from loraplex.engine.protocol import LAST
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.snapshot import DesiredAdapter
 from loraplex.registry.tables import DEFAULT_TENANT
@@ -37,10 +37,6 @@ async def as_admin(client: httpx.AsyncClient, admin: Headers, state: State) -> N
 
 def effects(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [(found["level"], found["message"]) for found in report["findings"] if found["check"] == "effect"]
-
-
-def proofs(engine: FakeEngine) -> list[GenerateRequest]:
-    return [request for request in engine.requests if request.request_id.startswith("proof-")]
 
 
 async def send(client: httpx.AsyncClient, name: str, folder: Path) -> dict[str, str]:
@@ -83,7 +79,7 @@ async def test_three_rows_of_one_prompt_behind_all_others(
     client: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
 ) -> None:
     digest = (await add(client, "sql", adapter_folders[0])).json()["version"]["digest"]
-    asked = proofs(engine)
+    asked = engine.proofs
     assert [[ref.digest for ref in request.adapters] for request in asked] == [[], [], [digest]]
     assert len({tuple(request.prompt_token_ids) for request in asked}) == 1
     for request in asked:
@@ -98,12 +94,12 @@ async def test_tokens_that_it_is_about_are_in_the_prompt(
 ) -> None:
     judge = make_adapter(tmp_path / "judge", checkpoint, rank=2, alora_invocation_tokens=[313, 0])
     assert (await add(client, "judge", judge)).status_code == 201
-    prompt = proofs(engine)[-1].prompt_token_ids
+    prompt = engine.proofs[-1].prompt_token_ids
     assert prompt[8:10] == [313, 0] and len(prompt) == 25
     assert not {313, 0} & {*prompt[:8], *prompt[10:]}
     trained = make_adapter(tmp_path / "tokens", checkpoint, rank=2, trainable_token_indices=[7, 300])
     assert (await add(client, "tokens", trained)).status_code == 201
-    assert proofs(engine)[-1].prompt_token_ids[8:10] == [7, 300]
+    assert engine.proofs[-1].prompt_token_ids[8:10] == [7, 300]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +127,7 @@ async def test_no_change_is_refused_and_leaves_nothing(
     [(level, message)] = effects(response.json()["report"])
     assert level == "fail" and words in message and words in error["message"]
     assert all(found["remedy"] for found in response.json()["report"]["findings"] if found["level"] == "fail")
-    assert proofs(engine)
+    assert engine.proofs
     await forgotten(state, engine)
     assert engine.resident == set()
     assert (await client.get("/api/v1/adapters")).json()["data"] == []
@@ -154,7 +150,7 @@ async def test_tokens_that_the_base_lacks_are_an_effect(
     grown = make_adapter(tmp_path / "grown", checkpoint, rank=2, vocab_size=330)
     report = (await add(client, "sql", grown)).json()["report"]
     assert effects(report)[-1][1].endswith("log-probabilities are the same, but it knows 330 tokens and the base 320")
-    assert max(proofs(engine)[-1].prompt_token_ids) < 320
+    assert max(engine.proofs[-1].prompt_token_ids) < 320
 
 
 async def test_the_upload_page_and_runtime_loading_say_the_same(
@@ -188,7 +184,7 @@ async def test_without_an_engine_it_is_registered_with_a_warning(
 ) -> None:
     engine.state = condition
     assert await unseen(client, adapter_folders[0]) == f"the engine is {condition.value}"
-    assert engine.requests == []
+    assert engine.proofs == []
     engine.state = EngineState.READY
 
 
@@ -230,7 +226,7 @@ async def test_what_takes_too_long_is_given_up_and_goes_on_without(
     for response in responses:
         assert response.status_code == 201
         assert effects(response.json()["report"])[-1][1].endswith("base's: it was too busy for 0 s")
-    assert engine.running == set() and len(engine.aborted) == len(proofs(engine))
+    assert engine.running == set() and len(engine.aborted) == len(engine.proofs)
     assert list(state.registry.store.incoming.iterdir()) == []
     engine.full, engine.delay = False, 0.0
     assert (await say(client, "one")).status_code == 200
@@ -263,7 +259,7 @@ async def test_the_operator_can_turn_it_off(
     response = await add(client, "sql", adapter_folders[0])
     assert response.status_code == 201
     assert effects(response.json()["report"]) == [("pass", "4 modules change the answers")]
-    assert engine.requests == []
+    assert engine.proofs == []
 
 
 async def test_files_that_fail_are_not_taken_to_the_engine(
@@ -271,7 +267,7 @@ async def test_files_that_fail_are_not_taken_to_the_engine(
 ) -> None:
     untrained = make_adapter(tmp_path / "untrained", checkpoint, rank=2, alpha=1e-30)
     assert (await add(client, "sql", untrained)).status_code == 400
-    assert engine.requests == [] and not engine.loads
+    assert engine.proofs == [] and not engine.loads
 
 
 async def test_nobody_is_charged_for_it(client: httpx.AsyncClient, state: State, adapter_folders: list[Path]) -> None:
