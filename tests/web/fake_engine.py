@@ -298,6 +298,7 @@ class FakeEngine:
             raise AdapterError("its pages are not given back")
         self.registered.pop(digest, None)
         self.resident.discard(digest)
+        self.loads.pop(digest, None)
 
     async def load_adapter(self, digest: str) -> None:
         self._require_known(digest)
