@@ -12,6 +12,8 @@ from .sampling import SamplingParams
 
 MAX_ADAPTERS: Final = 8
 """Most adapters that are summed for one request."""
+LAST: Final = 2**31 - 1
+"""Priority behind all others."""
 
 
 class FinishReason(enum.StrEnum):

@@ -12,6 +12,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .manifest import EMBEDDING, HEAD, TensorInfo
 from .values import Bits, convert, read_bits, read_bytes
 
@@ -33,15 +36,24 @@ class BaseTensors:
         EOFError where the adapter's file ends early.
         """
         found = self._find(self._renamed.get(name, name))
-        if found is None:
+        if found is None or brought.shape[0] != (found[1].shape[0] if rows is None else len(rows)):
             return False
+        return next(self.differing(file, brought, name, rows), None) is None
+
+    def differing(
+        self, file: FileIO, brought: TensorInfo, name: str, rows: tuple[int, ...] | None = None
+    ) -> Iterator[int]:
+        """Where the adapter's tensor has other rows than the base's `name`, or rows that the base lacks, ascending; all
+        of them where the base has no such tensor, or has it quantized. As in `repeats`."""
+        found = self._find(self._renamed.get(name, name))
+        if found is None or brought.shape[1:] != found[1].shape[1:]:
+            yield from range(brought.shape[0])
+            return
         path, own = found
-        needed = own.shape[0] if rows is None else len(rows)
-        if brought.shape != (needed, *own.shape[1:]) or max(rows or (0,)) >= own.shape[0]:
-            return False
         with FileIO(path) as base_file:
-            parts = _parts(brought) if rows is None else ((slice(at, at + 1), row) for at, row in enumerate(rows))
-            return all(_same(file, brought, part, base_file, own, first) for part, first in parts)
+            for part, first in _parts(brought.shape[0], rows):
+                differs = _differs(file, brought, part, base_file, own, first)
+                yield from (part.start + np.flatnonzero(differs)).tolist()
 
     def _find(self, name: str) -> tuple[Path, TensorInfo] | None:
         """Its file, and where it is in there."""
@@ -70,15 +82,26 @@ def _read_header(path: Path) -> dict[str, TensorInfo]:
     }
 
 
-def _parts(tensor: TensorInfo) -> Iterator[tuple[slice, int]]:
-    """Some rows, and the first of the same ones of the base."""
-    for first in range(0, tensor.shape[0], CHUNK_ROWS):
-        yield slice(first, min(first + CHUNK_ROWS, tensor.shape[0])), first
+def _parts(count: int, rows: tuple[int, ...] | None) -> Iterator[tuple[slice, int]]:
+    """Some of `count` rows, and the first of the same ones of the base."""
+    if rows is not None:
+        yield from ((slice(at, at + 1), row) for at, row in enumerate(rows))
+        return
+    for first in range(0, count, CHUNK_ROWS):
+        yield slice(first, min(first + CHUNK_ROWS, count)), first
 
 
-def _same(file: FileIO, brought: TensorInfo, part: slice, base_file: FileIO, own: TensorInfo, first: int) -> bool:
-    found = _read_rows(base_file, own, slice(first, first + part.stop - part.start))
-    return bool((convert(found, own.dtype, brought.dtype) == _read_rows(file, brought, part)).all())
+def _differs(
+    file: FileIO, brought: TensorInfo, part: slice, base_file: FileIO, own: TensorInfo, first: int
+) -> NDArray[np.bool_]:
+    """Of each row of the part; what the base lacks differs."""
+    common = max(0, min(own.shape[0] - first, part.stop - part.start))
+    differs = np.ones(part.stop - part.start, np.bool_)
+    if common:
+        own_rows = convert(_read_rows(base_file, own, slice(first, first + common)), own.dtype, brought.dtype)
+        found = _read_rows(file, brought, slice(part.start, part.start + common))
+        differs[:common] = (own_rows != found).reshape(common, -1).any(1)
+    return differs
 
 
 def _read_rows(file: FileIO, tensor: TensorInfo, rows: slice) -> Bits:

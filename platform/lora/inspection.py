@@ -18,6 +18,7 @@ from .effect import report_effect
 from .manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
 from .report import Report, enumerate_some, quote
 from .safetensors_header import read_header
+from .telling_tokens import find_telling_tokens
 from .tensor_names import saved_twice
 from .values import LARGEST_WEIGHT, Magnitudes, same_values, scan_tensor
 from .vocabulary_checks import vocabulary_of
@@ -58,13 +59,14 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature, base_fold
             structure = read_structure(config, file, base, report)
             own = None if base_folder is None else BaseTensors(base_folder, base.tied)
             digest = _judge_values(file, structure, own, report)
+            telling = () if report.failed else find_telling_tokens(file, structure.modules, base.vocab_size, own)
         except EOFError as error:
             report.fail("header", f"adapter_model.safetensors cannot be read: {error}", "upload it again")
             return Inspection(None, tuple(report.findings))
     if report.failed or structure.settings is None:
         return Inspection(None, tuple(report.findings))
     _compare_base(structure.settings, base, report)
-    return Inspection(_manifest(structure, structure.settings, digest), tuple(report.findings))
+    return Inspection(_manifest(structure, structure.settings, digest, telling), tuple(report.findings))
 
 
 def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Report) -> Structure:
@@ -140,7 +142,9 @@ def _compare_base(settings: LoraSettings, base: BaseSignature, report: Report) -
     report.settle("base", "its shapes are those of the base")
 
 
-def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> AdapterManifest:
+def _manifest(
+    structure: Structure, settings: LoraSettings, digest: str, telling_tokens: tuple[int, ...]
+) -> AdapterManifest:
     modules = structure.modules
     return AdapterManifest(
         digest=digest,
@@ -155,4 +159,5 @@ def _manifest(structure: Structure, settings: LoraSettings, digest: str) -> Adap
         vocab_size=structure.vocab_size,
         config=settings.raw,
         invocation_tokens=settings.invocation_tokens,
+        telling_tokens=telling_tokens,
     )

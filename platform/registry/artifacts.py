@@ -107,13 +107,19 @@ class ArtifactStore:
     def publish(self, digest: str, config: Blob, weights: Blob) -> None:
         """Make the adapter folder from two blobs, replacing whatever is there. Raises UploadMissing, StorageFull."""
         with full_disk_in_words():
-            staging = Path(tempfile.mkdtemp(dir=self.incoming))
-            self._link(config, staging / CONFIG_FILE)
-            self._link(weights, staging / WEIGHTS_FILE)
+            staging = self.stage(config, weights)
             sync_folder(staging)
             self.discard(self.folder(digest))
             staging.rename(self.folder(digest))
             sync_folder(self.adapters)
+
+    def stage(self, config: Blob, weights: Blob) -> Path:
+        """A new folder of two blobs that are no adapter yet; for `discard`. Raises UploadMissing, StorageFull."""
+        with full_disk_in_words():
+            staging = Path(tempfile.mkdtemp(dir=self.incoming))
+            self._link(config, staging / CONFIG_FILE)
+            self._link(weights, staging / WEIGHTS_FILE)
+            return staging
 
     def problem(self, digest: str, config_size: int, weights_size: int) -> str | None:
         """Why the folder of this digest cannot be served, or None when both files have their size."""

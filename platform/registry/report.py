@@ -27,6 +27,8 @@ class Summary(msgspec.Struct, frozen=True):
     invocation_tokens: list[int] = []
     vocab_size: int = 0
     """Tokens that it has rows for; 0: those of the base."""
+    telling_tokens: list[int] = []
+    """Some whose embeddings or logits it changes itself."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -38,6 +40,15 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def passed(self) -> bool:
         return self.summary is not None and not self.failures
+
+    def with_finding(self, finding: Finding) -> "Report":
+        """One that fails stands instead of what the same check found good before."""
+        kept = [
+            found
+            for found in self.findings
+            if (found.check, found.level, finding.level) != (finding.check, "pass", "fail")
+        ]
+        return Report([*kept, finding], self.summary)
 
     @property
     def failures(self) -> list[Finding]:

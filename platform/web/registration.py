@@ -1,7 +1,9 @@
 """Making a version of an adapter's files; shared by the admin API, the dashboard and the command line."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +15,7 @@ from loraplex.registry.certificates import CoverageOf
 from loraplex.registry.errors import UploadMissing, UploadTooLarge
 from loraplex.registry.preflight import Prepared
 from loraplex.registry.registry import Registry
-from loraplex.registry.report import Report
+from loraplex.registry.report import Finding, Report
 from loraplex.registry.tables import DEFAULT_TENANT
 
 from .adapter_tokenizers.check import Terms, check_tokenizer
@@ -31,6 +33,15 @@ FIELDS: Final = {
 """File of an adapter -> what its SHA-256 is called in requests. Those of the tokenizer may be missing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What would become a version: the files as they would be served, and all that was found."""
+
+    ready: Prepared
+    tokenizer: AdapterTokenizer | None
+    report: Report
+
+
 async def register_version(
     state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
 ) -> tuple[AddedVersion, Report]:
@@ -38,14 +49,17 @@ async def register_version(
 
     `digests`: file -> SHA-256. `chosen`: whether the tokenizer's files were sent on purpose or lay beside the adapter.
     """
-    added = await asyncio.to_thread(_add, state, caller, name, digests, chosen)
+    checked = await _check(state, caller, name, digests, chosen)
+    certify = state.served_path.digest if state.settings.certify_uploads else None
+    add = partial(_add, state.registry, state.base, name, checked, certify, caller.actor, caller.tenant)
+    added = await asyncio.to_thread(add)
     await state.reconciler.reconcile()
-    return added
+    return added, checked.report
 
 
 async def check_version(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
     """What register_version would find in the received files; nothing is changed. Raises RegistryError."""
-    return await asyncio.to_thread(_check, state, caller, name, digests, chosen)
+    return (await _check(state, caller, name, digests, chosen)).report
 
 
 def uploaded_file(state: State, caller: Caller, sha256: str) -> Blob:
@@ -65,66 +79,64 @@ def add_from_folder(
     actor: str,
     tokenizers: bool = False,
     certify: CoverageOf | None = None,
+    beside: Sequence[Finding] = (),
 ) -> tuple[AddedVersion, Report]:
     """Copy an adapter's files from a folder into the store and register them. Raises RegistryError, ValueError.
 
-    `tokenizers`: the operator's switch for those that adapters bring; `certify`: as Adapters.add_version takes it.
+    `tokenizers`: the operator's switch for those that adapters bring; `certify`: as Adapters.add_version takes it;
+    `beside`: what else the report is to say.
     """
     registry.adapters.check_name(name)
-    beside = [file for file in TOKENIZER_LIMITS if (folder / file).is_file()]
-    files = {file: _copied(registry, folder / file) for file in (CONFIG_FILE, WEIGHTS_FILE, *beside)}
-    return _checked(registry, base, name, files, Terms(tokenizers, chosen=False), certify, actor)
+    beside_it = [file for file in TOKENIZER_LIMITS if (folder / file).is_file()]
+    files = {file: _copied(registry, folder / file) for file in (CONFIG_FILE, WEIGHTS_FILE, *beside_it)}
+    checked = _checked(registry, base, files, Terms(tokenizers, chosen=False))
+    for finding in beside if checked.report.passed else ():
+        checked = replace(checked, report=checked.report.with_finding(finding))
+    return _add(registry, base, name, checked, certify, actor), checked.report
 
 
-def _check(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
+async def _check(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:
+    """The files, and where they are good, what the engine makes of them."""
+    checked = await asyncio.to_thread(_check_files, state, caller, name, digests, chosen)
+    if not checked.report.passed or not state.settings.preflight_logits:
+        return checked
+    finding = await state.proof.judge(checked.ready, caller.tenant)
+    return replace(checked, report=checked.report.with_finding(finding))
+
+
+def _check_files(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:
     state.registry.adapters.check_name(name)
     files = {file: uploaded_file(state, caller, digest) for file, digest in digests.items()}
-    terms = Terms(state.settings.adapter_tokenizers, chosen)
-    return _prepared(state.registry, state.base, files, terms)[2]
+    return _checked(state.registry, state.base, files, Terms(state.settings.adapter_tokenizers, chosen))
 
 
-def _add(
-    state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
-) -> tuple[AddedVersion, Report]:
-    state.registry.adapters.check_name(name)
-    files = {file: uploaded_file(state, caller, digest) for file, digest in digests.items()}
-    terms = Terms(state.settings.adapter_tokenizers, chosen)
-    certify = state.served_path.digest if state.settings.certify_uploads else None
-    return _checked(state.registry, state.base, name, files, terms, certify, caller.actor, caller.tenant)
-
-
-def _checked(
-    registry: Registry,
-    base: ServedBase,
-    name: str,
-    files: Mapping[str, Blob],
-    terms: Terms,
-    certify: CoverageOf | None,
-    actor: str,
-    tenant: str = DEFAULT_TENANT,
-) -> tuple[AddedVersion, Report]:
-    ready, tokenizer, report = _prepared(registry, base, files, terms)
-    added = registry.adapters.add_version(
-        name,
-        ready.config,
-        ready.weights,
-        report,
-        base_fingerprint=base.signature.fingerprint,
-        actor=actor,
-        tenant=tenant,
-        tokenizer=tokenizer,
-        certify=certify,
-    )
-    return added, report
-
-
-def _prepared(
-    registry: Registry, base: ServedBase, files: Mapping[str, Blob], terms: Terms
-) -> tuple[Prepared, AdapterTokenizer | None, Report]:
+def _checked(registry: Registry, base: ServedBase, files: Mapping[str, Blob], terms: Terms) -> Checked:
     assert registry.preflight is not None
     _check_sizes(files)
     ready = registry.preflight.prepare(files[CONFIG_FILE], files[WEIGHTS_FILE])
-    return ready, *_with_tokenizer(registry, base, files, ready.report, terms)
+    return Checked(ready, *_with_tokenizer(registry, base, files, ready.report, terms))
+
+
+def _add(
+    registry: Registry,
+    base: ServedBase,
+    name: str,
+    checked: Checked,
+    certify: CoverageOf | None,
+    actor: str,
+    tenant: str = DEFAULT_TENANT,
+) -> AddedVersion:
+    return registry.adapters.add_version(
+        name,
+        checked.ready.config,
+        checked.ready.weights,
+        checked.report,
+        base_fingerprint=base.signature.fingerprint,
+        actor=actor,
+        tenant=tenant,
+        tokenizer=checked.tokenizer,
+        certify=certify,
+    )
 
 
 def _check_sizes(files: Mapping[str, Blob]) -> None:
@@ -141,7 +153,7 @@ def _with_tokenizer(
     if not paths or report.summary is None:
         return None, report
     tokenizer, finding = check_tokenizer(paths, base, report.summary.vocab_size, terms)
-    return tokenizer, Report([*report.findings, finding], report.summary)
+    return tokenizer, report.with_finding(finding)
 
 
 def _copied(registry: Registry, path: Path) -> Blob:

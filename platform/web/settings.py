@@ -58,6 +58,10 @@ class Settings(BaseSettings):
         False, description="Let adapters bring added tokens and a chat template; templates run in a sandboxed process"
     )
 
+    preflight_logits: bool = Field(
+        True, description="Refuse uploaded adapters that change no logits: the engine answers a short prompt with each"
+    )
+
     tool_call_parser: ToolCallParser = Field(
         "auto",
         description="How the model writes tool calls, unless an adapter's profile says it; auto: by the template",

@@ -23,6 +23,7 @@ from .certificates.certifier import Certifier, Certify
 from .certificates.served import ServedPath, promotion_rule
 from .chain_check import ChainCheck
 from .data_folder import prepare_data_folder
+from .effect_proof import EffectProof
 from .engine_door import EngineDoor
 from .limits import Slots
 from .metrics import Metrics
@@ -70,6 +71,7 @@ class State:
     sessions: Sessions
     metrics: Metrics
     reconciler: Reconciler
+    proof: EffectProof
     served_path: ServedPath
     certifier: Certifier
     quotas: Quotas
@@ -157,6 +159,7 @@ def open_state(
         sessions=Sessions(registry.users, registry.sessions, settings.session_hours),
         metrics=metrics,
         reconciler=reconciler,
+        proof=EffectProof(door, reconciler, registry.store, signature.vocab_size),
         served_path=served_path,
         certifier=Certifier(registry, served_path, certify, settings.certificate_timeout),
         quotas=quotas,

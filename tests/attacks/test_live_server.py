@@ -15,7 +15,7 @@ import pytest_asyncio
 from tests.checkpoints import make_checkpoint
 from tests.integration.live_server import BASE, LiveServer
 from tests.integration.talk import COMPLETIONS, engine_status, greedy, streamed_text, text_of, until, upload
-from tests.lora.adapters import encode, make_adapter, make_config, make_tensors
+from tests.lora.adapters import encode, make_adapter, make_config, make_tensors, write_adapter
 
 from .hostile_adapters import Attack, attacks
 from .hostile_files import pickles
@@ -152,12 +152,26 @@ async def test_no_file_has_another_name(server: LiveServer, http: httpx.AsyncCli
     assert stored(server) == files
 
 
-async def test_the_largest_weights_there_may_be_poison_nobody_else(server: LiveServer, http: httpx.AsyncClient) -> None:
-    """They overflow the sums they meet, so that whoever uses them gets an error in words."""
+async def test_the_largest_weights_there_may_be_poison_nobody_else(
+    server: LiveServer, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """They overflow the sums they meet, so that an upload is refused. Registered where no engine saw that, whoever uses
+    them gets an error in words."""
     kinds = ("o_proj", "gate_proj", "up_proj", "down_proj")
     tensors = {name: np.full_like(tensor, 65504) for name, tensor in make_tensors(4, kinds).items()}
     config = json.dumps(make_config(target_modules=list(kinds), lora_alpha=65536)).encode()
-    assert (await send(http, "largest", config, encode(tensors))).status_code == 201
+    files = stored(server)
+    async with undisturbed(server, http):
+        refused = await send(http, "largest", config, encode(tensors))
+    assert refused.status_code == 400 and "with it, log-probabilities are no finite numbers" in refused.text
+    assert stored(server) == files
+    folder = write_adapter(tmp_path / "largest", config, encode(tensors))
+    await asyncio.to_thread(server.command, "adapters", "add", "largest", str(folder))
+
+    async def is_served() -> bool:
+        return (await http.get("/v1/models/largest")).status_code == 200
+
+    await until(is_served, 20, "the adapter is served")
     async with undisturbed(server, http):
         bodies = [greedy("largest", prompt, 40) for prompt in (PROMPT, "b", "c d e")]
         responses = await asyncio.gather(*(http.post(COMPLETIONS, json=body) for body in bodies))

@@ -61,12 +61,20 @@ class FakeEngine:
         """Token ids that an adapter answers with instead of its sentence."""
         self.doubts: dict[str, float] = {}
         """Nats by which an adapter's tokens are less likely than the base's."""
+        self.shift = 0.5
+        """Nats by which every adapter makes a prompt's tokens less likely."""
+        self.noise = 0.0
+        """The same of every second prompt that the base reads."""
+        self.full = False
+        """Whether loads wait for room for ever."""
         self.unloadable: set[str] = set()
         """Digests whose load fails."""
         self.stuck: set[str] = set()
         """Digests that do not go."""
         self.running: set[str] = set()
         self.requests: list[GenerateRequest] = []
+        self.proofs: list[GenerateRequest] = []
+        """Requests that are nobody's: what an uploaded adapter changes is looked at with them."""
         self.aborted: list[str] = []
         self.stagger = 0
         """Steps by which each choice is behind the one before it."""
@@ -78,6 +86,7 @@ class FakeEngine:
         self.fails: set[str] = set()
         """Digests with which every request fails."""
         self.waiting = 0
+        self._read = 0
 
     @property
     def status(self) -> EngineStatus | None:
@@ -186,7 +195,7 @@ class FakeEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Tokens, None]:
         self._admit(request)
-        self.requests.append(request)
+        (self.proofs if request.request_id.startswith("proof-") else self.requests).append(request)
         self.running.add(request.request_id)
         ended = False
         try:
@@ -273,7 +282,10 @@ class FakeEngine:
         count = request.params.prompt_logprobs
         if count is None:
             return None
-        return [None, *(logprob_of(token, count) for token in request.prompt_token_ids[1:])]
+        self._read += not request.adapters
+        less = self.shift if request.adapters else self.noise * (self._read % 2)
+        found = [logprob_of(token, count) for token in request.prompt_token_ids[1:]]
+        return [None, *(TokenLogprob(one.token_id, one.logprob - less, one.rank, one.top) for one in found)]
 
     async def register_adapter(self, spec: AdapterSpec) -> None:
         self._require_ready()
@@ -289,11 +301,14 @@ class FakeEngine:
             raise AdapterError("its pages are not given back")
         self.registered.pop(digest, None)
         self.resident.discard(digest)
+        self.loads.pop(digest, None)
 
     async def load_adapter(self, digest: str) -> None:
         self._require_known(digest)
         if digest in self.unloadable:
             raise AdapterError("it does not fit beside the pinned adapters")
+        if self.full:
+            await asyncio.Event().wait()
         self._bring(digest)
 
     async def evict_adapter(self, digest: str) -> None:

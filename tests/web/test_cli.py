@@ -52,6 +52,7 @@ def test_adapters_from_add_to_remove(run: Run, adapter_folders: list[Path]) -> N
     assert run("adapters", "list") == (0, "No adapters yet. Add one with: loraplex adapters add NAME FOLDER\n", "")
     code, out, _ = run("adapters", "add", "support", adapter_folders[0])
     assert code == 0 and "support registered as version 1" in out and "pass" in out
+    assert "its logits were not compared with the base's: no engine runs here" in out and "adapters push" in out
     code, out, _ = run("adapters", "add", "support", adapter_folders[0])
     assert code == 0 and "support already is version 1" in out
     code, out, _ = run("adapters", "add", "support", adapter_folders[1], "--json")

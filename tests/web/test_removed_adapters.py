@@ -32,6 +32,8 @@ async def one_seat(settings: Settings, model: Path) -> AsyncIterator[tuple[State
     """A real server with a real engine that has room for one adapter, and an administrator."""
     port = free_port()
     small = {"port": port, "num_threads": 1, "num_kv_blocks": 300, "max_loaded_adapters": 1, "ping_seconds": 60.0}
+    # An upload while the room is taken would wait for it.
+    small["preflight_logits"] = False
     state = open_state(settings.model_copy(update=small), model)
     server = Server(state)
     task = asyncio.create_task(server.serve())

@@ -51,14 +51,16 @@ def add(name: str, folder: Path, as_json: Json = False) -> None:
             "`adapters add` works on the database here, but LORAPLEX_SERVER names a server. "
             f"Send it there with: loraplex adapters push {folder} --name {name}"
         )
+    from ..effect_proof import NOT_HERE
     from ..registration import add_from_folder
 
     settings = Settings()
+    beside = [NOT_HERE] if settings.preflight_logits else []
     with opened_registry(settings) as (registry, base):
         try:
             certify = served_path(settings, base).digest if settings.certify_uploads else None
             tokenizers = settings.adapter_tokenizers
-            added, report = add_from_folder(registry, base, name, folder, ACTOR, tokenizers, certify)
+            added, report = add_from_folder(registry, base, name, folder, ACTOR, tokenizers, certify, beside)
         except PreflightRefused as error:
             _tell_refusal(name, error.report, as_json)
             raise typer.Exit(1) from None

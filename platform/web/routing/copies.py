@@ -3,8 +3,9 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
+from loraplex.engine.protocol import LAST
 from loraplex.registry.routes import Candidate
 from loraplex.registry.snapshot import ResolvedAdapter
 
@@ -17,9 +18,6 @@ from ..quotas import SHADOW
 from ..state import State
 from .tallies import Lane
 from .watch import Started, note_end
-
-LAST: Final = 2**31 - 1
-"""Priority behind all others."""
 
 
 class Repeatable(Started, Protocol):
