@@ -144,7 +144,7 @@ class EffectProof:
         same = f", but for {seen.noise:.2g}, as between two runs without it" if seen.noise else ""
         message = f"the adapter changes no logits: {run}, and log-probabilities are the same{same}"
         return Finding(
-            CHECK, "fail", message, "what it changes comes to nothing in this base: train other modules of it"
+            CHECK, "fail", message, "what it changes comes to nothing in this base: train it further, or other modules"
         )
 
 
