@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from loraplex.lora.conversion import factors
 from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.conversion.kinds import conversion_kind
 from loraplex.lora.inspection import inspect_adapter
@@ -31,7 +32,23 @@ class Watch:
             self.events.append(f"open {arguments[0]} {arguments[1]}" if event == "open" else event)
 
 
-def judge(folder: Path, base: BaseSignature, watch: Watch) -> dict[str, Any]:
+class Decompositions:
+    """How many were made since it was last asked."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._decompose, factors.decompose = factors.decompose, self
+
+    def __call__(self, matrix: factors.Matrix) -> factors.Singular:
+        self.made += 1
+        return self._decompose(matrix)
+
+    def take(self) -> int:
+        made, self.made = self.made, 0
+        return made
+
+
+def judge(folder: Path, base: BaseSignature, watch: Watch, decompositions: Decompositions) -> dict[str, Any]:
     config, modules = (folder / "adapter_config.json").read_bytes(), set(sys.modules)
     started = time.process_time()
     watch.on = True
@@ -39,7 +56,8 @@ def judge(folder: Path, base: BaseSignature, watch: Watch) -> dict[str, Any]:
     watch.on = False
     seconds, events, watch.events = time.process_time() - started, watch.events, []
     return {"failures": failures, "served": served, "seconds": seconds, "events": events,
-            "imported": sorted(set(sys.modules) - modules), "memory": peak_memory()}  # fmt: skip
+            "imported": sorted(set(sys.modules) - modules), "memory": peak_memory(),
+            "decompositions": decompositions.take()}  # fmt: skip
 
 
 def judge_files(config: bytes, weights: Path, base: BaseSignature) -> tuple[list[str], bool]:
@@ -63,8 +81,9 @@ def peak_memory(process: int | str = "self") -> int:
 
 def main() -> None:
     base, watch = BaseSignature(**json.loads(sys.argv[1])), Watch()
+    decompositions = Decompositions()
     for line in sys.stdin:
-        print(json.dumps(judge(Path(line.rstrip("\n")), base, watch)))
+        print(json.dumps(judge(Path(line.rstrip("\n")), base, watch, decompositions)))
 
 
 if __name__ == "__main__":

@@ -123,8 +123,7 @@ def large_loha(**last: NDArray[np.float32]) -> Tensors:
     ids=["values", "shape", "stranger", "nearest"],
 )
 def test_nothing_is_multiplied_before_all_is_looked_at(last: Tensors, reason: str, tmp_path: Path) -> None:
-    """The fault is in the last of many large linears; what no LoRA comes near is found at the first of them, in the
-    time and the memory that one takes."""
+    """The fault is in the last of many large linears; what no LoRA comes near is found at the first of them."""
     config = {"peft_type": "LOHA", "target_modules": list(LARGE.kinds), "base_model_name_or_path": "acme/large"}
     folder = write_adapter(tmp_path, config | {"r": 32, "alpha": 32}, large_loha(**last))
     (verdict,) = judge([folder], LARGE)
@@ -132,8 +131,7 @@ def test_nothing_is_multiplied_before_all_is_looked_at(last: Tensors, reason: st
     assert reason in message
     if last:
         check_harmless(verdict)
-    else:
-        assert verdict["seconds"] <= 10 and message.count("layer 0") == 1
+    assert verdict["decompositions"] == (0 if last else 1)
 
 
 def test_a_terabyte_that_is_not_there(tmp_path: Path) -> None:
