@@ -1,4 +1,5 @@
-import time
+import sys
+from collections import Counter
 
 import pytest
 
@@ -140,15 +141,15 @@ class InstantRunner:
 
 
 def test_host_work_of_a_decode_step_is_small() -> None:
-    """16 decodes take some 60 us on a quiet core of 2024; the bound leaves room for a busy machine."""
+    """In calls of functions, which are the same on every machine: 16 decodes make about 700, some 60 us in all."""
     limits = make_limits(max_model_len=2000, max_num_seqs=16, max_num_batched_tokens=512)
     core = EngineCore(Scheduler(limits, BlockPool(4000, 16), FakeAdapters()), InstantRunner())
     for number in range(16):
         core.add(make_request(f"r{number}", tokens(20, number), max_tokens=1500, ignore_eos=True))
     core.step()
-    seconds = []
-    for _ in range(400):
-        begin = time.perf_counter()
+    calls = Counter[str]()
+    sys.setprofile(lambda frame, event, argument: calls.update([event]))
+    for _ in range(100):
         core.step()
-        seconds.append(time.perf_counter() - begin)
-    assert sorted(seconds)[len(seconds) // 4] < 400e-6
+    sys.setprofile(None)
+    assert (calls["call"] + calls["c_call"]) / 100 < 800
