@@ -6,10 +6,13 @@ TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test fuzz check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
+.PHONY: help install serve test fuzz check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+install: .venv/.test $(VENDOR) ## install what all the other words need
+	@:
 
 serve: .venv/.runtime $(VENDOR) ## install what is missing and serve the demo model on 127.0.0.1:8000
 	@$(BIN)/loraplex serve $(ARGS)
