@@ -31,31 +31,37 @@ from .scale import Scale, medians  # noqa: E402
 DECODE_STEPS = 16
 FORMS: dict[str, dict[str, str]] = {
     "bf16": {},
+    "fp16": {"dtype": "float16"},
     "int4": {"quantization": "int4"},
     "int4, int8 head": {"quantization": "int4", "head_quantization": "int8"},
     "int8, int8 head": {"quantization": "int8", "head_quantization": "int8"},
     "fp8": {"quantization": "fp8"},
-    "awq": {},
-    "awq, int8 head": {"head_quantization": "int8"},
+    "awq": {"dtype": "bfloat16"},
     "awq, inputs divided": {},
+    "awq, fp16": {},
+    "awq, fp16, int8 head": {"head_quantization": "int8"},
 }
-"""int4 has what AWQ stores, groups of 128 with zero points, beside the own head and activations of bfloat16."""
+"""int4 has what AWQ stores, groups of 128 with zero points, beside the own head and activations of bfloat16; awq is
+what AutoAWQ writes, and fp16 the dtype in which it does."""
 CHECKPOINTS: dict[str, Callable[[Dimensions], Path]] = {
     "awq": awq_checkpoint,
-    "awq, int8 head": awq_checkpoint,
     "awq, inputs divided": folded_awq_checkpoint,
+    "awq, fp16": awq_checkpoint,
+    "awq, fp16, int8 head": awq_checkpoint,
 }
-"""Of the forms that are not rounded as they are loaded: AutoAWQ's in float16, and what `--quantization awq` makes."""
+"""Of the forms that are not rounded as they are loaded: AutoAWQ's, and what `--quantization awq` makes."""
 GOALS = {
     "int4": 0.55,
     "int4, int8 head": 0.40,
     "int8, int8 head": 0.62,
     "awq": 0.55,
-    "awq, int8 head": 0.40,
     "awq, inputs divided": 0.55,
+    "awq, fp16": 0.55,
+    "awq, fp16, int8 head": 0.40,
 }
 """Time of a token of one stream over that of bf16."""
 LEAST_SPEED = 0.95
+"""Of what is not quantized, in the same dtype: many rows wait for products, and few processors have any of float16."""
 
 
 def weights(scale: Scale) -> list[Row]:
@@ -82,11 +88,16 @@ _MEASURES: dict[str, Callable[[MeasuredEngine], float]] = {
 def _speed_rows(what: str, rates: dict[str, float]) -> list[Row]:
     rows = [Row(f"{what}: bf16", rates["bf16"], "tokens/s")]
     for name in list(FORMS)[1:]:
+        quicker = rates[name] / rates["bf16"]
         if what == "one stream":
-            ratio, goal = rates["bf16"] / rates[name], GOALS.get(name)
-            rows.append(Row(f"{what}, {name}: time of a token / bf16", ratio, "x", goal, at_least=False))
-        else:
-            rows.append(Row(f"{what}, {name}: speed / bf16", rates[name] / rates["bf16"], "x", LEAST_SPEED))
+            rows.append(
+                Row(f"{what}, {name}: time of a token / bf16", 1 / quicker, "x", GOALS.get(name), at_least=False)
+            )
+            continue
+        own = "fp16" if "fp16" in name else "bf16"
+        rows.append(Row(f"{what}, {name}: speed / bf16", quicker, "x", LEAST_SPEED if own == "bf16" else None))
+        if own == "fp16" != name:
+            rows.append(Row(f"{what}, {name}: speed / fp16", rates[name] / rates[own], "x", LEAST_SPEED))
     return rows
 
 
@@ -100,7 +111,9 @@ def _arithmetic(name: str, dimensions: Dimensions) -> float:
     linears = config.num_layers * sum(inputs * outputs for inputs, outputs in config.linear_shapes().values())
     embedding = config.vocab_size * config.hidden_size
     four_bits = 0.5 + 2.5 / 128
-    a_weight = {"bf16": 2.0, "int4": four_bits, "awq": four_bits, "int8": 1.0, "fp8": 1.0}[name.partition(",")[0]]
+    a_weight = {"bf16": 2.0, "fp16": 2.0, "int4": four_bits, "awq": four_bits, "int8": 1.0, "fp8": 1.0}[
+        name.partition(",")[0]
+    ]
     return linears * a_weight + embedding * (2 + (1 if "head" in name else 2))
 
 

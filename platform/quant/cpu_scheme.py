@@ -17,6 +17,8 @@ def choose_cpu_scheme(storage: torch.dtype, quantization: QuantizationConfig | N
     reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
     by_dots = _linears_by_dots(storage, quantization)
     reason += f", {by_dots} by {DESCRIPTION}" if by_dots else ""
+    if storage == torch.float16 and HAS_BFLOAT16:
+        reason += ", many rows faster here with --dtype bfloat16"
     if quantization is not None and any(
         (layout.group_size or 0) % VECTORS.step for layout in quantization.linears.layouts
     ):

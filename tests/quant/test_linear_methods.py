@@ -180,6 +180,14 @@ def test_the_reason_says_what_is_multiplied_by_dot_products(
     assert words in reason and bool(words) == ("dot products" in reason)
 
 
+@pytest.mark.parametrize("has", [True, False])
+def test_float16_on_a_cpu_that_multiplies_bfloat16_alone_says_so(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_scheme, "HAS_BFLOAT16", has)
+    cpu = torch.device("cpu")
+    told = {dtype for dtype in (torch.bfloat16, torch.float16) if "--dtype" in choose_scheme(cpu, dtype, AWQ).reason}
+    assert told == ({torch.float16} if has else set())
+
+
 def test_the_arithmetic_has_a_name() -> None:
     assert arithmetic_words(False, False, False, "AVX-512") == "float32 vectors"
     assert arithmetic_words(False, True, True, "AVX2") == "dot products of words in AVX2"

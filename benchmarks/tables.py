@@ -1,0 +1,53 @@
+"""The tables of docs/performance.md, made from benchmarks/results/*.json: `python -m benchmarks.tables`."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from .gpu import table as gpu_table
+from .page import PAGE, replaced, table_of
+from .report import RESULTS, Row
+
+GROUPS: Final = {
+    "serving": ("serving-cpu-half-billion", "serving-cpu-small", "serving-cpu-demo"),
+    "lora": tuple(
+        f"lora-cpu-{part}" for part in ("decode", "unused", "own-rank", "many", "http", "cold", "peft-batch", "gather")
+    ),
+    "quant": ("quant-weights", "quant-kv", "quant-demo"),
+}
+"""Files by the table that shows them, in its order."""
+
+
+def render(group: str, results: Path = RESULTS) -> str:
+    """One table of all rows; above it, what measured which of them, and when."""
+    rows: list[Row] = []
+    sources: dict[str, list[str]] = {}
+    for name in GROUPS[group]:
+        content = json.loads((results / f"{name}.json").read_text())
+        sources.setdefault(_source(content), []).append(f"`{name}`")
+        rows += [_row(row) for row in content["rows"]]
+    told = [f"- {', '.join(names)}: {source}" for source, names in sources.items()]
+    return "\n".join([*told, "", *table_of(rows), ""])
+
+
+def _source(content: dict[str, Any]) -> str:
+    machine = content["machine"]
+    return (
+        f"{machine['processor']}, {machine['capability']}, {machine['threads']} threads, torch {machine['torch']}, "
+        f"{machine['rounds']} rounds, {content['when'][:10]}"
+    )
+
+
+def _row(kept: dict[str, Any]) -> Row:
+    return Row(kept["what"], kept["value"], kept["unit"], kept["goal"], kept["at_least"], kept.get("note", ""))
+
+
+def made(page: str) -> str:
+    """The page with all of its tables as the files have them."""
+    for group in GROUPS:
+        page = replaced(page, group, render(group))
+    return replaced(page, "gpu", gpu_table.render())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(made(PAGE.read_text()))
