@@ -80,36 +80,43 @@ FAMILIES: dict[str, Group] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+NEAREST = [(architecture, dtype) for architecture in SHARED_MEMORY for dtype in (torch.bfloat16, torch.float16)]
+"""(80, torch.bfloat16) before all others."""
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), NEAREST, ids=str)
 def test_decodes_of_no_family_of_models_spill(
     kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Left to itself the assembler takes 64 registers for most of these, and 8 bytes of stack."""
+    """Left to itself the assembler takes 64 registers for most of these on sm_80 in bfloat16, and 8 bytes of stack.
+    Elsewhere it spills none of them: there it is the two that took most registers and one of the others."""
     monkeypatch.setattr(cuda, "_can_chain", lambda device: architecture >= 90)
     monkeypatch.setattr(cuda, "shrink", MagicMock())
-    for name, group in FAMILIES.items():
+    place = NEAREST.index((architecture, dtype))
+    chosen = [*FAMILIES][place : place + 1] + [*FAMILIES][-2:] if place else [*FAMILIES]
+    for name, group in ((name, FAMILIES[name]) for name in chosen):
         launch(architecture, dtype, group, 64)
         used = resources(kernels["expand"].compiled.pop().asm["cubin"], tmp_path)
         assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= EXPAND_REGISTERS, (name, used)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("architecture", "dtype"), [(80, torch.bfloat16), (90, torch.float16)], ids=str)
 @pytest.mark.parametrize(("vocabulary", "size"), [(151936, 896)])
-@pytest.mark.parametrize("architecture", [80, 90])
 def test_adapters_of_the_head_spill_nothing(
-    kernels: dict[str, CompileOnly], architecture: int, vocabulary: int, size: int, dtype: torch.dtype, tmp_path: Path,
+    kernels: dict[str, CompileOnly], vocabulary: int, size: int, architecture: int, dtype: torch.dtype, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(cuda, "_can_chain", lambda device: architecture >= 90)
+    monkeypatch.setattr(cuda, "shrink", MagicMock())
     launch(architecture, dtype, ((7,), (vocabulary,), size), 64, y_dtype=torch.float32)
     used = resources(kernels["expand"].compiled[0].asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= EXPAND_REGISTERS
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+@pytest.mark.parametrize(
+    ("architecture", "dtype"), [(80, torch.bfloat16), (90, torch.float32), (100, torch.bfloat16)], ids=str
+)
 def test_gains_and_shifts_spill_nothing_and_are_one_kernel_for_all_steps(
     architecture: int, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +140,6 @@ def test_gains_and_shifts_spill_nothing_and_are_one_kernel_for_all_steps(
 
 def test_neither_the_layer_nor_the_number_of_tokens_compiles_anew(kernels: dict[str, CompileOnly]) -> None:
     for tokens, layer in ((1, 0), (16, 1), (256, 16), (7, 31)):
-        launch(80, torch.float16, QKV, tokens, layer)
+        launch(80, torch.bfloat16, QKV, tokens, layer)
     for kernel in kernels.values():
         assert len(kernel.compiled) == 4 and len({id(compiled) for compiled in kernel.compiled}) == 1

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from loraplex.lora import vocabulary
+from loraplex.lora.apply import lora_reference
 from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, LoraBatch, PageTable, RowPages
 from loraplex.lora.copies import bits_of
 from loraplex.lora.kernels import own_logits, tiles
@@ -156,6 +158,8 @@ def test_embeddings_that_adapters_bring(dtype: torch.dtype) -> None:
 def test_logits_of_rows_that_adapters_bring(programs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several pages beside ranks; of tokens that the base lacks; in a smaller vocabulary; and none."""
     monkeypatch.setattr(own_logits, "ROW_PROGRAMS", programs)
+    # Not the compiled kernel, which has tests of its own and takes ten seconds for each dtype.
+    monkeypatch.setattr(vocabulary, "add_lora", lora_reference)
     torch.manual_seed(0)
     size, width, kind = 40, VOCABULARY + 30, KINDS.index(HEAD)
     table = make_table(size, 1, dtype)
