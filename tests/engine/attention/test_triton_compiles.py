@@ -15,13 +15,12 @@ BF16, E4M3, E5M2, INT8 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
 HEADS, KV_HEADS, BLOCK = 32, 8, 16
 DECODE, SHORT, LONG = (64, 64), (256, 2), (2048, 2)
 """Tokens and sequences of a step."""
-CASES = [
-    (80, BF16, 128, DECODE), (90, E5M2, 96, DECODE), (100, E4M3, 128, DECODE), (90, BF16, 128, LONG),
-    (100, BF16, 128, LONG), (90, BF16, 80, SHORT), (90, E4M3, 128, SHORT), (90, E4M3, 64, LONG), (80, INT8, 128, SHORT),
-    (80, INT8, 256, LONG),
-]  # fmt: skip
-"""A compilation takes a second: every value occurs here and in the lists below, and of each kind of step what took most
-registers on each architecture when all combinations were counted."""
+CASES = [(architecture, dtype, 128, DECODE) for architecture in SHARED_MEMORY for dtype in (BF16, E4M3)]
+CASES += [(architecture, BF16, 128, LONG) for architecture in SHARED_MEMORY]
+CASES += [(90, E5M2, 96, DECODE), (90, BF16, 80, SHORT), (90, E4M3, 128, SHORT), (90, E4M3, 64, LONG)]
+CASES += [(80, INT8, 128, SHORT), (80, INT8, 256, LONG)]
+"""What is served most on all architectures. A compilation takes a second: else every value occurs here or in the lists
+below, and of each kind of step what took most registers on each architecture when all combinations were counted."""
 MATRIX_UNITS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
 

@@ -101,7 +101,9 @@ def test_decodes_of_no_family_of_models_spill(
         assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] <= EXPAND_REGISTERS, (name, used)
 
 
-@pytest.mark.parametrize(("architecture", "dtype"), [(80, torch.bfloat16), (90, torch.float16)], ids=str)
+@pytest.mark.parametrize(
+    ("architecture", "dtype"), [(80, torch.bfloat16), (90, torch.bfloat16), (90, torch.float16)], ids=str
+)
 @pytest.mark.parametrize(("vocabulary", "size"), [(151936, 896)])
 def test_adapters_of_the_head_spill_nothing(
     kernels: dict[str, CompileOnly], vocabulary: int, size: int, architecture: int, dtype: torch.dtype, tmp_path: Path,
