@@ -3,6 +3,8 @@
 Its own casts cut bfloat16 off and lose carries in float8.
 """
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,19 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+# As no device assertion is looked at, what sums of integers would be in 64 bits is computed for nothing.
+assert not interpreter.interpreter_builder.options.debug
+interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+_number_type = cache(interpreter._get_np_dtype)
+
+
+def numpy_type(kind: Any) -> Any:
+    """In place of interpreter._get_np_dtype, which makes a table of all types anew for each operation."""
+    kind = kind.element_ty if isinstance(kind, tl.block_type) else kind
+    return np.dtype(np.uint64) if isinstance(kind, tl.pointer_type) else _number_type(kind)
+
+
+interpreter._get_np_dtype = numpy_type
 TARGETS = {tl.bfloat16: (torch.bfloat16, np.uint16), tl.float8e4nv: (torch.float8_e4m3fn, np.uint8)}
 _convert_float = interpreter._convert_float
 
@@ -26,23 +41,18 @@ def one_patch_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def patch_modules_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device function's module is patched once and stays so: at each call that would cost more than the call."""
-    patch_lang, scope_type = interpreter._patch_lang, interpreter._LangPatchScope
-    patched: set[int] = set()
-
-    class Scope(scope_type):  # type: ignore[misc, valid-type]
-        def restore(self) -> None:
-            super().restore()
-            patched.clear()
+    """A module is patched once and stays so: at each launch, and each call of a device function, that would cost more
+    than a small kernel."""
+    patch_lang, patched = interpreter._patch_lang, set[int]()
+    staying = interpreter._LangPatchScope()  # of no changes, which restores nothing
 
     def patch_once(function: Any) -> Any:
         module = id(function.__globals__)
-        if module in patched:
-            return None
-        patched.add(module)
-        return patch_lang(function)
+        if module not in patched:
+            patched.add(module)
+            patch_lang(function)
+        return staying
 
-    monkeypatch.setattr(interpreter, "_LangPatchScope", Scope)
     monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
 
 

@@ -7,7 +7,7 @@ from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, Re
 from loraplex.lora.residency import Entry
 from tests.checkpoints import make_adapter
 
-PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+PARAMS = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
 PROMPT = [4, 5, 6, 7]
 
 

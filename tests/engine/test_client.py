@@ -50,15 +50,21 @@ def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AdapterSpe
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(model: Path) -> AsyncIterator[EngineClient]:
     """Of one process for all tests that leave it alive."""
-    async with opened(model) as client:
-        yield client
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("GLIBC_TUNABLES", raising=False)
+        async with opened(model) as client:
+            environment.undo()
+            yield client
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mortal(model: Path) -> AsyncIterator[EngineClient]:
-    """Of a process of the test's own."""
-    async with opened(model) as client:
-        yield client
+    """Of a process that tests may kill: they leave another one that is ready. It is started with an allocator that the
+    user has tuned."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+        async with opened(model) as client:
+            yield client
 
 
 @asynccontextmanager
@@ -149,6 +155,7 @@ async def test_refusals_come_in_words(client: EngineClient) -> None:
 
 
 async def test_a_killed_engine_ends_each_stream_once_and_comes_back(mortal: EngineClient, adapter: AdapterSpec) -> None:
+    restarts = mortal.restarts
     await mortal.register_adapter(adapter)
     expected = await collect(mortal, request("before", adapter=adapter.digest))
     streams = [asyncio.create_task(outcome(collect(mortal, request(f"r{i}", max_tokens=4000)))) for i in range(8)]
@@ -160,22 +167,17 @@ async def test_a_killed_engine_ends_each_stream_once_and_comes_back(mortal: Engi
     with pytest.raises(EngineUnavailable):
         await collect(mortal, request("too soon"))
     await until(mortal.ready)
-    assert mortal.restarts == 1
+    assert mortal.restarts == restarts + 1
     assert await collect(mortal, request("after", adapter=adapter.digest)) == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_the_engine_asks_for_huge_pages_unless_the_user_said_otherwise(
-    client: EngineClient, model: Path, monkeypatch: pytest.MonkeyPatch
+    client: EngineClient, mortal: EngineClient
 ) -> None:
-    assert b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in Path(f"/proc/{client.pid}/environ").read_bytes().split(b"\0")
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
-    other = EngineClient(EngineConfig(model=str(model), num_kv_blocks=8, num_threads=1))
-    await other.start()
-    try:
-        assert b"GLIBC_TUNABLES=glibc.malloc.hugetlb=0" in Path(f"/proc/{other.pid}/environ").read_bytes().split(b"\0")
-    finally:
-        await other.stop()
+    for asked, value in ((client, 1), (mortal, 0)):
+        environment = Path(f"/proc/{asked.pid}/environ").read_bytes().split(b"\0")
+        assert f"GLIBC_TUNABLES=glibc.malloc.hugetlb={value}".encode() in environment
 
 
 async def test_a_stopped_engine_is_not_ready(mortal: EngineClient) -> None:
@@ -187,21 +189,6 @@ async def test_a_stopped_engine_is_not_ready(mortal: EngineClient) -> None:
     finally:
         os.kill(mortal.pid, signal.SIGCONT)
     await until(mortal.ready)
-
-
-async def test_stopping_ends_running_requests(mortal: EngineClient) -> None:
-    messages: list[Tokens] = []
-
-    async def listen() -> None:
-        async for message in mortal.generate(request("cut", max_tokens=4000)):
-            messages.append(message)
-
-    task = asyncio.create_task(listen())
-    await until(lambda: len(messages) > 2)
-    await mortal.stop()
-    await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
-    assert mortal.state is EngineState.STOPPED
-    assert messages[-1].finish_reason is FinishReason.ABORT
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -237,10 +224,27 @@ async def test_a_process_that_cannot_be_started_again_is_tried_once_more(
     mortal: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_to_spawn(monkeypatch, times=1)
+    restarts = mortal.restarts
     assert mortal.pid is not None
     os.kill(mortal.pid, signal.SIGKILL)
-    await until(lambda: mortal.restarts == 2 and mortal.ready())
+    await until(lambda: mortal.restarts == restarts + 2 and mortal.ready())
     assert len(await collect(mortal, request("after"))) == 8
+
+
+async def test_stopping_ends_running_requests(mortal: EngineClient) -> None:
+    """The last one that needs the process."""
+    messages: list[Tokens] = []
+
+    async def listen() -> None:
+        async for message in mortal.generate(request("cut", max_tokens=4000)):
+            messages.append(message)
+
+    task = asyncio.create_task(listen())
+    await until(lambda: len(messages) > 2)
+    await mortal.stop()
+    await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
+    assert mortal.state is EngineState.STOPPED
+    assert messages[-1].finish_reason is FinishReason.ABORT
 
 
 def fail_to_spawn(monkeypatch: pytest.MonkeyPatch, times: int) -> None:

@@ -17,10 +17,10 @@ def main() -> int:
     """The exit code: 0 with a certificate, 2 with an error in words."""
     os.nice(NICENESS)
     prepare_environment()
-    flush_subnormals()
     try:
         job = CertifyJob.from_json(msgspec.json.decode(sys.stdin.buffer.read()))
-        from .run import certify  # seconds of torch, which nobody needs to hear that this is no job
+        flush_subnormals()  # seconds of torch from here on, which nobody needs to hear that this is no job
+        from .run import certify
 
         certificate = certify(job, lambda share, stage: _tell({"progress": share, "stage": stage}))
     except ValueError as error:

@@ -31,7 +31,7 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 32, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     ),
     "llama-narrow-heads": ("llama", {"head_dim": 24, "attention_bias": True}),
-    "qwen2": ("qwen2", {"num_attention_heads": 2}),
+    "qwen2": ("qwen2", {"head_dim": 32}),
     "qwen3": ("qwen3", {"head_dim": 32}),
 }
 """Heads of 24 are computed layer by layer, the others in one compiled call."""

@@ -33,7 +33,7 @@ def has_vectors(vectors: Any, slots: Any, kinds: Any) -> bool:
     return False
 
 
-@njit(parallel=True)
+@njit(parallel=True, cache=True)
 def add_lora_silu(
     gate_up: Any, x: Any, output: Any, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, rank: Any,
     scaling: Any, scales: Any, sorted_tokens: Any, starts: Any, slots: Any, workers: int,
