@@ -104,12 +104,9 @@ class KnownServer:
         self._run(self._become_ready())
 
     async def _become_ready(self) -> None:
-        """Until the engine knows what was restored."""
-        for _ in range(500):
-            if (await self._client.get("/ready")).is_success:
-                return
-            await asyncio.sleep(0.01)
-        raise TimeoutError("the server is not ready")
+        """The engine knows what was restored."""
+        await self._state.reconciler.reconcile()
+        (await self._client.get("/ready")).raise_for_status()
 
     def _run(self, work: Any) -> Any:
         return self._loop.run_until_complete(work)
