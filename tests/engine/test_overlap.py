@@ -22,7 +22,7 @@ from .virtual_arrays import SEQUENCES, TOKENS, ArrayRunner, DeviceArrays
 from .virtual_model import POISON, VirtualDevice, alone
 from .virtual_runner import BROKEN, SlottedAdapters, VirtualRunner
 
-SEEDS = 6000
+SEEDS = 10_000
 BATCHES = 4
 STOP_WORDS = {5, 17, 29}
 """Tokens at which whoever reads the stream of some choices ends them, as the API does at a stop string."""
