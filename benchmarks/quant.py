@@ -61,7 +61,6 @@ GOALS = {
 }
 """Time of a token of one stream over that of bf16."""
 LEAST_SPEED = 0.95
-"""Of what is not quantized, in the same dtype: many rows wait for products, and few processors have any of float16."""
 
 
 def weights(scale: Scale) -> list[Row]:
@@ -94,10 +93,10 @@ def _speed_rows(what: str, rates: dict[str, float]) -> list[Row]:
                 Row(f"{what}, {name}: time of a token / bf16", 1 / quicker, "x", GOALS.get(name), at_least=False)
             )
             continue
-        own = "fp16" if "fp16" in name else "bf16"
-        rows.append(Row(f"{what}, {name}: speed / bf16", quicker, "x", LEAST_SPEED if own == "bf16" else None))
-        if own == "fp16" != name:
-            rows.append(Row(f"{what}, {name}: speed / fp16", rates[name] / rates[own], "x", LEAST_SPEED))
+        goal = None if name == "fp16" else LEAST_SPEED
+        rows.append(Row(f"{what}, {name}: speed / bf16", quicker, "x", goal))
+        if name.startswith("awq, fp16"):
+            rows.append(Row(f"{what}, {name}: speed / fp16", rates[name] / rates["fp16"], "x"))
     return rows
 
 

@@ -149,7 +149,9 @@ def test_host_work_of_a_decode_step_is_small() -> None:
     core.step()
     calls = Counter[str]()
     sys.setprofile(lambda frame, event, argument: calls.update([event]))
-    for _ in range(100):
-        core.step()
-    sys.setprofile(None)
+    try:
+        for _ in range(100):
+            core.step()
+    finally:
+        sys.setprofile(None)
     assert (calls["call"] + calls["c_call"]) / 100 < 800

@@ -29,7 +29,7 @@ FITTING: list[tuple[str, torch.dtype, dict[str, Any]]] = [
     ("llama", torch.float32, {"head_dim": 32}),
     ("mistral", torch.float32, {"head_dim": 32, "sliding_window": 7}),
     ("qwen2", torch.float16, {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 448}),
-    ("qwen3", torch.bfloat16, {"head_dim": 32}),
+    ("qwen3", torch.bfloat16, {"head_dim": 64, "num_attention_heads": 7, "num_key_value_heads": 1}),
 ]
 
 

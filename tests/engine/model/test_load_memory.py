@@ -13,9 +13,9 @@ from ..memory_limit import print_alone
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Layers of 18 MB and a head of 38 MB in bfloat16."""
-    sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_key_value_heads": 3}
-    return make_checkpoint(tmp_path_factory.mktemp("base"), dtype=torch.bfloat16, vocab_size=24576, **sizes)
+    """Layers of 31 MB and a head of 67 MB in bfloat16."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 4}
+    return make_checkpoint(tmp_path_factory.mktemp("base"), dtype=torch.bfloat16, vocab_size=32768, **sizes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit what a process writes to")

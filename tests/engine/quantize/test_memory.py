@@ -14,8 +14,8 @@ from ..memory_limit import print_alone
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit what a process writes to")
 def test_awq_takes_less_than_the_quantized_weights_and_a_layer(tmp_path: Path) -> None:
-    """A layer has 10 MB, and would have 20 MB in float32."""
-    sizes = {"hidden_size": 640, "intermediate_size": 2048, "num_attention_heads": 10, "num_key_value_heads": 5}
+    """A layer has 16 MB, and would have 32 MB in float32."""
+    sizes = {"hidden_size": 768, "intermediate_size": 2816, "num_attention_heads": 12, "num_key_value_heads": 4}
     base = make_checkpoint(tmp_path / "base", dtype=torch.bfloat16, max_position_embeddings=512, **sizes)
     call = f"quantizes_within({str(base)!r}, layers=[-1, 1])"
     assert print_alone("tests.engine.quantize.quantize_within", call, mapped_from=1 << 19) == "[False, True]\n"
