@@ -9,10 +9,12 @@ import numpy as np
 from .kernels import digits, dots
 from .kernels.address import address_of
 from .kernels.code_dots import dots_scratch_size
-from .kernels.code_linear import code_linear_in_vectors, in_dots, scratch_size
+from .kernels.code_linear import in_dots, scratch_size
+from .kernels.code_vectors import code_linear_in_vectors, vectors_scratch_size
 from .kernels.codes import pack_codes, unpack_codes
 from .kernels.expand import FLOAT8
 from .kernels.integer_linear import integer_linear, integer_scratch_size, pack_integers, unpack_integers
+from .kernels.word_linear import word_linear, words_scratch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,26 @@ def _floats(rows: int, inputs: int, workers: int) -> int:
     return 4 * max(scratch_size(rows, inputs, workers), dots_scratch_size(rows, inputs, workers))
 
 
-VECTORS: Final = CodeKernel("vectors", dots.STEP, pack_codes, unpack_codes, _floats, code_linear_in_vectors)
+def _vector_floats(rows: int, inputs: int, workers: int) -> int:
+    return 4 * vectors_scratch_size(rows, inputs)
+
+
+VECTORS: Final = CodeKernel("vectors", dots.STEP, pack_codes, unpack_codes, _vector_floats, code_linear_in_vectors)
 """Any kind of code, on any CPU."""
 DOTS: Final = CodeKernel("dots", dots.STEP, pack_codes, unpack_codes, _floats, in_dots(addends=1))
 """Any kind of code, on a CPU with dot products of bfloat16, to which activations are rounded."""
 SPLIT_DOTS: Final = CodeKernel("split dots", dots.STEP, pack_codes, unpack_codes, _floats, in_dots(addends=2))
 """The same with 16 bits of each activation."""
 INTEGERS: Final = CodeKernel(
-    "integers", digits.STEP, pack_integers, unpack_integers, integer_scratch_size, integer_linear
+    "integers",
+    digits.STEP,
+    pack_integers,
+    unpack_integers,
+    words_scratch_size if dots.HAS_WORDS else integer_scratch_size,
+    word_linear if dots.HAS_WORDS else integer_linear,
 )
-"""INT4 and INT8 on a CPU with dot products of bytes, with longer steps and 16 bits of each activation: faster than
-SPLIT_DOTS, and in matrix registers faster than DOTS."""
+"""INT4 and INT8 on a CPU with dot products of bytes, or else of words, with longer steps and 16 bits of each
+activation: faster than SPLIT_DOTS, and in matrix registers faster than DOTS."""
 
 
 KERNELS: Final = {kernel.name: kernel for kernel in (VECTORS, DOTS, SPLIT_DOTS, INTEGERS)}

@@ -15,7 +15,7 @@ from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 KERNELS = [VECTORS, *([DOTS, SPLIT_DOTS] if HAS_BFLOAT16 else []), *([INTEGERS] if HAS_INTEGERS else [])]
-ROWS = [1, 2, 3, 5, 12, 13, 16, 17, 31, 33, 47, 530]
+ROWS = [1, 2, 3, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 33, 47, 530]
 
 
 def integers(outputs: int, inputs: int, group: int, bits: int, ordered: bool = False) -> IntegerWeight:
@@ -50,6 +50,9 @@ CASES = {
     "float8, panels that share activations": lambda: [float8(1300, 320, (650, 160))],
     "int4, panels that take turns": lambda: [integers(1300, 384, 128, 4)],
     "int8, panels that take turns": lambda: [integers(1300, 320, 320, 8)],
+    "int4, inputs of several blocks": lambda: [integers(20, 1152, 128, 4)],
+    "int8, inputs of several blocks": lambda: [integers(20, 1415, 1415, 8)],
+    "float8, inputs of several blocks": lambda: [float8(40, 1100, (1, 1100))],
 }
 
 

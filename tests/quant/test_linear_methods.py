@@ -16,7 +16,7 @@ from loraplex.quant.kernels.dots import HAS_BFLOAT16
 from loraplex.quant.kernels.panel_linear import panel_linear, scratch_size
 from loraplex.quant.kernels.panels import pack_weight
 from loraplex.quant.kernels.tile import PANEL
-from loraplex.quant.kernels.vectors import features
+from loraplex.quant.kernels.vectors import LANES, features
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.torch_linear import TorchLinear
@@ -217,6 +217,7 @@ def test_dot_products_and_fp32_agree(in_features: int, out_features: tuple[int, 
 
 NARROW = """
 import torch
+from tests.quant import test_coded
 from loraplex.quant.kernels import vectors
 from loraplex.quant.stored_float import StoredFloatLinear
 assert vectors.LANES == 8, vectors.LANES
@@ -228,12 +229,15 @@ for storage in (torch.bfloat16, torch.float16, torch.float32):
     for rows in range(1, 10):
         x = torch.randn(rows, 131)
         torch.testing.assert_close(method.apply(x).double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-4)
+for call in test_coded.CALLS:
+    test_coded.test_equals_the_dequantized_weights(*call.values)
 """
 
 
 @pytest.mark.skipif("+avx2" not in features, reason="this CPU has no AVX2")
+@pytest.mark.skipif(LANES == 8, reason="this CPU has AVX2 only: all other tests are this one")
 def test_narrower_vectors(tmp_path: os.PathLike[str]) -> None:
-    """The same kernel compiled as on a CPU with AVX2 only."""
+    """The same kernels compiled as on a CPU with AVX2 only."""
     environment = {
         **os.environ,
         "NUMBA_CPU_NAME": "haswell",

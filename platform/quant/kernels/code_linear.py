@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
 """y = x W^T + bias with W as codes: blocks are expanded to bfloat16 beside the core, multiplied like any other weights,
-and the sums of a group are rid of the zero points and scaled. For matrix registers and for fp32; with dot products in
-vector registers codes are expanded there (`code_dots.py`).
+and the sums of a group are rid of the zero points and scaled. For matrix registers; with dot products in vector
+registers codes are expanded there (`code_dots.py`), and without any fp32 multiplies (`code_vectors.py`).
 
     y[t, o] = bias[o] + sum over groups g of
               scales[o, g] * (sum over i in g of x[t, i] codes[o, i] - zeros[o, g] * sum over i in g of x[t, i])
@@ -21,10 +21,8 @@ from .code_dots import code_linear_in_vector_dots
 from .dots import BYTES, HAS_MATRIX, ROWS, STEP, next_rows
 from .expand import OFFSETS, PAIRS, RUN_BYTES, add_scaled, expand_panel
 from .matrix_dots import done, multiply_bfloat16, multiply_split_bfloat16, ready
-from .split import split_rows, split_size, total_groups
+from .split import split_rows, split_size
 from .tile import PANEL
-from .tile import ROWS as TILE_ROWS
-from .vector_linear import multiply_rows, pack_inputs, packed_size, tile_rows
 
 BLOCK: Final = 8
 """Steps of inputs that are expanded at a time: they fit the first-level cache beside their codes."""
@@ -32,22 +30,19 @@ STRIPE: Final = 512
 """Rows that share an expansion: a block of their activations fits the second-level cache."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there are many rows: they share a block of activations."""
-VECTOR_STRIPE: Final = 256 // TILE_ROWS * TILE_ROWS
-"""The same in fp32, in vector registers."""
 EXPANDED: Final = BLOCK * 2 * BYTES
 """Bytes of an expanded block."""
 SUMS: Final = STRIPE * PANEL * 4
 """Bytes of the sums of a stripe's rows in one panel."""
 ROOM: Final = (EXPANDED + CHUNK * SUMS) // 4
 """Floats that a worker needs: an expanded block, and the sums of a stripe's rows in a chunk of panels."""
-VECTOR_ROOM: Final = (EXPANDED + VECTOR_STRIPE * PANEL * 4) // 4
 ZEROS: Final = np.zeros(PANEL, np.float32)
 
 
 def scratch_size(m: int, k: int, workers: int) -> int:
-    """Floats of scratch that the functions below need."""
+    """Floats of scratch that code_linear_in_matrix needs."""
     steps = -(-k // STEP)
-    return workers * ROOM + m * steps + ROWS + max(int(split_size(m, k)), packed_size(m, k + STEP))
+    return workers * ROOM + m * steps + ROWS + int(split_size(m, k))
 
 
 @njit
@@ -75,27 +70,6 @@ def _multiply_dots(
         if ends:
             add_scaled(sums, rows, scales, zeros, offset, totals + row * 4, bias, y + row * n * 4, n * 4, columns)
         row += rows
-
-
-@njit
-def _multiply_vectors(
-    expanded: np.ndarray, count: int, packed: int, pairs: int, first_pair: int, first: int, last: int, begins: bool,
-    ends: bool, scales: int, zeros: int, offset: float, totals: int, bias: int, y: int, n: int, columns: int,
-) -> None:  # fmt: skip
-    """The same in fp32."""
-    for row in range(first, last, TILE_ROWS):
-        rows = tile_rows(last - row)
-        x = packed + (row * pairs + first_pair * rows) * 8
-        sums = expanded.ctypes.data + EXPANDED + (row - first) * PANEL * 4
-        multiply_rows(
-            rows, expanded, 0, count * STEP // 2, x, sums, PANEL, rows, PANEL, ZEROS.ctypes.data if begins else 0,
-            expanded.ctypes.data, 0,
-        )  # fmt: skip
-        if ends:
-            place = y + row * n * 4
-            add_scaled(
-                sums, min(rows, last - row), scales, zeros, offset, totals + row * 4, bias, place, n * 4, columns
-            )
 
 
 @njit(parallel=True, cache=True)
@@ -138,43 +112,6 @@ def code_linear_in_matrix(
                         step += count
             begin = claim(counter) * chunk
         done()
-
-
-@njit(parallel=True, cache=True)
-def code_linear_in_vectors(
-    kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, factors: int, scratch: int, y: int, m: int,
-    n: int, k: int, group: int, workers: int,
-) -> None:  # fmt: skip
-    """As code_linear_in_matrix, for any CPU."""
-    steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
-    groups, step_bytes = (steps + group - 1) // group, STEP // 2 // PAIRS[kind] * RUN_BYTES
-    offset, pairs = np.float32(OFFSETS[kind]), steps * STEP // 2
-    packed = scratch + workers * ROOM * 4
-    totals = packed + (m + TILE_ROWS) * pairs * 8
-    pack_inputs(x, factors, packed, m, k, pairs)
-    total_groups(x, factors, totals, m, k, group * STEP)
-    chunk = panels_at_once(total, workers, CHUNK if m > 2 * TILE_ROWS else total)
-    counter = np.zeros(1, np.int64)
-    for _ in prange(workers):
-        expanded = np.empty(VECTOR_ROOM * 2, np.uint16)
-        begin = claim(counter) * chunk
-        while begin < total:
-            for panel in range(begin, min(begin + chunk, total)):
-                for first in range(0, m, VECTOR_STRIPE):
-                    step = 0
-                    while step < steps:
-                        count, number = _block(step, steps, group), step // group
-                        at, last = (panel * groups + number) * PANEL, min(number * group + group, steps)
-                        source = codes + (panel * steps + step) * step_bytes
-                        expand_panel(kind, source, expanded.ctypes.data, count * STEP // 2, True)
-                        _multiply_vectors(
-                            expanded, count, packed, pairs, step * STEP // 2, first, min(first + VECTOR_STRIPE, m),
-                            step % group == 0, step + count == last, scales + at * 4, zeros + at, offset,
-                            totals + number * m * 4, bias + panel * PANEL * 4 if number == 0 else 0,
-                            y + panel * PANEL * 4, n, n - panel * PANEL,
-                        )  # fmt: skip
-                        step += count
-            begin = claim(counter) * chunk
 
 
 # By dot products, in the registers that this processor has for them.

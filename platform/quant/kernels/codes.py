@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from .dot_shapes import STEP
-from .expand import BYTE_ORDER, FLOAT8, HAS_BYTE_TABLES, INT4, PAIRS
+from .expand import BYTE_ORDERS, HAS_BYTE_TABLES, INT4, INT8, PAIRS
 from .panels import aligned
 from .tile import PANEL, VECTORS
 
@@ -25,11 +25,10 @@ def pack_codes(values: np.ndarray, kind: int) -> np.ndarray:
     if kind == INT4:
         low, high = (by_run[..., half] for half in EVEN_ODD.reshape(2, 4))
         np.bitwise_or(low, high << 4, out=words)
-    elif HAS_BYTE_TABLES:
-        ordered = by_run.reshape(*by_run.shape[:2], VECTORS, 64)[..., BYTE_ORDER].reshape(words.shape)
-        words[:] = ordered if kind == FLOAT8 else np.where(ordered & 0x80, ordered ^ 0x80, ~ordered)
     else:
-        words[:] = by_run
+        ordered = by_run.reshape(*by_run.shape[:2], VECTORS, -1)[..., BYTE_ORDERS[kind]].reshape(words.shape)
+        is_looked_up = HAS_BYTE_TABLES and kind == INT8
+        words[:] = np.where(ordered & 0x80, ordered ^ 0x80, ~ordered) if is_looked_up else ordered
     return packed
 
 
@@ -40,9 +39,11 @@ def unpack_codes(codes: np.ndarray, kind: int, outputs: int, first: int, last: i
     words = codes.reshape(panels, -1, PANEL, 4)[:, begin : -(-last // run)]
     if kind == INT4:
         words = np.concatenate([words & 15, words >> 4], axis=-1)[..., np.argsort(EVEN_ODD)]
-    elif HAS_BYTE_TABLES:
-        stored = words if kind == FLOAT8 else np.where(words & 0x80, ~words, words ^ 0x80)
-        words = stored.reshape(*stored.shape[:2], VECTORS, 64)[..., np.argsort(BYTE_ORDER)].reshape(words.shape)
+    else:
+        is_looked_up = HAS_BYTE_TABLES and kind == INT8
+        stored = np.where(words & 0x80, ~words, words ^ 0x80) if is_looked_up else words
+        places = np.argsort(BYTE_ORDERS[kind])
+        words = stored.reshape(*stored.shape[:2], VECTORS, -1)[..., places].reshape(words.shape)
     by_input = words.transpose(1, 3, 0, 2).reshape(-1, panels * PANEL)
     return np.ascontiguousarray(by_input[first - begin * run : last - begin * run, :outputs])
 

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-decorators
 """Dot products of short numbers, as the processor has instructions for them: in matrix registers (AMX) or in vector
-registers (AVX-512 with BF16 and VNNI; AVX2 has those of integers). The one door for the kernels that multiply by them.
+registers (AVX-512 with BF16 and VNNI). The one door for the kernels that multiply by them; where there are only those
+of words (AVX2), `word_linear.py` does.
 
 Numbers of one step, of up to ROWS rows:
     bfloat16    sums [rows, 32] fp32 += rows [rows, STEP] bfloat16 times weights [16, 32, 2] bfloat16, pairs of inputs
-    integers    sums [rows, 32] int32 += rows [rows, 64] int8 times weights [16, 32, 4] uint8, four inputs each; on AVX2
-                [rows / 2, 16] += rows [rows / 2, 64] int16 times weights [16, 16, 4]
+    integers    sums [rows, 32] int32 += rows [rows, 64] int8 times weights [16, 32, 4] uint8, four inputs each
 Each sum adds up its products in the same order whatever the number of rows.
 """
 
@@ -55,7 +55,7 @@ weights:       [steps, 16, 32, 4 bytes]
 y:             rows `stride` apart
 following:     weights to be brought near after these, which come from memory; 0: these are near
 """
-add_integers = (word_dots if HAS_WORDS else _chosen).add_integers
+add_integers = _chosen.add_integers
 """(rows, usual, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y, sums):
 y [tokens, 32] = (bias, or y where bias is 0) + x W^T of a block of integers.
 
@@ -63,7 +63,7 @@ rows:          of digits, two of each token, any number; x and what follows as f
 scales, ...:   of the block's group and rows, as digits.Products has them
 sums:          room for two times [2 * ROWS, 32] int32
 """
-add_half_bytes = (word_dots if HAS_WORDS else vector_dots).add_half_bytes
+add_half_bytes = vector_dots.add_half_bytes
 """The same with weights of 4 bits, two in a byte as `integer_linear.py` has them."""
 next_rows = matrix_dots.next_rows
 """(left): how many of the rows that are left the next product of bfloat16 should have."""

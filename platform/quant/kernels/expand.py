@@ -7,7 +7,8 @@ output has a word. By kind:
     INT8      4 inputs, a byte each
     FLOAT8    4 inputs, a byte each, float8_e4m3fn
     EXPANDED  2 inputs, bfloat16 already
-With HAS_BYTE_TABLES the bytes of a register are in BYTE_ORDER, and INT8 is a sign and what follows it (`codes.py`).
+The bytes of a register of whole bytes are in BYTE_ORDERS, and with HAS_BYTE_TABLES INT8 is a sign and what follows it
+(`codes.py`).
 They expand to bfloat16 numbers without rounding: a float8 is one, a code c of 4 bits stands in the last bits of
 128 + c, and one of 8 bits is c, or with tables c - 127.5. OFFSETS and zero points are taken off the sums.
 """
@@ -21,7 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .tile import PANEL, VECTORS
-from .vectors import BITS8, CODES, FLOAT, FLOATS, HALVES, INT, INT32, LANES, SHORTS, WORDS, Code, features
+from .vectors import BITS8, CODES, FLOAT, FLOATS, HALVES, INT, INT32, LANES, WORDS, Code, features
 
 INT4, INT8, FLOAT8, EXPANDED = range(4)
 PAIRS: Final = (4, 2, 2, 1)
@@ -38,9 +39,19 @@ HAS_BYTE_TABLES: Final = "+avx512vbmi" in features.split(",") and LANES == 16
 OFFSETS: Final = (128.0, -127.5 if HAS_BYTE_TABLES else 0.0, 0.0)
 """By kind, what expanded codes have too much, besides their zero points."""
 LINE: Final = ir.VectorType(BITS8, 64)
-BYTE_ORDER: Final = np.arange(64).reshape(4, 4, 2, 2).transpose(0, 2, 1, 3).reshape(64)
-"""Which byte of [16 outputs, 4 inputs] is where, [quarter, pair, output, input]: so bytes at the same place of two
-registers, interleaved within each quarter, are the words of an output's pairs."""
+_TABLE_ORDER: Final = np.arange(4 * LANES).reshape(-1, 4, 2, 2).transpose(0, 2, 1, 3).reshape(-1)
+"""[quarter, pair, output, input]: bytes at the same place of two registers, interleaved within each quarter, are the
+words of an output's pairs."""
+_HALF_ORDER: Final = np.arange(4 * LANES).reshape(LANES, 2, 2).transpose(2, 0, 1).reshape(-1)
+"""[input, output, pair]: each half of the lower bytes, and of the upper ones, are the outputs of one input."""
+BYTE_ORDERS: Final = {
+    INT8: _TABLE_ORDER if HAS_BYTE_TABLES else np.arange(4 * LANES),
+    FLOAT8: _TABLE_ORDER if HAS_BYTE_TABLES else _HALF_ORDER,
+}
+"""Which byte of [outputs of a register, 4 inputs] is where."""
+HALF_WORDS: Final = ir.VectorType(ir.IntType(16), 2 * LANES)
+FLOAT8_AS_HALVES: Final = not HAS_BYTE_TABLES
+"""Whether `Expansion.write` makes float16 numbers of float8 codes; else bfloat16, as of all others."""
 
 
 def _bytes_of(values: np.ndarray) -> np.ndarray:
@@ -70,15 +81,25 @@ class Expansion(Code):
         self.kind = kind
 
     def words(self, address: Any) -> list[Any]:
+        """The bfloat16 pairs of a run, [LANES, 2] each."""
         if self.kind == EXPANDED:
             return [self.load(address, 0, WORDS)]
         if self.kind == INT4:
             return self._half_bytes(self.load(address, 0, WORDS))
         if HAS_BYTE_TABLES:
             return self._looked_up(self.builder.load(self.pointer(address, 0, LINE), align=64))
-        codes = self.load(address, 0, WORDS)
-        number = self._float8 if self.kind == FLOAT8 else self._integer
-        return [self._pair(*(number(self._shifted(codes, 8 * (pair + at))) for at in range(2))) for pair in (0, 2)]
+        first, second, third, fourth = self._numbers(self.load(address, 0, WORDS))
+        return [self._pair(first, second), self._pair(third, fourth)]
+
+    def write(self, address: Any, target: Any, vector: int) -> None:
+        """The run of a vector, to the run of a panel of 16-bit numbers (`panels.py`)."""
+        if self.kind == FLOAT8 and FLOAT8_AS_HALVES:
+            halves = self._halves(self.load(address, 0, WORDS))
+            stores = [(half, (number * PANEL + vector * LANES) * 2) for number, half in enumerate(halves)]
+        else:
+            stores = [(word, (pair * PANEL + vector * LANES) * 4) for pair, word in enumerate(self.words(address))]
+        for value, offset in stores:
+            self.builder.store(value, self.pointer(target, offset, value.type), align=2)
 
     def _constant(self, vector: Any, value: int) -> Any:
         return ir.Constant(vector, [value] * LANES)
@@ -105,14 +126,24 @@ class Expansion(Code):
         halves = [ir.Constant(LINE, half.tolist()) for half in table.reshape(2, 64)]
         return self.call("llvm.x86.avx512.vpermi2var.qi.512", LINE, halves[0], codes, halves[1])
 
-    def _integer(self, words: Any) -> Any:
-        return self.builder.sitofp(self.builder.and_(words, self._constant(WORDS, 0xFF)), FLOATS)
+    def _numbers(self, codes: Any) -> list[Any]:
+        """Of whole bytes, fp32."""
+        if self.kind == FLOAT8:
+            return [self.builder.fpext(self.builder.bitcast(half, HALVES), FLOATS) for half in self._halves(codes)]
+        byte = self._constant(WORDS, 0xFF)
+        return [self.builder.sitofp(self.builder.and_(self._shifted(codes, 8 * at), byte), FLOATS) for at in range(4)]
 
-    def _float8(self, words: Any) -> Any:
-        code = self.builder.trunc(words, SHORTS)
-        number = self.builder.shl(self.builder.and_(code, self._constant(SHORTS, 0x7F)), self._constant(SHORTS, 7))
-        sign = self.builder.shl(self.builder.and_(code, self._constant(SHORTS, 0x80)), self._constant(SHORTS, 8))
-        return self.builder.fpext(self.builder.bitcast(self.builder.or_(number, sign), HALVES), FLOATS)
+    def _halves(self, codes: Any) -> list[Any]:
+        """Of float8, the bits of float16: its exponent is a bit longer, and so the value FLOAT8_SCALE too small."""
+        builder, halves = self.builder, []
+        eight, one, beside = (ir.Constant(HALF_WORDS, [bits] * 2 * LANES) for bits in (8, 1, 0xBF80))
+        codes = builder.bitcast(codes, HALF_WORDS)
+        for upper in (builder.shl(codes, eight), codes):
+            both = builder.and_(builder.ashr(upper, one), beside)
+            for first in (0, LANES):
+                order = ir.Constant(WORDS, list(range(first, first + LANES)))
+                halves.append(builder.shuffle_vector(both, ir.Constant(HALF_WORDS, ir.Undefined), order))
+        return halves
 
     def _pair(self, even: Any, odd: Any) -> Any:
         """The bits of two floats that are bfloat16 numbers, as a word of both."""

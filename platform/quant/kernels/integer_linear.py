@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 from .claim import claim, panels_at_once
 from .digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
-from .dots import BYTES, HAS_BFLOAT16, HAS_MATRIX, HAS_WORDS, ROWS, add_half_bytes, add_integers, done, ready
+from .dots import BYTES, HAS_BFLOAT16, HAS_MATRIX, ROWS, add_half_bytes, add_integers, done, ready
 from .expand import INT4, LINE
 from .panels import aligned
 from .tile import PANEL
@@ -49,7 +49,7 @@ OUTPUTS: Final = STRIPE * PANEL * 4
 """Bytes of the outputs of a stripe's rows in one panel, or of fewer rows in a chunk of panels."""
 AHEAD: Final = 4096
 """Bytes of codes of 4 bits on their way to the first-level cache."""
-FEW: Final = 16 if HAS_WORDS else 1 << 30 if HAS_BFLOAT16 and not HAS_MATRIX else 4
+FEW: Final = 1 << 30 if HAS_BFLOAT16 and not HAS_MATRIX else 4
 """So many rows or fewer read codes of 4 bits as they are: each is used too seldom to be worth writing it down. For
 vector registers beside BF16 (Zen 4) it never is: they store one in two cycles, and mask it while others multiply."""
 
@@ -100,7 +100,7 @@ def integer_scratch_size(m: int, k: int, workers: int) -> int:
 
 
 @intrinsic
-def _expand(typing: Any, codes: Any, target: Any, steps: Any) -> Any:
+def expand_half_bytes(typing: Any, codes: Any, target: Any, steps: Any) -> Any:
     """target [steps, EXPANDED] = codes [steps, EXPANDED / 2] of 4 bits."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -172,7 +172,7 @@ def _take_turns(
     if kind == INT4:
         weights = expanded
         for panel in range(front, end):
-            _expand(codes + panel * (panel_bytes // 2), expanded + (panel - front) * panel_bytes, steps)
+            expand_half_bytes(codes + panel * (panel_bytes // 2), expanded + (panel - front) * panel_bytes, steps)
     for first in range(0, m, stripe):
         last, rows_at = min(first + stripe, m), digits + digits_size(m, k)
         for step in range(0, steps, block):
@@ -228,7 +228,7 @@ def integer_linear(
                         if step + block >= steps and panel + 1 == min(begin + chunk, total):
                             following = codes + min(after, total - 1) * steps * step_bytes
                         if expands:
-                            _expand(source, room, count)
+                            expand_half_bytes(source, room, count)
                             weights, following = room, 0
                         _multiply(
                             kind == INT4 and not expands, weights, following, count, sums, digits + step * BYTES,

@@ -10,7 +10,7 @@ from .vectors import FLOAT, FLOATS, HALVES, INT, LANES, NO_LANES, WORDS, Code
 VECTORS: Final = 2
 PANEL: Final = LANES * VECTORS
 """Outputs of a tile, and of a panel of weights."""
-ROWS: Final = 4 if LANES == 8 else 12
+ROWS: Final = 6 if LANES == 8 else 12
 """Rows of the largest tile: what the vector registers hold."""
 
 

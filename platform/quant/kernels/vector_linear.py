@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from .claim import claim, panels_at_once
 from .tile import PANEL, ROWS, Tile
 from .transpose import pack_rows
-from .vectors import INT
+from .vectors import INT, LANES
 
 FEW_ROWS: Final = 8
 """Tiles of at most so many rows wait for memory, not for arithmetic: every line of the next weights is then brought
@@ -24,8 +24,9 @@ all the way to the first level (measured: a fifth faster at one row, and with tw
 is no other tile, weights are read from one end to the other: the inputs of so few rows stay in a cache."""
 AHEAD: Final = 2048
 """Bytes of weights that are on their way where they are read from one end to the other."""
-BLOCK: Final = 128
-"""Pairs of inputs in one block: its weights and one tile's activations fit the first-level cache."""
+BLOCK: Final = 512 if LANES == 8 else 128
+"""Pairs of inputs in one block: its weights and one tile's activations fit the first-level cache. With 8 lanes sums are
+left where they are for longer instead: the second-level cache keeps up with so short vectors (measured: a tenth)."""
 STRIPE: Final = 12
 """Tiles of one stripe of rows: a block of its activations fits the second-level cache."""
 CHUNK: Final = 4
@@ -67,8 +68,15 @@ def _multiply_tile(
 
 
 @njit(inline="always")
+def tile_height(m: int) -> int:
+    """Rows of all tiles but the last. Two tiles of four take less than one of six and one of two, in which every
+    product waits for the one before."""
+    return 4 if ROWS == 6 and 6 < m <= 8 else ROWS
+
+
+@njit(inline="always")
 def tile_rows(rows: int) -> int:
-    """The smallest tile that holds so many rows."""
+    """The smallest tile that holds so many rows, of those that are left from a tile on."""
     if rows > 8:
         return ROWS
     if rows > 4:
@@ -81,17 +89,18 @@ def multiply_rows(
     rows: int, panels: Any, start: int, pairs: int, x: int, y: int, stride: int, used_rows: int, used_columns: int,
     bias: int, ahead: int, step: int,
 ) -> None:  # fmt: skip
-    if rows == 12:
-        _multiply_tile(12, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-    elif rows == 8:
-        _multiply_tile(8, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-    elif rows == 6:
+    if ROWS > 8:
+        if rows == 12:
+            _multiply_tile(12, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
+        elif rows == 8:
+            _multiply_tile(8, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
+    if rows == 6:
         _multiply_tile(6, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
     elif rows == 4:
         _multiply_tile(4, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
     elif rows == 2:
         _multiply_tile(2, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
-    else:
+    elif rows == 1:
         _multiply_tile(1, panels, start, pairs, x, y, stride, used_rows, used_columns, bias, ahead, step)
 
 
@@ -103,7 +112,8 @@ def _multiply_panels(
 
     Each panel brings the next one near; after the last comes panel `following`. Of few rows it brings its own weights.
     """
-    tiles, data, pair_bytes = (m + ROWS - 1) // ROWS, panels.ctypes.data, panels.itemsize * PANEL * 2
+    height, data, pair_bytes = tile_height(m), panels.ctypes.data, panels.itemsize * PANEL * 2
+    tiles = (m + height - 1) // height
     if m <= min(FEW_ROWS, ROWS):
         rows = tile_rows(m)
         for panel in range(begin, end):
@@ -126,7 +136,7 @@ def _multiply_panels(
                     next_start = following * pairs
                 bias_here = bias + panel * PANEL * 4 if first_pair == 0 else 0
                 for tile in range(stripe, min(stripe + STRIPE, tiles)):
-                    first, rows = tile * ROWS, tile_rows(m - tile * ROWS)
+                    first, rows = tile * height, tile_rows(min(m - tile * height, height))
                     x_here, y_here = (
                         packed + (first * pairs + first_pair * rows) * 8,
                         y + (first * n + panel * PANEL) * 4,
@@ -144,10 +154,11 @@ def _multiply_panels(
 def pack_inputs(x: int, factors: int, packed: int, m: int, k: int, pairs: int) -> None:
     """x [m, k], times factors [k] unless they are 0, as the tiles read it: of each tile [pairs, 2, rows], zeros past
     the inputs."""
-    tiles, blocks = (m + ROWS - 1) // ROWS, (pairs + BLOCK - 1) // BLOCK
+    height, blocks = tile_height(m), (pairs + BLOCK - 1) // BLOCK
+    tiles = (m + height - 1) // height
     for item in prange(tiles * blocks):
         tile, first_pair = item // blocks, item % blocks * BLOCK
-        first, rows = tile * ROWS, tile_rows(m - tile * ROWS)
+        first, rows = tile * height, tile_rows(min(m - tile * height, height))
         count = min(pairs - first_pair, BLOCK)
         source, target = x + first * k * 4, packed + first * pairs * 8
         pack_rows(source, factors, target, m - first, rows, k, first_pair * 2, count * 2)
@@ -162,7 +173,7 @@ def vector_linear(
 
     `workers` threads take panels as they get on: a slow core delays nobody.
     """
-    pairs, tiles = (k + 1) // 2, (m + ROWS - 1) // ROWS
+    pairs, tiles = (k + 1) // 2, (m + tile_height(m) - 1) // tile_height(m)
     if m == 1 and k % 2 == 0 and not factors:
         packed = x
     else:
