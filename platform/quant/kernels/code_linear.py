@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
 """y = x W^T + bias with W as codes: blocks are expanded to bfloat16 beside the core, multiplied like any other weights,
 and the sums of a group are rid of the zero points and scaled. For matrix registers; with dot products in vector
-registers codes are expanded there (`code_dots.py`), and without any fp32 multiplies (`code_vectors.py`).
+registers codes are expanded there (`code_dots.py`), and where there are none fp32 vectors multiply (`code_vectors.py`).
 
     y[t, o] = bias[o] + sum over groups g of
               scales[o, g] * (sum over i in g of x[t, i] codes[o, i] - zeros[o, g] * sum over i in g of x[t, i])

@@ -18,19 +18,21 @@ from .expand import FLOAT8, FLOAT8_AS_HALVES, INT4, INT8, OFFSETS, PAIRS, RUN_BY
 from .split import total_groups
 from .tile import PANEL, ROWS, VECTORS, Tile
 from .vector_linear import multiply_rows, pack_inputs, packed_size, tile_height, tile_rows
-from .vectors import INT, LANES, each_case
+from .vectors import INT, LANES, each_case, put
 
 BLOCK: Final = 32 if LANES == 8 else 8
 """Steps of inputs that are expanded at a time: they fit the first-level cache beside a tile's activations. With 8 lanes
 sums stay in the registers for longer instead, as in `vector_linear.py` (measured: a seventh)."""
-STRIPE: Final = 256 // ROWS * ROWS
-"""Rows that share an expansion."""
+STRIPE: Final = 96
+"""Rows that share an expansion: a block of their activations fits the second-level cache."""
 CHUNK: Final = 4
-"""Panels a worker takes at a time when there are many rows."""
+"""Panels a worker takes at a time when there are many rows: they share a block of activations."""
 EXPANDED: Final = BLOCK * STEP * PANEL * 2
 """Bytes of an expanded block."""
 AHEAD: Final = 4096
 """Bytes of codes on their way to the first-level cache."""
+SUMS: Final = STRIPE * PANEL * 4
+"""Bytes of the sums of a stripe's rows in one panel."""
 NO_BIAS: Final = np.zeros(PANEL, np.float32)
 
 
@@ -104,16 +106,16 @@ def _first_rows(rows: int, kind: int, codes: int, expanded: int, inputs: int, x:
 
 @njit
 def _multiply_block(
-    kind: int, codes: int, room: np.ndarray, inputs: int, packed: int, pairs: int, first_pair: int, first: int,
-    last: int, height: int, begins: bool, ends: bool, scales: int, zeros: int, totals: int, bias: int, y: int, n: int,
-    columns: int,
+    kind: int, codes: int, room: np.ndarray, sums_of: int, inputs: int, packed: int, pairs: int, first_pair: int,
+    first: int, last: int, height: int, begins: bool, ends: bool, scales: int, zeros: int, totals: int, bias: int,
+    y: int, n: int, columns: int,
 ) -> None:  # fmt: skip
     """A panel's codes of so many inputs, maybe the first or the last of their group, for the rows first to last."""
     expanded, offset = room.ctypes.data, np.float32(OFFSETS[kind])
     start = NO_BIAS.ctypes.data if begins else 0
     for row in range(first, last, height):
         rows = tile_rows(min(last - row, height))
-        x, sums = packed + (row * pairs + first_pair * rows) * 8, expanded + EXPANDED + (row - first) * PANEL * 4
+        x, sums = packed + (row * pairs + first_pair * rows) * 8, sums_of + (row - first) * PANEL * 4
         if row == first:
             _first_rows(rows, kind, codes, expanded, inputs, x, sums, start)
         elif FLOAT8_AS_HALVES and kind == FLOAT8:
@@ -138,26 +140,35 @@ def code_linear_in_vectors(
     packed, pairs, height = scratch, steps * STEP // 2, tile_height(m)
     totals = packed + (m + ROWS) * pairs * 8
     pack_inputs(x, factors, packed, m, k, pairs)
-    total_groups(x, factors, totals, m, k, group * STEP)
+    if kind == FLOAT8:  # has no zero points to be multiplied by them
+        for index in range(m * groups):
+            put(totals + index * 4, np.float32(0))
+    else:
+        total_groups(x, factors, totals, m, k, group * STEP)
     chunk = panels_at_once(total, workers, CHUNK if m > 2 * ROWS else total)
+    together = CHUNK if m > 2 * ROWS else 1
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
-        room = np.empty((EXPANDED + STRIPE * PANEL * 4) // 2, np.uint16)
+        room = np.empty((EXPANDED + CHUNK * SUMS) // 2, np.uint16)
+        sums = room.ctypes.data + EXPANDED
         begin = claim(counter) * chunk
         while begin < total:
-            for panel in range(begin, min(begin + chunk, total)):
+            end = min(begin + chunk, total)
+            for front in range(begin, end, together):
                 for first in range(0, m, STRIPE):
                     step = 0
                     while step < steps:
                         number = step // group
-                        at, last = (panel * groups + number) * PANEL, min(number * group + group, steps)
+                        last = min(number * group + group, steps)
                         count = min(BLOCK, last - step)
-                        _multiply_block(
-                            kind, codes + (panel * steps + step) * step_bytes, room, count * STEP, packed, pairs,
-                            step * STEP // 2, first, min(first + STRIPE, m), height, step % group == 0,
-                            step + count == last, scales + at * 4, zeros + at, totals + number * m * 4,
-                            bias + panel * PANEL * 4 if number == 0 else 0, y + panel * PANEL * 4, n,
-                            n - panel * PANEL,
-                        )  # fmt: skip
+                        for panel in range(front, min(front + together, end)):
+                            at = (panel * groups + number) * PANEL
+                            _multiply_block(
+                                kind, codes + (panel * steps + step) * step_bytes, room, sums + (panel - front) * SUMS,
+                                count * STEP, packed, pairs, step * STEP // 2, first, min(first + STRIPE, m), height,
+                                step % group == 0, step + count == last, scales + at * 4, zeros + at,
+                                totals + number * m * 4, bias + panel * PANEL * 4 if number == 0 else 0,
+                                y + panel * PANEL * 4, n, n - panel * PANEL,
+                            )  # fmt: skip
                         step += count
             begin = claim(counter) * chunk

@@ -9,8 +9,9 @@ output has a word. By kind:
     EXPANDED  2 inputs, bfloat16 already
 The bytes of a register of whole bytes are in BYTE_ORDERS, and with HAS_BYTE_TABLES INT8 is a sign and what follows it
 (`codes.py`).
-They expand to bfloat16 numbers without rounding: a float8 is one, a code c of 4 bits stands in the last bits of
-128 + c, and one of 8 bits is c, or with tables c - 127.5. OFFSETS and zero points are taken off the sums.
+They expand to bfloat16 numbers (in `write` to float16 where FLOAT8_AS_HALVES) without rounding: a float8 is one, a code
+c of 4 bits stands in the last bits of 128 + c, and one of 8 bits is c, or with tables c - 127.5. OFFSETS and zero
+points are taken off the sums.
 """
 
 from typing import Any, Final

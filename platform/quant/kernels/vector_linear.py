@@ -28,7 +28,7 @@ BLOCK: Final = 512 if LANES == 8 else 128
 """Pairs of inputs in one block: its weights and one tile's activations fit the first-level cache. With 8 lanes sums are
 left where they are for longer instead: the second-level cache keeps up with so short vectors (measured: a tenth)."""
 STRIPE: Final = 12
-"""Tiles of one stripe of rows: a block of its activations fits the second-level cache."""
+"""Tiles of one stripe of rows: a block of its activations fits the second-level cache (with 8 lanes 288 KB)."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
 

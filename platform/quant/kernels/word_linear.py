@@ -24,8 +24,8 @@ FEW: Final = 16
 
 
 def words_scratch_size(m: int, k: int, workers: int) -> int:
-    """Bytes of scratch that word_linear needs."""
-    return workers * SPAN * EXPANDED + int(digits_size(m, k)) + -(-k // STEP) * m * PER_ROW * 4
+    """Bytes of scratch that word_linear needs; its last tile may read numbers of a token more than there are."""
+    return workers * SPAN * EXPANDED + int(digits_size(m, k)) + (-(-k // STEP) * m + 1) * PER_ROW * 4
 
 
 @njit(inline="always")
