@@ -1,11 +1,13 @@
-"""Tables between marks in docs/performance.md."""
+"""Tables between marks in docs/performance.md and docs/performance-machines.md."""
 
 from pathlib import Path
 from typing import Final
 
 from .report import MARKS, Row
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+_DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
+PAGE: Final = _DOCS / "performance.md"
+MACHINES_PAGE: Final = _DOCS / "performance-machines.md"
 BEGIN: Final = "<!-- {}: made by `python -m benchmarks.tables` -->\n"
 END: Final = "<!-- end -->\n"
 HEADING: Final = ("| figure | measured | goal | |", "|---|---|---|---|")
@@ -15,7 +17,7 @@ def replaced(page: str, name: str, table: str) -> str:
     """The page with `table` in place of what stood between the marks of `name`."""
     before, begin, rest = page.partition(BEGIN.format(name))
     _, end, after = rest.partition(END)
-    assert begin and end, f"{PAGE} has lost the marks of {name}"
+    assert begin and end, f"the page has lost the marks of {name}"
     return before + begin + table + end + after
 
 

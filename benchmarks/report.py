@@ -71,10 +71,11 @@ def line_of(row: Row) -> str:
 
 
 def publish(name: str, rows: list[Row], notes: dict[str, object]) -> Path:
-    """Print the rows and write them; returns the file."""
+    """Print the rows and write them, beside those of processors of other capabilities; returns the file."""
     show(name, rows)
-    path = RESULTS / f"{name}.json"
-    write(path, rows, machine() | notes)
+    measured_on = machine() | notes
+    path = RESULTS / f"{name}-{str(measured_on['capability']).lower()}.json"
+    write(path, rows, measured_on)
     return path
 
 

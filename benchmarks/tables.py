@@ -1,11 +1,13 @@
-"""The tables of docs/performance.md, made from benchmarks/results/*.json: `python -m benchmarks.tables`."""
+"""The tables of docs/performance.md and docs/performance-machines.md, made from benchmarks/results/*.json:
+`python -m benchmarks.tables`.
+"""
 
 import json
 from pathlib import Path
 from typing import Any, Final
 
 from .gpu import table as gpu_table
-from .page import PAGE, replaced, table_of
+from .page import MACHINES_PAGE, PAGE, replaced, table_of
 from .report import RESULTS, Row
 
 GROUPS: Final = {
@@ -15,16 +17,23 @@ GROUPS: Final = {
     ),
     "quant": ("quant-weights", "quant-kv", "quant-demo"),
 }
-"""Files by the table that shows them, in its order."""
+"""Files, without the processor's capability, by the table that shows them, in its order."""
+TABLES: Final = {
+    PAGE: [("serving", "avx512"), ("lora", "avx512"), ("quant", "avx512")],
+    MACHINES_PAGE: [("quant", "avx2")],
+}
+"""By page: group and capability."""
 
 
-def render(group: str, results: Path = RESULTS) -> str:
-    """One table of all rows; above it, what measured which of them, and when."""
+def render(group: str, capability: str, results: Path = RESULTS) -> str:
+    """One table of all rows that were measured; above it, what measured which of them, and when."""
     rows: list[Row] = []
     sources: dict[str, list[str]] = {}
-    for name in GROUPS[group]:
-        content = json.loads((results / f"{name}.json").read_text())
-        sources.setdefault(_source(content), []).append(f"`{name}`")
+    for path in (results / f"{name}-{capability}.json" for name in GROUPS[group]):
+        if not path.exists():
+            continue
+        content = json.loads(path.read_text())
+        sources.setdefault(_source(content), []).append(f"`{path.stem}`")
         rows += [_row(row) for row in content["rows"]]
     told = [f"- {', '.join(names)}: {source}" for source, names in sources.items()]
     return "\n".join([*told, "", *table_of(rows), ""])
@@ -42,12 +51,14 @@ def _row(kept: dict[str, Any]) -> Row:
     return Row(kept["what"], kept["value"], kept["unit"], kept["goal"], kept["at_least"], kept.get("note", ""))
 
 
-def made(page: str) -> str:
-    """The page with all of its tables as the files have them."""
-    for group in GROUPS:
-        page = replaced(page, group, render(group))
-    return replaced(page, "gpu", gpu_table.render())
+def made(path: Path) -> str:
+    """The page there with all of its tables as the files have them."""
+    page = path.read_text()
+    for group, capability in TABLES[path]:
+        page = replaced(page, f"{group}, {capability}", render(group, capability))
+    return replaced(page, "gpu", gpu_table.render()) if path == PAGE else page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(made(PAGE.read_text()))
+    for path in TABLES:
+        path.write_text(made(path))
