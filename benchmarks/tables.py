@@ -26,12 +26,10 @@ TABLES: Final = {
 
 
 def render(group: str, capability: str, results: Path = RESULTS) -> str:
-    """One table of all rows that were measured; above it, what measured which of them, and when."""
+    """One table of all rows; above it, what measured which of them, and when."""
     rows: list[Row] = []
     sources: dict[str, list[str]] = {}
     for path in (results / f"{name}-{capability}.json" for name in GROUPS[group]):
-        if not path.exists():
-            continue
         content = json.loads(path.read_text())
         sources.setdefault(_source(content), []).append(f"`{path.stem}`")
         rows += [_row(row) for row in content["rows"]]

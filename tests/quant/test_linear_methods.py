@@ -16,7 +16,7 @@ from loraplex.quant.kernels.dots import HAS_BFLOAT16
 from loraplex.quant.kernels.panel_linear import panel_linear, scratch_size
 from loraplex.quant.kernels.panels import pack_weight
 from loraplex.quant.kernels.tile import PANEL
-from loraplex.quant.kernels.vectors import LANES, features
+from loraplex.quant.kernels.vectors import features
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.torch_linear import TorchLinear
@@ -235,7 +235,6 @@ for call in test_coded.CALLS:
 
 
 @pytest.mark.skipif("+avx2" not in features, reason="this CPU has no AVX2")
-@pytest.mark.skipif(LANES == 8, reason="this CPU has AVX2 only: all other tests are this one")
 def test_narrower_vectors(tmp_path: os.PathLike[str]) -> None:
     """The same kernels compiled as on a CPU with AVX2 only."""
     environment = {
