@@ -20,7 +20,7 @@ GROUPS: Final = {
 """Files, without the processor's capability, by the table that shows them, in its order."""
 TABLES: Final = {
     PAGE: [("serving", "avx512"), ("lora", "avx512"), ("quant", "avx512")],
-    MACHINES_PAGE: [("quant", "avx2")],
+    MACHINES_PAGE: [("lora", "avx2"), ("quant", "avx2")],
 }
 """By page: group and capability."""
 
