@@ -10,6 +10,7 @@ from pathlib import Path
 
 from loraplex.engine.build import Engine, build_engine
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.long_lived import keep_for_good
 from loraplex.engine.model.config import base_signature
 from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, RequestFailed, Tokens
 from loraplex.engine.sampling import SamplingParams
@@ -47,6 +48,8 @@ class MeasuredEngine:
         for name, folder in adapters.items():
             self.register(name, folder)
             self.load(name)
+        # As the served process does.
+        keep_for_good()
 
     def register(self, name: str, folder: Path) -> None:
         config = (folder / "adapter_config.json").read_bytes()

@@ -26,12 +26,14 @@ def run(connection: socket.socket, config: EngineConfig) -> int:
     from .compile_guard import CompileGuard
     from .faults import DeviceLost, is_of_device
     from .link import EngineEnd
+    from .long_lived import keep_for_good
     from .protocol import EngineFatal, Progress
     from .server import EngineServer
 
     link = EngineEnd(connection)
     try:
         engine = build_engine(config, lambda stage, seconds: link.send([Progress(stage=stage, seconds=seconds)]))
+        keep_for_good()
         link.send([engine.info])
         EngineServer(engine.core, AdapterControl(engine.adapters), link, CompileGuard()).serve()
     except (ValueError, OSError) as error:

@@ -6,6 +6,7 @@ import socket
 from rich.console import Console
 
 from loraplex.engine.client import EngineClient
+from loraplex.engine.long_lived import keep_for_good
 from loraplex.engine.model.folder import resolve_model_folder
 
 from ..monitoring import monitoring
@@ -57,3 +58,4 @@ async def _announce(state: State, server: Server) -> None:
         server.should_exit = True
     elif not state.stopping.is_set():
         print_banner(console, state)
+        keep_for_good()

@@ -1,0 +1,50 @@
+"""What a served process has made at its start is no work of Python's garbage collector."""
+
+import gc
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from loraplex.engine import build, process, server
+from loraplex.engine.config import EngineConfig
+from loraplex.engine.long_lived import keep_for_good
+from loraplex.engine.protocol import Progress
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    """The run of all tests has frozen what modules import."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_what_lives_is_kept_and_what_is_garbage_goes() -> None:
+    class Node:
+        itself: object = None
+
+    def nodes() -> int:
+        return sum(isinstance(found, Node) for found in gc.get_objects())
+
+    garbage, alive = Node(), Node()
+    garbage.itself = garbage
+    del garbage
+    keep_for_good()
+    alive.itself = alive
+    assert gc.get_freeze_count() > 1000 and nodes() == 0  # get_objects leaves out what is kept
+    gc.unfreeze()
+    assert nodes() == 1
+
+
+def test_the_engine_process_does_so_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    engine = SimpleNamespace(info=Progress(stage="ready", seconds=0.0), core=None, adapters=None, close=lambda: None)
+    serving = SimpleNamespace(serve=lambda: kept.append(gc.get_freeze_count()))
+    monkeypatch.setattr(build, "build_engine", lambda config, report: engine)
+    monkeypatch.setattr(server, "EngineServer", lambda *arguments: serving)
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert process.run(theirs, EngineConfig(model="")) == 0
+    assert kept[0] > 1000
