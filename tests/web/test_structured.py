@@ -16,8 +16,8 @@ from tests.checkpoints import make_adapter
 from .fake_engine import FakeEngine
 from .test_adapters_api import add, as_admin
 from .test_real_engine import http, real
-from .test_tools import tools_are_called
 from .tokenizer_folders import save_tokenizer
+from .tools import tools_are_called
 
 __all__ = ["as_admin", "http", "real"]
 SCHEMA = {

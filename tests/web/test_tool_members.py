@@ -8,7 +8,9 @@ import pytest
 
 from loraplex.web.state import State
 
-from .test_tools import CALL, HELLO, TIME, WEATHER, ask, prompt_of, say, sdk, server, use_template, with_tools
+from .test_streams import server
+from .test_tool_client import sdk
+from .tools import CALL, HELLO, TIME, WEATHER, ask, prompt_of, say, use_template, with_tools
 
 __all__ = ["sdk", "server", "with_tools"]
 NAMED: dict[str, Any] = {"type": "function", "function": {"name": "time"}}
