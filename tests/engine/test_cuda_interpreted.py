@@ -7,4 +7,4 @@ from tests.interpreted import run_interpreted
 
 def test_the_engine_in_the_interpreter() -> None:
     here = Path(__file__).parent
-    run_interpreted(here / "cuda_cases.py", here / "certify" / "cuda_cases.py")
+    run_interpreted(*sorted((here / "cuda").glob("*_cases.py")), here / "certify" / "cuda_cases.py")
