@@ -195,14 +195,13 @@ class AliasRoutes:
     def remove(
         self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT, seen: str | None = None
     ) -> Adapter:
-        """Does nothing when there is no such alias."""
+        """The versions stay."""
         with self._database.write() as session:
             bump_generation(session)
-            adapter = adapter_row(session, name, tenant)
-            for row in [row for row in adapter.aliases if row.name == alias]:
-                _check_seen(f"{name}@{alias}", row, seen)
-                adapter.aliases.remove(row)
-                _record(session, row, adapter, "alias.remove", actor, version=row.version.number)
+            row = _alias_row(session, name, alias, tenant, seen)
+            adapter = row.adapter
+            adapter.aliases.remove(row)
+            _record(session, row, adapter, "alias.remove", actor, version=row.version.number)
             return adapter_view(adapter)
 
     def _set_stable(self, session: Session, row: tables.Alias, version: tables.AdapterVersion) -> None:

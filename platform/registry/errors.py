@@ -127,6 +127,10 @@ class UnknownTenant(RegistryError):
     code = "tenant_not_found"
 
 
+class TenantDisabled(RegistryError):
+    code = "tenant_disabled"
+
+
 class UnknownUser(RegistryError):
     code = "user_not_found"
 

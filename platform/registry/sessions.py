@@ -9,6 +9,7 @@ from sqlalchemy.orm import joinedload
 
 from . import tables
 from .database import Database
+from .errors import TenantDisabled
 from .tables import LoginSession, utc_now
 from .users import User, user_view
 
@@ -18,7 +19,8 @@ class Sessions:
         self._database = database
 
     def begin(self, user: User, lifetime: timedelta) -> str | None:
-        """The token of a new session; None when the user's password has changed since it was verified."""
+        """The token of a new session; None when the user's password has changed since it was verified. Raises
+        TenantDisabled."""
         token, now = secrets.token_urlsafe(32), utc_now()
         query = select(tables.User).join(tables.Tenant)
         with self._database.write() as session:
@@ -26,6 +28,8 @@ class Sessions:
             row = session.scalars(found.with_for_update(of=tables.User)).one_or_none()
             if row is None or row.password_changed_at != user.password_changed_at:
                 return None
+            if row.tenant.disabled_at is not None:
+                raise TenantDisabled(f"The tenant '{user.tenant}' is disabled. Ask who operates this server.")
             session.execute(delete(LoginSession).where(LoginSession.expires_at <= now))
             session.add(LoginSession(token_hash=_hash(token), user_id=row.id, expires_at=now + lifetime))
         return token

@@ -104,7 +104,7 @@ def explain(
             return gone
         if adapter is None or not _is_served(state, tenant, served):
             return overloaded(f"The version of '{name}' that this request waited for was removed; another serves now.")
-    return from_engine(error)
+    return from_engine(_with_names(error, adapters))
 
 
 def _is_served(state: State, tenant: str, adapter: ResolvedAdapter) -> bool:

@@ -8,9 +8,11 @@ from typing import Final
 from starlette.responses import Response
 
 from loraplex.registry import sessions
+from loraplex.registry.errors import TenantDisabled
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.users import User, Users
 
+from .errors import forbidden
 from .guessing import Guesses
 
 COOKIE: Final = "loraplex_session"
@@ -36,13 +38,16 @@ class Sessions:
 
     def log_in(self, login: str, password: str, address: str) -> str | None:
         """The cookie's value, or None when login or password is wrong. ApiError 429 after too many wrong ones from this
-        address.
+        address, 403 where they are right and the tenant is disabled.
 
         `login` is a user's name, in another tenant than `default` with the tenant in front: acme/bob.
         """
         tenant, _, name = login.rpartition("/")
         user = self._verified(name, password, tenant or DEFAULT_TENANT, address)
-        return None if user is None else self._rows.begin(user, self._lifetime)
+        try:
+            return None if user is None else self._rows.begin(user, self._lifetime)
+        except TenantDisabled as error:
+            raise forbidden(str(error)) from None
 
     def confirm(self, session: Session, password: str, address: str) -> bool:
         """Whether it is the password of who is logged in. ApiError 429 after too many wrong ones."""

@@ -215,6 +215,9 @@ def test_a_change_that_is_meant_for_another_state_changes_nothing(three: Registr
     routes.remove("sql", "prod", actor=ACTOR, seen=now.routes["prod"].revision)
     with pytest.raises(RouteChanged, match="was removed meanwhile"):
         routes.set("sql", "prod", 3, actor=ACTOR, seen=first)
+    for seen in (None, first):
+        with pytest.raises(UnknownAlias, match="has no alias 'prod'"):
+            routes.remove("sql", "prod", actor=ACTOR, seen=seen)
 
 
 def test_the_guard_takes_a_candidate_out_once(three: Registry) -> None:

@@ -11,6 +11,7 @@ from loraplex.registry.errors import (
     LastAdmin,
     NameTaken,
     RegistryError,
+    TenantDisabled,
     UnknownTenant,
     UnknownUser,
 )
@@ -62,6 +63,8 @@ def test_a_disabled_tenant_opens_and_serves_nothing_until_it_is_enabled(registry
     with pytest.raises(InvalidKey, match="tenant 'acme' of this API key is disabled"):
         view.authenticate(token)
     assert (len(view.desired()), registry.sessions.find(session)) == (1, None)
+    with pytest.raises(TenantDisabled, match="The tenant 'acme' is disabled"):
+        registry.sessions.begin(user, HOUR)
     registry.tenants.set_disabled("acme", False, actor=BY)
     assert snapshot(registry).authenticate(token).tenant == "acme"
     assert (len(snapshot(registry).desired()), registry.sessions.find(session)) == (2, user)

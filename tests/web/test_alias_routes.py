@@ -87,6 +87,8 @@ async def test_promotion_rollback_and_the_figures(client: httpx.AsyncClient, dig
     [
         ("PUT", PROD, {"weights": {"1": 50, "2": 40}}, 400, "weights"),
         ("PUT", PROD, {"weights": {"one": 100}}, 400, "weights"),
+        ("PUT", PROD, {"weights": {"1": 100, "01": 50}}, 400, "weights"),
+        ("PUT", PROD, {"weights": {"2": 50, "02": 40, "1": 60}}, 400, "weights"),
         ("PUT", PROD, {"weights": {"1": 100, "9": 0, "8": 1}}, 400, "weights"),
         ("PUT", PROD, {"weights": {"1": 50, "9": 50}}, 404, "name"),
         ("PUT", PROD, {}, 400, "version"),
@@ -96,6 +98,7 @@ async def test_promotion_rollback_and_the_figures(client: httpx.AsyncClient, dig
         ("POST", f"{PROD}/rollback", None, 400, "alias"),
         ("POST", f"{ALIASES}/none/rollback", None, 404, "alias"),
         ("GET", f"{ALIASES}/none", None, 404, "alias"),
+        ("DELETE", f"{ALIASES}/none", None, 404, "alias"),
         ("PUT", f"{PROD}/guard", {}, 400, "guard"),
         ("PUT", f"{PROD}/guard", {"max_error_rate": 1}, 400, "max_error_rate"),
         ("PUT", f"{PROD}/guard", {"max_errors": 1}, 400, "max_errors"),

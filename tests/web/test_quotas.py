@@ -293,3 +293,15 @@ async def test_limits_over_the_api(client: httpx.AsyncClient, admin: Headers) ->
     assert (await client.post("/api/v1/keys", json={"name": "n", "expires_at": "2030-01-01"})).status_code == 400
     past = await client.post("/api/v1/keys", json={"name": "n", "expires_at": "2020-01-01T00:00:00Z"})
     assert (past.status_code, past.json()["error"]["param"]) == (400, "expires_at")
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+async def test_a_moment_that_utc_has_no_year_for_is_refused(
+    client: httpx.AsyncClient, admin: Headers, moment: str
+) -> None:
+    client.headers.update(admin)
+    made = (await client.post("/api/v1/keys", json={"name": "n"})).json()
+    for method, path in (("POST", "/api/v1/keys"), ("PATCH", f"/api/v1/keys/{made['prefix']}")):
+        body = {"expires_at": moment} | ({"name": "n"} if method == "POST" else {})
+        refused = await client.request(method, path, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "expires_at"), method

@@ -121,4 +121,5 @@ async def test_an_adapter_the_engine_has_lost_for_now_is_worth_a_retry(
     engine.registered.clear()
     response = await ask(client, "kept", stream=stream)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "unavailable")
+    assert response.json()["error"]["message"] == "adapter 'kept' is not registered", "the engine knows digests alone"
     assert response.headers["retry-after"]

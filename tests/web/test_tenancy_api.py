@@ -66,6 +66,16 @@ async def test_users_are_made_changed_and_removed(client: httpx.AsyncClient, sta
         assert (await client.request(method, path, json=body)).status_code == status, (method, path, body)
 
 
+async def test_what_is_refused_in_part_is_not_done_at_all(client: httpx.AsyncClient, state: State) -> None:
+    await make_user(client, "bob", "viewer")
+    assert (await client.post("/api/v1/tenants", json={"name": "acme"})).status_code == 201
+    user, tenant = {"role": "editor", "password": "short"}, {"disabled": True, "limits": {"requests_per_minute": 0}}
+    for path, body in (("/api/v1/users/bob", user), ("/api/v1/tenants/acme", tenant)):
+        assert (await client.patch(path, json=body)).status_code == 400, path
+    assert state.registry.users.require("bob").role == "viewer"
+    assert state.registry.tenants.get("acme").disabled_at is None
+
+
 async def test_people_change_their_own_password(client: httpx.AsyncClient, state: State) -> None:
     await make_user(client, "bob", "viewer")
     bob, path = await session_headers(state, "bob"), "/api/v1/me/password"
@@ -91,6 +101,9 @@ async def test_logins_of_another_tenant_stay_in_it(client: httpx.AsyncClient, st
     disabled = await client.patch("/api/v1/tenants/acme", json={"disabled": True})
     assert disabled.json()["disabled_at"]
     assert await as_session(client, "GET", "/", bob) == 401
+    for password, status, words in ((ADMIN_PASSWORD, 403, "is disabled"), (NEW_PASSWORD, 401, "password is wrong")):
+        page = await client.post("/login", data={"user": "acme/bob", "password": password}, headers=ORIGIN)
+        assert (page.status_code, words in page.text, COOKIE in page.cookies) == (status, True, False)
     assert (await client.patch("/api/v1/tenants/default", json={"disabled": True})).status_code == 400
     assert (await client.post("/api/v1/tenants", json={"name": "acme"})).status_code == 409
     assert COOKIE in bob["cookie"]

@@ -55,6 +55,22 @@ def test_keys_from_create_to_revoke(run: Run, tmp_path: Path) -> None:
     registry.close()
 
 
+@pytest.mark.parametrize("option", ["--limit", "--before"])
+def test_a_number_that_no_database_takes_is_refused_in_words(run: Run, option: str) -> None:
+    code, _, err = run("audit", "list", option, str(2**63))
+    assert code == 2 and "Traceback" not in err
+
+
+def test_aliases_of_a_tenant_that_is_not_there(run: Run) -> None:
+    code, _, err = run("aliases", "list", "--tenant", "none")
+    assert code == 2 and "There is no tenant 'none'" in err
+
+
+def test_a_key_that_no_header_takes_is_refused_in_words(run: Run) -> None:
+    code, _, err = run("keys", "list", "--server", "http://127.0.0.1:1", "--key", "schl\u00fcssel")
+    assert code == 2 and "The key has a character that no key has" in err
+
+
 @pytest.mark.parametrize("name", ["[/]", "[/x]", "[red]ci"])
 def test_a_name_in_brackets_is_listed_as_it_is(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant's admin names keys, and the operator lists them."""
@@ -81,7 +97,13 @@ def test_when_a_key_ends(typed_in: str, expected: datetime) -> None:
     assert read_expiry(typed_in, NOW) == expected
 
 
-@pytest.mark.parametrize("typed_in", ["", "30", "d", "-1d", "999999y", "2027-02-30", "2027-01-31T18:00", "tomorrow"])
+@pytest.mark.parametrize(
+    "typed_in",
+    [
+        *("", "30", "d", "-1d", "999999y", "2027-02-30", "2027-01-31T18:00", "tomorrow"),
+        *("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"),
+    ],
+)
 def test_a_time_that_is_none_is_refused_in_words(typed_in: str) -> None:
     with pytest.raises(ValueError, match="a duration such as 12h"):
         read_expiry(typed_in, NOW)

@@ -169,4 +169,7 @@ def _numbered(weights: Mapping[str, int]) -> dict[int, int]:
     for version in weights:
         if not (version.isascii() and version.isdigit() and len(version) <= 9):
             raise InvalidRoute(f'weights are by version number, as {{"2": 90, "3": 10}}; got {version[:40]!a}.')
-    return {int(version): weight for version, weight in weights.items()}
+    numbered = {int(version): weight for version, weight in weights.items()}
+    if len(numbered) < len(weights):
+        raise InvalidRoute("weights name a version twice, as 2 and 02 do.")
+    return numbered

@@ -52,7 +52,8 @@ async def list_keys(state: StateOf, tenant: TenantOf) -> dict[str, Any]:
 async def create_key(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
     """A new key; `token` is in this answer and nowhere else."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewKey)
-    if fields.expires_at is not None and fields.expires_at <= datetime.now(UTC):
+    expires_at = None if fields.expires_at is None else _in_utc(fields.expires_at)
+    if expires_at is not None and expires_at <= datetime.now(UTC):
         raise invalid("expires_at has passed already: the key would open nothing. Give a later moment.", "expires_at")
     with in_words():
         created = await asyncio.to_thread(
@@ -61,7 +62,7 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf, tenant:
             fields.scopes,
             actor=caller.actor_in(tenant),
             tenant=tenant,
-            expires_at=fields.expires_at,
+            expires_at=expires_at,
             adapters=fields.adapters,
             quota=fields.limits,
         )
@@ -81,6 +82,7 @@ async def change_key(
 ) -> dict[str, Any]:
     """Other limits, adapters, or another expiry."""
     change = convert(await read_json(request, state.settings.body_timeout, nulls=True), KeyChange)
+    expires_at = _in_utc(change.expires_at) if isinstance(change.expires_at, datetime) else change.expires_at
     with in_words():
         key = await asyncio.to_thread(
             state.registry.keys.change,
@@ -89,7 +91,7 @@ async def change_key(
             tenant=tenant,
             quota=change.limits,
             adapters=change.adapters,
-            expires_at=change.expires_at,
+            expires_at=expires_at,
         )
     await state.reconciler.reconcile()
     return key_json(key)
@@ -101,3 +103,11 @@ async def revoke_key(prefix: str, state: StateOf, caller: CallerOf, tenant: Tena
         await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor_in(tenant), tenant=tenant)
     await state.reconciler.reconcile()
     return Response(status_code=204)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """Raises ApiError for one at the ends of the calendar, whose zone leads beyond them."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise invalid("expires_at must be within the years 1 to 9999 in UTC.", "expires_at") from None

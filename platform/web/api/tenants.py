@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.quotas import OPEN, Quota
+from loraplex.registry.quotas import OPEN, Quota, check_quota
 
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
@@ -60,6 +60,8 @@ async def change_tenant(tenant: str, request: Request, state: StateOf, caller: C
     change = convert(await read_json(request, state.settings.body_timeout), TenantChange)
     tenants = state.registry.tenants
     with in_words():
+        if change.limits is not None:
+            check_quota(change.limits)  # before it is disabled: both, or neither
         if change.disabled is not None:
             await asyncio.to_thread(tenants.set_disabled, tenant, change.disabled, actor=caller.actor)
         if change.limits is not None:

@@ -7,6 +7,8 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from loraplex.registry.passwords import check_password
+
 from ..auth import client_address
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError, forbidden
@@ -81,6 +83,8 @@ async def change_user(
     users, by = state.registry.users, {"actor": caller.actor_in(tenant), "tenant": tenant}
     with in_words():
         found = await asyncio.to_thread(users.require, user, tenant)
+        if change.password is not None:
+            check_password(change.password)  # before the role is another: both, or neither
         if change.role is not None:
             found = await asyncio.to_thread(users.set_role, user, change.role, **by)
         if change.password is not None:

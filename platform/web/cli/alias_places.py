@@ -44,6 +44,7 @@ def listed(remote: Remote | None, name: str, tenant: str) -> Sequence[Fields]:
     """Of one adapter, or of all."""
     if remote is None:
         with opened_registry(Settings()) as (registry, _):
+            registry.tenants.get(tenant)  # one that is misspelt has no aliases, too
             here = [registry.adapters.get(name, tenant)] if name else registry.adapters.list(tenant)
         return [as_json(adapter, alias) for adapter in here for alias in adapter.routes]
     there = [one_adapter(remote, name)] if name else all_adapters(remote)

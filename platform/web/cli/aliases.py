@@ -200,8 +200,6 @@ def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "",
         remote.ask("DELETE", path_of(name, alias))
     else:
         with opened_registry(Settings()) as (registry, _):
-            if alias not in registry.adapters.get(name, tenant).routes:
-                raise InvalidRoute(f"Adapter '{name}' has no alias '{alias}'.", "alias")
             registry.adapters.routes.remove(name, alias, actor=ACTOR, tenant=tenant)
     tell({"removed": f"{name}@{alias}"}, f"{name}@{alias} removed", as_json)
 

@@ -40,6 +40,8 @@ class ApiClient:
     def __init__(self, server: str, key: str) -> None:
         if not key:
             raise ValueError("A key of the server is needed: --key, or LORAPLEX_KEY in the environment.")
+        if not key.isascii():
+            raise ValueError("The key has a character that no key has. Copy it again.")
         import httpx  # for words that ask a server
 
         headers, timeout = {"authorization": f"Bearer {key}"}, httpx.Timeout(TIMEOUT_SECONDS, read=READ_SECONDS)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -23,7 +23,9 @@ Action = Annotated[str, typer.Option(metavar="PART", help="What was done: a part
 Subject = Annotated[str, typer.Option(metavar="PART", help="To what: a part of its name.")]
 First = Annotated[str, typer.Option("--from", metavar="DAY", help="First day in UTC, as 2026-11-22.")]
 Last = Annotated[str, typer.Option("--to", metavar="DAY", help="Last day.")]
-Before = Annotated[int | None, typer.Option(metavar="ID", min=1, help="Only rows older than this one.")]
+MOST: Final = 2**63 - 1
+"""What a database takes as a number."""
+Before = Annotated[int | None, typer.Option(metavar="ID", min=1, max=MOST, help="Only rows older than this one.")]
 
 
 @app.command()
@@ -61,7 +63,7 @@ def list_all(
     tenant: Tenant = "",
     everyone: Everyone = False,
     before: Before = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most rows.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=MOST, help="Most rows.")] = 50,
     server: At = "",
     key: Key = "",
     as_json: Json = False,

@@ -29,6 +29,6 @@ def _moment(text: str, now: datetime) -> datetime | None:
         if len(text) == len("2027-01-31"):
             return datetime.combine(date.fromisoformat(text), time(), UTC)
         moment = datetime.fromisoformat(text)
+        return None if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return None if moment.tzinfo is None else moment.astimezone(UTC)
