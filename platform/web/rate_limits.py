@@ -103,11 +103,12 @@ def too_large_refusal(limit: Limit, per_minute: int, asked: int, headers: Mappin
 
 
 def span(seconds: float) -> str:
-    """Rounded up: 120ms, 7s, 6m0s."""
+    """Rounded up, as Go writes it: 120ms, 7s, 6m0s, 20h16m51s."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds), 60)
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+    hours, minutes = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{rest}s"
 
 
 def _refusal(message: str, kind: str, code: str, wait: float, headers: Mapping[str, str]) -> ApiError:

@@ -108,6 +108,11 @@ async def test_pin_load_and_evict_reach_the_engine(
     digest = (await add(client, "sql", adapter_folders[0])).json()["version"]["digest"]
     await client.patch("/api/v1/adapters/sql", json={"pinned": True})
     assert engine.registered[digest].pinned
+    refused = await client.post("/api/v1/adapters/sql@1/evict")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        400,
+        "The engine refused: adapter 'sql@1' is pinned; unpin it first",
+    )
     await client.patch("/api/v1/adapters/sql", json={"pinned": False})
     assert not engine.registered[digest].pinned
     assert (await client.post("/api/v1/adapters/sql/load")).json() == {"digest": digest}

@@ -79,7 +79,7 @@ async def test_the_buttons_act_on_a_version_too(
         ("/cache/none/pin", 404, "There is no adapter"),
         ("/cache/A B/load", 400, "cannot name an adapter"),
         ("/cache/sql@7/load", 400, "nothing to load"),
-        ("/cache/sql/evict", 400, "is pinned; unpin it first"),
+        ("/cache/sql/evict", 400, "adapter &#39;sql&#39; is pinned; unpin it first"),
     ],
 )
 async def test_refusals_are_pages(

@@ -225,7 +225,12 @@ async def test_openais_client_waits_and_tries_again(
         assert refused.value.code == "rate_limit_exceeded"
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.1201, "121ms"), (1, "1s"), (59.2, "1m0s"), (360, "6m0s")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.1201, "121ms"), (1, "1s"), (59.2, "1m0s"), (360, "6m0s"), (3600, "1h0m0s"), (73010.5, "20h16m51s"),
+    ],
+)  # fmt: skip
 def test_spans(seconds: float, words: str) -> None:
     assert span(seconds) == words
 

@@ -100,7 +100,7 @@ async def test_a_put_without_a_range_begins_anew(client: httpx.AsyncClient, stat
 
 
 async def test_only_an_adapters_files_are_asked_for(client: httpx.AsyncClient) -> None:
-    for file, size in (("passwd", "1"), (CONFIG_FILE, "x")):
+    for file, size in (("passwd", "1"), (CONFIG_FILE, "x"), (CONFIG_FILE, "-1")):
         path = f"/api/v1/adapters/sql/files/{file}"
         answer = await client.get(path, params={"size": size}, headers={"x-content-sha256": SHA256})
         assert 400 <= answer.status_code < 500

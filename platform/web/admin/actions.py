@@ -110,5 +110,5 @@ async def _move(state: State, tenant: str, reference: str, action: str) -> None:
     if version is None or not version.enabled or not adapter.enabled:
         raise ApiError(400, f"Adapter '{reference}' is disabled, so there is nothing to {action}. Enable it first.")
     move = state.engine.load_adapter if action == "load" else state.engine.evict_adapter
-    with in_words():
+    with in_words(names={version.digest: reference}):
         await move(version.digest)

@@ -103,6 +103,7 @@ async def load_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict
     """Make it resident now; answers when it is."""
     with in_words():
         adapter = _resolved(state, caller, reference)
+    with in_words(names={adapter.digest: reference}):
         await state.reconciler.ensure(adapter)
         await state.engine.load_adapter(adapter.digest)
     return {"digest": adapter.digest}
@@ -113,6 +114,7 @@ async def evict_adapter(reference: str, state: StateOf, caller: CallerOf) -> dic
     """Free its memory as soon as no request uses it."""
     with in_words():
         adapter = _resolved(state, caller, reference)
+    with in_words(names={adapter.digest: reference}):
         await state.engine.evict_adapter(adapter.digest)
     return {"digest": adapter.digest}
 

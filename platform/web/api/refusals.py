@@ -1,6 +1,6 @@
 """The registry's and the engine's refusals as answers to the client."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -41,10 +41,11 @@ PARAM: Final = {
 
 
 @contextmanager
-def in_words(param: str | None = None) -> Iterator[None]:
+def in_words(param: str | None = None, names: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turn what registry and engine raise into an ApiError; a failed preflight brings its report along.
 
-    `param` is the field that is looked at, where that is not what this kind of refusal is usually about.
+    `param` is the field that is looked at, where that is not what this kind of refusal is usually about. `names` are
+    what the caller calls an adapter, by the digest that the engine calls it.
     """
     try:
         yield
@@ -54,6 +55,9 @@ def in_words(param: str | None = None) -> Iterator[None]:
         param = param or getattr(error, "field", None) or PARAM.get(error.code)
         raise ApiError(status, str(error), param=param, code=error.code, extra=extra) from None
     except AdapterError as error:
-        raise ApiError(400, f"The engine refused: {error}", param="name", code="adapter_error") from None
+        message = f"The engine refused: {error}"
+        for digest, name in (names or {}).items():
+            message = message.replace(digest[:12], f"'{name}'")
+        raise ApiError(400, message, param="name", code="adapter_error") from None
     except EngineUnavailable as error:
         raise from_engine(error) from None

@@ -3,9 +3,9 @@
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.requests import ClientDisconnect
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, check_sha256
@@ -37,6 +37,8 @@ class Declared:
     sha256: str
 
 
+Size = Annotated[int, Query(ge=0)]
+
 router = APIRouter(tags=["Adapters"])
 
 
@@ -63,7 +65,7 @@ async def put_file(name: str, filename: str, request: Request, state: StateOf, c
 
 @router.get("/api/v1/adapters/{name}/files/{filename}")
 async def get_received(
-    name: str, filename: str, size: int, request: Request, state: StateOf, caller: CallerOf
+    name: str, filename: str, size: Size, request: Request, state: StateOf, caller: CallerOf
 ) -> dict[str, Any]:
     """How much of a file of `size` bytes and the SHA-256 in x-content-sha256 is here; a PUT may go on from there."""
     sha256, store = _sha256(request), state.registry.store
