@@ -1,7 +1,9 @@
-"""The value below which a share of all values lies."""
+"""The value that at least a share of all values do not exceed."""
 
+import math
 from collections.abc import Sequence
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[int(share * (len(values) - 1))]
+    """By nearest rank: rounded down, the p95 of two values would be the smaller one."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -53,6 +53,10 @@ class UsedKeys:
     def note(self, prefix: str) -> None:
         self._moments[prefix] = datetime.now(UTC)
 
+    def last(self, prefix: str) -> datetime | None:
+        """What is not written down yet."""
+        return self._moments.get(prefix)
+
     def take(self) -> dict[str, datetime]:
         taken, self._moments = self._moments, {}
         return taken

@@ -148,7 +148,7 @@ async def test_deleting_asks_for_the_name(
     await add_named(http, adapter_folders, "sql")
     await say(http, "sql")
     await page.goto("/adapters/sql")
-    await expect(page.get_by_text("1 request in the last hour, no aliases.")).to_be_visible()
+    await expect(page.get_by_text("1 request in the last 24 h, no aliases.")).to_be_visible()
     field = page.get_by_label("Type the adapter's name to confirm")
     await field.fill("sq")
     await press(page, "Delete adapter")

@@ -178,6 +178,9 @@ async def test_times_are_local_and_say_utc_when_pointed_at(
     await expect(time_of_request).to_have_attribute(
         "title", f"{local:%d/%m/%Y, %H:%M:%S} ({datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC)"
     )
+    since = datetime.fromtimestamp(state.metrics.since, UTC).astimezone(ZoneInfo("Asia/Kolkata"))
+    await page.goto("/requests?search=req-unknown")
+    await expect(page.locator("#request-rows time")).to_have_text(f"{since:%d/%m/%Y, %H:%M:%S}")
 
 
 @pytest.mark.parametrize(("wish", "seconds"), [("reduce", "0s"), ("no-preference", "0.3s")])

@@ -14,7 +14,8 @@ from .conftest import Watch
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-FIGURES = re.compile(r"TTFT \d+ ms · \d+ tokens · \d+ tokens/s")
+FIGURES = re.compile(r"TTFT\xa0\d+\xa0ms · \d+\xa0tokens · \d+\xa0tokens/s")
+"""No figure is parted from its unit at the end of a line."""
 
 
 async def open_playground(page: Page, http: httpx.AsyncClient, folders: list[Path]) -> None:
@@ -73,6 +74,21 @@ async def test_a_link_chooses_its_adapter_and_at_most_four_are_chosen(
     for name in ("tiny", "a4", "a0", "a1"):
         await page.get_by_role("checkbox", name=name).uncheck()
     await expect(page.get_by_role("button", name="Run")).to_be_disabled()
+
+
+@pytest.mark.parametrize(("width", "in_a_row"), [(1280, 4), (1120, 2), (400, 1)])
+async def test_four_panes_fill_their_rows(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path], width: int, in_a_row: int
+) -> None:
+    for number in range(3):
+        await add(http, f"a{number}", adapter_folders[number % 2])
+    await page.set_viewport_size({"width": width, "height": 800})
+    await page.goto("/playground?model=a0&model=a1&model=a2")
+    await page.get_by_role("button", name="Run").click()
+    panes = page.locator(".pane")
+    await expect(panes).to_have_count(4)
+    tops = await panes.evaluate_all("panes => panes.map(pane => Math.round(pane.getBoundingClientRect().top))")
+    assert [tops.count(top) for top in sorted(set(tops))] == [in_a_row] * (4 // in_a_row)
 
 
 async def test_a_refused_request_says_why_in_its_pane(page: Page, http: httpx.AsyncClient, watch: Watch) -> None:

@@ -155,6 +155,46 @@ async def test_a_missing_file_is_named(page: Page, adapter_folders: list[Path]) 
     await expect(page.get_by_role("button", name="Upload and check")).to_be_enabled()
 
 
+async def test_folders_of_a_folder_are_named_where_nothing_else_is_found(
+    page: Page, adapter_folders: list[Path], tmp_path: Path
+) -> None:
+    shutil.copytree(adapter_folders[0], tmp_path / "runs" / "checkpoint-100")
+    await page.goto("/upload")
+    await page.locator("#folder").set_input_files(tmp_path / "runs")
+    await expect(page.locator("#chosen")).to_contain_text(
+        "checkpoint-100/ is left out: take the folder that holds the files itself"
+    )
+    await page.locator("#folder").set_input_files(tmp_path / "runs" / "checkpoint-100")
+    await expect(page.locator("#chosen")).not_to_contain_text("left out")
+
+
+async def test_files_that_are_refused_stay_unsent_whatever_else_is_chosen(
+    page: Page, engine: FakeEngine, adapter_folders: list[Path], tmp_path: Path, hold: Hold
+) -> None:
+    """A look at another source, or an upload that ends, allows nothing that the browser has refused."""
+    send_button = page.get_by_role("button", name="Upload and check")
+    broken = changed(adapter_folders[0], tmp_path / "broken", peft_type="PREFIX_TUNING")
+    await page.goto("/upload")
+    await drop_folder(page, broken)
+    await expect(page.locator("#chosen li[data-tone=bad]")).to_have_count(1)
+    await page.get_by_label("Hugging Face hub").check()
+    await expect(send_button).to_be_enabled()
+    await page.get_by_label("this computer").check()
+    await expect(send_button).to_be_disabled()
+    await page.route("**/files/*", hold)
+    await drop_folder(page, adapter_folders[0])
+    await send(page, "sql")
+    await expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    await page.get_by_label("a folder of the server").check()
+    await expect(send_button).to_be_disabled()
+    await page.get_by_label("this computer").check()
+    await drop_folder(page, broken)
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_text("Cancelled. Nothing was registered.")).to_be_visible()
+    await expect(send_button).to_be_disabled()
+    assert not engine.registered
+
+
 async def test_files_that_cannot_be_meant_are_explained(
     page: Page, adapter_folders: list[Path], tmp_path: Path
 ) -> None:
@@ -163,6 +203,12 @@ async def test_files_that_cannot_be_meant_are_explained(
     await page.goto("/upload")
     await drop(page, adapter_folders[0] / CONFIG_FILE, pickle)
     await expect(page.get_by_text("pickle files are never read; save with safe_serialization=True")).to_be_visible()
+    other = tmp_path / "adapter.tar.xz"
+    other.write_bytes(b"\xfd7zXZ")
+    await drop(page, other)
+    await expect(
+        page.get_by_text("adapter.tar.xz is left out: of archives zip, tar and tar.gz are read")
+    ).to_be_visible()
 
 
 @pytest.mark.parametrize("kind", ["IA3", "ADALORA", "LOHA", "LOKR", "VERA"])

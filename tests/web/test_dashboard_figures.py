@@ -46,9 +46,21 @@ def test_traffic_counts_each_request_once() -> None:
     figures = traffic.figures()
     assert (figures["requests_per_minute"], figures["errors_per_minute"]) == (3, 1)
     assert figures["tokens_per_second"] == "5.0"
-    assert figures["first_token_ms"] == "100"
+    assert figures["first_token_ms"] == "200"
     assert sum(figures["history"]["requests_per_minute"]) == 3
     assert len(figures["history"]["first_token_ms"]) == 60
+
+
+@pytest.mark.parametrize(
+    ("count", "slow", "shown"), [(2, 1, "5,000"), (11, 1, "5,000"), (20, 1, "100"), (20, 2, "5,000")]
+)
+def test_a_p95_hides_no_more_than_five_percent(count: int, slow: int, shown: str) -> None:
+    traffic = Traffic()
+    firsts = [5.0] * slow + [0.1] * (count - slow)
+    traffic.tick([finished(float(at), first_token=first) for at, first in enumerate(firsts, 1)][::-1], 0)
+    figures = traffic.figures()
+    assert figures["first_token_ms"] == shown
+    assert f"{max(filter(None, figures['history']['first_token_ms'])):,.0f}" == shown
 
 
 def test_traffic_forgets_after_five_minutes() -> None:

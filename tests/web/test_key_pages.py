@@ -142,6 +142,7 @@ async def test_use_of_the_day_is_a_bar(person: httpx.AsyncClient, trusted: Heade
     used = state.quotas.used_today("default", f"key:{state.registry.keys.list()[0].prefix}")
     assert used >= 4
     assert f"{used} of 16 tokens" in row.text
+    assert row.select("td:nth-child(4) time")[0].text == "0 s ago"
     assert row.select("svg.bar rect")[0]["width"] == f"{round(100 * used / 16, 1)}%"
 
 

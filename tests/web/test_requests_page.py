@@ -88,6 +88,12 @@ async def test_the_system_page_hides_secrets_and_marks_what_was_set(person: http
     assert "set" in rows["served_name"].select(".tag")[0].text
     assert not rows["max_num_seqs"].select(".tag")
     assert "Settings in force" in text
+    cells = {name: [cell.get_text(strip=True) for cell in row.select("td")] for name, row in rows.items()}
+    for name, value in {"certificate_timeout": "21,600 s", "hub_timeout": "1,800 s", "session_hours": "12 h"}.items():
+        assert cells[name][1] == value
+    assert cells["gpu_memory_utilization"][1] == "0.9"
+    assert "`" not in text
+    assert [one.text for one in rows["kv_cache_scales"].select("td:last-child code")] == ["loraplex calibrate-kv"]
 
 
 async def test_the_charts_of_an_adapter_tell_its_own_traffic(person: httpx.AsyncClient, trusted: Headers) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -34,7 +33,6 @@ from .snippets import snippets
 SECTION: Final = "/adapters"
 PAGE_ROWS: Final = 100
 MOST_TENSORS: Final = 1000
-HOUR: Final = 3600
 START: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRoute)
@@ -173,10 +171,8 @@ def _list_template(fragment: bool, first: int) -> str:
 
 
 def _use_words(state: State, adapter: Adapter) -> str:
-    """Who would notice if it were gone."""
-    since = time.time() - HOUR
-    ours = [request for request in list(state.metrics.recent) if request.tenant == adapter.tenant]
-    count = sum(request.model == adapter.name and request.at > since for request in ours)
-    requests = f"{count_words(count, 'request')} in the last hour" if count else "No requests in the last hour"
+    """Who would notice if it were gone; a restart of the server forgets nobody."""
+    count = state.metrics.hours.requests(adapter.tenant, adapter.name)
+    requests = f"{count_words(count, 'request')} in the last 24 h" if count else "No requests in the last 24 h"
     aliases = ", ".join(sorted(adapter.aliases))
     return f"{requests}; aliases: {aliases}." if aliases else f"{requests}, no aliases."

@@ -58,6 +58,7 @@ def key_rows(state: State, keys: Sequence[ApiKey]) -> list[KeyRow]:
 def key_row(state: State, key: ApiKey) -> KeyRow:
     words, tone = _state_words(key)
     names = sorted(key.adapters or ())
+    last_used = state.used_keys.last(key.prefix) or key.last_used_at
     return KeyRow(
         prefix=key.prefix,
         name=key.name,
@@ -71,8 +72,8 @@ def key_row(state: State, key: ApiKey) -> KeyRow:
         expires_iso=_iso(key.expires_at),
         limits=tuple(quota_words(key.quota)),
         today=day_use(state, key.tenant, f"key:{key.prefix}", key.quota),
-        used=age_words(key.last_used_at) if key.last_used_at else "never",
-        used_iso=_iso(key.last_used_at),
+        used=age_words(last_used) if last_used else "never",
+        used_iso=_iso(last_used),
         created=age_words(key.created_at),
         created_iso=_iso(key.created_at),
         created_by=key.created_by,

@@ -33,6 +33,8 @@ PACKAGES: Final = (
 STALE_SECONDS: Final = 10.0
 """Age of the registry's snapshot from which the database counts as away."""
 NOT_SET: Final = "not set"
+UNITS: Final = {"_timeout": "s", "_seconds": "s", "_hours": "h"}
+"""End of a setting's name -> unit of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def setting_rows(settings: Settings) -> list[SettingRow]:
     return [
         SettingRow(
             name=name,
-            value=_value_words(_in_force(settings, name, value)),
+            value=_value_words(_in_force(settings, name, value)) + _unit_words(name),
             description=fields[name].description or "",
             changed=value == MASK or getattr(settings, name) != fields[name].get_default(),
         )
@@ -162,6 +164,10 @@ def _in_force(settings: Settings, name: str, shown: object) -> object:
     return value if isinstance(value, ByteSize) else shown
 
 
+def _unit_words(name: str) -> str:
+    return next((f" {unit}" for end, unit in UNITS.items() if name.endswith(end)), "")
+
+
 def _value_words(value: object) -> str:
     if isinstance(value, ByteSize):
         return size_words(value)
@@ -169,4 +175,6 @@ def _value_words(value: object) -> str:
         return "yes" if value else "no"
     if value is None or value == "" or value == []:
         return NOT_SET
+    if isinstance(value, float):
+        return f"{value:,.10g}"
     return ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)

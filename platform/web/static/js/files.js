@@ -17,12 +17,15 @@ export function size(bytes) {
 }
 
 // A dropped folder counts as the files that lie directly in it: training folders hold checkpoints of the same names.
+// Gives those files, and the names of the folders beside them.
 export async function droppedFiles(transfer) {
   const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-  if (!entries.length) return [...transfer.files];
+  if (!entries.length) return { files: [...transfer.files], folders: [] };
   const lists = await Promise.all(entries.map((entry) => (entry.isFile ? [entry] : childrenOf(entry))));
-  const files = lists.flat().filter((entry) => entry.isFile);
-  return Promise.all(files.map((entry) => new Promise((resolve, reject) => entry.file(resolve, reject))));
+  const inside = lists.flat();
+  const found = inside.filter((entry) => entry.isFile);
+  const files = await Promise.all(found.map((entry) => new Promise((resolve, reject) => entry.file(resolve, reject))));
+  return { files, folders: inside.filter((entry) => !entry.isFile).map((entry) => entry.name) };
 }
 
 async function childrenOf(folder) {
@@ -55,6 +58,7 @@ function configProblem(text) {
 
 export function adviceOn(name) {
   if (/\.(bin|pt|pth|ckpt)$/.test(name)) return "pickle files are never read; save with safe_serialization=True";
+  if (/\.(xz|bz2|zst|7z|rar)$/i.test(name)) return "of archives zip, tar and tar.gz are read";
   return `an adapter's files are ${WANTED.join(" and ")}, and its tokenizer's`;
 }
 

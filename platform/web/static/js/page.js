@@ -61,9 +61,9 @@ function showKeys() {
 function showMoments(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
-    const clock = "clock" in time.dataset && moment.toLocaleTimeString();
+    const words = "clock" in time.dataset ? moment.toLocaleTimeString() : "moment" in time.dataset && moment.toLocaleString();
     // Only once: the observer that calls this hears of the change too.
-    if (clock && time.textContent !== clock) time.textContent = clock;
+    if (words && time.textContent !== words) time.textContent = words;
     time.title = `${moment.toLocaleString()} (${moment.toISOString().slice(0, 16).replace("T", " ")} UTC)`;
   }
 }

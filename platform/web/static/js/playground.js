@@ -90,8 +90,8 @@ async function stream(model, pane, tokens, signal) {
 
 function summary(tokens, started, first) {
   const seconds = (performance.now() - first) / 1000;
-  const rate = tokens > 1 ? ` · ${((tokens - 1) / Math.max(seconds, 1e-3)).toFixed(0)} tokens/s` : "";
-  return `TTFT ${Math.round(first - started)} ms · ${tokens} tokens${rate}`;
+  const rate = tokens > 1 ? ` · ${((tokens - 1) / Math.max(seconds, 1e-3)).toFixed(0)}\u00a0tokens/s` : "";
+  return `TTFT\u00a0${Math.round(first - started)}\u00a0ms · ${tokens}\u00a0tokens${rate}`;
 }
 
 function note(pane, words, tone = "") {

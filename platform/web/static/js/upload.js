@@ -19,8 +19,10 @@ const [form, drop, send, cancel, report] = ["upload", "drop", "send", "cancel", 
 const limit = Number(form.dataset.limit);
 const files = new Map();
 let controller = null;
+let ready = false;
 
-async function take(list) {
+// `folders`: names of those that were not looked into.
+async function take(list, folders = []) {
   const notes = [];
   const unpacked = [];
   for (const file of list) {
@@ -34,11 +36,17 @@ async function take(list) {
   for (const file of known) files.set(file.name, file);
   const lines = [];
   for (const name of namesToSend()) lines.push(await lineOf(name));
-  const ready = lines.every((line) => line.tone === "good");
+  ready = lines.every((line) => line.tone === "good");
   if (!ready) for (const file of strange.slice(0, 5)) lines.push(line("warn", `${file.name} is left out: ${adviceOn(file.name)}`));
+  if (!ready) for (const folder of folders.slice(0, 5)) lines.push(line("warn", `${folder}/ is left out: take the folder that holds the files itself`));
   document.getElementById("chosen").replaceChildren(...[...notes, ...lines].map(shown));
-  send.disabled = !ready;
+  allowSending();
   report.hidden = true;
+}
+
+// The server looks for itself at what it is to fetch.
+function allowSending() {
+  send.disabled = controller !== null || (kind() === "files" && !ready);
 }
 
 async function unpack(archive, notes) {
@@ -153,7 +161,7 @@ function showFailure(words) {
 }
 
 function setBusy(busy) {
-  send.disabled = busy;
+  allowSending();
   cancel.hidden = !busy;
   document.getElementById("progress").hidden = !busy;
 }
@@ -168,6 +176,7 @@ async function busy(work) {
   } catch (error) {
     showFailure(error.name === "AbortError" ? "Cancelled. Nothing was registered." : `Not uploaded. ${error.message}`);
   }
+  controller = null;
   setBusy(false);
   report.hidden = false;
   report.focus();
@@ -179,7 +188,7 @@ function kind() {
 
 function showKind() {
   for (const part of form.querySelectorAll("[data-from]")) part.hidden = part.dataset.from !== kind();
-  send.disabled = kind() === "files" && !WANTED.every((name) => files.has(name));
+  allowSending();
 }
 
 form.addEventListener("submit", async (event) => {
@@ -203,14 +212,17 @@ drop.addEventListener("dragleave", () => (drop.dataset.over = "no"));
 drop.addEventListener("drop", async (event) => {
   event.preventDefault();
   drop.dataset.over = "no";
-  await take(await droppedFiles(event.dataTransfer));
+  const dropped = await droppedFiles(event.dataTransfer);
+  await take(dropped.files, dropped.folders);
 });
 for (const id of ["files", "folder"])
-  document.getElementById(id).addEventListener("change", (event) => take(directlyIn([...event.target.files])));
+  document.getElementById(id).addEventListener("change", (event) => take(...directlyIn([...event.target.files])));
 cancel.addEventListener("click", () => controller.abort());
 showKind();
 
-// Of a chosen folder what lies directly in it.
+// Of a chosen folder the files that lie directly in it, and the names of its folders.
 function directlyIn(list) {
-  return list.filter((file) => file.webkitRelativePath.split("/").length <= 2);
+  const paths = list.map((file) => file.webkitRelativePath.split("/"));
+  const deeper = paths.filter((path) => path.length > 2).map((path) => path[1]);
+  return [list.filter((_, i) => paths[i].length <= 2), [...new Set(deeper)]];
 }
