@@ -107,6 +107,18 @@ def test_servers_are_built_from_targets_that_exist(services: dict[str, Service])
         assert volumes <= mounts, "nothing is written outside"
 
 
+def test_services_that_start_together_build_no_tag_twice(services: dict[str, Service]) -> None:
+    """Compose builds them side by side, and the second of two images with one tag is refused."""
+    built = [service["image"] for service in services.values() if "build" in service]
+    assert len(built) == len(set(built)) == 3
+
+
+def test_the_database_is_healthy_only_for_the_network(services: dict[str, Service]) -> None:
+    """As its image makes the database, a server answers on the socket alone and goes again."""
+    kind, program, *options = services["postgres"]["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "pg_isready") and "--host=127.0.0.1" in options
+
+
 def test_every_variable_is_a_setting(
     services: dict[str, Service], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
