@@ -66,7 +66,8 @@ ENV PATH=/opt/venv/bin:/opt/loraplex/bin:/usr/local/sbin:/usr/local/bin:/usr/sbi
 VOLUME ["/data", "/cache"]
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 CMD ["python", "/opt/loraplex/bin/healthcheck.py"]
+# The first start compiles: minutes where few cores are free. Whoever answers sooner is healthy sooner.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=900s --retries=3 CMD ["python", "/opt/loraplex/bin/healthcheck.py"]
 ENTRYPOINT ["loraplex"]
 CMD ["serve"]
 
