@@ -22,6 +22,8 @@ COPY --from=frontend /build/node_modules platform/web/frontend/node_modules
 RUN python platform/web/frontend/install.py --copy
 RUN rm -r platform/web/frontend/node_modules
 RUN python -m compileall -q src platform migrations examples
+# Files keep the modes of the checkout, which a narrow umask closes to the user of the image.
+RUN chmod -R go=rX .
 
 FROM ${PYTHON_IMAGE} AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -64,7 +66,8 @@ ENV PATH=/opt/venv/bin:/opt/loraplex/bin:/usr/local/sbin:/usr/local/bin:/usr/sbi
 VOLUME ["/data", "/cache"]
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 CMD ["python", "/opt/loraplex/bin/healthcheck.py"]
+# The first start compiles: minutes where few cores are free. Whoever answers sooner is healthy sooner.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=900s --retries=3 CMD ["python", "/opt/loraplex/bin/healthcheck.py"]
 ENTRYPOINT ["loraplex"]
 CMD ["serve"]
 

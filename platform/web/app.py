@@ -144,11 +144,12 @@ async def _note_key_use(state: State) -> None:
 
 
 async def _drain(state: State) -> None:
-    """Once stopping, let requests and uploads end by themselves for a while; then the engine ends what is left."""
+    """Once stopping, let requests and uploads end by themselves for a while; what is left is then ended in words."""
     await state.stopping.wait()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(state.settings.drain_seconds):
             while state.requests.taken or state.uploads.taken:
                 await asyncio.sleep(0.05)
+    state.uploads.break_off()
     await state.engine.stop()
     state.drained.set()

@@ -13,6 +13,17 @@ WEAK_WORDS: Final = (
     *("password", "passw0rd", "changeme", "change-me", "change_me", "administrator", "loraplex", "postgres"),
     *("12345678", "sk-1234", "qwertyui", "example", "your-", "your_", "letmein", "secret"),
 )
+SAMPLE_WORDS: Final = (
+    *("password", "passwd", "secret", "token", "api", "key", "admin", "user", "root", "grafana", "dashboard", "change"),
+    *("replace", "please", "default", "example", "sample", "test", "demo", "dummy", "super", "welcome", "letmein"),
+    *("iloveyou", "required", "needed"),
+)
+ROWS: Final = ("abcdefghijklmnopqrstuvwxyz", "01234567890", "qwertyuiop", "qwertzuiop", "asdfghjkl", "zxcvbnm")
+RUNS: Final = tuple(row[at : at + 3] for way in ROWS for row in (way, way[::-1]) for at in range(len(row) - 2))
+SAMPLE_PARTS: Final = re.compile("|".join((*SAMPLE_WORDS, *RUNS, r"[\s._-]+")))
+"""What samples are put together from."""
+LOOKALIKES: Final = str.maketrans("@$03157", "asoeist")
+LEAST_CHARACTERS: Final = 5
 ENGINE_FOLDER: Final = Path("/run/secrets")
 """Where container engines mount secrets, each for one container alone, by default readable by whoever is in it."""
 MAX_SECRET_BYTES: Final = 4096
@@ -67,8 +78,11 @@ def refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str]
 
 
 def is_sample(secret: str) -> bool:
-    """Whether it stands in some example, or is hardly more than one letter."""
-    return any(secret.lower().startswith(word) for word in WEAK_WORDS) or len(set(secret)) < 5
+    """Whether it stands in some example, or has hardly a letter beside the words and runs that examples are made of."""
+    lower = secret.lower()
+    if any(lower.startswith(word) for word in WEAK_WORDS):
+        return True
+    return any(len(set(SAMPLE_PARTS.sub("", text))) < LEAST_CHARACTERS for text in (lower, lower.translate(LOOKALIKES)))
 
 
 def refuse_open_file(file: Path, values: Mapping[str, Any], secrets: Collection[str] = SECRETS) -> None:

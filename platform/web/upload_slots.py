@@ -10,10 +10,15 @@ from .errors import ApiError, overloaded
 
 RETRY_AFTER: Final = 5
 """Seconds."""
+TO_OTHERS: Final = (
+    "All uploads that this server takes at once were under way, most of them yours or your tenant's, so that this one "
+    "gave way to somebody else's upload."
+)
+STOPPED: Final = "The server stopped before this one was complete."
 
 
 class GaveWay(Exception):
-    """The slot went to somebody who held fewer."""
+    """The slot is gone; the text says why: it went to somebody who held fewer, or the server stops."""
 
 
 class Slot:
@@ -21,7 +26,7 @@ class Slot:
 
     def __init__(self, tenant: str, actor: str, stays: bool) -> None:
         self.tenant, self.actor, self.stays = tenant, actor, stays
-        self._gone = False
+        self._gone = ""
         self._limit: asyncio.Timeout | None = None
 
     @asynccontextmanager
@@ -32,13 +37,13 @@ class Slot:
                 yield
         except TimeoutError:
             if self._gone:
-                raise GaveWay from None
+                raise GaveWay(self._gone) from None
             raise
         finally:
             self._limit = None
 
-    def give_way(self) -> None:
-        self._gone = True
+    def give_way(self, why: str) -> None:
+        self._gone = why
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
 
@@ -72,6 +77,11 @@ class UploadSlots:
             if slot in self._slots:
                 self._slots.remove(slot)
 
+    def break_off(self) -> None:
+        """The server stops: whoever sends or downloads is told so, and goes on when it is back."""
+        for slot in self._slots:
+            slot.give_way(STOPPED)
+
     def _make_room(self, tenant: str, actor: str, stays: bool) -> None:
         most = max(1, self._capacity // 2)
         if stays and sum(slot.stays for slot in self._slots) >= most:
@@ -83,7 +93,7 @@ class UploadSlots:
         if slot is None:
             raise self._all_taken(tenant, actor)
         self._slots.remove(slot)
-        slot.give_way()
+        slot.give_way(TO_OTHERS)
 
     def _slot_for(self, tenant: str, actor: str) -> Slot | None:
         """The latest one of whoever holds most, if that is enough more than the newcomer holds."""

@@ -34,6 +34,10 @@ def variables(path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     return load("docker-compose.yml")
@@ -107,6 +111,18 @@ def test_servers_are_built_from_targets_that_exist(services: dict[str, Service])
         assert volumes <= mounts, "nothing is written outside"
 
 
+def test_services_that_start_together_build_no_tag_twice(services: dict[str, Service]) -> None:
+    """Compose builds them side by side, and the second of two images with one tag is refused."""
+    built = [service["image"] for service in services.values() if "build" in service]
+    assert len(built) == len(set(built)) == 3
+
+
+def test_the_database_is_healthy_only_for_the_network(services: dict[str, Service]) -> None:
+    """As its image makes the database, a server answers on the socket alone and goes again."""
+    kind, program, *options = services["postgres"]["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "pg_isready") and "--host=127.0.0.1" in options
+
+
 def test_every_variable_is_a_setting(
     services: dict[str, Service], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,13 +161,18 @@ def test_secrets_are_files_that_someone_makes(compose: dict[str, Any], services:
 def test_secrets_are_made_once_and_are_strong(tmp_path: Path) -> None:
     folder = tmp_path / "deploy"
     (folder / "secrets" / "server").mkdir(parents=True)
+    (folder / "prometheus").mkdir(mode=0o700)
+    (folder / "grafana" / "dashboards").mkdir(parents=True)
+    (folder / "grafana" / "dashboards" / "server.json").touch(mode=0o600)
     script = folder / "make_secrets.sh"
     script.write_bytes((ROOT / "deploy" / "make_secrets.sh").read_bytes())
     subprocess.run(["sh", script], check=True, stdout=subprocess.DEVNULL)
     files = [folder / "secrets" / "server" / "postgres_password", folder / "secrets" / "grafana_password"]
     first = [file.read_text() for file in files]
     assert len(set(first)) == 2 and all(re.fullmatch("[0-9a-f]{48}", secret) for secret in first)
-    assert stat.S_IMODE((folder / "secrets").stat().st_mode) == 0o700
+    assert mode(folder / "secrets") == 0o700
+    assert mode(folder / "prometheus") == 0o755, "what other containers mount, their users read"
+    assert mode(folder / "grafana" / "dashboards" / "server.json") == 0o644
     subprocess.run(["sh", script], check=True, stdout=subprocess.DEVNULL)
     assert [file.read_text() for file in files] == first
 

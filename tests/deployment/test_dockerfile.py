@@ -3,6 +3,7 @@
 import fnmatch
 import re
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -75,6 +76,17 @@ def test_the_image_runs_as_a_user_that_owns_only_its_volumes(stages: dict[str, S
     for name in ("XDG_CACHE_HOME", "HF_HOME", "TRITON_CACHE_DIR", "HOME"):
         assert any(Path(environment[name]).is_relative_to(volume) for volume in volumes), name
     assert "NUMBA_CACHE_DIR" not in environment, "it would be shared by processors that cannot share kernels"
+
+
+def test_the_image_opens_what_a_narrow_umask_has_closed(stages: dict[str, Stage], tmp_path: Path) -> None:
+    """COPY keeps the modes of the checkout, and root owns what it copies."""
+    folder, script = tmp_path / "src", tmp_path / "bin"
+    folder.mkdir(mode=0o700)
+    (folder / "module.py").touch(mode=0o600)
+    script.touch(mode=0o750)
+    subprocess.run(["sh", "-euc", stages["files"].all("RUN")[-1].text], cwd=tmp_path, check=True)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "module.py", script)]
+    assert modes == [0o755, 0o644, 0o755]
 
 
 def test_torch_is_the_one_of_the_makefile(stages: dict[str, Stage]) -> None:

@@ -54,10 +54,16 @@ WEAK: dict[str, tuple[Change, str]] = {
     "a sample password": (given(admin_password="ChangeMe-2026!"), "openssl rand -hex 24"),
     "the product's name as password": (given(admin_password="loraplex-2026"), "openssl rand -hex 24"),
     "a password of one letter": (given(admin_password="aaaaaaaaaaaaaaaa"), "openssl rand -hex 24"),
+    "the user's name as password": (given(admin_password="admin123"), "openssl rand -hex 24"),
+    "a word of samples in disguise": (given(admin_password="P@ssw0rd-1"), "openssl rand -hex 24"),
+    "a row of the keyboard as password": (given(admin_password="Qwerty-2026"), "openssl rand -hex 24"),
     "an empty key": (given(api_key=""), "longer"),
     "a short key": (given(api_key="k7Qv-92"), "longer"),
     "the key of every example": (given(api_key="sk-1234567890abcdef"), "one is made at the first start"),
     "a placeholder as key": (given(api_key="your-api-key-here"), "openssl rand -hex 24"),
+    "the key of vLLM's examples": (given(api_key="token-abc123"), "openssl rand -hex 24"),
+    "a key that says there is none": (given(api_key="sk-no-key-required"), "openssl rand -hex 24"),
+    "a key in order": (given(api_key="0123456789abcdef"), "openssl rand -hex 24"),
     "a password twice": (of_file("admin_password", admin_password=GOOD), "give one of them"),
     "a key twice": (of_file("api_key", api_key=GOOD), "give one of them"),
     "an empty password beside a file": (of_file("admin_password", admin_password=""), "give one of them"),
@@ -130,6 +136,11 @@ def test_the_settings_they_differ_from_are_fine(tmp_path: Path) -> None:
     assert settings.port == 9
     assert settings.database == f"postgresql+pg8000://me:{GOOD}@db/loraplex"
     assert GOOD not in repr(settings) + repr(settings.masked())
+
+
+@pytest.mark.parametrize("secret", ["lp-team-a-8f2kd", "my secret garden 7", "keyboard-Zu9!xw", "b49ad1f07c5e2d68"])
+def test_a_secret_may_have_a_word_of_samples_in_it(secret: str) -> None:
+    assert not setting_secrets.is_sample(secret)
 
 
 def test_secrets_that_a_container_engine_mounts_may_be_readable(

@@ -95,8 +95,8 @@ async def _receive(
             raise _too_slow(f"The file did not arrive within {settings.upload_timeout:g} seconds.", incoming) from None
         except BodyStalled:
             raise _too_slow(f"Less than 1 MiB of the file arrived within {stall:g} seconds.", incoming) from None
-        except GaveWay:
-            raise _gave_way(incoming) from None
+        except GaveWay as gone:
+            raise _gave_way(str(gone), incoming) from None
         except ClientDisconnect:
             raise invalid(
                 "The connection closed before the file was complete. Send the rest with content-range."
@@ -118,13 +118,9 @@ def _too_slow(message: str, incoming: IncomingFile) -> ApiError:
     return ApiError(408, f"{message} {remedy}", code="request_timeout", extra={"received": incoming.received})
 
 
-def _gave_way(incoming: IncomingFile) -> ApiError:
-    error = overloaded(
-        "All uploads that this server takes at once were under way, most of them yours or your tenant's, so that this "
-        f"one gave way to somebody else's. {incoming.received:,} bytes are kept: send the rest with content-range in "
-        f"{RETRY_AFTER} seconds.",
-        RETRY_AFTER,
-    )
+def _gave_way(why: str, incoming: IncomingFile) -> ApiError:
+    remedy = f"{incoming.received:,} bytes are kept: send the rest with content-range in {RETRY_AFTER} seconds."
+    error = overloaded(f"{why} {remedy}", RETRY_AFTER)
     error.extra["received"] = incoming.received
     return error
 

@@ -58,8 +58,8 @@ async def _download(adapter: HubAdapter, folder: Path, limits: Mapping[str, int]
             f"The hub did not give {adapter.repository} within {seconds:g} seconds. Try again, allow more (hub_timeout "
             f"or LORAPLEX_HUB_TIMEOUT), {ELSEWHERE}."
         ) from None
-    except GaveWay:
-        message = f"The download of {adapter.repository} gave way to somebody else's upload."
+    except GaveWay as gone:
+        message = f"The download of {adapter.repository} was broken off. {gone}"
         raise overloaded(f"{message} Try again in {RETRY_AFTER} seconds.", RETRY_AFTER) from None
 
 
