@@ -132,16 +132,19 @@ async def test_the_dot_says_when_the_server_is_silent_and_when_it_is_back(
 ) -> None:
     watch.expected = ["ERR_", "Failed to load"]
     await page.goto("/")
-    dot = page.locator("#live")
+    dot, engine = page.locator("#live"), page.locator("footer [data-bind='engine.words']")
     await expect(dot).to_have_text("live")
+    ready = await engine.inner_text()
     with monkeypatch.context() as patch:
         patch.setattr("loraplex.web.admin.live.LIVE_SECONDS", 600.0)
         await expect(dot).to_have_text("reconnecting…")
         await page.context.set_offline(True)
         await asyncio.sleep(0.5)
         await expect(dot).to_have_text("reconnecting…")
+        await expect(engine).to_have_text("No answer")
     await page.context.set_offline(False)
     await expect(dot).to_have_text("live")
+    await expect(engine).to_have_text(ready)
 
 
 async def test_where_no_stream_comes_through_figures_still_move_every_five_seconds(

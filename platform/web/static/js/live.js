@@ -64,9 +64,19 @@ async function poll() {
     const answer = await fetch(url("/dashboard/state"), { headers: { accept: "application/json" }, signal });
     if (answer.status === 401) location.href = url("/login");
     if (answer.ok) deliver(await answer.json());
+    else fallSilent();
     connect();
   } catch {
+    fallSilent();
     lose();
+  }
+}
+
+// Nobody shall read that an engine is ready of which nothing is heard.
+function fallSilent() {
+  for (const tag of document.querySelectorAll('[data-bind="engine.words"]')) {
+    tag.textContent = "No answer";
+    tag.dataset.tone = "bad";
   }
 }
 
