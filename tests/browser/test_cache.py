@@ -80,6 +80,8 @@ async def test_the_buttons_do_what_they_say(
         ("Pin", "Pinned: it stays in memory.", True),
         ("Unpin", "No longer pinned", True),
     ):
+        # Curves and tiles come with the first live state, and move what is below them.
+        await expect(page.locator("#live")).to_have_text("live")
         await mine.get_by_role("button", name=button, exact=True).click()
         await expect(page.get_by_role("status").get_by_text(words)).to_be_visible()
         assert (sql in engine.resident) == resident
