@@ -5,12 +5,13 @@ Whatever a test does, and all that the API does within its process: nothing goes
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from loraplex.engine.long_lived import keep_for_good
 from loraplex.engine.threads import prepare_environment
 
 from .network import Watch
@@ -63,7 +64,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What all modules have imported by now stays: the garbage collector need not look through it in every test."""
-    gc.collect()
+    keep_for_good()
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """For tests of what is frozen: nothing is at their beginning."""
+    gc.unfreeze()
+    yield
     gc.freeze()
 
 

@@ -79,6 +79,13 @@ def overloaded(message: str, retry_after: float = RETRY_AFTER_SECONDS) -> ApiErr
     return ApiError(503, message, type="server_error", code="unavailable", headers=headers)
 
 
+def with_names(message: str, names: Mapping[str, str]) -> str:
+    """What the engine says, which knows digests alone, with the client's `names` of adapters by their digests."""
+    for digest, name in names.items():
+        message = message.replace(digest[:12], f"'{name}'")
+    return message
+
+
 def from_engine(error: Exception) -> ApiError:
     """What the engine's refusal means to the client."""
     if isinstance(error, EngineUnavailable):

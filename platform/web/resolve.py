@@ -8,7 +8,7 @@ from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
 from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.snapshot import Only, ResolvedAdapter
 
-from .errors import ApiError, from_engine, invalid, not_found, overloaded
+from .errors import ApiError, from_engine, invalid, not_found, overloaded, with_names
 from .state import State
 from .wording import Wording
 
@@ -117,11 +117,8 @@ def _is_served(state: State, tenant: str, adapter: ResolvedAdapter) -> bool:
 
 
 def _with_names(error: RequestRejected, adapters: Mapping[str, ResolvedAdapter]) -> RequestRejected:
-    """The engine knows digests alone."""
-    message = str(error)
-    for name, adapter in adapters.items():
-        message = message.replace(adapter.digest[:12], f"'{name}'")
-    return RequestRejected(error.kind, message, error.param)
+    names = {adapter.digest: name for name, adapter in adapters.items()}
+    return RequestRejected(error.kind, with_names(str(error), names), error.param)
 
 
 async def _ensure(state: State, adapter: ResolvedAdapter) -> None:

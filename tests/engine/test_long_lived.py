@@ -2,7 +2,6 @@
 
 import gc
 import socket
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +11,7 @@ from loraplex.engine.config import EngineConfig
 from loraplex.engine.long_lived import keep_for_good
 from loraplex.engine.protocol import Progress
 
-
-@pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
-    """The run of all tests has frozen what modules import."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
+pytestmark = pytest.mark.usefixtures("unfrozen")
 
 
 def test_what_lives_is_kept_and_what_is_garbage_goes() -> None:

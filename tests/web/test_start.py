@@ -1,28 +1,21 @@
 """`loraplex serve` once its engine has started."""
 
 import gc
-from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from loraplex.web.cli import start
 from loraplex.web.state import State
 
-
-@pytest.fixture
-def unfrozen() -> Iterator[None]:
-    """The run of all tests has frozen what modules import."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
+pytestmark = pytest.mark.usefixtures("unfrozen")
 
 
-async def test_the_process_keeps_what_its_start_has_made(
-    state: State, monkeypatch: pytest.MonkeyPatch, unfrozen: None
-) -> None:
+async def test_the_process_keeps_what_its_start_has_made(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[State] = []
     monkeypatch.setattr(start, "print_banner", lambda console, state: shown.append(state))
     state.started.set()
-    await start._announce(state, SimpleNamespace())  # type: ignore[arg-type]
-    assert shown == [state] and gc.get_freeze_count() > 1000
+    server: Any = SimpleNamespace(should_exit=False)
+    await start._announce(state, server)
+    assert shown == [state] and gc.get_freeze_count() > 1000 and not server.should_exit

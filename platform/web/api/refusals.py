@@ -9,7 +9,7 @@ import msgspec
 from loraplex.engine.client import AdapterError, EngineUnavailable
 from loraplex.registry.errors import PreflightRefused, RegistryError
 
-from ..errors import ApiError, from_engine
+from ..errors import ApiError, from_engine, with_names
 
 STATUS: Final = {
     "adapter_not_found": 404,
@@ -55,9 +55,7 @@ def in_words(param: str | None = None, names: Mapping[str, str] | None = None) -
         param = param or getattr(error, "field", None) or PARAM.get(error.code)
         raise ApiError(status, str(error), param=param, code=error.code, extra=extra) from None
     except AdapterError as error:
-        message = f"The engine refused: {error}"
-        for digest, name in (names or {}).items():
-            message = message.replace(digest[:12], f"'{name}'")
+        message = f"The engine refused: {with_names(str(error), names or {})}"
         raise ApiError(400, message, param="name", code="adapter_error") from None
     except EngineUnavailable as error:
         raise from_engine(error) from None
