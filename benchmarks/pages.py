@@ -24,6 +24,7 @@ from fastapi.routing import iter_route_contexts
 from sqlalchemy import insert, select, text
 from starlette.routing import compile_path
 
+from loraplex.engine.long_lived import keep_for_good
 from loraplex.engine.protocol import AdapterStatus, EngineStatus
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry import tables
@@ -55,6 +56,7 @@ PAGES: Final = (
     "/adapters?show=disk&order=requests",
     "/adapters/adapter-00042",
     "/adapters/adapter-00042/traffic",
+    "/adapters/adapter-00042/states",
     "/upload",
     "/cache",
     "/cache/what-if",
@@ -70,6 +72,7 @@ PAGES: Final = (
     "/usage/points",
     "/keys",
     "/users",
+    "/account",
     "/tenants",
     "/audit",
     "/login",
@@ -341,6 +344,7 @@ async def run(folder: Path, count: int, usage: int) -> bool:
         engine.said.adapters = statuses(digests)
         cookie = state.sessions.log_in("admin", PASSWORD, "127.0.0.1")
         headers = {"accept": "text/html", "cookie": f"{COOKIE}={cookie}"}
+        keep_for_good()  # as the server does at the end of its start
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://pages", headers=headers) as client:
             figures = [(path, *await measure(client, path)) for path in (*PAGES, KEY_PAGE.format(prefix=prefix))]

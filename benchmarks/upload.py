@@ -3,11 +3,15 @@
 One client, 127.0.0.1, one file of --megabytes; each server in a process of its own, in turn. "raw" is uvicorn with an
 application that writes the body to a file as it comes. The others do what an upload promises besides, one thing after
 the other: "durable" asks the disk for the bytes at the end (fsync), "checked" also computes the SHA-256.
+
+Every PUT makes a new file, and all stay until the end: the memory of one that goes is taken up by the next that comes,
+and a virtual machine has to get other memory from its host first, which can take longer than everything else.
 """
 
 import argparse
 import hashlib
 import http.client
+import itertools
 import multiprocessing
 import os
 import secrets
@@ -38,12 +42,13 @@ class Raw:
 
     def __init__(self, folder: Path, durable: bool, checked: bool) -> None:
         self._folder, self._durable, self._checked = folder, durable, checked
+        self._numbers = itertools.count()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
         digest, more = hashlib.sha256(), True
-        with (self._folder / "received").open("wb", buffering=BLOCK) as file:
+        with (self._folder / str(next(self._numbers))).open("wb", buffering=BLOCK) as file:
             while more:
                 message = await receive()
                 body, more = message.get("body", b""), message.get("more_body", False)
@@ -75,7 +80,7 @@ def serve_ours(listener: socket.socket, folder: Path, key: str) -> None:
     Server(state).run(sockets=[listener])
 
 
-def seconds_of(port: int, key: str, data: bytes) -> float:
+def seconds_of(port: int, key: str, data: bytearray) -> float:
     """Of one PUT; the client has computed the SHA-256 before."""
     connection = http.client.HTTPConnection("127.0.0.1", port, blocksize=BLOCK, timeout=300)
     headers = {"authorization": f"Bearer {key}", "x-content-sha256": hashlib.sha256(data).hexdigest()}
@@ -111,12 +116,10 @@ def measure(folder: Path, size: int, rounds: int) -> dict[str, list[float]]:
         for number in range(rounds + 1):
             for name, (_, port) in started.items():
                 data[:8] = number.to_bytes(8, "little")  # bytes that are there need not come again
-                seconds = seconds_of(port, key, bytes(data))
+                seconds = seconds_of(port, key, data)
                 os.sync()
                 if number:
                     taken[name].append(seconds)
-            for blob in (folder / "ours" / "artifacts" / "blobs").iterdir():
-                blob.unlink()
     finally:
         for process, _ in started.values():
             process.terminate()
