@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, RowMapping, Select, func, select
 
 from .database import Database
 from .errors import InvalidQuery
@@ -22,6 +23,7 @@ GROUPS: Final = {
     "adapter": ("adapter_name", "adapter_digest"),
 }
 """What usage may be summed up by -> the columns that are then told apart."""
+TOTAL: Final = "total_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,15 @@ class UsageQuery:
     by: tuple[str, ...] = ("day", "key", "adapter")
 
 
+@dataclass(frozen=True, slots=True)
+class UsageTable:
+    """The first rows of `sums`, whether they are all, and what all of them come to."""
+
+    rows: Sequence[Mapping[str, Any]]
+    whole: bool
+    total: Mapping[str, int]
+
+
 class Usage:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -59,23 +70,30 @@ class Usage:
     ) -> Sequence[Mapping[str, Any]]:
         """The columns of `by` and the counts of the ledger, newest day first, or those with most tokens; at most `most`
         rows."""
-        table = UsageRow if "hour" in query.by else UsageDay
-        columns = [getattr(table, name) for name in columns_of(query.by)]
-        tokens = table.prompt_tokens + table.completion_tokens + table.unknown_tokens
-        statement = select(*columns).where(*_conditions(query, table))
-        if set(DAY_KEY if table is UsageDay else KEY) == {"tenant_id", *columns_of(query.by)}:
-            # Each row is a sum of its own, and grouping a month of them takes longer than all else.
-            statement = statement.add_columns(*(getattr(table, name) for name in COUNTS))
-        else:
-            counts = (func.coalesce(func.sum(getattr(table, name)), 0).label(name) for name in COUNTS)
-            statement, tokens = statement.add_columns(*counts).group_by(*columns), func.sum(tokens)
-        order = [column.desc() if column.key in ("day", "hour") else column for column in columns]
-        if largest_first:
-            order.insert(0, tokens.desc())
+        statement, _ = _sums(query, most, largest_first)
         with self._database.read() as session:
-            rows = session.execute(statement.order_by(*order).limit(most)).mappings()
-            # PostgreSQL adds integers up to decimals.
-            return [{name: int(row[name]) if name in COUNTS else row[name] for name in row} for row in rows]
+            return _counted(session.execute(statement).mappings())
+
+    def table(self, query: UsageQuery, most: int, largest_first: bool = False) -> UsageTable:
+        """At most `most` rows of `sums`, and the sum of all."""
+        statement, each_its_own = _sums(query, most + 1, largest_first)
+        if not each_its_own:
+            # Over the groups, so that the days are read once.
+            totals = (func.sum(func.sum(getattr(_table(query), name))).over().label(TOTAL + name) for name in COUNTS)
+            statement = statement.add_columns(*totals)
+        with self._database.read() as session:
+            rows = _counted(session.execute(statement).mappings())
+        total: Mapping[str, int]
+        whole = len(rows) <= most
+        if whole:
+            total = {name: sum(row[name] for row in rows) for name in COUNTS}
+        elif each_its_own:
+            [total] = self.sums(replace(query, by=()))
+        else:
+            total = {name: rows[0][TOTAL + name] for name in COUNTS}
+        return UsageTable(
+            [{name: row[name] for name in row if not name.startswith(TOTAL)} for row in rows[:most]], whole, total
+        )
 
     def days(self, query: UsageQuery) -> Sequence[str]:
         """Those on which something was used, newest first."""
@@ -103,6 +121,34 @@ class Usage:
         with self._database.read() as session:
             rows = session.execute(query.where(UsageDay.day == day).group_by(Tenant.name, UsageDay.actor)).all()
             return {(tenant, actor): int(used) for tenant, actor, used in rows}
+
+
+def _table(query: UsageQuery) -> type[UsageRow | UsageDay]:
+    return UsageRow if "hour" in query.by else UsageDay
+
+
+def _sums(query: UsageQuery, most: int | None, largest_first: bool) -> tuple[Select[Any], bool]:
+    """The statement, and whether each row of the ledger is a sum of its own."""
+    table = _table(query)
+    columns = [getattr(table, name) for name in columns_of(query.by)]
+    tokens = table.prompt_tokens + table.completion_tokens + table.unknown_tokens
+    statement = select(*columns).where(*_conditions(query, table))
+    # Grouping a month of such rows takes longer than all else.
+    each_its_own = set(DAY_KEY if table is UsageDay else KEY) == {"tenant_id", *columns_of(query.by)}
+    if each_its_own:
+        statement = statement.add_columns(*(getattr(table, name) for name in COUNTS))
+    else:
+        counts = (func.coalesce(func.sum(getattr(table, name)), 0).label(name) for name in COUNTS)
+        statement, tokens = statement.add_columns(*counts).group_by(*columns), func.sum(tokens)
+    order = [column.desc() if column.key in ("day", "hour") else column for column in columns]
+    if largest_first:
+        order.insert(0, tokens.desc())
+    return statement.order_by(*order).limit(most), each_its_own
+
+
+def _counted(rows: Iterable[RowMapping]) -> Sequence[dict[str, Any]]:
+    """PostgreSQL adds integers up to decimals."""
+    return [{name: int(value) if isinstance(value, Decimal) else value for name, value in row.items()} for row in rows]
 
 
 def usage_query(tenant: str, first: str, last: str, key: str, user: str, adapter: str, by: str) -> UsageQuery:

@@ -273,6 +273,15 @@ def test_days_are_the_sums_of_their_hours_also_of_before_there_were_days(
     assert [tokens_of(row) for row in heaviest] == sorted(map(tokens_of, by_day), reverse=True)
     largest = registry.usage.sums(UsageQuery(by=("key",)), 1, largest_first=True)
     assert [row["actor"] for row in largest] == [SQL.actor]
+    for by in ((), ("key",), ("day",), ("day", "key", "adapter"), ("hour", "key", "adapter")):
+        query = UsageQuery(by=by)
+        [total], rows = registry.usage.sums(UsageQuery(by=())), registry.usage.sums(query, largest_first=True)
+        for most in (1, 2, 4):
+            table = registry.usage.table(query, most, largest_first=True)
+            assert (table.rows, table.whole) == (rows[:most], len(rows) <= most), (by, most)
+            assert table.total == total, (by, most)
+    nothing = registry.usage.table(UsageQuery(adapter="nobody", by=("key",)), 1)
+    assert (nothing.rows, nothing.whole, set(nothing.total.values())) == ([], True, {0})
     registry.close()
 
 

@@ -21,7 +21,6 @@ from ..permissions import Permission
 from ..quotas import SHADOW
 from ..state import State
 from ..units import count_words, percent_words
-from ..usage_csv import total_of
 from .addresses import tenant_frame
 from .page import NOT_KEPT, PageRoute, is_fragment, page
 from .usage_rows import GROUPINGS, asked_words, chart_points, heads, is_hourly, unknown_words, usage_lines
@@ -58,9 +57,8 @@ async def index(
     except ApiError as error:
         asked, problem = {"from": first, "to": to, "adapter": adapter, "actor": actor}, in_labels(error, LABELS)
         return page(request, template, SECTION, error.status, **frame, asked=asked, by=by, names={}, problem=problem)
-    rows = await asyncio.to_thread(state.registry.usage.sums, query, MOST_ROWS + 1, "day" not in columns_of(query.by))
-    whole = len(rows) <= MOST_ROWS
-    [total] = [total_of(rows)] if whole else await asyncio.to_thread(state.registry.usage.sums, replace(query, by=()))
+    table = await asyncio.to_thread(state.registry.usage.table, query, MOST_ROWS, "day" not in columns_of(query.by))
+    total = table.total
     names = await _names(state, caller, tenant)
     return page(
         request,
@@ -71,8 +69,8 @@ async def index(
         asked=asked_words(query),
         by=",".join(query.by),
         heads=heads(query.by),
-        lines=usage_lines(state, query, rows[:MOST_ROWS], total, names),
-        whole=whole,
+        lines=usage_lines(state, query, table.rows, total, names),
+        whole=table.whole,
         total={name: f"{total[name]:,}" for name in COUNTS},
         any=total["requests"] > 0,
         cached_share=percent_words(total["cached_tokens"] / max(1, total["prompt_tokens"]), 0),
