@@ -123,6 +123,13 @@ def test_the_database_is_healthy_only_for_the_network(services: dict[str, Servic
     assert (kind, program) == ("CMD", "pg_isready") and "--host=127.0.0.1" in options
 
 
+def test_health_checks_leave_time_to_start(services: dict[str, Service]) -> None:
+    """Prometheus reads its log first; nobody who waits for it may be told meanwhile that it failed."""
+    checks = {name: service["healthcheck"] for name, service in services.items() if "healthcheck" in service}
+    given = {name: check["start_period"] for name, check in checks.items() if not check.get("disable")}
+    assert given == {"postgres": "60s", "prometheus": "300s"}
+
+
 def test_every_variable_is_a_setting(
     services: dict[str, Service], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
