@@ -44,23 +44,31 @@ def with_secrets_of_files(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_secret(setting: str, file: Path) -> str:
+    """The text of a file that not everyone may use."""
+    try:
+        text = secret_text(file)
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}") from None
+    if file.stat().st_mode & 0o006 and not file.resolve().is_relative_to(ENGINE_FOLDER):
+        raise ValueError(f"{setting}: everyone on this machine may use {file}. Close it: chmod 600 {file}")
+    return text
+
+
+def secret_text(file: Path) -> str:
     """The file's text without white space around it."""
     try:
-        mode = file.stat().st_mode
-        if mode & 0o006 and not file.resolve().is_relative_to(ENGINE_FOLDER):
-            raise ValueError(f"{setting}: everyone on this machine may use {file}. Close it: chmod 600 {file}")
         data = file.read_bytes()
     except OSError as error:
-        remedy = "Name a file that this user may read"
-        raise ValueError(f"{setting}: {file} cannot be read: {error.strerror}. {remedy}") from None
+        remedy = "Name a file that this user may read, or let this user read it"
+        raise ValueError(f"{file} cannot be read: {error.strerror}. {remedy}") from None
     if not data.strip():
-        raise ValueError(f"{setting}: {file} is empty. Put the secret into it; {MAKE_ONE}")
+        raise ValueError(f"{file} is empty. Put the secret into it; {MAKE_ONE}")
     if len(data) > MAX_SECRET_BYTES:
-        raise ValueError(f"{setting}: {file} has {len(data)} bytes, too many for a secret. Name another file")
+        raise ValueError(f"{file} has {len(data)} bytes, too many for a secret. Name another file")
     try:
         return data.decode().strip()
     except UnicodeDecodeError:
-        raise ValueError(f"{setting}: {file} is not UTF-8 text. {MAKE_ONE.capitalize()}") from None
+        raise ValueError(f"{file} is not UTF-8 text. {MAKE_ONE.capitalize()}") from None
 
 
 def refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str], made_for_you: bool = True) -> None:

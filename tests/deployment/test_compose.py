@@ -21,6 +21,7 @@ from .dockerfile import ROOT, environment_of, read
 
 ENGINE_STOP_SECONDS = 5
 SERVERS = ("loraplex", "loraplex-gpu")
+PASSWORD_CHECKS = ("postgres-password", "grafana-password")
 Service = dict[str, Any]
 
 
@@ -60,7 +61,8 @@ def test_everything_is_contained(services: dict[str, Service]) -> None:
         assert user.isdigit() and user != "0", f"{name}: a number, so that nothing is looked up in the image"
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"] and service["init"] is True
         assert service["security_opt"] == ["no-new-privileges:true"]
-        assert not {"privileged", "cap_add", "network_mode", "pid", "ipc"} & service.keys(), name
+        assert not {"privileged", "cap_add", "pid", "ipc"} & service.keys(), name
+        assert service.get("network_mode", "none") == "none", name
         assert {"cpus", "memory", "pids"} <= service["deploy"]["resources"]["limits"].keys(), name
         assert {"max-size", "max-file"} <= service["logging"]["options"].keys(), name
         assert name.startswith("loraplex") or re.search(r":v?\d+\.\d+", str(service["image"])) or "build" in service
@@ -78,7 +80,10 @@ def test_only_the_api_is_published_and_only_here(services: dict[str, Service]) -
 def test_what_is_not_published_reaches_nothing_outside(compose: dict[str, Any], services: dict[str, Service]) -> None:
     assert compose["networks"]["back"]["internal"] is True
     for name, service in services.items():
-        assert name in SERVERS or service["networks"] == ["back"]
+        if name in PASSWORD_CHECKS:
+            assert service["network_mode"] == "none" and "networks" not in service
+        else:
+            assert name in SERVERS or service["networks"] == ["back"]
 
 
 def test_profiles_never_start_two_servers(services: dict[str, Service]) -> None:
@@ -86,8 +91,10 @@ def test_profiles_never_start_two_servers(services: dict[str, Service]) -> None:
         "loraplex": ["cpu"],
         "loraplex-gpu": ["gpu"],
         "migrate": ["postgres"],
+        "postgres-password": ["postgres"],
         "postgres": ["postgres"],
         "prometheus": ["observability"],
+        "grafana-password": ["observability"],
         "grafana": ["observability"],
     }
     chosen = variables(ROOT / ".env")
@@ -99,14 +106,15 @@ def test_profiles_never_start_two_servers(services: dict[str, Service]) -> None:
 
 def test_servers_are_built_from_targets_that_exist(services: dict[str, Service]) -> None:
     stages = read()
-    for name in (*SERVERS, "migrate"):
+    for name in (*SERVERS, "migrate", *PASSWORD_CHECKS):
         build = services[name]["build"]
         assert build["target"] in stages
         used = {word.partition("=")[0] for stage in stages.values() for step in stage.all("ARG") for word in step.words}
         assert build["args"].keys() <= used
         owner = stages[build["target"]].all("USER")[0].text
         assert services[name]["user"] == owner
-        mounts = {volume.split(":")[1] for volume in services[name]["volumes"]}
+        mounts = {volume.split(":")[1] for volume in services[name].get("volumes", ())}
+        mounts |= {folder.split(":")[0] for folder in services[name]["tmpfs"]}
         volumes = {word for step in stages["runtime"].all("VOLUME") for word in step.words}
         assert volumes <= mounts, "nothing is written outside"
 
@@ -114,13 +122,20 @@ def test_servers_are_built_from_targets_that_exist(services: dict[str, Service])
 def test_services_that_start_together_build_no_tag_twice(services: dict[str, Service]) -> None:
     """Compose builds them side by side, and the second of two images with one tag is refused."""
     built = [service["image"] for service in services.values() if "build" in service]
-    assert len(built) == len(set(built)) == 3
+    assert len(built) == len(set(built)) == 5
 
 
 def test_the_database_is_healthy_only_for_the_network(services: dict[str, Service]) -> None:
     """As its image makes the database, a server answers on the socket alone and goes again."""
     kind, program, *options = services["postgres"]["healthcheck"]["test"]
     assert (kind, program) == ("CMD", "pg_isready") and "--host=127.0.0.1" in options
+
+
+def test_health_checks_leave_time_to_start(services: dict[str, Service]) -> None:
+    """Prometheus reads its log first; nobody who waits for it may be told meanwhile that it failed."""
+    checks = {name: service["healthcheck"] for name, service in services.items() if "healthcheck" in service}
+    given = {name: check["start_period"] for name, check in checks.items() if not check.get("disable")}
+    assert given == {"postgres": "60s", "prometheus": "300s"}
 
 
 def test_every_variable_is_a_setting(
@@ -158,6 +173,20 @@ def test_secrets_are_files_that_someone_makes(compose: dict[str, Any], services:
                 assert variable.endswith("_FILE") and value.startswith("/run/secrets/"), f"{name}: {variable}"
 
 
+def test_nobody_takes_a_password_that_was_not_judged(services: dict[str, Service]) -> None:
+    """What the command says of which file: test_password_checks.py."""
+    takers = {name: service for name, service in services.items() if "secrets" in service}
+    for name in takers.keys() - set(PASSWORD_CHECKS):
+        [password] = takers[name]["secrets"]
+        check = services[f"{name}-password"]
+        assert takers[name]["depends_on"][f"{name}-password"] == {"condition": "service_completed_successfully"}
+        assert check["secrets"] == [password] and check["profiles"] == takers[name]["profiles"]
+        assert check["command"] == ["secrets", "check", f"/run/secrets/{password}"]
+        assert check["restart"] == "no" and check["healthcheck"] == {"disable": True}
+        assert not {"volumes", "env_file", "environment"} & check.keys(), "it sees the password and nothing else"
+    assert len(takers) == 2 * len(PASSWORD_CHECKS)
+
+
 def test_secrets_are_made_once_and_are_strong(tmp_path: Path) -> None:
     folder = tmp_path / "deploy"
     (folder / "secrets" / "server").mkdir(parents=True)
@@ -171,6 +200,7 @@ def test_secrets_are_made_once_and_are_strong(tmp_path: Path) -> None:
     first = [file.read_text() for file in files]
     assert len(set(first)) == 2 and all(re.fullmatch("[0-9a-f]{48}", secret) for secret in first)
     assert mode(folder / "secrets") == 0o700
+    assert {mode(file) for file in files} == {0o444}, "each container reads its own, as a user of its own"
     assert mode(folder / "prometheus") == 0o755, "what other containers mount, their users read"
     assert mode(folder / "grafana" / "dashboards" / "server.json") == 0o644
     subprocess.run(["sh", script], check=True, stdout=subprocess.DEVNULL)
@@ -194,7 +224,7 @@ def test_the_log_of_the_database_quotes_no_rows(services: dict[str, Service]) ->
 
 def test_what_is_mounted_exists(compose: dict[str, Any], services: dict[str, Service]) -> None:
     for name, service in services.items():
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
             known = (ROOT / source).exists() if source.startswith("./") else source in compose["volumes"]
             assert known, f"{name}: {source}"

@@ -36,6 +36,7 @@ WORDS = {
     "the help of a group": (["adapters", "--help"], 0, (*SERVER, *ENGINE, *DATABASE, *CLIENT)),
     "the help of serve": (["serve", "--help"], 0, (*SERVER, *ENGINE, *DATABASE, *CLIENT)),
     "the settings": (["config"], 0, (*SERVER, *ENGINE, *DATABASE, *CLIENT)),
+    "a secret": (["secrets", "check", "/nowhere/secret"], 2, HEAVY),
     "keys": (["keys", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
     "users": (["users", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
     "tenants": (["tenants", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),

@@ -91,6 +91,7 @@ add_word(app, "users", "users", "Make, list and remove users, and set their role
 add_word(app, "tenants", "tenants", "Make, list, limit and disable tenants. A running server follows within a second.")
 add_word(app, "audit", "audit", "The audit log.")
 add_word(app, "db", "database", "The database.")
+add_word(app, "secrets", "secrets", "Secrets in files.")
 
 
 @app.callback(invoke_without_command=True)
