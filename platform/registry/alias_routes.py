@@ -225,7 +225,7 @@ class AliasRoutes:
     def _set_weights(
         self, session: Session, row: tables.Alias, weights: Mapping[int, int], adapter: tables.Adapter
     ) -> None:
-        check_weights(weights)
+        check_weights(weights, row.version.number)
         shares = {number: weight for number, weight in weights.items() if weight and number != row.version.number}
         for candidate in row.candidates:
             if candidate.version.number not in shares:
