@@ -11,7 +11,7 @@ from .histogram import STEP_TOKENS, Histogram, LoadTimes
 from .plan import StepPlan
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
 from .scheduler import Scheduler
-from .status import count_adapters, map_blocks
+from .status import Evictions, count_adapters, map_blocks
 from .steps import Runner, StepsInFlight
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class EngineCore:
         self._integrity_errors = 0
         self._step_tokens = Histogram(STEP_TOKENS)
         self._load_times = LoadTimes()
+        self._evictions = Evictions()
         self._clipping = ClippingTotals()
 
     def add(self, request: GenerateRequest) -> None:
@@ -99,6 +100,7 @@ class EngineCore:
             adapters=adapters,
             adapter_bytes_used=sum(adapter.bytes for adapter in adapters if adapter.state == "resident"),
             adapter_host_bytes_used=sum(adapter.host_bytes for adapter in adapters),
+            adapter_evictions=self._evictions.note(adapters),
             steps=self._steps,
             prompt_tokens=self.scheduler.prompt_tokens,
             generation_tokens=self.scheduler.generation_tokens,

@@ -326,6 +326,8 @@ class EngineStatus(Message, kw_only=True):
     adapters: list[AdapterStatus]
     adapter_bytes_used: int
     adapter_host_bytes_used: int
+    adapter_evictions: int
+    """Also of adapters that are not registered any more."""
     steps: int
     prompt_tokens: int
     generation_tokens: int

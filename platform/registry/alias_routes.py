@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from . import tables
 from .audit import record
 from .database import Database
-from .errors import InvalidRoute, RouteChanged, UnknownAlias, VersionInUse
+from .errors import InvalidRoute, PromotionRefused, RouteChanged, UnknownAlias, VersionInUse
 from .generation import bump_generation, hold_changes
 from .names import DEFAULT, Reference, check_alias, parse_reference
 from .promotion import PromotionRule
@@ -192,6 +192,17 @@ class AliasRoutes:
             self._changed(session, row, "alias.trip", GUARD, clear=False, **detail)
             return True
 
+    def refusal(self, name: str, number: int, *, tenant: str = DEFAULT_TENANT) -> str | None:
+        """Why no alias can be moved to this version, which may be disabled now, in words; None: one can."""
+        with self._database.read() as session:
+            version = version_row(session, Reference(name, number), tenant)
+            try:
+                _check_bytes(version)
+                self._check(session, version)
+            except (InvalidRoute, PromotionRefused) as error:
+                return str(error)
+        return None
+
     def remove(
         self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT, seen: str | None = None
     ) -> Adapter:
@@ -214,7 +225,7 @@ class AliasRoutes:
     def _set_weights(
         self, session: Session, row: tables.Alias, weights: Mapping[int, int], adapter: tables.Adapter
     ) -> None:
-        check_weights(weights)
+        check_weights(weights, row.version.number)
         shares = {number: weight for number, weight in weights.items() if weight and number != row.version.number}
         for candidate in row.candidates:
             if candidate.version.number not in shares:
@@ -359,6 +370,10 @@ def _check_enabled(version: tables.AdapterVersion) -> None:
     """And its bytes are there."""
     if not version.enabled:
         raise InvalidRoute(f"Version {version.number} is disabled. Enable it before it gets requests.", "version")
+    _check_bytes(version)
+
+
+def _check_bytes(version: tables.AdapterVersion) -> None:
     if version.artifact.broken is not None:
         raise InvalidRoute(
             f"Version {version.number} cannot be served: {version.artifact.broken}. Upload the same two files again "

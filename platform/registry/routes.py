@@ -114,11 +114,24 @@ def choose(weights: Mapping[int, int], place: str, caller: str) -> int:
     return min(weights, key=lambda version: _distance(f"{place}@{version}\0{caller}", weights[version]))
 
 
-def check_weights(weights: Mapping[int, int]) -> None:
-    """Raise InvalidRoute unless they are whole per cent that add up to 100."""
-    for version, weight in weights.items():
+def check_weights(weights: Mapping[int, int], stable: int) -> None:
+    """Raise InvalidRoute unless they are whole per cent that add up to 100. Candidates are looked at first: where the
+    `stable` version has the rest, nobody has typed its weight."""
+    candidates = {version: weight for version, weight in weights.items() if version != stable}
+    for version, weight in candidates.items():
         if not 0 <= weight <= WHOLE:
-            raise InvalidRoute(f"The weight of version {version} is {weight}; it must be from 0 to 100 per cent.")
+            raise InvalidRoute(
+                f"The weight of version {version} is {weight}; it must be from 0 to 100 per cent, and the weights of "
+                "all candidates may add up to 100 at most."
+            )
+    if sum(candidates.values()) > WHOLE:
+        given = ", ".join(f"{weight} for version {version}" for version, weight in candidates.items() if weight)
+        raise InvalidRoute(
+            f"The weights of the candidates add up to {sum(candidates.values())} ({given}); they are per cent and may "
+            "add up to 100 at most."
+        )
+    if not 0 <= weights.get(stable, 0) <= WHOLE:
+        raise InvalidRoute(f"The weight of version {stable} is {weights[stable]}; it must be from 0 to 100 per cent.")
     if sum(weights.values()) != WHOLE:
         raise InvalidRoute(f"The weights add up to {sum(weights.values())}; they must add up to 100 per cent.")
 

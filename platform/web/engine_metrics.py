@@ -81,6 +81,7 @@ class EngineCollector(Collector):
         yield _counter("loraplex_engine_host_seconds", "Seconds in steps outside the model", status.host_seconds)
         if status.device_seconds is not None:
             yield _counter("loraplex_engine_device_seconds", "Seconds that the GPU was at steps", status.device_seconds)
+        yield _counter("loraplex_engine_evictions", "Adapters evicted, of all that ever were", status.adapter_evictions)
         yield _counter("loraplex_integrity_errors", "Broken invariants found", status.integrity_errors)
         late = status.late_compilations
         yield _counter("loraplex_late_compilations", "Kernels compiled while requests were served", late)

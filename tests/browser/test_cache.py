@@ -1,6 +1,7 @@
 """The cache page: what is in memory, who leaves next, and what changes while one looks."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import httpx
@@ -12,9 +13,11 @@ from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine
 from tests.web.test_adapters_api import add
 
-from .conftest import listening
+from .conftest import Hold, Watch, listening
 from .drawings import ink, table_of
 from .test_overview import generate
+
+LOOKS = "all => all.map(one => [one.tagName, one.className, one.title, one.href, one.dataset.busy, one.innerHTML])"
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -80,7 +83,7 @@ async def test_the_buttons_do_what_they_say(
         ("Pin", "Pinned: it stays in memory.", True),
         ("Unpin", "No longer pinned", True),
     ):
-        # Curves and tiles come with the first live state, and move what is below them.
+        # Curves are drawn with the first live state.
         await expect(page.locator("#live")).to_have_text("live")
         await mine.get_by_role("button", name=button, exact=True).click()
         await expect(page.get_by_role("status").get_by_text(words)).to_be_visible()
@@ -111,6 +114,30 @@ async def test_a_button_stays_under_the_finger_while_the_page_moves(
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("Pinned: it stays in memory.")).to_be_visible()
     assert engine.registered[sql].pinned
+
+
+@pytest.mark.parametrize("path", ["/", "/cache"])
+async def test_what_is_in_memory_has_its_room_before_the_first_live_state(
+    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path], hold: Hold, watch: Watch, path: str
+) -> None:
+    """In a narrow window the tiles stand one upon another."""
+    await digests_of(http, adapter_folders, "sql", "json")
+    for name in ("sql", "json"):
+        await http.post(f"/api/v1/adapters/{name}/load")
+    watch.expected.append("net::ERR_FAILED")  # of the live state that is held
+    await page.route("**/dashboard/live", hold)
+    silent, live = page, await page.context.new_page()
+    seen = []
+    for one in (silent, live):
+        await one.set_viewport_size({"width": 400, "height": 800})
+        await one.goto(path)
+        card, tiles = one.locator('[aria-labelledby="resident-heading"]'), one.locator("#adapter-tiles > *")
+        if one is live:
+            await expect(tiles.first).to_have_attribute("style", re.compile("border-left-color"))
+        height = await card.evaluate("card => card.getBoundingClientRect().height")
+        seen.append((height, await card.inner_text(), await tiles.evaluate_all(LOOKS)))
+    assert seen[0] == seen[1]
+    assert len(seen[0][2]) == 2
 
 
 async def test_a_larger_memory_is_tried_on_the_recorded_traffic(

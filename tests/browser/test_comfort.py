@@ -184,6 +184,14 @@ async def test_times_are_local_and_say_utc_when_pointed_at(
     since = datetime.fromtimestamp(state.metrics.since, UTC).astimezone(ZoneInfo("Asia/Kolkata"))
     await page.goto("/requests?search=req-unknown")
     await expect(page.locator("#request-rows time")).to_have_text(f"{since:%d/%m/%Y, %H:%M:%S}")
+    entry = (await asyncio.to_thread(state.registry.audit.entries, 1))[0]
+    written = entry.at.astimezone(ZoneInfo("Asia/Kolkata"))
+    await page.goto(f"/audit/{entry.id}")
+    time_of_entry = page.locator("main time").first
+    await expect(time_of_entry).to_have_text(f"{written:%d/%m/%Y, %H:%M:%S}")
+    await expect(time_of_entry).to_have_attribute(
+        "title", f"{written:%d/%m/%Y, %H:%M:%S} ({entry.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC)"
+    )
 
 
 @pytest.mark.parametrize(("wish", "seconds"), [("reduce", "0s"), ("no-preference", "0.3s")])

@@ -282,6 +282,16 @@ async def test_a_name_that_cannot_be_is_refused_by_the_form(page: Page, adapter_
     await expect(page.locator("#report")).to_be_hidden()
 
 
+async def test_the_name_of_the_base_is_refused_before_anything_is_sent(page: Page, adapter_folders: list[Path]) -> None:
+    sent: list[str] = []
+    page.on("request", lambda request: "/files/" in request.url and sent.append(request.url))
+    await page.goto("/upload")
+    await drop_folder(page, adapter_folders[0])
+    await send(page, "tiny")
+    await expect(page.get_by_text("'tiny' is the name of the base model. Choose another name")).to_be_visible()
+    assert sent == []
+
+
 async def test_a_broken_connection_is_said(page: Page, adapter_folders: list[Path], watch: Watch) -> None:
     watch.expected = ["ERR_"]
     await page.route("**/files/*", lambda route: route.abort())

@@ -103,6 +103,7 @@ class FakeEngine:
             adapters=adapters,
             adapter_bytes_used=len(self.resident) * 1000,
             adapter_host_bytes_used=len(self.kept) * 1000,
+            adapter_evictions=sum(self.evictions.values()),
             steps=10,
             prompt_tokens=20,
             generation_tokens=30 + self.made,

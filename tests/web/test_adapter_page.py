@@ -10,6 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from loraplex.registry.artifacts import CONFIG_FILE
+from loraplex.registry.promotion import PromotionRule
 from loraplex.registry.views import Version
 from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State
@@ -76,6 +77,53 @@ async def test_rolling_back_never_serves_a_version_in_between(
     monkeypatch.setattr(type(adapters), "set_enabled", lambda self, *args, **fields: watched(*args, **fields))
     await person.post("/adapters/sql@1/current", headers=trusted)
     assert served == [3, 3, 1]
+
+
+async def test_no_way_back_is_offered_that_an_alias_closes(
+    three_versions: None, person: httpx.AsyncClient, trusted: Headers, state: State
+) -> None:
+    """Whatever is offered is done, whatever is not is refused; and the page says what to do instead."""
+    routes = state.registry.adapters.routes
+    assert await offered(person) == {1, 2}
+    assert "To roll back to" not in (await person.get("/adapters/sql")).text
+    for stable, open_to, words in ((3, set(), "versions up to 2"), (2, {2}, "version 1")):
+        routes.set("sql", "prod", stable, actor="cli")
+        assert await offered(person) == open_to
+        note = f"To roll back to {words}, add a route for &#39;default&#39; to it below"
+        page = (await person.get("/adapters/sql")).text
+        assert note in page and "they answer the callers of sql@prod." in page
+        for number in {1, 2} - open_to:
+            answer = await person.post(f"/adapters/sql@{number}/current", headers=trusted)
+            assert answer.status_code == 409 and "the callers of sql@prod" in answer.text
+    routes.set("sql", "default", 3, actor="cli")
+    assert await offered(person) == {1, 2}
+    assert "To roll back to" not in (await person.get("/adapters/sql")).text
+    for number in (1, 2):
+        assert (await person.post(f"/adapters/sql@{number}/current", headers=trusted)).status_code == 303
+    assert await offered(person) == {1, 3}
+
+
+async def test_no_way_back_is_offered_that_the_operators_rule_closes(
+    three_versions: None,
+    person: httpx.AsyncClient,
+    trusted: Headers,
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    routes = state.registry.adapters.routes
+    routes.set("sql", "default", 3, actor="cli")
+    monkeypatch.setattr(routes, "_rule", PromotionRule(0.9, lambda subject: "0" * 64))
+    assert await offered(person) == set()
+    for number in (1, 2):
+        answer = await person.post(f"/adapters/sql@{number}/current", headers=trusted)
+        assert answer.status_code == 409 and "no valid parity certificate" in answer.text
+
+
+async def offered(person: httpx.AsyncClient) -> set[int]:
+    """Numbers of the versions that the page offers to make current."""
+    soup = BeautifulSoup((await person.get("/adapters/sql")).text, "html.parser")
+    forms = soup.select("#versions form[data-action=current]")
+    return {int(str(form["action"]).split("@")[1].split("/")[0]) for form in forms}
 
 
 async def test_what_differs_between_versions(three_versions: None, person: httpx.AsyncClient) -> None:

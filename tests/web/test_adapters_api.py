@@ -171,6 +171,20 @@ async def test_hostile_names(client: httpx.AsyncClient, name: str) -> None:
     assert response.json()["error"]["message"]
 
 
+async def test_the_name_of_the_base_is_refused_before_any_byte_comes(client: httpx.AsyncClient, state: State) -> None:
+    """In the words in which it would be at registration."""
+    told = "'tiny' is the name of the base model. Choose another name for the adapter."
+    asked = {"x-content-sha256": "0" * 64}
+    for response in (
+        await put(client, "tiny", WEIGHTS_FILE, b"x"),
+        await client.get(f"/api/v1/adapters/tiny/files/{WEIGHTS_FILE}?size=1", headers=asked),
+    ):
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["message"]) == (400, "invalid_name", told)
+    assert not list(state.registry.store.blobs.iterdir())
+    assert not list(state.registry.store.incoming.iterdir())
+
+
 @pytest.mark.parametrize(
     "file", ["adapter_model.bin", "..", "x.safetensors", "adapter_config.json/", "%2e%2e%2fpasswd"]
 )

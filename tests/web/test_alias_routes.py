@@ -202,6 +202,27 @@ async def test_a_page_that_is_older_than_what_the_guard_did_changes_nothing(
     assert (await client.get(PROD)).json()["weights"] == {"1": 80, "2": 20}
 
 
+async def test_weights_of_candidates_are_refused_by_what_was_typed(
+    client: httpx.AsyncClient, digests: list[str]
+) -> None:
+    """The stable version has the rest, which nobody types."""
+    await put(client, PROD, version=1)
+    alone = "The weight of version 2 is 200; it must be from 0 to 100 per cent, and the weights of all candidates may"
+    together = (
+        "The weights of the candidates add up to 130 (60 for version 2, 70 for version 3); they are per cent and may"
+    )
+    for form, weights, words in (
+        ({"candidate": "2", "percent": "200"}, {"1": -100, "2": 200}, alone),
+        ({"weight-2": "60", "weight-3": "70"}, {"1": -30, "2": 60, "3": 70}, together),
+    ):
+        refused = await client.post("/adapters/sql/aliases/prod/weights", data={"stable": "1"} | form)
+        assert refused.status_code == 400 and f"{words} add up to 100 at most." in refused.text
+        error = await client.put(PROD, json={"version": 1, "weights": weights})
+        assert (error.status_code, error.json()["error"]["param"]) == (400, "weights")
+        assert error.json()["error"]["message"] == f"{words} add up to 100 at most."
+    assert (await client.get(PROD)).json()["weights"] == {"1": 100}
+
+
 async def test_the_page_adds_a_route_once_and_changes_none_by_that(
     client: httpx.AsyncClient, digests: list[str]
 ) -> None:

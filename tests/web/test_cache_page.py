@@ -113,6 +113,7 @@ async def test_rows_stand_in_the_order_in_which_they_would_stay(
     statuses[5].load_seconds, statuses[5].evictions = 0.0021, 3
     status = state.engine.status
     assert status is not None
+    status.adapter_evictions = 11
     status.adapters = [*statuses, AdapterStatus(digest="f" * 64, state="resident", last_used_seconds_ago=999.0)]
     monkeypatch.setattr(FakeEngine, "status", status)
     owners = dict.fromkeys(digests, (sql, sql.versions[0]))
@@ -133,4 +134,23 @@ async def test_rows_stand_in_the_order_in_which_they_would_stay(
         "last for sql",
     ]
     assert [row.can_load for row in view.rows] == [False, False, False, True, True, True]
-    assert (view.resident, view.total, view.evictions, view.next_idle) == (3, 6, 7, "idle 50 s")
+    assert (view.resident, view.total, view.evictions, view.next_idle) == (3, 6, 11, "idle 50 s")
+
+
+async def test_evictions_stay_counted_when_an_adapter_goes(
+    person: httpx.AsyncClient, trusted: Headers, state: State, adapter_folders: list[Path]
+) -> None:
+    async def figure() -> str:
+        soup = BeautifulSoup((await person.get("/cache")).text, "html.parser")
+        [card] = [card for card in soup.select("#cache .figure") if card.select_one("h2:-soup-contains(Evictions)")]
+        return card.select_one(".value").text  # type: ignore[union-attr]
+
+    await asyncio.to_thread(add_from_folder, state.registry, state.base, "json", adapter_folders[1], "cli")
+    await state.reconciler.reconcile()
+    for action in ("load", "evict"):
+        await person.post(f"/cache/sql/{action}", headers=trusted)
+    assert await figure() == "1"
+    assert (await person.post("/adapters/sql/disable", headers=trusted)).status_code == 303
+    assert await figure() == "1"
+    found = (await person.get("/metrics")).text
+    assert "loraplex_engine_evictions_total 1.0" in found

@@ -12,6 +12,7 @@ from ..api.refusals import in_words
 from ..auth import Caller
 from ..errors import ApiError
 from ..state import State
+from .rolling import aliases_in_the_way
 
 NOTICES: Final = {
     "enable": "Enabled: requests are served.",
@@ -60,19 +61,19 @@ async def _make_current(state: State, caller: Caller, reference: str) -> None:
     if DEFAULT in adapter.routes:
         await change(state, lambda: _point_default(state, caller, adapter.name, version))
         return
+    _check_unrouted(adapter, version)
     newer = [one.number for one in adapter.versions if one.number > version.number and one.enabled]
-    _check_unrouted(adapter, newer, version.number)
     steps = [(version.number, True), *((number, False) for number in newer)]
     await change(state, lambda: _enable(state, caller, adapter.name, steps))
 
 
-def _check_unrouted(adapter: Adapter, newer: Sequence[int], number: int) -> None:
-    """Raises ApiError before the first of them is disabled."""
-    names = ", ".join(f"{adapter.name}@{alias}" for alias, stable in adapter.aliases.items() if stable in newer)
+def _check_unrouted(adapter: Adapter, version: Version) -> None:
+    """Raises ApiError before the first newer one is disabled."""
+    names = ", ".join(aliases_in_the_way(adapter, version))
     if names:
         message = (
             f"For that newer versions would be disabled, and they answer the callers of {names}. Add a route for "
-            f"'{DEFAULT}' to version {number} instead: then the name means it, and the others stay."
+            f"'{DEFAULT}' to version {version.number} instead: then the name means it, and the others stay."
         )
         raise ApiError(409, message, code="version_in_use")
 

@@ -1,6 +1,6 @@
 """Adapters and versions as the templates show them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -54,6 +54,7 @@ class VersionRow:
     added_iso: str
     enabled: bool
     current: bool
+    can_be_current: bool
     aliases: tuple[str, ...]
     agreement: str
     agreement_tone: str
@@ -73,8 +74,8 @@ def shown_version(adapter: Adapter) -> Version:
     return adapter.current() or adapter.versions[-1]
 
 
-def version_rows(adapter: Adapter, standings: Mapping[int, Standing]) -> list[VersionRow]:
-    """Newest first; `standings` by number."""
+def version_rows(adapter: Adapter, standings: Mapping[int, Standing], refused: Collection[int]) -> list[VersionRow]:
+    """Newest first; `standings` by number; `refused`: numbers of those that the bare name cannot be rolled to."""
     current, agreement = adapter.current(), {number: agreement_words(one) for number, one in standings.items()}
     return [
         VersionRow(
@@ -87,6 +88,7 @@ def version_rows(adapter: Adapter, standings: Mapping[int, Standing]) -> list[Ve
             added_iso=version.created_at.isoformat(timespec="seconds"),
             enabled=version.enabled,
             current=version is current,
+            can_be_current=version is not current and version.number not in refused,
             aliases=tuple(sorted(alias for alias, number in adapter.aliases.items() if number == version.number)),
             agreement=agreement[version.number][0],
             agreement_tone=agreement[version.number][1],

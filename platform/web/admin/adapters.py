@@ -28,6 +28,7 @@ from .alias_section import route_views
 from .certificate_view import version_certificate
 from .page import NOT_KEPT, PageRoute, address_of, go_to, is_fragment, page
 from .profile import profile_view
+from .rolling import refused_numbers, rolling_note
 from .snippets import snippets
 
 SECTION: Final = "/adapters"
@@ -84,7 +85,8 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         enabled=adapter.enabled,
         facts=facts_of(version),
         findings=report.findings,
-        versions=version_rows(adapter, standings),
+        versions=version_rows(adapter, standings, await asyncio.to_thread(refused_numbers, state, adapter)),
+        rolling_note=rolling_note(adapter),
         states=state_rows(state, adapter, version),
         moves=_moves(request, state, adapter),
         certificate=version_certificate(

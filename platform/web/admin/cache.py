@@ -10,6 +10,7 @@ from ..dependencies import CallerOf, StateOf
 from ..units import count_words
 from .actions import NOTICES, act_on
 from .cache_rows import cache_view
+from .live_state import residency_of
 from .page import PageRoute, go_to, is_fragment, page
 from .what_if import scenarios, used_digests
 
@@ -22,9 +23,11 @@ router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRout
 @router.get("")
 async def index(request: Request, state: StateOf, caller: CallerOf, done: str = "") -> Response:
     """The page, or for htmx the part of it that moves."""
-    template = "cache/_live.html" if is_fragment(request) else "cache/page.html"
     cache = cache_view(state, caller.tenant, MOST_ROWS)
-    return page(request, template, SECTION, cache=cache, done=NOTICES.get(done))
+    if is_fragment(request):
+        return page(request, "cache/_live.html", SECTION, cache=cache)
+    residency = residency_of(state, caller.tenant)
+    return page(request, "cache/page.html", SECTION, cache=cache, residency=residency, done=NOTICES.get(done))
 
 
 @router.get("/what-if")

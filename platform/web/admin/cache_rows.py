@@ -64,6 +64,7 @@ class CacheView:
     kv_words: str
     pinned: int
     evictions: int
+    """Of all adapters since the engine's start, so that it never falls when one goes."""
     next_name: str | None
     next_idle: str
 
@@ -93,7 +94,7 @@ def cache_view(state: State, tenant: str, most: int) -> CacheView | None:
         kv_tokens=f"{tokens(info):,}",
         kv_words=f"{dtype_words(info)}, {size_words(info.kv_cache_bytes)}",
         pinned=sum(one.pinned for one in known),
-        evictions=sum(one.evictions for one in known),
+        evictions=status.adapter_evictions,
         next_name=_name(*owners[leaving.digest]) if leaving else None,
         next_idle=idle_words(leaving) if leaving else "",
     )

@@ -18,7 +18,7 @@ from ..state import State
 from .attention import Item, attention, for_caller
 from .cache_history import CacheHistory
 from .certificate_view import certificate_view
-from .live_state import live_state
+from .live_state import live_state, residency_of
 from .page import PageRoute, go_to, page
 from .traffic import Traffic
 
@@ -75,7 +75,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watc
 async def overview(request: Request, state: StateOf, caller: CallerOf) -> Response:
     view = certificate_view(await standing_of(state, BASE))
     items = request.app.state.live.attention(caller)
-    return page(request, "overview.html", "/", attention=items, certificate=view)
+    residency = residency_of(state, caller.tenant)
+    return page(request, "overview.html", "/", attention=items, residency=residency, certificate=view)
 
 
 @router.post("/certify")

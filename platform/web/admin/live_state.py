@@ -39,8 +39,14 @@ def live_state(state: State, traffic: Traffic, cache: CacheHistory, tenant: str)
         "cache": cache.points(),
         "tiers": tiers(status, info),
         "blocks": _blocks(status, info, names),
-        "residency": _residency(status, info, names, _references(state, tenant)),
+        "residency": residency_of(state, tenant),
     }
+
+
+def residency_of(state: State, tenant: str) -> dict[str, Any]:
+    """Which adapters are in memory; pages show it in their first answer too."""
+    names, references = names_by_digest(state, tenant), _references(state, tenant)
+    return _residency(state.engine.status, state.engine.info, names, references)
 
 
 def names_by_digest(state: State, tenant: str) -> dict[str, str]:
