@@ -119,10 +119,20 @@ async def test_no_way_back_is_offered_that_the_operators_rule_closes(
         assert answer.status_code == 409 and "no valid parity certificate" in answer.text
 
 
-async def offered(person: httpx.AsyncClient) -> set[int]:
-    """Numbers of the versions that the page offers to make current."""
+async def test_disable_is_offered_for_what_no_alias_leads_to(
+    three_versions: None, person: httpx.AsyncClient, trusted: Headers, state: State
+) -> None:
+    assert await offered(person, "disable") == {1, 2, 3}
+    state.registry.adapters.routes.set("sql", "prod", 2, actor="cli")
+    assert await offered(person, "disable") == {1, 3}
+    assert (await person.post("/adapters/sql@2/disable", headers=trusted)).status_code == 409
+    assert (await person.post("/adapters/sql@1/disable", headers=trusted)).status_code == 303
+
+
+async def offered(person: httpx.AsyncClient, action: str = "current") -> set[int]:
+    """Numbers of the versions that the page has this action for."""
     soup = BeautifulSoup((await person.get("/adapters/sql")).text, "html.parser")
-    forms = soup.select("#versions form[data-action=current]")
+    forms = soup.select(f"#versions form[data-action={action}]")
     return {int(str(form["action"]).split("@")[1].split("/")[0]) for form in forms}
 
 
