@@ -8,9 +8,10 @@ uploader's tenant, behind all its others; nothing counts them, and the engine th
 import asyncio
 import math
 import uuid
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
@@ -79,15 +80,21 @@ class EffectProof:
 
     async def _compare(self, ready: Prepared, summary: Summary, tenant: str) -> Seen:
         prompt, adapters = self._prompt(summary), [AdapterRef(digest=summary.digest)]
-        folder = await asyncio.to_thread(self._store.stage, ready.config, ready.weights)
-        try:
+        async with self._staged(ready) as folder:
             async with self._reconciler.visit(DesiredAdapter(summary.digest, folder, pinned=False)):
                 await self._engine.load_adapter(summary.digest)
                 seen = Seen(*await self._ask_all([[], [], adapters], prompt, tenant))
             await self._reconciler.reconcile()
             return seen
+
+    @asynccontextmanager
+    async def _staged(self, ready: Prepared) -> AsyncIterator[Path]:
+        """A folder that goes in the end, also where this is given up while a thread makes it."""
+        making = asyncio.ensure_future(asyncio.to_thread(self._store.stage, ready.config, ready.weights))
+        try:
+            yield await asyncio.shield(making)
         finally:
-            await asyncio.to_thread(self._store.discard, folder)
+            await asyncio.to_thread(self._store.discard, await making)
 
     async def _ask_all(
         self, rows: Sequence[list[AdapterRef]], prompt: list[int], tenant: str

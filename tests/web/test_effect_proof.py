@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest_asyncio
 
 from loraplex.engine.client import EngineState
 from loraplex.engine.protocol import LAST
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
 from loraplex.registry.snapshot import DesiredAdapter
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.web import effect_proof
@@ -233,6 +234,23 @@ async def test_what_takes_too_long_is_given_up_and_goes_on_without(
     for name in names:
         await client.delete(f"/api/v1/adapters/{name}")
     await forgotten(state, engine)
+
+
+async def test_a_folder_that_is_made_when_time_is_up_goes_all_the_same(
+    client: httpx.AsyncClient, state: State, adapter_folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = state.registry.store.stage
+
+    def slowly(config: Blob, weights: Blob) -> Path:
+        time.sleep(0.5)
+        return stage(config, weights)
+
+    monkeypatch.setattr(effect_proof, "PATIENCE", 0.1)
+    monkeypatch.setattr(state.registry.store, "stage", slowly)
+    files = await send(client, "sql", adapter_folders[0])
+    response = await client.post("/api/v1/adapters/sql/versions", json=files)
+    assert "it was too busy" in effects(response.json()["report"])[-1][1]
+    assert list(state.registry.store.incoming.iterdir()) == []
 
 
 async def test_what_the_engine_refuses_is_told(
