@@ -94,7 +94,9 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         runner, stage.words = builder.make_runner(loaded, cache, adapters)
     scheduler = Scheduler(_limits(loaded), BlockPool(shares.cache.num_blocks, config.block_size), adapters)
     followers = make_followers(config.model)
-    core = EngineCore(scheduler, runner, lambda: describe_adapters(adapters), followers=followers)
+    core = EngineCore(
+        scheduler, runner, lambda: describe_adapters(adapters), lambda: adapters.evictions, followers=followers
+    )
     return Engine(core, adapters, cache, _info(loaded, shares, words, stages.seconds), followers)
 
 

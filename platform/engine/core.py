@@ -11,7 +11,7 @@ from .histogram import STEP_TOKENS, Histogram, LoadTimes
 from .plan import StepPlan
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
 from .scheduler import Scheduler
-from .status import Evictions, count_adapters, map_blocks
+from .status import count_adapters, map_blocks
 from .steps import Runner, StepsInFlight
 
 logger = logging.getLogger(__name__)
@@ -20,8 +20,9 @@ logger = logging.getLogger(__name__)
 class EngineCore:
     """`strict` raises on an integrity problem at idle, for tests; production counts and logs it.
 
-    `describe_adapters` lists all registered adapters; running and waiting are filled in here. `followers` say what
-    constrained choices may draw; without them there are none.
+    `describe_adapters` lists all registered adapters; running and waiting are filled in here. `count_evictions` tells
+    all so far, of adapters that have gone too. `followers` say what constrained choices may draw; without them there
+    are none.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class EngineCore:
         scheduler: Scheduler,
         runner: Runner,
         describe_adapters: Callable[[], list[AdapterStatus]] = list,
+        count_evictions: Callable[[], int] = int,
         strict: bool = False,
         followers: Followers | None = None,
     ) -> None:
@@ -38,6 +40,7 @@ class EngineCore:
         self._followers = followers
         self._in_flight = StepsInFlight(runner)
         self._describe_adapters = describe_adapters
+        self._count_evictions = count_evictions
         self._strict = strict
         self._beats = 0
         self._steps = 0
@@ -47,7 +50,6 @@ class EngineCore:
         self._integrity_errors = 0
         self._step_tokens = Histogram(STEP_TOKENS)
         self._load_times = LoadTimes()
-        self._evictions = Evictions()
         self._clipping = ClippingTotals()
 
     def add(self, request: GenerateRequest) -> None:
@@ -100,7 +102,7 @@ class EngineCore:
             adapters=adapters,
             adapter_bytes_used=sum(adapter.bytes for adapter in adapters if adapter.state == "resident"),
             adapter_host_bytes_used=sum(adapter.host_bytes for adapter in adapters),
-            adapter_evictions=self._evictions.note(adapters),
+            adapter_evictions=self._count_evictions(),
             steps=self._steps,
             prompt_tokens=self.scheduler.prompt_tokens,
             generation_tokens=self.scheduler.generation_tokens,

@@ -39,21 +39,5 @@ def count_adapters(adapters: list[AdapterStatus], roster: Roster) -> None:
         adapter.waiting = waiting[adapter.digest]
 
 
-class Evictions:
-    """Of all adapters, seen at heartbeats: what is counted stays when an adapter goes. One that is evicted and goes
-    between two of them is not seen."""
-
-    def __init__(self) -> None:
-        self._total = 0
-        self._known: dict[str, int] = {}
-
-    def note(self, adapters: Iterable[AdapterStatus]) -> int:
-        """All so far, those included that `adapters` tell of now."""
-        before, self._known = self._known, {adapter.digest: adapter.evictions for adapter in adapters}
-        # One that came back between two heartbeats begins at zero.
-        self._total += sum(max(0, count - before.get(digest, 0)) for digest, count in self._known.items())
-        return self._total
-
-
 def _count(sequences: Iterable[Sequence]) -> Counter[str]:
     return Counter(digest for sequence in sequences for digest in sequence.request.digests)

@@ -61,6 +61,8 @@ class Loader:
         """Loading, in the order in which they were first asked for."""
         self._residents: dict[str, Entry] = {}
         """In the order in which they were loaded."""
+        self.evictions = 0
+        """Of all adapters that ever were; one that is removed is not evicted."""
         self._ahead = 0
         """Bytes that the next adapter may take, as the last one did."""
         self._touching: Future[None] | None = None
@@ -113,6 +115,7 @@ class Loader:
             del self._residents[entry.digest]
             entry.contents, entry.room, entry.state, entry.leaving = None, None, State.REGISTERED, False
             entry.evictions, entry.evicted_for = entry.evictions + 1, winner
+            self.evictions += not entry.removed
             entry.leaving_for = None
         elif entry.state is State.LOADING:
             self._leave_queue(entry, State.REGISTERED)

@@ -190,6 +190,11 @@ class AdapterPool:
         return [entry.status(now, self._host.bytes_of(entry.digest)) for entry in known]
 
     @property
+    def evictions(self) -> int:
+        """So far, also of adapters that are not registered any more."""
+        return self._loader.evictions
+
+    @property
     def bytes_used(self) -> int:
         return self._store.capacity - self._store.bytes_free
 

@@ -116,23 +116,6 @@ def test_status_counts_what_happened() -> None:
     assert harness.core.status().sequence == 2
 
 
-def test_evictions_stay_counted_when_an_adapter_goes(harness: Harness) -> None:
-    described = [
-        AdapterStatus(digest="a", state="registered", evictions=2),
-        AdapterStatus(digest="b", state="resident"),
-    ]
-    core = EngineCore(harness.scheduler, harness.runner, lambda: described, strict=True)
-    assert [core.status().adapter_evictions for _ in range(2)] == [2, 2]
-    described[1].evictions = 1
-    gone = described.pop(0)
-    assert core.status().adapter_evictions == 3
-    gone.evictions = 1
-    described.append(gone)
-    assert core.status().adapter_evictions == 4
-    gone.evictions = 0
-    assert core.status().adapter_evictions == 4
-
-
 def test_the_first_message_of_a_choice_tells_how_long_it_waited(harness: Harness) -> None:
     harness.add(make_request("long", tokens(16), ignore_eos=True))
     late = harness.add(make_request("late", tokens(16, 1), n=2, temperature=1.0, ignore_eos=True))

@@ -60,6 +60,12 @@ def test_the_least_recently_used_goes(house: House) -> None:
     assert house.pool.resident(first) and house.pool.resident(third)
     house.take(second)
     assert house.status(second).loads == 2
+    house.pool.release(fourth)
+    house.pool.release(second)
+    for digest in (first, second, third, fourth):
+        house.pool.unregister(digest)
+    assert house.pool.statuses() == []
+    assert house.pool.evictions == 2, "they stay counted when the adapters go, and going is none"
 
 
 def test_used_and_pinned_adapters_stay(house: House) -> None:
