@@ -192,16 +192,17 @@ class AliasRoutes:
             self._changed(session, row, "alias.trip", GUARD, clear=False, **detail)
             return True
 
-    def refusal(self, name: str, number: int, *, tenant: str = DEFAULT_TENANT) -> str | None:
-        """Why no alias can be moved to this version, which may be disabled now, in words; None: one can."""
+    def refusals(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Mapping[int, str]:
+        """Versions that no alias can be moved to, also not when they are enabled, by number; and why, in words."""
+        refused = {}
         with self._database.read() as session:
-            version = version_row(session, Reference(name, number), tenant)
-            try:
-                _check_bytes(version)
-                self._check(session, version)
-            except (InvalidRoute, PromotionRefused) as error:
-                return str(error)
-        return None
+            for version in adapter_row(session, name, tenant).versions:
+                try:
+                    _check_bytes(version)
+                    self._check(session, version)
+                except (InvalidRoute, PromotionRefused) as error:
+                    refused[version.number] = str(error)
+        return refused
 
     def remove(
         self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT, seen: str | None = None

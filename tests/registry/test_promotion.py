@@ -50,12 +50,12 @@ def test_a_version_without_a_certificate_is_refused_in_words(careful: Registry) 
 
 def test_what_would_be_refused_is_told_beforehand(careful: Registry) -> None:
     add(careful, "sql", b"one")
-    told = careful.adapters.routes.refusal("sql", 1)
+    told = careful.adapters.routes.refusals("sql")
     with pytest.raises(PromotionRefused) as refused:
         careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
-    assert told == str(refused.value)
+    assert told == {1: str(refused.value)}
     certify(careful, b"one", 1.0)
-    assert careful.adapters.routes.refusal("sql", 1) is None
+    assert careful.adapters.routes.refusals("sql") == {}
 
 
 def test_one_that_agrees_enough_is_promoted_and_others_are_not(careful: Registry) -> None:

@@ -21,8 +21,7 @@ def refused_numbers(state: State, adapter: Adapter) -> Collection[int]:
     """Of the versions that cannot become what the bare name means. Blocks on the database."""
     if DEFAULT not in adapter.routes:
         return {one.number for one in adapter.versions if aliases_in_the_way(adapter, one)}
-    refusal, numbers = state.registry.adapters.routes.refusal, [one.number for one in adapter.versions]
-    return {number for number in numbers if refusal(adapter.name, number, tenant=adapter.tenant)}
+    return state.registry.adapters.routes.refusals(adapter.name, tenant=adapter.tenant).keys()
 
 
 def rolling_note(adapter: Adapter) -> str:
