@@ -143,7 +143,7 @@ async def test_evictions_stay_counted_when_an_adapter_goes(
     async def figure() -> str:
         soup = BeautifulSoup((await person.get("/cache")).text, "html.parser")
         [card] = [card for card in soup.select("#cache .figure") if card.select_one("h2:-soup-contains(Evictions)")]
-        return card.select_one(".value").text  # type: ignore[union-attr]
+        return card.select(".value")[0].text
 
     await asyncio.to_thread(add_from_folder, state.registry, state.base, "json", adapter_folders[1], "cli")
     await state.reconciler.reconcile()
