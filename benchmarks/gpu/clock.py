@@ -33,6 +33,8 @@ class GraphClock:
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
 
+    # As the engine captures: torch 2.11 may keep one random state for all graphs alive, which is then of that mode.
+    @torch.inference_mode()
     def seconds(self, sides: Mapping[str, Sequence[Call]]) -> dict[str, float]:
         graphs = {name: checked_graph(calls, _capture) for name, calls in sides.items()}
         replays = {}

@@ -66,6 +66,17 @@ def test_a_side_takes_what_one_of_its_calls_takes_in_a_graph() -> None:
     assert GraphClock(3).seconds(sides) == pytest.approx({"one": 0.001, "two": 0.002})
 
 
+def test_graphs_are_captured_and_replayed_in_the_mode_of_the_engines_beside_them() -> None:
+    modes, memory = set[bool](), torch.zeros(4)
+
+    def call() -> torch.Tensor:
+        modes.add(torch.is_inference_mode_enabled())
+        return memory.fill_(1.0)
+
+    assert GraphClock(1).seconds({"one": [call]}) == pytest.approx({"one": 0.001})
+    assert modes == {True} and not torch.is_inference_mode_enabled()
+
+
 def test_the_busy_share_is_told_by_events_of_the_device() -> None:
     marks = []
     for milliseconds in (0, 3, 4, 5, 5, 7):
