@@ -28,7 +28,8 @@ def multiplies_rows(device: torch.device) -> bool:
 def _is_right(rows: int, device: torch.device) -> bool:
     """Of numbers so small that every product and sum is exact."""
     x, weight = (_numbers(count, device) for count in (rows, MULTIPLE))
-    scales, weight_scales = (2.0 ** torch.arange(count, device=device).float() for count in (rows, MULTIPLE))
+    # Powers of 2 by shifts: a device's power of floats may be off by a last place, and products then are not exact.
+    scales, weight_scales = ((1 << torch.arange(count, device=device)).float() for count in (rows, MULTIPLE))
     bias = torch.ones(MULTIPLE, dtype=torch.bfloat16, device=device)
     product = multiply_rows(x, scales[:, None], weight, weight_scales[None], bias)
     wanted = (x.float() * scales[:, None]) @ (weight.float() * weight_scales[:, None]).T + 1

@@ -106,3 +106,20 @@ def test_the_scaled_product_is_tried_before_it_is_trusted(monkeypatch: pytest.Mo
     monkeypatch.setattr(scaled_products.torch, "_scaled_mm", without_memory)
     with pytest.raises(torch.OutOfMemoryError):
         PROBE(CPU)
+
+
+def test_powers_that_are_a_last_place_off_are_not_taken_for_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As devices may have it: their product scales sums, and what it is compared with is scaled before."""
+    power = torch.Tensor.__rpow__
+
+    def off(tensor: torch.Tensor, base: Any) -> torch.Tensor:
+        beyond = torch.where(tensor % 2 == 0, torch.inf, 0.0)
+        return torch.nextafter(power(tensor, base), beyond)
+
+    def product(values: Any, weight: Any, scales: Any, others: Any, bias: Any, **named: Any) -> torch.Tensor:
+        scaled: torch.Tensor = (values.float() @ weight.float()) * scales * others + bias.float()
+        return scaled.bfloat16()
+
+    monkeypatch.setattr(torch.Tensor, "__rpow__", off)
+    monkeypatch.setattr(scaled_products.torch, "_scaled_mm", product)
+    assert PROBE(CPU)
