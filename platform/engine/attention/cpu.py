@@ -13,7 +13,8 @@ from ..block_pool import PADDING_BLOCK
 from ..kernels.arrays import WORTH, as_array
 from .backend import CacheShape, Rotary
 from .kernels.arguments import Paged
-from .kernels.paged import TILE, Cache, Step, attend, merge
+from .kernels.attend import attend, kernel_address
+from .kernels.paged import TILE, Cache, Step, merge
 from .kernels.plan import plan
 from .kernels.write import SERIAL_TOKENS, Heads, rotate_and_write, rotate_and_write_parallel, write
 from .reference import normed, rotate
@@ -53,13 +54,13 @@ class CpuAttention:
         self._scale = np.float32(shape.scale)
         self._windows = np.array([NO_WINDOW if window is None else window for window in shape.sliding_window])
         self._group = group = shape.num_heads // shape.num_kv_heads
-        self._decode_rows = (0,) * max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
-        self._prefill_rows = (0,) * max(PREFILL_REGISTER_ROWS, len(self._decode_rows))
+        self._decode_rows = max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
+        self._prefill_rows = max(PREFILL_REGISTER_ROWS, self._decode_rows)
         vectors = self._size // TILE
-        fitting = range(1, (REGISTERS - 1) // (len(self._prefill_rows) + 1) + 1)
-        self._columns = (0,) * max(columns for columns in fitting if vectors % columns == 0)
+        fitting = range(1, (REGISTERS - 1) // (self._prefill_rows + 1) + 1)
+        self._columns = max(columns for columns in fitting if vectors % columns == 0)
         self._chunk = max(1, QUERY_ROWS // group)
-        self._most_rows = -(-self._chunk * group // len(self._prefill_rows)) * len(self._prefill_rows)
+        self._most_rows = -(-self._chunk * group // self._prefill_rows) * self._prefill_rows
         self._workers = torch.get_num_threads()
         self._counter = np.zeros(1, dtype=np.int64)
         self._batch: Batch | None = None
@@ -106,13 +107,13 @@ class CpuAttention:
         output = torch.empty_like(query)
         step = Step(as_array(query), plan.block_tables, as_array(output), plan.partial_sums, plan.partial_states)
         window = int(self._windows[layer])
-        for items, rows, most in (
-            (plan.decode_items, self._decode_rows, self._group),
-            (plan.prefill_items, self._prefill_rows, self._most_rows),
+        for kernel, items, most in (
+            (plan.decode_kernel, plan.decode_items, self._group),
+            (plan.prefill_kernel, plan.prefill_items, self._most_rows),
         ):
             if len(items):
                 cache, workers = self._caches[layer], self._workers
-                attend(step, cache, items, self._counter, self._scale, window, most, workers, rows, self._columns)
+                attend(kernel, step, cache, items, self._counter, self._scale, window, most, workers)
         if len(plan.merges):
             merge(step, plan.merges)
         return output if self._size == self.head_dim else output[..., : self.head_dim]
@@ -163,11 +164,14 @@ class CpuAttention:
             scale=self._scale,
             decode_most=self._group,
             prefill_most=self._most_rows,
-            decode_rows=self._decode_rows,
-            prefill_rows=self._prefill_rows,
-            columns=self._columns,
+            decode_kernel=self._kernel(self._decode_rows) if len(decodes) else 0,
+            prefill_kernel=self._kernel(self._prefill_rows) if len(prefills) else 0,
             workers=self._workers,
         )
+
+    def _kernel(self, rows: int) -> int:
+        """Compiled when it is first needed."""
+        return kernel_address(self._arrays[0].dtype, rows, self._columns)
 
     def _heads_of(self, rotary: Rotary) -> Heads:
         """Views of a layer's tables, made once."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from numba.core import config, dispatcher
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
@@ -42,23 +43,30 @@ def _compile_in_turn(kernel: Any, signature: Any) -> Any:
     another thread of ours holds as it waits for a second process, would wait for ever if that one wants its kernel."""
     if not isinstance(kernel._cache, FunctionCache):
         return _compile(kernel, signature)
-    with global_compiler_lock, _turn(_place(kernel.py_func, signature)):
+    with global_compiler_lock, _turn(_place(kernel.py_func, signature, *_constants(kernel.py_func))):
         return _compile(kernel, signature)
 
 
 def _save_in_turn(cache: Any, signature: Any, compiled: Any) -> None:
     """All signatures of a function share one index, which numba reads, changes and writes. Beside another that does so
     nothing is saved: two could mix their kernels up."""
-    with _turn(_place(cache._py_func, None)) as ours:
+    with _turn(_place(cache._py_func)) as ours:
         if ours:
             _save(cache, signature, compiled)
 
 
-def _place(function: Callable[..., Any], signature: Any) -> int:
+def _place(function: Callable[..., Any], *what: object) -> int:
     """The byte that is locked for it, beyond the file's end; two kernels on one byte wait more than they need."""
     code = function.__code__
-    name = f"{code.co_filename}:{code.co_firstlineno}:{signature}"
+    name = f"{code.co_filename}:{code.co_firstlineno}:{what}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
+
+
+def _constants(function: Callable[..., Any]) -> Iterator[object]:
+    """What tells kernels apart that one function makes, as far as it reads the same in every process."""
+    for cell in function.__closure__ or ():
+        if isinstance(cell.cell_contents, int | tuple | np.ndarray):
+            yield cell.cell_contents
 
 
 @contextmanager

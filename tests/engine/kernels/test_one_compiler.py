@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from numba.core import config
 
@@ -147,6 +149,24 @@ def test_two_that_save_at_the_same_moment_lose_nothing(start: Start) -> None:
     for process in (start("int", "float", script=SAVE), start("float", "int", script=SAVE)):
         assert misses(process) == ""
     assert misses(start("both", script=LOOK)) == "0"
+
+
+def test_kernels_that_one_function_makes_have_a_place_each() -> None:
+    """Processes may compile them side by side; what reads otherwise in every process tells none apart."""
+
+    def make(rows: tuple[int, ...], stored: "np.ndarray[Any, Any]", inner: object) -> Any:
+        def kernel() -> object:
+            return rows, stored, inner
+
+        return kernel
+
+    def place(kernel: Any) -> int:
+        return one_compiler._place(kernel, (), *one_compiler._constants(kernel))
+
+    short, floats = np.zeros(1, np.uint16), np.zeros(1, np.float32)
+    makes = [make((0, 0), short, object()), make((0,), short, object()), make((0, 0), floats, object())]
+    assert len(set(map(place, makes))) == 3
+    assert place(makes[0]) == place(make((0, 0), short.copy(), object()))
 
 
 class Clock:

@@ -34,8 +34,7 @@ class Paged(NamedTuple):
     decode_most: Any
     """Most rows of a work item; `prefill_most` alike."""
     prefill_most: Any
-    decode_rows: Any
-    """A tuple as long as a register tile has rows; `prefill_rows` and `columns` alike."""
-    prefill_rows: Any
-    columns: Any
+    decode_kernel: Any
+    """The address of what attends, 0 where there are no items; `prefill_kernel` alike."""
+    prefill_kernel: Any
     workers: Any

@@ -16,7 +16,7 @@ import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from loraplex.quant.kernels.claim import claim
 
@@ -97,30 +97,8 @@ class Scratch(NamedTuple):
     """[SPAN / TILE] int64, where the span's tiles are in the cache"""
 
 
-@njit(cache=True, nogil=True, parallel=True)
-def attend(
-    step: Step,
-    cache: Cache,
-    items: Array,
-    counter: Array,
-    scale: float,
-    window: int,
-    most: int,
-    workers: int,
-    rows: Shape,
-    columns: Shape,
-) -> None:
-    """Work off `items`, none of more than `most` rows, for every KV head.
-
-    Workers take the next item when they are free: a slow core delays nobody.
-    """
-    counter[0] = 0
-    for _ in prange(workers):
-        _work(step, cache, items, counter, scale, window, most, rows, columns)
-
-
-@njit(cache=True, nogil=True)
-def _work(
+@njit(inline="always")
+def work(
     step: Step,
     cache: Cache,
     items: Array,
@@ -131,6 +109,7 @@ def _work(
     rows: Shape,
     columns: Shape,
 ) -> None:
+    """One worker's share of `items`, none of more than `most` rows, for every KV head."""
     kv_heads, size = cache.key.shape[1], step.query.shape[2]
     scratch = Scratch(
         np.empty((most, size), np.float32),

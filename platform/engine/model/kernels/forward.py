@@ -18,7 +18,8 @@ from loraplex.quant.kernels.address import pointer
 from loraplex.quant.kernels.any_linear import WIDTH, any_linear
 
 from ...attention.kernels.arguments import Paged
-from ...attention.kernels.paged import Cache, Step, attend, merge
+from ...attention.kernels.attend import attend
+from ...attention.kernels.paged import Cache, Step, merge
 from ...attention.kernels.write import SERIAL_TOKENS, Heads, rotate_and_write, rotate_and_write_parallel
 from ...kernels.norm import SERIAL_ELEMENTS as SERIAL_NORM
 from ...kernels.norm import add_rows, add_rows_parallel
@@ -212,15 +213,11 @@ def _attend(layer: int, paged: Paged, cache: Cache, query: Array, output: Array)
     step = Step(query, paged.block_tables, output, paged.partial_sums, paged.partial_states)
     window, counter, scale, workers = paged.windows[layer], paged.counter, paged.scale, paged.workers
     if len(paged.decode_items):
-        attend(
-            step, cache, paged.decode_items, counter, scale, window, paged.decode_most, workers, paged.decode_rows,
-            paged.columns,
-        )  # fmt: skip
+        kernel, items, most = paged.decode_kernel, paged.decode_items, paged.decode_most
+        attend(kernel, step, cache, items, counter, scale, window, most, workers)
     if len(paged.prefill_items):
-        attend(
-            step, cache, paged.prefill_items, counter, scale, window, paged.prefill_most, workers, paged.prefill_rows,
-            paged.columns,
-        )  # fmt: skip
+        kernel, items, most = paged.prefill_kernel, paged.prefill_items, paged.prefill_most
+        attend(kernel, step, cache, items, counter, scale, window, most, workers)
     if len(paged.merges):
         merge(step, paged.merges)
 
