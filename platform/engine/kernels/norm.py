@@ -74,7 +74,8 @@ def _add(x: Array, token: int, residual: Array) -> None:
         store(residual, at, add(load(residual, at), load(x, at)))
 
 
-@njit(cache=True, nogil=True)
+# As numpy divides: an exception would end the whole step.
+@njit(cache=True, nogil=True, error_model="numpy")
 def _norm(x: Array, token: int, weight: Array, eps: float, output: Array) -> None:
     size = x.shape[1]
     first = token * size

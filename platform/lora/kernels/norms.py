@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def replace_norms(
     normed: Any, residual: Any, tokens: Any, token_slot: Any, layer: int, kind: int, floats: Any, vectors: Any, eps: Any
 ) -> None:

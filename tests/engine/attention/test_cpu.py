@@ -129,6 +129,23 @@ def test_chunks_give_the_bits_of_the_whole(window: int | None) -> None:
     torch.testing.assert_close(cpu.attend(0, query[599:], decode), expected[599:], atol=1e-6, rtol=1e-5)
 
 
+def test_keys_that_have_no_weight_end_nobody_elses_step() -> None:
+    """Of an adapter whose queries and keys overflow, scores are minus infinity: nothing is left to divide by."""
+    cpu, _ = make_backends((14, 2))
+    sequences = [(20, 1), (700, 1), (0, 9), (20, 1), (700, 1), (0, 9)]
+    batch = fill((cpu,), sequences, kv_heads=2, head_dim=64)
+    query = random(len(batch.positions), 14, 64)
+    wanted = cpu.attend(0, query, batch)
+    broken = make_batch([(0, cached + new) for cached, new in sequences])
+    key, value = (random(len(broken.positions), 2, 64, seed=seed) for seed in (2, 3))
+    for sequence in range(3):
+        key[broken.query_starts[sequence] : broken.query_starts[sequence + 1]] = -1e30
+    cpu.write(0, key, value, broken)
+    query[:11] = 1e30
+    answers = cpu.attend(0, query, batch)
+    assert answers[:11].isnan().all() and torch.equal(answers[11:], wanted[11:])
+
+
 @pytest.mark.parametrize("sequence", [(20, 1), (20, 9)], ids=["decode", "prefill"])
 def test_what_lies_behind_a_sequence_is_never_read(sequence: tuple[int, int]) -> None:
     cpu, _ = make_backends((14, 2))

@@ -13,7 +13,7 @@ from numba import carray, njit, prange
 from loraplex.quant.kernels.address import address_of, call, pointer
 
 from ...kernels.vector import Array
-from .paged import TILE, Cache, Step, work
+from .paged import ITEM_FIELDS, TILE, Cache, Step, work
 
 (
     QUERY, BLOCK_TABLES, OUTPUT, PARTIAL_SUMS, PARTIAL_STATES, KEY, VALUE, SCALES, STATIC, ITEMS, COUNTER,
@@ -22,7 +22,6 @@ from .paged import TILE, Cache, Step, work
 ) = range(25)  # fmt: skip
 """Fields of a call, int64: addresses, sizes, and the scale as float64."""
 FIELDS: Final = SCALE + 1
-ITEM_FIELDS: Final = 7
 INTEGERS: Final = np.zeros(1, np.int64)
 SHORT_INTEGERS: Final = np.zeros(1, np.int32)
 FLOATS: Final = np.zeros(1, np.float32)

@@ -51,7 +51,8 @@ PAIR: Final = (0, 0)
 LOWEST: Final = np.float32(-1e30)
 """Stands for no score yet; finite, so that differences stay numbers."""
 
-SEQUENCE, FIRST_TOKEN, TOKENS, POSITION, KEY_BEGIN, KEY_END, PARTIAL = range(7)
+ITEM_FIELDS: Final = 7
+SEQUENCE, FIRST_TOKEN, TOKENS, POSITION, KEY_BEGIN, KEY_END, PARTIAL = range(ITEM_FIELDS)
 """Columns of a work item: TOKENS queries from FIRST_TOKEN, the first at POSITION, against keys [KEY_BEGIN, KEY_END).
 Its sums go to slot PARTIAL when other items see the rest of its keys; -1: to the output."""
 
@@ -302,7 +303,9 @@ def _blend(value: Array, scratch: Scratch, row: int, count: int, rows: Shape, co
         store_tile(scratch.sums, at, size, rows, columns, tile)
 
 
-@njit(cache=True, nogil=True)
+# As numpy divides, and not with an exception that would end everybody's step: where no key has a weight, the result is
+# NaN, and its request fails.
+@njit(cache=True, nogil=True, error_model="numpy")
 def _finish(output: Array, scratch: Scratch, item: Array, head: int, group: int, worth: float) -> None:
     """`worth` is what the stored values are multiplied by; in `_keep` too."""
     size = output.shape[2]
@@ -325,7 +328,7 @@ def _keep(step: Step, scratch: Scratch, partial: int, head: int, group: int, wor
             step.partial_states[partial, head * group + row, field] = scratch.state[row, field]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def merge(step: Step, merges: Array) -> None:
     """merges [n, 3]: token, its first partial, how many. Sums them, each brought to the largest maximum."""
     heads, size = step.output.shape[1:]

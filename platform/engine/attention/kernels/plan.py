@@ -6,11 +6,10 @@ import numpy as np
 from numba import njit
 
 from ...kernels.vector import Array
-from .paged import FIRST_TOKEN, KEY_BEGIN, KEY_END, PARTIAL, POSITION, SEQUENCE, TOKENS
+from .paged import FIRST_TOKEN, ITEM_FIELDS, KEY_BEGIN, KEY_END, PARTIAL, POSITION, SEQUENCE, TOKENS
 
 SPLIT: Final = 512
 """Keys of one decode item, a multiple of SPAN: where a sequence is cut depends on its own length alone."""
-ITEM_FIELDS: Final = 7
 
 
 def plan(query_starts: Any, context_lengths: Any, chunk: int) -> tuple[Any, Any, Any]:

@@ -127,7 +127,7 @@ def _rotate(source: Array, at: int, norm: Array, heads: Heads, position: int, ta
         store(target, to + half + d, multiply_add(second, cos, multiply(first, sin)))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _inverse_rms(source: Array, at: int, size: int, eps: float) -> np.float32:
     squares = splat(np.float32(0))
     for d in range(at, at + size, TILE):
