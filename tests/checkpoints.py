@@ -8,6 +8,7 @@ from peft import IA3Config, LoraConfig, PeftModel, TaskType, TrainableTokensConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     LlamaConfig,
+    MinistralConfig,
     MistralConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -43,6 +44,7 @@ SMALL: dict[str, Any] = {
 FAMILIES: dict[str, type[PretrainedConfig]] = {
     "llama": LlamaConfig,
     "mistral": MistralConfig,
+    "ministral": MinistralConfig,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
 }

@@ -139,7 +139,13 @@ def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig
     )
 
 
-SUPPORTED: Final = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+SUPPORTED: Final = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MinistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
 
 
 def _architecture(raw: dict[str, Any]) -> str:
@@ -171,18 +177,28 @@ def _dtype(raw: dict[str, Any]) -> str:
     return name
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""What transformers calls a layer's attention."""
+
+
 def _sliding_windows(architecture: str, raw: dict[str, Any]) -> tuple[int | None, ...]:
     num_layers = _positive(raw, "num_hidden_layers")
     if architecture == "LlamaForCausalLM":
         return (None,) * num_layers
     window = raw.get("sliding_window", 4096)
-    if architecture == "MistralForCausalLM":
-        return (window,) * num_layers
-    if not raw.get("use_sliding_window", False):
-        return (None,) * num_layers
-    first = raw.get("max_window_layers", 28)
-    types = raw.get("layer_types") or ["full_attention"] * first + ["sliding_attention"] * max(0, num_layers - first)
-    return tuple(window if kind == "sliding_attention" else None for kind in types[:num_layers])
+    first = 0
+    if architecture not in ("MistralForCausalLM", "MinistralForCausalLM"):
+        if not raw.get("use_sliding_window", False):
+            return (None,) * num_layers
+        first = raw.get("max_window_layers", 28)
+    windows = {FULL: None, SLIDING: window}
+    types = raw.get("layer_types") or [FULL] * first + [SLIDING] * max(0, num_layers - first)
+    unknown = sorted({str(kind) for kind in types if kind not in windows})
+    if unknown:
+        raise ValueError(f"layer_types has {', '.join(unknown)}, which is not supported; supported: {FULL}, {SLIDING}")
+    if len(types) < num_layers:
+        raise ValueError(f"layer_types has {len(types)} entries for {num_layers} layers; it must name each layer's")
+    return tuple(windows[kind] for kind in types[:num_layers])
 
 
 ROPE_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {

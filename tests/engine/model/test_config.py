@@ -55,6 +55,12 @@ def test_generation_config_says_which_tokens_end_a_sequence() -> None:
         ("LlamaForCausalLM", {"sliding_window": 8}, (None, None, None)),
         ("MistralForCausalLM", {"sliding_window": 8}, (8, 8, 8)),
         ("MistralForCausalLM", {"sliding_window": None}, (None, None, None)),
+        (
+            "MistralForCausalLM",
+            {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+            (None, 8, None),
+        ),
+        ("MinistralForCausalLM", {"sliding_window": 8}, (8, 8, 8)),
         ("Qwen2ForCausalLM", {"sliding_window": 8}, (None, None, None)),
         ("Qwen2ForCausalLM", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, (None, 8, 8)),
         (
@@ -70,6 +76,18 @@ def test_generation_config_says_which_tokens_end_a_sequence() -> None:
 )
 def test_sliding_windows_by_family(architecture: str, fields: dict[str, Any], windows: tuple[int | None, ...]) -> None:
     assert parse_config(changed(architectures=[architecture], **fields), {}).sliding_windows == windows
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        (["full_attention", "chunked_attention", "full_attention"], "layer_types has chunked_attention"),
+        (["full_attention", "sliding_attention"], "layer_types has 2 entries for 3 layers"),
+    ],
+)
+def test_attention_of_an_unknown_kind_is_refused_by_name(types: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_config(changed(architectures=["MistralForCausalLM"], layer_types=types), {})
 
 
 def test_an_unsupported_architecture_is_refused_by_name_with_what_is_supported() -> None:

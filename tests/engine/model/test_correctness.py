@@ -36,6 +36,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 32, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}},
     ),
     "mistral-window-9": ("mistral", {"head_dim": 32, "sliding_window": 9}),
+    "ministral-window-in-some-layers": (
+        "ministral",
+        {"head_dim": 32, "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "qwen2-gqa7": ("qwen2", {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 56}),
     "qwen2-window-in-some-layers-yarn": (
         "qwen2",
