@@ -159,5 +159,5 @@ class PreflightRefused(RegistryError):
     code = "preflight_failed"
 
     def __init__(self, report: Report) -> None:
-        super().__init__(" ".join(f"{finding.message} {finding.remedy or ''}".strip() for finding in report.failures))
+        super().__init__(" ".join(finding.sentence for finding in report.failures))
         self.report = report

@@ -13,6 +13,14 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
     remedy: str | None = None
 
+    @property
+    def sentence(self) -> str:
+        """The message and the remedy in one text, with a full stop after it."""
+        said = self.message.removesuffix(".")
+        if self.remedy:
+            said += (". " if self.remedy[0].isupper() else "; ") + self.remedy.removesuffix(".")
+        return f"{said}."
+
 
 class Summary(msgspec.Struct, frozen=True):
     """What the registry records of an adapter that was understood."""
