@@ -12,10 +12,10 @@ import msgspec
 
 from ..protocol import AddedToken
 from .messages import Open
-from .vocabulary import read_vocabulary
+from .vocabulary import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
 
 MOST_GRAMMARS: Final = 128
 MOST_BYTES: Final = 4 << 20
@@ -75,7 +75,7 @@ class Grammars:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._vocabularies: OrderedDict[bytes, tuple[LLTokenizer, int]] = OrderedDict()
+        self._vocabularies: OrderedDict[bytes, Vocabulary] = OrderedDict()
         self._compiled: OrderedDict[bytes, tuple[Choice, int]] = OrderedDict()
         self._lock = threading.Lock()
         """Of the compiled ones: one thread compiles, another looks for what is known."""
@@ -93,7 +93,7 @@ class Grammars:
             return known
         vocabulary = self._vocabulary(order.added_tokens)
         on_compile()
-        choice = _compile(order, *vocabulary)
+        choice = _compile(order, vocabulary)
         with self._lock:
             self._compiled[key] = choice, len(order.text)
             while len(self._compiled) > MOST_GRAMMARS or sum(size for _, size in self._compiled.values()) > MOST_BYTES:
@@ -107,7 +107,7 @@ class Grammars:
             self._compiled.move_to_end(key)
             return self._compiled[key][0].again()
 
-    def _vocabulary(self, added: list[AddedToken]) -> "tuple[LLTokenizer, int]":
+    def _vocabulary(self, added: list[AddedToken]) -> Vocabulary:
         key = _tokenizer_key(added)
         if key not in self._vocabularies:
             try:
@@ -129,20 +129,21 @@ def _key(order: Open) -> bytes:
     return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
 
 
-def _compile(order: Open, tokenizer: "LLTokenizer", end: int) -> Choice:
+def _compile(order: Open, vocabulary: Vocabulary) -> Choice:
     """With the first mask worked out: some grammars only fail there."""
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(verbose_errors=False)
-    choice = Choice(LLMatcher(tokenizer, _grammar(order), log_level=0, limits=limits), end)
+    grammar = _grammar(order, vocabulary)
+    choice = Choice(LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits), vocabulary.end)
     tokens, complete = choice.again().allowed()
     if not complete and not any(tokens):
         raise NotCompiled("no text of this model's tokens satisfies it")
-    choice.again().try_text(tokenizer.tokenize_str(BEGINNING))
+    choice.again().try_text(vocabulary.tokenizer.tokenize_str(BEGINNING))
     return choice
 
 
-def _grammar(order: Open) -> str:
+def _grammar(order: Open, vocabulary: Vocabulary) -> str:
     from llguidance import LLMatcher
 
     match order.kind:
@@ -159,7 +160,7 @@ def _grammar(order: Open) -> str:
             texts = json.loads(order.text)
             return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, texts)))
         case "grammar":
-            return LLMatcher.grammar_from_lark(order.text)
+            return LLMatcher.grammar_from_lark(vocabulary.by_ids(order.text))
     raise NotCompiled(f"there is no constraint {order.kind!r}")
 
 
