@@ -9,7 +9,7 @@ from .manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, OutputVector, 
 from .pattern_keys import refuse_misread
 from .report import Report, enumerate_some, quote
 from .tensor_names import OTHER_BASE, TRAINING_AID, Place, locate
-from .vocabulary_checks import match_rows, saves_place, targets_place, trained_tokens
+from .vocabulary_checks import expected_rank, match_rows, saves_place, targets_place, trained_tokens
 
 ROLES: Final[tuple[Role, ...]] = ("magnitude", "bias", "lora_bias", "gain", "norm")
 ADAPTED: Final = frozenset({"A", "B", "magnitude", "lora_bias", "gain"})
@@ -145,9 +145,9 @@ def _fit_pair(
         return None
     if not _shapes_fit(place, a, b, base.shapes()[place.kind], problems) or settings is None:
         return None
-    rank = a.shape[0]
-    if rank != settings.rank_of(place.path):
-        problems.ranks.append(f"{place} has rank {rank}, adapter_config.json says {settings.rank_of(place.path)}")
+    rank, expected = a.shape[0], expected_rank(place, settings, base)
+    if rank != expected:
+        problems.ranks.append(f"{place} has rank {rank}, adapter_config.json says {expected}")
         return None
     return ModuleLora(*place, rank, settings.scaling_of(place.path), a, b, vectors)
 

@@ -49,6 +49,11 @@ def saves_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bo
     return settings.saves(place.path) or (_follows(place, settings, base) and settings.saves(ENDS[0].path))
 
 
+def expected_rank(place: Place, settings: LoraSettings, base: BaseSignature) -> int:
+    """A tied head has the embedding's matrices, though its own scaling."""
+    return settings.rank_of((ENDS[0] if _follows(place, settings, base) else place).path)
+
+
 def _follows(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
     """Whether what is done to the embedding is done to it as well (ensure_weight_tying)."""
     return settings.ties_ends and base.tied and place.kind == HEAD

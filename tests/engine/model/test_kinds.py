@@ -109,6 +109,16 @@ KINDS: dict[str, Kind] = {
     ),
     "tokens-alone": Kind("trained tokens alone (`TrainableTokensConfig`)", tokens(token_indices=[300, TRAINED])),
     "tied-ends": Kind("", lora(rank=4, kinds=("embed_tokens", "v_proj"), ensure_weight_tying=True)),
+    "tied-ends-of-another-rank": Kind(
+        "",
+        lora(
+            rank=4,
+            kinds=("embed_tokens", "v_proj"),
+            ensure_weight_tying=True,
+            rank_pattern={"embed_tokens": 6, "lm_head": 3},
+            alpha_pattern={"lm_head": 5},
+        ),
+    ),
     "tokens-of-the-head": Kind(
         "", lora(rank=4, kinds=("q_proj",), trainable_token_indices={"lm_head": [TRAINED, 300, 11]})
     ),
