@@ -136,7 +136,8 @@ def _is_served(raw: dict[str, Any], report: Report) -> bool:
     else:
         report.fail(
             "config",
-            f"peft_type is {quote(kind)}; LORA, IA3 and {TOKENS} are served",
+            f"peft_type is {quote(kind)}; LORA, IA3 and {TOKENS} are served, "
+            "ADALORA, LOHA, LOKR and VERA are converted as they are uploaded",
             "train or convert the adapter as LoRA",
         )
     return False
@@ -181,11 +182,15 @@ def _read_tokens(fields: Fields) -> LoraSettings:
     )
 
 
+PEFT_DEFAULT: Final = 8
+"""Of r and lora_alpha, where a file has neither key nor null."""
+
+
 def _read_lora(fields: Fields) -> LoraSettings:
     raw = fields.raw
     return LoraSettings(
-        rank=fields.rank(raw.get("r"), "r"),
-        alpha=fields.alpha(raw.get("lora_alpha"), "lora_alpha"),
+        rank=fields.rank(raw.get("r", PEFT_DEFAULT), "r"),
+        alpha=fields.alpha(raw.get("lora_alpha", PEFT_DEFAULT), "lora_alpha"),
         use_rslora=fields.flag("use_rslora"),
         target_modules=fields.target_modules(),
         exclude_modules=fields.names("exclude_modules"),

@@ -111,6 +111,21 @@ def test_no_adapter_is_where_a_module_is_saved_as_a_whole(tmp_path: Path) -> Non
     assert settings.targets(0, "model.layers.0.self_attn.q_proj") and settings.targets(-1, "model.norm")
 
 
+def test_keys_that_are_missing_are_what_peft_takes_them_for() -> None:
+    config = make_config()
+    del config["r"], config["lora_alpha"]
+    settings = read_settings(json.dumps(config).encode(), Report())
+    wanted = peft.LoraConfig()
+    assert settings is not None and (settings.rank, settings.alpha) == (wanted.r, wanted.lora_alpha)
+
+
+def test_who_is_of_no_kind_hears_of_all_kinds() -> None:
+    report = Report()
+    assert read_settings(b'{"peft_type": "MISS"}', report) is None
+    (found,) = report.findings
+    assert all(kind in found.message for kind in ("LORA", "IA3", "TRAINABLE_TOKENS", *CONVERTED))
+
+
 @pytest.mark.parametrize(
     "targets",
     [
