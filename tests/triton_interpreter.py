@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from triton.language import core
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 # As no device assertion is looked at, what sums of integers would be in 64 bits is computed for nothing.
@@ -26,6 +28,47 @@ def numpy_type(kind: Any) -> Any:
 
 
 interpreter._get_np_dtype = numpy_type
+_begin_block = tl.block_type.__init__
+_blocks: dict[tuple[object, ...], tl.block_type] = {}
+
+
+def block_type(cls: type[tl.block_type], element: Any, shape: Any) -> tl.block_type:
+    """In place of tl.block_type.__new__: the type of each block is made once, and not for each result anew."""
+    sizes = tuple([size.value if isinstance(size, tl.constexpr) else size for size in shape])
+    key = type(element), element.name, getattr(element, "const", None), getattr(element, "address_space", None), sizes
+    if key not in _blocks:
+        made = _blocks[key] = object.__new__(cls)
+        _begin_block(made, element, shape)
+        made.sizes = sizes
+        made.shown = tl.tuple([tl.constexpr(size) for size in made.shape]), tl.constexpr(made.numel)
+    return _blocks[key]
+
+
+def begin_tensor(self: tl.tensor, handle: Any, kind: Any) -> None:
+    """In place of tl.tensor.__init__."""
+    self.handle, self.type, self.dtype = handle, kind, kind.scalar
+    self.shape, self.numel = kind.shown if kind.is_block() else SCALAR
+
+
+def broadcast(self: TritonSemantic[Any], one: tl.tensor, other: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """In place of TritonSemantic.broadcast_impl_value, which compares number by number: mostly shapes are the same."""
+    blocks = one.type.is_block() and other.type.is_block()
+    alike = one.type.sizes == other.type.sizes if blocks else not (one.type.is_block() or other.type.is_block())
+    return (one, other) if alike else _broadcast(self, one, other)
+
+
+def unwrapped(given: Any) -> Any:
+    """In place of core._unwrap_if_constexpr: most of what it is asked about is no container."""
+    return given if type(given) in PLAIN else _unwrap(given)
+
+
+_broadcast, TritonSemantic.broadcast_impl_value = TritonSemantic.broadcast_impl_value, broadcast
+_unwrap, core._unwrap_if_constexpr = core._unwrap_if_constexpr, unwrapped
+PLAIN = frozenset({int, bool, float, str, type(None), tl.tensor, tl.dtype, tl.block_type, tl.pointer_type})
+SCALAR = tl.tuple([]), tl.constexpr(1)
+tl.block_type.__new__ = staticmethod(block_type)
+tl.block_type.__init__ = lambda self, element, shape: None
+tl.tensor.__init__ = begin_tensor
 TARGETS = {tl.bfloat16: (torch.bfloat16, np.uint16), tl.float8e4nv: (torch.float8_e4m3fn, np.uint8)}
 _convert_float = interpreter._convert_float
 
