@@ -71,25 +71,23 @@ def read_vocabulary(folder: Path, added: Sequence[AddedToken]) -> Vocabulary:
     end = 1 + max([*(token["id"] for token in tokens), *_ids(document["model"]["vocab"])])
     tokens.append(msgspec.to_builtins(AddedToken(id=end, content=END, special=True)))
     known = [AddedToken(id=token["id"], content=token["content"], special=token["special"]) for token in tokens]
-    for token in tokens:
-        if token["special"]:
-            _rename(document, token, UNTYPED.format(token["id"]))
+    _rename(document, {token.content: UNTYPED.format(token.id) for token in known if token.special})
     cutter = LLTokenizer(json.dumps(document), eos_token=end, slices=[])
     texts = TokenizerWrapper(_Texts(cutter, end, known))
     return Vocabulary(LLTokenizer(texts, n_vocab=end + 1), end, {token.content: token.id for token in known})
 
 
-def _rename(document: dict[str, Any], token: dict[str, Any], name: str) -> None:
-    model, old = document["model"], token["content"]
-    token["content"] = name
-    if model.get("unk_token") == old:
-        model["unk_token"] = name
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, dict):
-        if old in vocabulary:
-            vocabulary[name] = vocabulary.pop(old)
+def _rename(document: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Added tokens, and their pieces where the model has them as well: ids go by those."""
+    model = document["model"]
+    for token in document["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    if "unk_token" in model:
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
     else:
-        model["vocab"] = [[name if piece == old else piece, score] for piece, score in vocabulary]
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
 
 
 def _ids(vocabulary: dict[str, int] | list[Any]) -> Sequence[int]:
