@@ -44,7 +44,8 @@ def match_modules(
     if settings is not None:
         for place, parts in found.items():
             _judge_parts(place, parts, settings, base, problems)
-    modules = [_fit(place, parts, settings, base, problems) for place, parts in sorted(found.items())]
+    sizes = {place: _resized_to(place, found, base) for place in found}
+    modules = [_fit(place, parts, sizes[place], settings, base, problems) for place, parts in sorted(found.items())]
     with_rows = match_rows([module for module in modules if module is not None], found, settings, base, problems.shapes)
     if settings is not None:
         refuse_misread(settings, [place.path for place in _every_place(base)], report)
@@ -111,11 +112,10 @@ _WORDS: Final = {
 
 
 def _fit(
-    place: Place, parts: Parts, settings: LoraSettings | None, base: BaseSignature, problems: Problems
+    place: Place, parts: Parts, size: int, settings: LoraSettings | None, base: BaseSignature, problems: Problems
 ) -> ModuleLora | None:
-    if _is_resized(place, parts, base):
-        rows = parts["all rows"].shape[0]
-        problems.resized.append(f"{place} has a LoRA and {rows:,} rows, the base {base.vocab_size:,}")
+    if size:
+        problems.resized.append(f"{place} has a LoRA and {size:,} rows, the base {base.vocab_size:,}")
         return None
     vectors = tuple([OutputVector(role, parts[role]) for role in ROLES if role in parts])
     fitting = [_vector_fits(place, vector, settings, base, problems) for vector in vectors]
@@ -124,10 +124,15 @@ def _fit(
     return ModuleLora(*place, 0, 1.0, None, None, vectors) if all(fitting) else None
 
 
-def _is_resized(place: Place, parts: Parts, base: BaseSignature) -> bool:
-    """Whether it is adapted over another vocabulary than the base's."""
-    adapted, whole = "A" in parts and place.kind in (EMBEDDING, HEAD), parts.get("all rows")
-    return adapted and whole is not None and len(whole.shape) == 2 and whole.shape[0] != base.vocab_size
+def _resized_to(place: Place, found: dict[Place, Parts], base: BaseSignature) -> int:
+    """Tokens of the vocabulary that it is adapted over, where that is another than the base's; 0: it is not."""
+    if place.kind not in (EMBEDDING, HEAD) or "A" not in found[place]:
+        return 0
+    of_tied = found.get(Place(0, EMBEDDING), {}) if base.tied else {}
+    whole = found[place].get("all rows") or of_tied.get("all rows")
+    if whole is None or len(whole.shape) != 2 or whole.shape[0] == base.vocab_size:
+        return 0
+    return whole.shape[0]
 
 
 def _fit_pair(

@@ -170,11 +170,15 @@ def test_refused_for_its_own_reason(case: str, tmp_path: Path) -> None:
     assert any(reason in failure.message for failure in failures), failures
 
 
-def test_a_resized_end_with_a_lora_is_refused_for_that_alone(tmp_path: Path) -> None:
-    _, config, tensors = REFUSED["head-resized"]
-    folder = write_adapter(tmp_path, config, tensors)
+@pytest.mark.parametrize("base", [BASE, TIED], ids=["untied", "tied"])
+def test_a_resized_end_with_a_lora_is_refused_for_that_alone(base: BaseSignature, tmp_path: Path) -> None:
+    """Of a tied head PEFT saves the embedding's rows alone."""
+    reason, config, tensors = REFUSED["head-resized"]
+    kept = {name: value for name, value in tensors.items() if not (base.tied and "base_layer" in name)}
+    folder = write_adapter(tmp_path, config, kept)
     config_text, weights = (folder / "adapter_config.json").read_bytes(), folder / "adapter_model.safetensors"
-    [failure] = inspect_adapter(config_text, weights, BASE).failures()
+    [failure] = inspect_adapter(config_text, weights, base).failures()
+    assert reason in failure.message
     assert failure.remedy is not None and "trainable_token_indices" in failure.remedy
 
 
