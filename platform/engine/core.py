@@ -52,14 +52,16 @@ class EngineCore:
         self._load_times = LoadTimes()
         self._clipping = ClippingTotals()
 
-    def add(self, request: GenerateRequest) -> None:
-        """Raises ValueError for what is wrong with it or can never run, Overloaded when the queue is full."""
+    def add(self, request: GenerateRequest) -> list[FromEngine]:
+        """Answers what others are told. Raises ValueError for what is wrong with it or can never run, Overloaded when
+        the queue is full."""
         if self._followers is None:
             assert request.params.structured_outputs is None, "an engine without followers"
-            self.scheduler.add(request)
-            return
+            return [*self.scheduler.add(request)[1]]
         self._followers.check(request)
-        self._followers.follow(self.scheduler.add(request))
+        added, displaced = self.scheduler.add(request)
+        self._followers.follow(added)
+        return [*displaced]
 
     def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
         """Last messages of the request's unfinished choices, or of its choice `index`; none if that has ended."""

@@ -8,6 +8,7 @@ short ones. When blocks run out, the most junior sequence gives its own back and
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from .activation import explain_absence, find_start
@@ -62,18 +63,17 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.roster.requests)
 
-    def add(self, message: GenerateRequest) -> Request:
-        """Queue a request. Raises Overloaded, or ValueError for what is wrong with it or can never run."""
-        waiting = len(self.roster.unstarted)
-        if waiting >= self.limits.max_queue:
-            raise Overloaded(f"{waiting} requests wait already, as many as may; try again in a few seconds")
+    def add(self, message: GenerateRequest) -> tuple[Request, list[RequestFailed]]:
+        """Queue a request; where the queue is full, in the place of another tenant's that has more waiting, whose end
+        is told. Raises Overloaded, or ValueError for what is wrong with it or can never run."""
         if message.request_id in self.roster.requests:
             raise ValueError(f"a request with the id {message.request_id!r} is running already; choose another id")
         cache_tokens = self.pool.num_usable * self.pool.block_size
         max_length = bound_length(message, self.limits, cache_tokens)
+        displaced = self._make_way(message.tenant)
         request = self._make_request(message, max_length)
         self.roster.add(request)
-        return request
+        return request, displaced
 
     def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
         """End a live request, or only its choice `index`, with one last message for each choice that this ends."""
@@ -127,6 +127,19 @@ class Scheduler:
         requests = {item.sequence.request.id: item.sequence.request for item in plan.scheduled}
         failures = [self.roster.fail(request, kind, message) for request in requests.values() if request.unfinished()]
         return [*plan.failures, *failures]
+
+    def _make_way(self, tenant: str) -> list[RequestFailed]:
+        """Who has filled the queue keeps nobody out of it who has less in it."""
+        waiting = [self.roster.requests[name] for name in self.roster.unstarted]
+        if len(waiting) < self.limits.max_queue:
+            return []
+        counts = Counter(request.tenant for request in waiting)
+        heaviest = max(counts, key=counts.__getitem__, default=tenant)
+        if counts[tenant] + 1 >= counts[heaviest]:
+            raise Overloaded(f"{len(waiting)} requests wait already, as many as may; try again in a few seconds")
+        last = max((it for it in waiting if it.tenant == heaviest), key=lambda it: it.sequences[0].order)
+        words = f"the queue is full, and {counts[heaviest]} of yours wait in it: others come first; send fewer at once"
+        return [self.roster.fail(last, "overloaded", words)]
 
     def _make_request(self, message: GenerateRequest, max_length: int) -> Request:
         return Request(

@@ -87,7 +87,7 @@ class EngineServer:
 
     def _add(self, request: GenerateRequest) -> None:
         try:
-            self._core.add(request)
+            self._outbox += self._core.add(request)
         except ValueError as error:
             self._refuse(request, "invalid", error)
         except Overloaded as error:

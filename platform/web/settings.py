@@ -118,7 +118,9 @@ class Settings(BaseSettings):
         ByteSize(512 << 20), description="Host memory for the weights of adapters that had to leave; 0: none"
     )
     max_loaded_adapters: Count = Field(256, description="Adapters that may be loaded at once")
-    max_queue: Count = Field(512, description="Waiting requests over all tenants; one more is refused with 503")
+    max_queue: Count = Field(
+        512, description="Waiting requests over all tenants; one more, or one of the tenant with most, gets 503"
+    )
     seed: int = Field(0, description="Seed of requests that bring none")
     num_threads: Count | None = Field(None, description="CPU threads of the engine; none: all cores")
 

@@ -60,7 +60,7 @@ class Harness:
         self.streams: dict[str, Stream] = {}
 
     def add(self, message: GenerateRequest) -> Stream:
-        self.core.add(message)
+        self.receive(self.core.add(message))
         count = message.params.n
         expected = [self.solo(message, index) for index in range(count)]
         stream = Stream(message, expected, [[] for _ in range(count)], [None] * count)

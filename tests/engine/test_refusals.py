@@ -63,6 +63,31 @@ def test_a_full_queue_refuses_one_more_and_counts_only_who_waits() -> None:
     harness.assert_released()
 
 
+def test_who_fills_the_queue_keeps_nobody_out_of_it() -> None:
+    """The last that came of the tenant with most, and within it of the least importance, goes."""
+    harness = Harness(max_queue=4, max_num_seqs=1)
+    harness.add(make_request("running", [1], ignore_eos=True))
+    harness.step()
+    streams = {
+        name: harness.add(make_request(name, [1], tenant="crowd", priority=priority))
+        for name, priority in (("first", 0), ("important", -1), ("second", 0), ("third", 0))
+    }
+    with pytest.raises(Overloaded, match="4 requests wait already"):
+        harness.add(make_request("fifth", [1], tenant="crowd"))
+    for name, gone in (("one", "third"), ("two", "second")):
+        with pytest.raises(ValueError, match="id 'first' is running already"):
+            harness.core.add(make_request("first", [1], tenant="other"))
+        assert streams[gone].failure is None
+        harness.add(make_request(name, [1], tenant="other"))
+        failure = streams[gone].failure
+        assert failure is not None and failure.kind == "overloaded" and "of yours wait" in failure.message
+    with pytest.raises(Overloaded, match="4 requests wait already"):
+        harness.add(make_request("three", [1], tenant="other"))
+    assert streams["first"].failure is streams["important"].failure is None
+    harness.drain()
+    harness.assert_released()
+
+
 def test_a_budget_below_the_sequences_is_refused() -> None:
     with pytest.raises(ValueError, match="max_num_batched_tokens 4 is below max_num_seqs 8"):
         make_limits(max_num_batched_tokens=4, max_num_seqs=8)
