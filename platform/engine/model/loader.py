@@ -97,15 +97,19 @@ class Checkpoint:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    if (folder / INDEX).is_file():
-        names = sorted(set(_weight_map(folder / INDEX).values()))
-        for name in names:
-            if Path(name).name != name or not (folder / name).is_file():
-                raise ValueError(f"{INDEX} in {folder} names {name}, which is not a file of that folder")
-        return names
-    if (folder / SINGLE).is_file():
+    """As transformers chooses: an index that another tool has left beside a whole file is not looked at."""
+    is_whole = (folder / SINGLE).is_file()
+    if not is_whole and not (folder / INDEX).is_file():
+        raise ValueError(
+            f"{folder} has neither {SINGLE} nor {INDEX}; only safetensors weights are loaded, never pickles"
+        )
+    names = sorted(set(_weight_map(folder / INDEX).values())) if (folder / INDEX).is_file() else [SINGLE]
+    if is_whole and SINGLE not in names:
         return [SINGLE]
-    raise ValueError(f"{folder} has neither {SINGLE} nor {INDEX}; only safetensors weights are loaded, never pickles")
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise ValueError(f"{INDEX} in {folder} names {name}, which is not a file of that folder")
+    return names
 
 
 def _weight_map(path: Path) -> dict[str, str]:

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import resolve_model_folder
@@ -87,8 +88,26 @@ def test_pickles_and_broken_files_are_refused(folder: Path) -> None:
         Checkpoint(folder)
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["old shards", "no shards"])
+def test_a_whole_file_comes_before_the_index_that_another_tool_left(folder: Path, kept: bool) -> None:
+    """As transformers reads such a folder."""
+    whole = (folder / "model.safetensors").read_bytes()
+    shard(folder)
+    for file in folder.glob("model-*.safetensors"):
+        old = {name: torch.zeros_like(tensor) for name, tensor in load_file(file).items()}
+        file.unlink()
+        if kept:
+            save_file(old, file)
+    (folder / "model.safetensors").write_bytes(whole)
+    checkpoint = Checkpoint(folder)
+    assert all(torch.equal(checkpoint.tensor(name), tensor) for name, tensor in load(whole).items())
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert any(tensor.any() for tensor in loaded.state_dict().values())
+
+
 def test_an_index_cannot_point_outside_its_folder(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../model.safetensors"}}')
+    (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
     with pytest.raises(ValueError, match=r"names \.\./model\.safetensors"):
         Checkpoint(folder)
 
