@@ -8,13 +8,16 @@ from .sequence import Request, Sequence, Status
 
 NO_TOKEN = (
     "the model gave no usable logits for this request (NaN, infinity, or every token forbidden); "
-    "check the adapter's weights and the request's token filters"
+    "check the request's token filters, and the weights of its adapter or, where it has none, of the base in this dtype"
 )
 STALE = (
     "the memory of this request's adapter was given away while the request ran, which is a mistake of the server; "
     "it was ended, as its answer would have come of other weights"
 )
-NO_KEY = "the model gave keys or values that are no finite numbers for this request; check the adapter's weights"
+NO_KEY = (
+    "the model gave keys or values that are no finite numbers for this request; "
+    "check the weights of its adapter or, where it has none, of the base in this dtype"
+)
 
 
 class Commit:

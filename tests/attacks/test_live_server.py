@@ -176,7 +176,7 @@ async def test_the_largest_weights_there_may_be_poison_nobody_else(
         bodies = [greedy("largest", prompt, 40) for prompt in (PROMPT, "b", "c d e")]
         responses = await asyncio.gather(*(http.post(COMPLETIONS, json=body) for body in bodies))
     for response in responses:
-        assert response.status_code == 500 and "check the adapter's weights" in response.text
+        assert response.status_code == 500 and "the weights of its adapter" in response.text
 
 
 async def test_a_damaged_adapter_is_told_of_and_the_others_serve(
