@@ -5,6 +5,7 @@ import httpx
 import pytest
 
 from .fake_engine import BASE_SENTENCE, FakeEngine, logprob_of
+from .tools import use_template
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -48,6 +49,24 @@ async def test_template_and_tokenizer_make_the_prompt(
     await chat(client, messages=messages)
     text = state.tokenizer.decode(engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
     assert text == "<|system|>Be brief.</s><|user|>one\ntwo</s><|assistant|>"
+
+
+async def test_reasoning_reaches_a_template_that_knows_it(
+    client: httpx.AsyncClient, engine: FakeEngine, state: Any
+) -> None:
+    use_template(
+        state,
+        "{% for m in messages %}{% if m.reasoning_content is string %}<{{ m.reasoning_content }}>{% endif %}"
+        "{{ m.reasoning or '' }}{{ m.content }}{% endfor %}",
+    )
+    messages = [
+        *HELLO,
+        {"role": "assistant", "content": "b", "reasoning_content": "two", "prefix": False},
+        {"role": "assistant", "content": "c", "reasoning": "three", "partial": None},
+    ]
+    await chat(client, messages=messages)
+    text = state.tokenizer.decode(engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+    assert text == "Hello<two>bthreec"
 
 
 async def test_continue_final_message(client: httpx.AsyncClient, engine: FakeEngine, state: Any) -> None:

@@ -59,6 +59,13 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "dry_allowed_length": (2,),
     "xtc_probability": (0,),
     "xtc_threshold": (0.1,),
+    "repeat_penalty": (1,),
+    "typical": (1,),
+    "top_n_sigma": (-1, 0),
+    "min_new_tokens": (0,),
+    "no_stop_trim": (False,),
+    "stop_sequences": ([],),
+    "bad_words_ids": ([],),
 }
 """Known members that are not supported, with the values at which they change nothing.
 
@@ -77,6 +84,8 @@ REFUSED = frozenset(
         ),
         *("lora_request", "kv_transfer_params", "vllm_xargs", "thinking_token_budget", "reasoning"),
         "repetition_detection",
+        *("regex", "ebnf", "stop_regex", "lora_path", "max_new_tokens", "custom_logit_processor"),
+        *("grammar", "json_schema", "n_predict"),
     }
 )
 """Known members that change the output at any value."""

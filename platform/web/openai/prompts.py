@@ -24,6 +24,7 @@ OWN_VARIABLES = frozenset(
     }
 )
 """What the server itself tells the chat template."""
+REASONING: Final = ("reasoning_content", "reasoning")
 ASKING: Final[list[dict[str, Any]]] = [{"role": "user", "content": "Hello"}]
 """Some templates tell of tools only where a user has the last word."""
 
@@ -80,7 +81,7 @@ async def _tells_of(
 def _size(messages: list[dict[str, Any]]) -> int:
     """Characters of the texts, and of the calls."""
     calls = sum(len(msgspec.json.encode(message["tool_calls"])) for message in messages if "tool_calls" in message)
-    return calls + sum(len(message["content"]) for message in messages)
+    return calls + sum(len(message.get(name, "")) for message in messages for name in ("content", *REASONING))
 
 
 async def text_prompt(state: State, wording: Wording, text: str, add_special_tokens: bool) -> list[int]:
@@ -121,12 +122,16 @@ def _plain(message: ChatMessage, number: int, template: Template, call_id: Calla
     if message.function_call is not None:
         words = f"{path}.function_call is the older form of tool_calls, and not supported; send tool_calls."
         raise invalid(words, f"{path}.function_call", "unsupported")
+    for member in ("prefix", "partial"):
+        if getattr(message, member):
+            words = f"{path}.{member} is not supported; send continue_final_message: true beside messages."
+            raise invalid(words, f"{path}.{member}", "unsupported")
     if message.tool_calls and message.role != "assistant":
         raise invalid(f"{path}.tool_calls: only messages of the assistant call tools.", f"{path}.tool_calls")
     # Templates written before the developer role know it as system.
     role = "system" if message.role == "developer" and "developer" not in template.source else message.role
     plain = {"role": role, "content": _text(message, path)}
-    extra: dict[str, Any] = {"name": message.name}
+    extra: dict[str, Any] = {name: getattr(message, name) for name in ("name", *REASONING)}
     if message.tool_call_id is not None:
         extra["tool_call_id"] = call_id(message.tool_call_id)
     if message.tool_calls:

@@ -16,7 +16,7 @@ FORMS: Final = ("response_format", "structured_outputs", *GUIDED)
 """Fields of a request of which one may name a form."""
 
 
-class JsonSchema(msgspec.Struct, kw_only=True):
+class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     schema: dict[str, Any]
     description: str | None = None
@@ -24,15 +24,15 @@ class JsonSchema(msgspec.Struct, kw_only=True):
     """The schema is enforced in any case."""
 
 
-class TextFormat(msgspec.Struct, tag_field="type", tag="text"):
+class TextFormat(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
     """Any text."""
 
 
-class JsonObjectFormat(msgspec.Struct, tag_field="type", tag="json_object"):
+class JsonObjectFormat(msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
     """Any JSON object."""
 
 
-class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema"):
+class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
     json_schema: JsonSchema
 
 

@@ -146,6 +146,12 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: Any = None
+    reasoning_content: str | None = None
+    """For templates that know it, and `reasoning`."""
+    reasoning: str | None = None
+    prefix: bool | None = None
+    """Of other servers: the answer goes on where the message ends; `partial` too."""
+    partial: bool | None = None
 
 
 class ChatRequest(GenerationFields, kw_only=True):
