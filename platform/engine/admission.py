@@ -25,6 +25,8 @@ class Limits:
     fingerprint: str
     """Names the base weights and how they are quantized."""
     enable_prefix_caching: bool = True
+    seed: int | None = None
+    """What requests that bring none draw theirs from; None: at random."""
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -181,6 +181,7 @@ def _limits(loaded: Loaded) -> Limits:
         eos_token_ids=frozenset(loaded.model.eos_token_ids),
         fingerprint=" ".join(map(str, (loaded.base.fingerprint, *computed))),
         enable_prefix_caching=config.enable_prefix_caching,
+        seed=config.seed,
     )
 
 

@@ -59,7 +59,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters that may be resident at once (slots of the static page table)."""
     max_queue: int = 512
     """Waiting requests over all tenants; one more is refused."""
-    seed: int = 0
+    seed: int | None = None
+    """Requests without a seed draw theirs from it, in the order they come; None: at random."""
     num_threads: int | None = None
     """CPU threads for torch and numba together; None: all cores this process may use."""
 

@@ -1,6 +1,5 @@
 """LLM: the engine inside your own process, for scripts and tests. Text in, text out, prompts in order."""
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,7 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .activation import explain_absence, find_start
@@ -81,7 +79,6 @@ class LLM:
         self._manifests = {name: file.manifest for name, file in files.items()}
         for file in files.values():
             self._engine.adapters.register(file.manifest.digest, str(file.folder))
-        self._seeds = random.Random(seed)
         self._count = 0
 
     def generate(
@@ -149,8 +146,6 @@ class LLM:
         ]
 
     def _request(self, token_ids: list[int], params: SamplingParams, adapter: Adapter | None) -> GenerateRequest:
-        if params.seed is None:
-            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(62))
         self._count += 1
         request = GenerateRequest(
             request_id=str(self._count - 1),

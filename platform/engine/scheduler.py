@@ -7,6 +7,7 @@ short ones. When blocks run out, the most junior sequence gives its own back and
 
 import itertools
 import math
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ class Scheduler:
         self._commit = Commit(self.roster, limits.enable_prefix_caching)
         self._clock = clock
         self._numbers = itertools.count()
+        self._seeds = random.SystemRandom() if limits.seed is None else random.Random(limits.seed)
 
     @property
     def prompt_tokens(self) -> int:
@@ -149,6 +151,7 @@ class Scheduler:
             max_length=max_length,
             eos_token_ids=self.limits.eos_token_ids,
             fingerprint=self.limits.fingerprint,
+            seed=self._seeds.getrandbits(62) if message.params.seed is None else 0,
         )
 
     def _grant_decodes(self, draft: Draft) -> None:

@@ -2,7 +2,6 @@
 
 import enum
 import hashlib
-import os
 
 from .admission import largest_token
 from .constraints.token_mask import TokenMask
@@ -31,8 +30,10 @@ class Request:
         max_length: int,
         eos_token_ids: frozenset[int],
         fingerprint: str,
+        seed: int = 0,
     ) -> None:
-        """`number` grows with each request; `max_length` bounds prompt plus output of a choice, in tokens."""
+        """`number` grows with each request; `max_length` bounds prompt plus output of a choice, in tokens; `seed`: of
+        a request that brings none."""
         params = message.params
         self.message = message
         self.id = message.request_id
@@ -58,7 +59,7 @@ class Request:
         self.holds_adapters = False
         self.queue_seconds: float | None = None
         self.cached_tokens = 0
-        seed = int.from_bytes(os.urandom(8)) if params.seed is None else params.seed
+        seed = seed if params.seed is None else params.seed
         self.sequences = [Sequence(self, index, choice_seed(seed, index)) for index in range(params.n)]
 
     @property

@@ -121,7 +121,9 @@ class Settings(BaseSettings):
     max_queue: Count = Field(
         512, description="Waiting requests over all tenants; one more, or one of the tenant with most, gets 503"
     )
-    seed: int = Field(0, description="Seed of requests that bring none")
+    seed: int | None = Field(
+        None, description="Requests without a seed draw theirs from it, in the order they come; none: at random"
+    )
     num_threads: Count | None = Field(None, description="CPU threads of the engine; none: all cores")
 
     max_body_bytes: Bytes = Field(ByteSize(1 << 20), description="Largest JSON body of a request")

@@ -88,6 +88,18 @@ def test_who_fills_the_queue_keeps_nobody_out_of_it() -> None:
     harness.assert_released()
 
 
+def test_requests_that_bring_no_seed_draw_theirs() -> None:
+    def seeds(seed: int | None, own: tuple[int | None, ...] = (None, 5, None)) -> list[int]:
+        harness = Harness(seed=seed)
+        for index, given in enumerate(own):
+            harness.add(make_request(f"r{index}", [1], seed=given))
+        return [harness.roster.requests[f"r{index}"].sequences[0].row.seed for index in range(len(own))]
+
+    assert seeds(3) == seeds(3) and len({*seeds(3), *seeds(4)}) == 5
+    assert seeds(None)[0] != seeds(None)[0] and seeds(None)[1] == seeds(3)[1]
+    assert seeds(3, (None, None))[1] == seeds(3)[2], "one that brings its own takes none of the others'"
+
+
 def test_a_budget_below_the_sequences_is_refused() -> None:
     with pytest.raises(ValueError, match="max_num_batched_tokens 4 is below max_num_seqs 8"):
         make_limits(max_num_batched_tokens=4, max_num_seqs=8)
