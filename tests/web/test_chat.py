@@ -69,6 +69,31 @@ async def test_reasoning_reaches_a_template_that_knows_it(
     assert text == "Hello<two>bthreec"
 
 
+PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "content", "prompt"),
+    [
+        (PARTS, "What is 2?", "<user>[What is 2?]"),
+        (PARTS, [{"type": "text", "text": "a"}, {"type": "text", "text": " b"}], "<user>[a][ b]"),
+        (PARTS.replace("p.text", "p['text'] | upper if p.text else raise_exception('no')"), "A", "<user>[A]"),
+        ("{% for m in messages %}{{ m.content if m.content is string else 'no' }}{% endfor %}", "a", "a"),
+        ("{% for m in messages %}{{ m.content[:4] }}{% endfor %}", "I am long", "I am"),
+        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "a", "A"),
+        ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", " a ", "a"),
+    ],
+)  # fmt: skip
+async def test_templates_that_read_parts_get_parts(
+    client: httpx.AsyncClient, engine: FakeEngine, state: Any, template: str, content: Any, prompt: str
+) -> None:
+    """As transformers hands them over; what users say is never left out."""
+    use_template(state, template)
+    await chat(client, messages=[{"role": "user", "content": content}])
+    text = state.tokenizer.decode(engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+    assert text == prompt
+
+
 async def test_continue_final_message(client: httpx.AsyncClient, engine: FakeEngine, state: Any) -> None:
     messages = [*HELLO, {"role": "assistant", "content": "I was saying "}]
     await chat(client, messages=messages, continue_final_message=True)
