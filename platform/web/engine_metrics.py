@@ -15,6 +15,7 @@ from loraplex.registry.snapshot import Snapshot, Snapshots
 from .engine_door import EngineDoor
 from .engine_memory import memory_parts
 from .kv_cache import bfloat16_tokens, tokens, written_values
+from .metrics import adapter_label
 
 LABELS: Final = ("model_name", "engine")
 RESIDENT: Final = "resident"
@@ -111,14 +112,15 @@ def adapter_names(snapshot: Snapshot) -> dict[str, str]:
 
 
 def names_by_digest(snapshot: Snapshot) -> Names:
-    """digest -> all that people call it, bare names first. The same bytes may have several names."""
+    """digest -> all that people call it: bare names first, other tenants' last, so that none of these takes the place
+    of another. The same bytes may have several names."""
     names: Names = {}
     for adapter in (adapter for tenant in snapshot.adapters.values() for adapter in tenant.values()):
-        current = adapter.current()
+        current, label = adapter.current(), adapter_label(adapter.tenant, adapter.name)
         for version in adapter.versions:
-            name = adapter.name if version is current else f"{adapter.name}@{version.number}"
+            name = label if version is current else f"{label}@{version.number}"
             names.setdefault(version.digest, []).append(name)
-    return {digest: sorted(found, key=lambda name: ("@" in name, name)) for digest, found in names.items()}
+    return {digest: sorted(found, key=lambda name: ("/" in name, "@" in name, name)) for digest, found in names.items()}
 
 
 def _all_names(names: Names, digest: str) -> list[str]:

@@ -1,13 +1,17 @@
 import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from loraplex.engine.protocol import DeviceMemory
+from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.web.engine_memory import memory_words
+from loraplex.web.engine_metrics import names_by_digest
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine
@@ -232,3 +236,25 @@ async def test_gateways_hear_every_name_of_the_same_bytes(
     await client.post("/api/v1/adapters/a/load")
     [labels] = (await scrape(client))["vllm:lora_requests_info"]
     assert sorted(dict(labels)["running_lora_adapters"].split(",")) == ["a", "a@1", "b"]
+
+
+def test_no_tenant_takes_the_name_of_another_s_series() -> None:
+    """Equal names of two tenants are two series, and the same bytes in two tenants are the default one's."""
+
+    def adapter(tenant: str, name: str, *digests: str) -> SimpleNamespace:
+        versions = [SimpleNamespace(digest=digest, number=number) for number, digest in enumerate(digests, 1)]
+        return SimpleNamespace(tenant=tenant, name=name, versions=versions, current=lambda: versions[-1])
+
+    known = [
+        adapter("beta", "aaa", "one"),
+        adapter(DEFAULT_TENANT, "sql", "one"),
+        adapter("beta", "sql", "old", "two"),
+        adapter("acme", "sql", "three"),
+    ]
+    snapshot: Any = SimpleNamespace(adapters={index: {it.name: it} for index, it in enumerate(known)})
+    assert names_by_digest(snapshot) == {
+        "one": ["sql", "beta/aaa"],
+        "old": ["beta/sql@1"],
+        "two": ["beta/sql"],
+        "three": ["acme/sql"],
+    }
