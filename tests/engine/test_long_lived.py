@@ -19,7 +19,7 @@ def test_what_lives_is_kept_and_what_is_garbage_goes() -> None:
         itself: object = None
 
     def nodes() -> int:
-        return sum(isinstance(found, Node) for found in gc.get_objects())
+        return sum(type(found) is Node for found in gc.get_objects())
 
     garbage, alive = Node(), Node()
     garbage.itself = garbage

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,10 @@ def test_what_another_process_uses_stays_until_it_is_done(tmp_path: Path, monkey
         fill_disk(monkeypatch, tmp_path, SPARE_BYTES + 2 * SIZE)
         assert not mine.make_room(1) and oldest.exists() and newest.exists()
         del theirs
-        mine.trim()
+        # A process that another test's thread is about to start may hold its locks for a moment more.
+        deadline = time.monotonic() + 10
+        while oldest.exists() and time.monotonic() < deadline:
+            mine.trim()
         assert not oldest.exists() and newest.exists(), "the limit has room for one"
 
 

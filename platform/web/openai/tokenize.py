@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+import msgspec
+from fastapi import APIRouter, Request, Response
 
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid
 from ..json_body import convert, read_json
+from ..off_loop import off_loop
 from ..resolve import Served, find_served
 from ..state import State
 from .prompts import chat_prompt, text_prompt
@@ -16,8 +18,8 @@ from .schemas import Detokenize, TokenizeChat, TokenizeText
 router = APIRouter(tags=["OpenAI"])
 
 
-@router.post("/tokenize")
-async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+@router.post("/tokenize", response_model=dict[str, Any])
+async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """Token ids of a `prompt`, or of `messages` through the chat template."""
     body = await read_json(request, state.settings.body_timeout)
     fields: TokenizeText | TokenizeChat
@@ -29,8 +31,14 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[s
         fields = convert(body, TokenizeText)
         wording = (await _find(fields, state, caller)).wording
         tokens = await text_prompt(state, wording, fields.prompt, fields.add_special_tokens)
-    strings = [wording.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
-    return {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": tokens, "token_strs": strings}
+
+    def answer() -> bytes:
+        strings = [wording.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
+        count, longest = len(tokens), state.max_model_len
+        said = {"count": count, "max_model_len": longest, "tokens": tokens, "token_strs": strings}
+        return msgspec.json.encode(said)
+
+    return Response(await off_loop(answer, len(tokens)), media_type="application/json")
 
 
 @router.post("/detokenize")
@@ -40,7 +48,8 @@ async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict
     fields = convert(body, Detokenize)
     served = await _find(fields, state, caller)
     _check_ids(fields.tokens, served.vocab_size)
-    return {"prompt": served.wording.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
+    tokenizer, tokens = served.wording.tokenizer, fields.tokens
+    return {"prompt": await off_loop(lambda: tokenizer.decode(tokens, skip_special_tokens=False), len(tokens))}
 
 
 async def _find(fields: TokenizeText | TokenizeChat | Detokenize, state: State, caller: Caller) -> Served:
