@@ -132,9 +132,9 @@ class Scheduler:
 
     def _make_way(self, tenant: str) -> list[RequestFailed]:
         """Who has filled the queue keeps nobody out of it who has less in it."""
-        waiting = [self.roster.requests[name] for name in self.roster.unstarted]
-        if len(waiting) < self.limits.max_queue:
+        if len(self.roster.unstarted) < self.limits.max_queue:
             return []
+        waiting = [self.roster.requests[name] for name in self.roster.unstarted]
         counts = Counter(request.tenant for request in waiting)
         heaviest = max(counts, key=counts.__getitem__, default=tenant)
         if counts[tenant] + 1 >= counts[heaviest]:

@@ -44,8 +44,10 @@ def match_modules(
     if settings is not None:
         for place, parts in found.items():
             _judge_parts(place, parts, settings, base, problems)
-    sizes = {place: _resized_to(place, found, base) for place in found}
-    modules = [_fit(place, parts, sizes[place], settings, base, problems) for place, parts in sorted(found.items())]
+    modules = [
+        _fit(place, parts, _resized_to(place, found, base), settings, base, problems)
+        for place, parts in sorted(found.items())
+    ]
     with_rows = match_rows([module for module in modules if module is not None], found, settings, base, problems.shapes)
     if settings is not None:
         refuse_misread(settings, [place.path for place in _every_place(base)], report)

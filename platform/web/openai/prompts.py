@@ -54,7 +54,7 @@ async def chat_text(state: State, wording: Wording, chat: ChatRequest) -> str:
         variables = {**variables, "tools": [tool.as_json() for tool in tools]}
         check_chars(len(msgspec.json.encode(variables["tools"])), state, "tools")
     try:
-        text = await _rendered(template, messages, _in_parts(messages, chat), (add_prompt, continued, variables))
+        text = await _rendered(template, messages, chat, (add_prompt, continued, variables))
     except TemplateFailure as error:
         raise invalid(f"{error}.", "messages", "chat_template_error") from None
     if tools and not await _tells_of(tools, template, variables, [ASKING, messages]):
@@ -63,10 +63,7 @@ async def chat_text(state: State, wording: Wording, chat: ChatRequest) -> str:
 
 
 async def _rendered(
-    template: Template,
-    messages: list[dict[str, Any]],
-    in_parts: list[dict[str, Any]],
-    rest: tuple[bool, bool, dict[str, Any]],
+    template: Template, messages: list[dict[str, Any]], chat: ChatRequest, rest: tuple[bool, bool, dict[str, Any]]
 ) -> str:
     """With contents as texts, which most templates want. Some read lists of parts alone: they leave out what users
     say in a text, or fail on it. Raises TemplateFailure."""
@@ -75,17 +72,17 @@ async def _rendered(
         text = await template.render(messages, *rest)
     except TemplateFailure as error:
         failure = error
-    parts = [part for message in in_parts if message["role"] == "user" for part in message["content"]]
-    said = [part["text"].strip() for part in parts]
-    if failure is None and all(words in text for words in said):
+    if failure is None and all(it["content"].strip() in text for it in messages if it["role"] == "user"):
         return text
+    in_parts = _in_parts(messages, chat)
+    parts = [part for message in in_parts if message["role"] == "user" for part in message["content"]]
     try:
         other = await template.render(in_parts, *rest)
     except TemplateFailure:
         other = ""
     # One that cuts or changes a text would write the list itself down.
     is_read = not any(str(part) in other for part in parts)
-    if said and is_read and all(words in other for words in said):
+    if parts and is_read and all(part["text"].strip() in other for part in parts):
         return other
     if failure is not None:
         raise failure
