@@ -10,6 +10,7 @@ from typing import Final
 
 import torch
 
+from .finite import check_finite
 from .weights import Float8Weight, IntegerWeight
 
 FLOAT8_MAX: Final = torch.finfo(torch.float8_e4m3fn).max
@@ -102,12 +103,6 @@ def check_group_size(group_size: int, inputs: int, others: tuple[int, ...] = ())
         raise ValueError(
             f"the group size {group_size} does not divide the {inputs} inputs of a linear; choose {choices}"
         )
-
-
-def check_finite(weight: torch.Tensor) -> None:
-    """ValueError unless all are numbers."""
-    if not weight.isfinite().all():
-        raise ValueError("the weight holds NaN or infinity, which no quantized form can say; repair the checkpoint")
 
 
 def _row_blocks(weight: torch.Tensor) -> Iterator[slice]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from loraplex.quant.choose import Choice
+from loraplex.quant.finite import finite_floats
 from loraplex.quant.formats.specification import Linear
 from loraplex.quant.online import OnlineQuantization
 from loraplex.quant.scaled_input import ScaledInputLinear
@@ -16,7 +17,7 @@ from loraplex.quant.weights import Weight
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch
 from .config import ModelConfig
-from .expected import layer_linear
+from .expected import EMBEDDING, HEAD, layer_linear
 from .layers import Attention, DecoderLayer, Mlp, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint
@@ -125,7 +126,7 @@ class DecoderLoader:
         """All but the layers. ValueError when the tensors, those of the layers too, do not fit the configuration."""
         self.checkpoint.verify(self.config)
         head = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
-        embedding = self._tensor("model.embed_tokens.weight", copy=True).to(self.device)
+        embedding = self._tensor(f"{EMBEDDING}.weight", copy=True).to(self.device)
         return Decoder(embedding, layers=[], norm=self._norm("model.norm"), head=head, operations=self.operations)
 
     def load_layer(self, layer: int, tables: RopeTables) -> DecoderLayer:
@@ -167,8 +168,8 @@ class DecoderLoader:
         return method
 
     def _weight(self, linear: Linear) -> Weight:
-        stored = self._stored(self.checkpoint.weight(self.config, linear))
-        return self.online.linear(stored, f"{linear.name}.weight")
+        name = f"{linear.name}.weight"
+        return self.online.linear(self._stored(name, self.checkpoint.weight(self.config, linear)), name)
 
     def _bias(self, kind: str, linear: Linear) -> torch.Tensor | None:
         name = f"{linear.name}.bias"
@@ -181,14 +182,15 @@ class DecoderLoader:
         return None
 
     def _head(self) -> LinearMethod:
-        weight = self.online.head_weight(self._stored(self.checkpoint.head(self.config)), "the head's weight")
+        name = f"{HEAD if self.checkpoint.suffixes(HEAD) else EMBEDDING}.weight"
+        weight = self.online.head_weight(self._stored(name, self.checkpoint.head(self.config)), name)
         method = self.scheme.create_for([weight])
         method.load(0, weight, None)
         method.finish()
         return method
 
-    def _stored(self, weight: Weight) -> Weight:
-        return weight.to(self.stored_dtype) if isinstance(weight, torch.Tensor) else weight
+    def _stored(self, name: str, weight: Weight) -> Weight:
+        return finite_floats(name, weight, self.stored_dtype) if isinstance(weight, torch.Tensor) else weight
 
     def _norm(self, name: str, scales: torch.Tensor | None = None) -> Norm:
         weight = self._tensor(f"{name}.weight").to(self.scheme.compute_dtype, copy=True)
@@ -196,4 +198,4 @@ class DecoderLoader:
         return Norm(weight.to(self.device), self.config.rms_norm_eps, self.operations)
 
     def _tensor(self, name: str, copy: bool = False) -> torch.Tensor:
-        return self.checkpoint.tensor(name).to(self.stored_dtype, copy=copy)
+        return finite_floats(name, self.checkpoint.tensor(name), self.stored_dtype, copy)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
+from loraplex.quant.finite import check_finite
+
 from ..model.loader import DERIVED, Checkpoint
 
 
@@ -24,10 +26,18 @@ class OnDemand(Mapping[str, torch.Tensor]):
 
 
 def stored_layer(checkpoint: Checkpoint, layer: int) -> dict[str, torch.Tensor]:
-    """The layer's tensors as they are stored, by name within the layer: self_attn.q_proj.weight."""
+    """The layer's tensors as they are stored, by name within the layer: self_attn.q_proj.weight. ValueError for NaN and
+    infinity."""
     prefix = layer_prefix(layer)
     names = [name for name in tensor_names(checkpoint) if name.startswith(prefix)]
-    return {name.removeprefix(prefix): checkpoint.tensor(name) for name in names}
+    return {name.removeprefix(prefix): stored_floats(checkpoint, name) for name in names}
+
+
+def stored_floats(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    """The tensor as it is stored. ValueError for NaN and infinity."""
+    stored = checkpoint.tensor(name)
+    check_finite(stored, name)
+    return stored
 
 
 def layer_prefix(layer: int) -> str:

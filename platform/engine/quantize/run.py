@@ -4,6 +4,7 @@ In memory at a time: one linear in float32, a quantized form of its layer, what 
 inputs, the hidden states of the text, and one shard of the result. The checkpoint itself stays in its mapped files.
 """
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,7 @@ from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
 from ..tokenizer import Tokenizer
-from .float_layers import OnDemand, layer_prefix, stored_layer, tensor_names
+from .float_layers import OnDemand, layer_prefix, stored_floats, stored_layer, tensor_names
 from .forward import DOWN, INPUTS, OUTPUT, LayerForward, LayerTensors
 from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
 from .options import QuantizeOptions
@@ -67,10 +68,10 @@ def quantize_checkpoint(
     )
     with torch.no_grad(), new_checkpoint(output, needed) as writer:
         layers = _Layers(config, checkpoint, recipe, sequences, device)
-        writer.add({EMBEDDING: checkpoint.tensor(EMBEDDING)})
+        writer.add({EMBEDDING: stored_floats(checkpoint, EMBEDDING)})
         errors = layers.write(writer, progress)
         facts = {"quantization_config": quantization_config(recipe)} | layers.facts
-        writer.add({name: checkpoint.tensor(name) for name in (NORM, HEAD) if name in checkpoint})
+        writer.add({name: stored_floats(checkpoint, name) for name in (NORM, HEAD) if name in checkpoint})
         before, after = layers.perplexities()
         writer.finish(_raw_config(folder) | facts, folder)
     return QuantizationReport(
@@ -106,7 +107,7 @@ class _Layers:
         self._config, self._checkpoint, self._recipe, self._device = config, checkpoint, recipe, device
         self.facts: dict[str, str] = {}
         """That config.json of what is written must have, once it is."""
-        embedding = checkpoint.tensor(EMBEDDING)
+        embedding = stored_floats(checkpoint, EMBEDDING)
         self._calibration = Stream(sequences.calibration, embedding) if recipe.reads_activations else None
         self._exact, self._quantized = (Stream(sequences.held_out, embedding) for _ in range(2))
         cosines, sines = rope_tables(config.rope, config.head_dim, sequences.held_out.shape[1])
@@ -128,11 +129,18 @@ class _Layers:
         return errors
 
     def perplexities(self) -> tuple[float, float]:
-        """Before and after, once all layers are written."""
+        """Before and after, once all layers are written. ValueError where one is no finite number."""
         norm = self._checkpoint.tensor(NORM).to(self._device, torch.float32)
         head = self._checkpoint.tensor(HEAD if HEAD in self._checkpoint else EMBEDDING)
         eps = self._config.rms_norm_eps
-        return self._exact.perplexity(norm, eps, head), self._quantized.perplexity(norm, eps, head)
+        before, after = self._exact.perplexity(norm, eps, head), self._quantized.perplexity(norm, eps, head)
+        for what, perplexity in (("the checkpoint", before), (f"{self._recipe.scheme} of it", after)):
+            if not math.isfinite(perplexity):
+                raise ValueError(
+                    f"{what} answers the held-out text with a perplexity of {perplexity}: its layers compute no finite "
+                    "numbers; check that the checkpoint itself answers, in transformers and in float32"
+                )
+        return before, after
 
     def _layer(self, layer: int) -> tuple[QuantizedLayer, LayerError]:
         """One layer quantized; the streams are behind it afterwards."""

@@ -9,7 +9,8 @@ from typing import Final
 
 import torch
 
-from ..rounding import IntegerGrid, check_finite, check_group_size
+from ..finite import check_finite
+from ..rounding import IntegerGrid, check_group_size
 from ..weights import IntegerWeight
 
 DAMPING: Final = 0.01

@@ -1,7 +1,9 @@
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.reference import ReferenceAttention
@@ -87,3 +89,28 @@ def test_the_bytes_are_those_of_the_weights(folder: Path) -> None:
     checkpoint = Checkpoint(folder)
     names = [name for name in checkpoint if "norm" not in name]
     assert load(folder, torch.float32, torch.float32).weight_bytes() == sum(checkpoint.tensor(n).nbytes for n in names)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens.weight",
+        "model.norm.weight",
+        "model.layers.1.input_layernorm.weight",
+        "model.layers.0.self_attn.k_norm.weight",
+        "model.layers.1.self_attn.v_proj.weight",
+    ],
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 7e4])
+def test_values_that_make_every_answer_none_are_refused(folder: Path, tmp_path: Path, name: str, value: float) -> None:
+    shutil.copytree(folder, tmp_path / "spoiled")
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].view(-1)[5] = value
+    save_file(tensors, tmp_path / "spoiled" / "model.safetensors")
+    if value == 7e4:
+        load(tmp_path / "spoiled", torch.bfloat16, torch.float32)
+        words = f"^{name} holds numbers up to 70000, and float16 ends at 65504; choose the dtype bfloat16$"
+    else:
+        words = rf"^{name} holds NaN or infinity in 1 of {tensors[name].numel()} places; repair the checkpoint$"
+    with pytest.raises(ValueError, match=words):
+        load(tmp_path / "spoiled", torch.float16, torch.float32)

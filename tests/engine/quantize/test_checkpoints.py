@@ -1,6 +1,7 @@
 """Whole checkpoints, read by transformers with compressed-tensors and compared to what we say of them."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,19 @@ def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
 
     monkeypatch.setattr(run_module, "exported_tensors", note)
     return said
+
+
+SCHEMES: tuple[dict[str, Any], ...] = (
+    {"scheme": "int8"},
+    {"scheme": "awq", "group_size": 16},
+    {"scheme": "gptq", "group_size": 16},
+)
+NOT_FINITE = (
+    "model.norm.weight",
+    "model.embed_tokens.weight",
+    "model.layers.1.input_layernorm.weight",
+    "model.layers.1.mlp.down_proj.weight",
+)
 
 
 def quantize(base: Path, output: Path, **options: Any) -> QuantizationReport:
@@ -147,13 +161,13 @@ def test_a_stop_on_the_way_leaves_nothing(tmp_path: Path, bases: dict[str, Path]
     assert not any(tmp_path.iterdir())
 
 
-def broken(base: Path, folder: Path, tensor: str) -> Path:
-    """A copy whose `tensor` holds a NaN."""
+def broken(base: Path, folder: Path, tensor: str, value: float = math.nan) -> Path:
+    """A copy whose `tensor` holds a NaN, or is `value` everywhere."""
     folder.mkdir()
     for file in base.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     tensors = load_file(base / "model.safetensors")
-    tensors[tensor].view(-1)[3] = float("nan")
+    tensors[tensor].view(-1)[3 if math.isnan(value) else slice(None)] = value
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
@@ -170,7 +184,8 @@ def test_what_cannot_be_quantized_is_refused_in_words(tmp_path: Path, bases: dic
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "config.json").write_text(json.dumps(config))
     (tmp_path / "empty").mkdir()
-    name = "model.layers.1.mlp.down_proj"
+    spoiled = [(broken(bases["llama"], tmp_path / f"nan-{number}", it), it) for number, it in enumerate(NOT_FINITE)]
+    large = broken(bases["llama"], tmp_path / "large", NOT_FINITE[0], 1e38)
     refusals = (
         (tmp_path / "done", {"scheme": "awq"}, r"is quantized already \(compressed-tensors\)"),
         (tmp_path / "early", {"scheme": "awq"}, r"is quantized already \(compressed-tensors\)"),
@@ -183,7 +198,8 @@ def test_what_cannot_be_quantized_is_refused_in_words(tmp_path: Path, bases: dic
         (bases["llama"], {"scheme": "gptq", "fold": True}, "--fold means nothing for the scheme gptq"),
         (bases["llama"], {"scheme": "awq", "activation_order": True}, "--activation-order means nothing"),
         (bases["llama"], {"scheme": "nf4"}, "'nf4' is not known; known are awq, gptq, int8, fp8"),
-        (broken(bases["llama"], tmp_path / "nan", f"{name}.weight"), {"scheme": "int8"}, f"^{name}: .* NaN"),
+        *((folder, options, f"^{tensor} holds NaN .* in 1 of ") for folder, tensor in spoiled for options in SCHEMES),
+        (large, {"scheme": "int8"}, "^the checkpoint answers the held-out text with a perplexity of (nan|inf)"),
     )
     before = set(tmp_path.iterdir())
     for base, options, words in refusals:
