@@ -37,6 +37,10 @@ class OneLayout:
     def layout_of(self, name: str) -> Layout | None:
         if self.kept.covers(name) or (name == HEAD and not self.quantizes_head):
             return None
+        return self.layout_if_stored(name)
+
+    def layout_if_stored(self, name: str) -> Layout | None:
+        """Of a linear that no list is asked about."""
         return next((rule.layout for rule in self.rules if rule.target.names(name)), self.layout)
 
     @property
@@ -57,10 +61,14 @@ class QuantizationConfig:
         """Of the linear `name`, such as model.layers.3.self_attn.q_proj or lm_head; None for plain floats."""
         return self.linears.layout_of(name)
 
-    def may_be_float(self, name: str) -> bool:
-        """Whether the linear `name` may be stored as floats though no list names it, so that the file itself tells:
-        tools read the lists of most methods in different ways. compressed-tensors is exact, but for servers' names of
-        linears that they join: some read qkv_proj in a list as q_proj, k_proj and v_proj, others as nothing."""
+    def layout_if_stored(self, name: str) -> Layout | None:
+        """The same for a linear whose file has more than floats, where `is_told_by_file`."""
+        return self.linears.layout_if_stored(name) if isinstance(self.linears, OneLayout) else self.layout_of(name)
+
+    def is_told_by_file(self, name: str) -> bool:
+        """Whether the file itself tells if the linear `name` is quantized, and no list: tools read the lists of most
+        methods in different ways. compressed-tensors is exact, but for servers' names of linears that they join: some
+        read qkv_proj in a list as q_proj, k_proj and v_proj, others as nothing."""
         if isinstance(self.linears, OneLayout):
             return True
         path, _, own = name.rpartition(".")

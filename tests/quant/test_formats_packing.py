@@ -60,6 +60,34 @@ def test_gptq_words_written_by_hand(version: int, stored: int) -> None:
     assert weight[7].tolist() == [7] * 8
 
 
+def gptq_zeros(bits: int, *words: int) -> list[int]:
+    """As read of an asymmetric linear of one group in format gptq."""
+    outputs = len(words) * 32 // bits
+    tensors = {
+        "qweight": torch.zeros(8 * bits // 32, outputs, dtype=torch.int32),
+        "qzeros": int32(words),
+        "scales": torch.ones(1, outputs),
+    }
+    layout = GptqLayout(bits=bits, group_size=8, symmetric=False, ordered=False, zero_offset=1)
+    weight = read_weight(layout, Linear("x", outputs, 8), tensors)
+    assert isinstance(weight, IntegerWeight)
+    return weight.zeros[:, 0].tolist()
+
+
+def test_gptq_zero_points_of_0_borrow_from_the_next() -> None:
+    """GPTQModel takes 0x11111111 off whole words."""
+    assert gptq_zeros(4, 0x80050F00 - 0x11111111) == [0, 0, 15, 0, 5, 0, 0, 8]
+    assert gptq_zeros(4, 0x08765432 - 0x11111111 & 0xFFFFFFFF, 0x12345678) == [2, 3, 4, 5, 6, 7, 8, 0, *range(9, 1, -1)]
+    assert gptq_zeros(8, 0x8000FF00 - 0x01010101) == [0, 255, 0, 128]
+    assert gptq_zeros(8, 0x00800080 - 0x01010101 & 0xFFFFFFFF) == [128, 0, 128, 0]
+
+
+@pytest.mark.parametrize(("bits", "word"), [(4, 0xFFFFFFFF), (4, 0xFF654321), (8, 0xFFFF807F)])
+def test_gptq_zero_points_that_autogptq_lost_are_refused(bits: int, word: int) -> None:
+    with pytest.raises(ValueError, match=r"^x\.qzeros has 1 words that end in (15, 15|255, 255): a zero point of 0"):
+        gptq_zeros(bits, 0x10101010, word)
+
+
 def test_gptq_bytes_and_activation_order_written_by_hand() -> None:
     tensors = {
         "qweight": int32((0xFF807F00, 0x01020304, 0, 0)),

@@ -51,12 +51,13 @@ def head_linear(config: ModelConfig) -> Linear:
 def layout_of(config: ModelConfig, stored: StoredTensors, name: str) -> Layout | None:
     """How the linear `name` is quantized; None for floats."""
     quantization = config.quantization
-    layout = None if quantization is None else quantization.layout_of(name)
-    if layout is None or quantization is None:
+    suffixes = stored.suffixes(name) - {"bias"}
+    if quantization is None:
         return None
-    suffixes = stored.suffixes(name)
+    if not suffixes or not quantization.is_told_by_file(name):
+        return quantization.layout_of(name)
     is_float = "weight" in suffixes and stored.dtype(f"{name}.weight") in FLOATS
-    return None if is_float and quantization.may_be_float(name) else layout
+    return None if is_float else quantization.layout_if_stored(name)
 
 
 def linear_tensors(config: ModelConfig, stored: StoredTensors, linear: Linear) -> dict[str, TensorSpec]:
