@@ -3,7 +3,7 @@
 https://github.com/vllm-project/compressed-tensors (quantization/quant_config.py, utils/match.py)
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from .config_fields import flag, integer, refused, section, strings
 from .layouts import Activations, Float8Layout, IntegerLayout, Layout
 from .module_names import Target, parse_targets
 
+EMBEDDING: Final = "model.embed_tokens"
 FORMATS: Final = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 
 
@@ -50,7 +51,7 @@ class CompressedGroups:
 def parse_groups(said: Mapping[str, Any]) -> tuple[CompressedGroups, KvCacheScheme | None]:
     """ValueError for what would compute something else than the weights say."""
     _refuse_what_is_not_weights(said)
-    groups = said.get("config_groups")
+    groups = said.get("config_groups") or {}
     if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
         raise ValueError("config_groups of compressed-tensors in config.json must be an object of schemes")
     schemes = {
@@ -60,6 +61,7 @@ def parse_groups(said: Mapping[str, Any]) -> tuple[CompressedGroups, KvCacheSche
     }
     ordered = sorted(schemes.items(), key=lambda scheme: _precedence(scheme[0]))
     ignored = parse_targets(strings(said, "ignore"))
+    _refuse_embeddings(schemes, ignored)
     return CompressedGroups(tuple(ordered), ignored), _kv_cache(said.get("kv_cache_scheme"))
 
 
@@ -75,6 +77,14 @@ def _refuse_what_is_not_weights(said: Mapping[str, Any]) -> None:
         raise refused(
             "compressed-tensors with transforms (transform_config), which would have to be applied as it runs"
         )
+
+
+def _refuse_embeddings(schemes: Mapping[Target, Layout | None], ignored: Iterable[Target]) -> None:
+    if any(target.names(EMBEDDING) or target.text == "Embedding" for target in ignored):
+        return
+    for target, layout in schemes.items():
+        if layout is not None and (target.names(EMBEDDING) or target.text == "Embedding"):
+            raise refused(f"compressed-tensors with quantized embeddings (targets, {target.text!r})")
 
 
 def _layout(name: str, group: Mapping[str, Any], common: Any) -> Layout | None:

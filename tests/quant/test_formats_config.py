@@ -175,7 +175,8 @@ def test_the_scheme_of_the_cache_is_kept_for_later() -> None:
     config = parse(groups("pack-quantized", scheme("int", 4, "channel"), kv_cache_scheme=STATIC))
     assert config.kv_cache == KvCacheScheme("float", 8, "tensor", dynamic=False)
     assert parse(groups("pack-quantized", scheme("int", 4, "channel"))).kv_cache is None
-    assert parse(groups("dense", kv_cache_scheme=STATIC)).words == "compressed-tensors, weights as floats"
+    alone = groups("dense", kv_cache_scheme=STATIC)
+    assert parse(alone).words == parse(alone | {"config_groups": None}).words == "compressed-tensors, weights as floats"
 
 
 def test_anything_that_is_said_tells_configs_apart() -> None:
@@ -262,6 +263,10 @@ def test_other_methods_are_refused_by_name_with_what_is_accepted(method: str) ->
         (groups("float-quantized", scheme("float", 8, "block")), "block_structure .* two positive integers, got None"),
         (groups("pack-quantized", sparsity_config={"format": "sparse-24-bitmask"}), "sparsity 'sparse-24-bitmask'"),
         (groups("pack-quantized", transform_config={"config_groups": {"u": {}}}), "with transforms"),
+        *(
+            (groups("pack-quantized", scheme("int", 4, "channel", targets=["Linear", it])), "quantized embeddings")
+            for it in ("Embedding", "model.embed_tokens", "re:.*embed.*")
+        ),
         (groups("pack-quantized", kv_cache_scheme="fp8"), "kv_cache_scheme .* must be an object, got 'fp8'"),
         (groups("pack-quantized", ignore=("re:(a+)+b",)), "repeats a group or has more than 6 repetitions"),
         (groups("pack-quantized", ignore=("re:" + ".*x" * 7,)), "repeats a group or has more than 6 repetitions"),
@@ -273,6 +278,12 @@ def test_other_methods_are_refused_by_name_with_what_is_accepted(method: str) ->
 def test_what_is_not_accepted_is_named(said: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse(said)
+
+
+def test_embeddings_that_are_ignored_are_no_objection() -> None:
+    both = scheme("int", 4, "channel", targets=["Linear", "Embedding"])
+    for ignored in ("Embedding", "model.embed_tokens", "re:.*embed.*"):
+        assert parse(groups("pack-quantized", both, ignore=(ignored,))).layout_of(Q) == packed(4, None)
 
 
 def test_empty_sections_that_tools_write_are_no_objection() -> None:

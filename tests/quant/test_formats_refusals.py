@@ -343,6 +343,15 @@ def test_quantized_tensors_without_a_config(made: Folders, tmp_path: Path) -> No
         Checkpoint(tmp_path / "unsaid").verify(ModelConfig.from_folder(tmp_path / "unsaid"))
 
 
+@pytest.mark.parametrize(("name", "file"), [("gptq", "quantize_config.json"), ("awq", "quant_config.json")])
+def test_a_config_in_a_file_of_its_own_is_pointed_at(made: Folders, tmp_path: Path, name: str, file: str) -> None:
+    shutil.copytree(made(name), tmp_path / "old")
+    write(tmp_path / "old", quantization_config=None)
+    (tmp_path / "old" / file).write_text("{}")
+    with pytest.raises(ValueError, match=rf"missing: .*{file} lies beside it: .* quant_method, {name}\)$"):
+        Checkpoint(tmp_path / "old").verify(ModelConfig.from_folder(tmp_path / "old"))
+
+
 def test_a_right_one_loads_as_often_as_it_is_asked(made: Folders) -> None:
     """Reading changes nothing in the files' memory."""
     folder = made("int8")

@@ -17,6 +17,8 @@ from .expected import EMBEDDING, HEAD, expected_tensors, head_linear, layout_of,
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
+OLD_CONFIGS: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+"""Files of quantizing tools, and their methods, from before config.json said it."""
 DERIVED: Final = "rotary_emb.inv_freq"
 """Old checkpoints store this buffer; it follows from the configuration."""
 
@@ -93,7 +95,18 @@ class Checkpoint:
             raise ValueError(
                 f"the weights in {self.folder} do not fit its config.json ({config.architecture}{quantized}): "
                 + "; ".join(filter(None, problems))
+                + self._hint(config)
             )
+
+    def _hint(self, config: ModelConfig) -> str:
+        """Where an old tool has said how the weights are quantized; servers read it differently, so nobody guesses."""
+        file = next((name for name in OLD_CONFIGS if (self.folder / name).is_file()), None)
+        if config.quantization is not None or file is None:
+            return ""
+        return (
+            f"; {file} lies beside it: if the weights are quantized, config.json must say so (quantization_config, "
+            f"with what {file} has and a quant_method, {OLD_CONFIGS[file]})"
+        )
 
 
 def _weight_files(folder: Path) -> list[str]:
