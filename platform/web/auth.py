@@ -27,6 +27,7 @@ from .permissions import (
 )
 from .sessions import COOKIE, Session
 from .state import State
+from .turns import asking
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
@@ -77,6 +78,7 @@ async def guard(request: Request) -> None:
     if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
         return
     caller = request.state.caller = await identify(request, state)
+    asking.set(caller.tenant)
     if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
         raise _lacking(caller, needed)
     if caller.only is not None and needed != Permission.INFERENCE:

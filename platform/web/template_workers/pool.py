@@ -1,12 +1,13 @@
-"""TemplateWorkers: renders users' templates beside the event loop, a few at a time."""
+"""TemplateWorkers: renders users' templates beside the event loop, a few at a time and never all for one tenant."""
 
-import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import LifoQueue
 from typing import Final
 
 from ..chat_template import TemplateFailure
+from ..turns import Turns
 from .job import RenderJob
 from .process import TemplateProcess, TemplateTooSlow
 
@@ -24,11 +25,12 @@ class TemplateWorkers:
         self._processes: LifoQueue[TemplateProcess] = LifoQueue()
         for _ in range(COUNT):
             self._processes.put(TemplateProcess())
+        self._turns = Turns(COUNT, self._threads)
         self._resting: dict[str, float] = {}
 
     async def render(self, owner: str, job: RenderJob) -> str:
         """`owner`: whose template it is. Raises TemplateFailure; ApiError where no worker starts in time."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._render, owner, job)
+        return await self._turns.run(partial(self._render, owner, job))
 
     def close(self) -> None:
         """Blocks until the jobs that run have ended."""
