@@ -11,6 +11,7 @@ from ..api.certification import request_certificate, version_subject
 from ..api.refusals import in_words
 from ..auth import Caller
 from ..errors import ApiError
+from ..pins import check_pin
 from ..state import State
 from .rolling import aliases_in_the_way
 
@@ -38,6 +39,9 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
             await change(state, lambda: adapters.set_enabled(reference, enabled, actor=actor, tenant=tenant))
         case "pin" | "unpin":
             pinned = action == "pin"
+            if pinned:
+                with in_words():
+                    check_pin(state, tenant, reference)
             await change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
         case "load" | "evict":
             await _move(state, tenant, reference, action)

@@ -16,6 +16,7 @@ from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
 from ..openapi.fields import Sha256
+from ..pins import check_pin
 from ..registration import FIELDS, register_version, uploaded_file
 from ..state import State
 from .refusals import in_words
@@ -82,6 +83,9 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
 async def change_adapter(reference: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Enable or disable, pin or unpin."""
     change = convert(await read_json(request, state.settings.body_timeout), Change)
+    if change.pinned:
+        with in_words():
+            check_pin(state, caller.tenant, reference)
     return await changed(state, lambda: _change(state, caller, reference, change))
 
 
