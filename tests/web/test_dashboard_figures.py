@@ -9,11 +9,14 @@ import pytest
 
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.web.admin.cache_history import CacheHistory
+from loraplex.web.admin.live import Live
 from loraplex.web.admin.live_state import live_state
 from loraplex.web.admin.traffic import Traffic
 from loraplex.web.admin.usage_rows import version_words
 from loraplex.web.admin.words import activity_words, targets_words, tile_words
+from loraplex.web.auth import Caller
 from loraplex.web.metrics import FinishedRequest
+from loraplex.web.permissions import permissions_of_user
 from loraplex.web.state import State
 from loraplex.web.units import size_words, span_words
 
@@ -74,6 +77,30 @@ def test_traffic_forgets_after_five_minutes() -> None:
         traffic.tick([], 0)
     assert traffic.figures()["first_token_ms"] == "–"
     assert traffic.seen
+
+
+async def test_who_does_not_operate_the_server_sees_its_own_traffic(state: State) -> None:
+    """What the others' numbers are, and that their requests fail, is nobody's business."""
+    live = Live(state)
+    people = {
+        tenant: Caller(tenant, "user:x", permissions_of_user("admin", tenant)) for tenant in ("default", "acme", "new")
+    }
+    for second in range(3):
+        state.metrics.recent += [
+            finished(second + 0.1, tenant="acme", completion_tokens=40),
+            *(finished(second + 0.2, tenant="beta", status="error", first_token=None) for _ in range(3)),
+        ]
+        live.note()
+    seen = {tenant: json.loads(live.document(caller)) for tenant, caller in people.items()}
+    counts = {
+        tenant: (it["traffic"]["requests_per_minute"], it["traffic"]["errors_per_minute"])
+        for tenant, it in seen.items()
+    }
+    assert counts == {"default": (12, 9), "acme": (3, 0), "new": (0, 0)}
+    assert seen["acme"]["traffic"]["tokens_per_second"] == "12.0"
+    assert (seen["acme"]["traffic"]["seen"], seen["new"]["traffic"]["seen"]) == (True, False)
+    failing = {tenant: "failed in the last" in json.dumps(it["attention"]) for tenant, it in seen.items()}
+    assert failing == {"default": True, "acme": False, "new": False}
 
 
 async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(

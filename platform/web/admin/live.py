@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from ..api.certification import BASE, request_certificate, standing_of
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
+from ..permissions import Permission
 from ..state import State
 from .attention import Item, attention, for_caller
 from .cache_history import CacheHistory
@@ -33,6 +35,8 @@ class Live:
     def __init__(self, state: State) -> None:
         self._state = state
         self._traffic = Traffic()
+        self._tenants: dict[str, Traffic] = {}
+        """Of each that has asked for anything since the start, its own."""
         self.cache = CacheHistory()
         self._documents: dict[tuple[str, frozenset[str]], tuple[float, bytes]] = {}
         """tenant and permissions -> when it was made, and the document."""
@@ -40,20 +44,32 @@ class Live:
     async def watch(self) -> None:
         """Note the traffic once a second, for ever."""
         while True:
-            status = self._state.engine.status
-            generated = None if status is None else status.generation_tokens
-            self._traffic.tick(reversed(self._state.metrics.recent), generated)
-            self.cache.tick(status)
+            self.note()
             await asyncio.sleep(LIVE_SECONDS)
 
+    def note(self) -> None:
+        """What has happened since the last time."""
+        status, recent = self._state.engine.status, self._state.metrics.recent
+        generated = None if status is None else status.generation_tokens
+        self.cache.tick(status)
+        new = takewhile(lambda request: request.at > self._traffic.until, reversed(recent))
+        for tenant in {request.tenant for request in new} - self._tenants.keys():
+            self._tenants[tenant] = Traffic(tenant)
+        for traffic in (self._traffic, *self._tenants.values()):
+            traffic.tick(reversed(recent), generated)
+
+    def _traffic_for(self, caller: Caller) -> Traffic:
+        """Who operates the server sees all of it."""
+        return self._traffic if caller.allows(Permission.OPERATE) else self._tenants.get(caller.tenant, Traffic())
+
     def attention(self, caller: Caller) -> list[Item]:
-        return for_caller(attention(self._state, self._traffic, self.cache, caller.tenant), caller)
+        return for_caller(attention(self._state, self._traffic_for(caller), self.cache, caller.tenant), caller)
 
     def document(self, caller: Caller) -> bytes:
         now, watchers = time.monotonic(), (caller.tenant, caller.permissions)
         made, document = self._documents.get(watchers, (float("-inf"), b""))
         if now - made > LIVE_SECONDS / 2:
-            state = live_state(self._state, self._traffic, self.cache, caller.tenant)
+            state = live_state(self._state, self._traffic_for(caller), self.cache, caller.tenant)
             document = msgspec.json.encode(state | {"attention": self.attention(caller)})
             self._documents[watchers] = now, document
         return document

@@ -23,32 +23,39 @@ class Second:
     first_tokens: tuple[float, ...] = ()
 
 
+NOTHING: Final = Second()
+
+
 class Traffic:
     """`tick` once a second. Counters that fall (the engine restarted) count as standing still."""
 
-    def __init__(self) -> None:
-        self._seconds: deque[Second] = deque([Second()] * SECONDS, maxlen=SECONDS)
-        self._until = 0.0
+    def __init__(self, tenant: str | None = None) -> None:
+        """Of one tenant, whose tokens are booked as its requests end; None: of all, as the engine counts them."""
+        self._seconds: deque[Second] = deque([NOTHING] * SECONDS, maxlen=SECONDS)
+        self._tenant = tenant
+        self.until = 0.0
         self._tokens: int | None = None
         self.seen = False
         """Whether any request has ended since the start."""
 
     def tick(self, newest_first: Iterable[FinishedRequest], generated: int | None) -> None:
         """Book what ended since the last tick; `generated` is the engine's count of tokens, None while it is away."""
-        ended = list(takewhile(lambda request: request.at > self._until, newest_first))
-        self._until = max([self._until, *(request.at for request in ended)])
-        known = self._tokens is not None and generated is not None
-        tokens = max(0, (generated or 0) - (self._tokens or 0)) if known else 0
-        self._tokens = generated
-        self.seen = self.seen or bool(ended)
-        self._seconds.append(
-            Second(
-                requests=len(ended),
-                errors=sum(request.status == "error" for request in ended),
-                tokens=tokens,
-                first_tokens=tuple(request.first_token for request in ended if request.first_token is not None),
-            )
+        new = list(takewhile(lambda request: request.at > self.until, newest_first))
+        self.until = max([self.until, *(request.at for request in new)])
+        ended = [request for request in new if self._tenant in (None, request.tenant)]
+        second = Second(
+            requests=len(ended),
+            errors=sum(request.status == "error" for request in ended),
+            tokens=self._made(generated) if self._tenant is None else sum(it.completion_tokens for it in ended),
+            first_tokens=tuple(request.first_token for request in ended if request.first_token is not None),
         )
+        self.seen = self.seen or bool(ended)
+        self._seconds.append(NOTHING if second == NOTHING else second)
+
+    def _made(self, generated: int | None) -> int:
+        """Tokens since the last tick."""
+        before, self._tokens = self._tokens, generated
+        return 0 if before is None or generated is None else max(0, generated - before)
 
     def totals(self) -> tuple[int, int]:
         """Requests and errors in the last five minutes."""

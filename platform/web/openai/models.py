@@ -7,7 +7,9 @@ from typing import Any
 from fastapi import APIRouter
 
 from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.tables import DEFAULT_TENANT
 
+from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..resolve import find_model
 from ..state import State
@@ -25,7 +27,7 @@ async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
         _adapter_card(state, adapter.name, version.digest, version.created_at, profiles.get(version.profile_digest))
         for adapter, version in servable
     ]
-    base = [_base_card(state)] if caller.only is None or state.base.name in caller.only else []
+    base = [_base_card(state, caller)] if caller.only is None or state.base.name in caller.only else []
     return {"object": "list", "data": [*base, *cards]}
 
 
@@ -36,12 +38,14 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
         return await list_models(state, caller)
     found = find_model(state, name, caller.tenant, caller.only, caller.actor)
     if found is None:
-        return _base_card(state)
+        return _base_card(state, caller)
     return _adapter_card(state, name, found.digest, found.created_at, found.profile)
 
 
-def _base_card(state: State) -> dict[str, Any]:
-    return _card(state, state.base.name, state.settings.model, None, state.created)
+def _base_card(state: State, caller: Caller) -> dict[str, Any]:
+    """`root`: where the model is, which is for whoever operates the server; its name for others."""
+    root = state.settings.model if caller.tenant == DEFAULT_TENANT else state.base.name
+    return _card(state, state.base.name, root, None, state.created)
 
 
 def _adapter_card(
