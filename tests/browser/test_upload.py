@@ -16,7 +16,7 @@ from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine
 from tests.web.tokenizer_folders import save_tokenizer
 
-from .conftest import Hold, Watch
+from .conftest import MILLISECONDS, Hold, Watch
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -298,5 +298,6 @@ async def test_a_broken_connection_is_said(page: Page, adapter_folders: list[Pat
     await page.goto("/upload")
     await drop_folder(page, adapter_folders[0])
     await send(page, "sql")
-    await expect(page.get_by_text("Not uploaded. The connection broke.")).to_be_visible()
+    # Six tries, between which it waits for sixteen seconds.
+    await expect(page.get_by_text("Not uploaded. The connection broke.")).to_be_visible(timeout=3 * MILLISECONDS)
     await expect(page.get_by_role("button", name="Upload and check")).to_be_enabled()
