@@ -37,6 +37,7 @@ async def test_a_key_is_made_copied_shown_once_and_revoked(page: Page, http: htt
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     token = await make_key(page, "billing")
     await page.locator(".once").get_by_role("button", name="Copy").first.click()
+    await expect(page.locator(".once").get_by_role("button", name="Copied")).to_be_visible()
     assert await page.evaluate("navigator.clipboard.readText()") == token
     assert await status_with(http, token) == 200
     count = len(state.registry.keys.list())
