@@ -46,7 +46,7 @@ async def test_answers_appear_word_by_word_and_can_be_stopped(
     page: Page, http: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
 ) -> None:
     await open_playground(page, http, adapter_folders)
-    engine.delay = 0.15
+    engine.stays_at = 7
     await page.get_by_label("Message").press("Control+Enter")
     base = page.locator(".pane", has_text="tiny")
     await expect(base.locator("output")).to_have_text(re.compile("^The quick"))

@@ -42,6 +42,8 @@ class FakeEngine:
         self.restarts = 0
         self.delay = 0.0
         self.crash_after: int | None = None
+        self.stays_at: int | None = None
+        """Tokens of a request after which nothing more comes of it until this is changed."""
         self.max_queue = 1000
         self.registered: dict[str, AdapterSpec] = {}
         self.changing: set[str] = set()
@@ -204,6 +206,9 @@ class FakeEngine:
             for step in range(max(map(len, outputs)) + self.stagger * len(outputs)):
                 await asyncio.sleep(self.delay)
                 self._maybe_crash(step)
+                while step == self.stays_at:
+                    await asyncio.sleep(max(self.delay, 0.01))
+                    self._maybe_crash(step)
                 for index, output in enumerate(outputs):
                     own = step - index * self.stagger
                     if 0 <= own < len(output) and (request.request_id, index) not in self.ended_choices:
