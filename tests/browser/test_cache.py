@@ -63,10 +63,11 @@ async def test_requests_are_seen_while_they_run(
     await digests_of(http, adapter_folders, "sql", "json")
     await http.post("/api/v1/adapters/sql/load")
     await page.goto("/cache")
-    engine.delay = 0.03
+    engine.delay = 0.5  # longer than anybody looks
     running = asyncio.create_task(generate(http, "sql", 100))
     await expect(row(page, "sql")).to_contain_text("1 running")
     await expect(page.locator("#next-out")).to_have_text("Nothing would be evicted: all in memory are pinned or in use")
+    engine.delay = 0.0
     await running
     await expect(row(page, "sql")).not_to_contain_text("running")
 

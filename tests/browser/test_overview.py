@@ -44,7 +44,7 @@ async def test_an_error_stands_out(page: Page, http: httpx.AsyncClient, engine: 
     await page.goto("/")
     figure = page.locator('[data-figure="errors_per_minute"]')
     await expect(figure).to_have_attribute("data-tone", "")
-    engine.delay = 0.05
+    engine.delay = 0.5  # longer than anybody looks
     body = {"model": "tiny", "prompt": "a", "max_tokens": 200, "ignore_eos": True}
     running = asyncio.create_task(http.post("/v1/completions", json=body))
     await expect(page.locator('[data-bind="engine.running"]')).to_have_text("1")
@@ -61,13 +61,14 @@ async def test_the_block_map_shows_who_holds_blocks(
     await page.goto("/")
     await expect(page.get_by_text("One square is 16 tokens.")).to_be_visible()
     assert await page.evaluate(COLOURS) == 2  # free and cached
-    engine.delay = 0.03
+    engine.delay = 0.5  # longer than anybody looks
     running = [asyncio.create_task(generate(http, model, 100)) for model in ("tiny", "sql")]
     legend = page.locator("#block-legend")
     await expect(legend).to_have_text(re.compile(r"^sql [1-9]\d*$"))
     await expect(page.locator("#count-base")).to_have_text(re.compile(r"^[1-9]"))
     assert await page.evaluate(COLOURS) == 4  # and the base and the adapter
     await expect(page.locator('[data-bind="engine.running"]')).to_have_text("2")
+    engine.delay = 0.0
     await asyncio.gather(*running)
     await expect(legend).to_be_empty()
     await expect(page.locator("#count-base")).to_have_text("0")
