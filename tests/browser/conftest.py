@@ -106,13 +106,13 @@ async def address(state: State) -> AsyncIterator[str]:
     state.settings = state.settings.model_copy(update={"port": free_port()})
     server = Server(state)
     task = asyncio.create_task(server.serve())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not server.started or not state.started.is_set():
             await asyncio.sleep(0.01)
     yield f"http://127.0.0.1:{state.settings.port}"
     server.should_exit = True
     state.stopping.set()
-    await asyncio.wait_for(task, 30)
+    await asyncio.wait_for(task, 60)
 
 
 @pytest.fixture
@@ -158,5 +158,5 @@ async def hold(new_context: NewContext) -> AsyncIterator[Hold]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(address: str, admin: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
     """Another client of the same server, with an administrator's key."""
-    async with httpx.AsyncClient(base_url=address, headers=admin, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=address, headers=admin, timeout=120) as client:
         yield client

@@ -194,7 +194,7 @@ async def test_loads_and_evictions_are_drawn_and_told_in_a_table(
 async def sums_are(rows: Locator, wanted: list[int]) -> None:
     """Wait until the table's two columns of counts add up to these."""
     sums = "rows => [1, 2].map(at => rows.reduce((sum, row) => sum + Number(row.cells[at].textContent), 0))"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await rows.evaluate_all(sums) != wanted:
             await asyncio.sleep(0.05)
 

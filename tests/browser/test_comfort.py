@@ -213,6 +213,6 @@ async def test_pages_that_nobody_looks_at_hold_no_connection(page: Page) -> None
         "Object.defineProperty(document, 'hidden', { value: true, configurable: true });"
         "document.dispatchEvent(new Event('visibilitychange'))"
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not any(url.endswith("/dashboard/live") for url in closed):
             await asyncio.sleep(0.05)

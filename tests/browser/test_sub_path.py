@@ -33,13 +33,13 @@ async def origin(state: State) -> AsyncIterator[str]:
     server = uvicorn.Server(uvicorn.Config(outer, host="127.0.0.1", port=port, log_config=None, lifespan="off"))
     async with app.router.lifespan_context(app):
         task = asyncio.create_task(server.serve())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not server.started or not state.started.is_set():
                 await asyncio.sleep(0.01)
         yield f"http://127.0.0.1:{port}"
         state.stopping.set()
         server.should_exit = True
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
