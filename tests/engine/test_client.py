@@ -128,7 +128,7 @@ async def test_one_choice_is_ended_while_the_other_goes_on(client: EngineClient)
         if lengths[1] == 1400 and client.status is not None:
             running = client.status.running
     assert reasons == {0: FinishReason.ABORT, 1: FinishReason.LENGTH}
-    assert lengths[0] < 100 and lengths[1] == 1500
+    assert lengths[0] < 1000 and lengths[1] == 1500, "the engine runs on until it has heard"
     assert running == 1
 
 
