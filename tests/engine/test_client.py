@@ -85,7 +85,8 @@ async def collect(client: EngineClient, request: GenerateRequest) -> list[int]:
     return [token async for message in client.generate(request) for token in message.token_ids]
 
 
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 240) -> None:
+    """The longest wait is for a process that imports torch."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass in time"
@@ -216,7 +217,7 @@ async def test_a_process_that_cannot_be_started_ends_the_first_start_in_words(
     fail_to_spawn(monkeypatch, times=1)
     client = EngineClient(EngineConfig(model=str(model)))
     with pytest.raises(EngineStartError, match=r"could not be started: .*Too many open files"):
-        await asyncio.wait_for(client.start(), 60)
+        await asyncio.wait_for(client.start(), 240)
     await client.stop()
 
 

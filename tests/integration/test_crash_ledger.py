@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .live_server import BASE, LiveServer
+from .live_server import BASE, START_SECONDS, LiveServer
 from .talk import COMPLETIONS, complete, engine_status, greedy, until, upload
 
 PROMPT = "Again and again"
@@ -168,7 +168,7 @@ async def test_a_killed_engine(own: LiveServer, digests: dict[str, str]) -> None
         async def ready() -> bool:
             return (await http.get("/ready")).status_code == 200
 
-        await until(ready, 120, "the engine is back")
+        await until(ready, START_SECONDS, "the engine is back")
         assert (await engine_status(http))["restarts"] == 1
 
 

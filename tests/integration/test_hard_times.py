@@ -13,7 +13,7 @@ import pytest
 
 from loraplex.engine.tokenizer import Tokenizer
 
-from .live_server import BASE, LiveServer
+from .live_server import BASE, START_SECONDS, LiveServer
 from .reference import Reference
 from .talk import CHAT, COMPLETIONS, engine_status, events, greedy, text_of, until
 
@@ -87,7 +87,7 @@ async def test_a_killed_engine_comes_back_by_itself(
         assert (await http.get("/v1/models")).status_code == 200
         return (await http.get("/ready")).status_code == 200
 
-    await until(ready, 120, "the engine is back")
+    await until(ready, START_SECONDS, "the engine is back")
     assert server.engine_pid() != killed
     assert await say_again(http) == expected
     assert (await engine_status(http))["restarts"] == restarts + 1

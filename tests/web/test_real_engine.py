@@ -94,7 +94,7 @@ async def test_upload_use_and_a_killed_engine(
         assert events[-1] == "[DONE]"
         assert "error" in json.loads(events[-2])
         assert not any("error" in json.loads(event) for event in events[:-2])
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while (await http.get("/ready")).status_code != 200:
             await asyncio.sleep(0.05)
     assert (await complete(http, "one"))["choices"][0]["text"] == texts["one"]
