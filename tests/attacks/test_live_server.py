@@ -171,7 +171,7 @@ async def test_the_largest_weights_there_may_be_poison_nobody_else(
     async def is_served() -> bool:
         return (await http.get("/v1/models/largest")).status_code == 200
 
-    await until(is_served, 20, "the adapter is served")
+    await until(is_served, 120, "the adapter is served")
     async with undisturbed(server, http):
         bodies = [greedy("largest", prompt, 40) for prompt in (PROMPT, "b", "c d e")]
         responses = await asyncio.gather(*(http.post(COMPLETIONS, json=body) for body in bodies))
@@ -197,7 +197,7 @@ async def test_a_damaged_adapter_is_told_of_and_the_others_serve(
     async with undisturbed(server, http):
         for damage, words in ((files[1][:-1] + b"?", "has changed on disk"), (files[1][:-100], "it is cut off")):
             weights.write_bytes(damage)
-            await until(says(words), 20, words)
+            await until(says(words), 120, words)
         weights.write_bytes(files[1])
 
-        await until(says('"finish_reason":"length"'), 20, "the adapter is loaded again")
+        await until(says('"finish_reason":"length"'), 120, "the adapter is loaded again")

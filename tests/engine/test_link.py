@@ -57,7 +57,7 @@ async def test_messages_arrive_in_order_though_nobody_reads_for_a_while(pair: tu
             await asyncio.sleep(0.001)
     assert heard == [AbortRequest(request_id=f"{number} {BIG}") for number in range(20)]
     client.close()
-    await asyncio.wait_for(client.closed.wait(), 5)
+    await asyncio.wait_for(client.closed.wait(), 60)
 
 
 async def test_what_was_sent_before_the_end_arrives(pair: tuple[socket.socket, EngineEnd]) -> None:
@@ -71,7 +71,7 @@ async def test_what_was_sent_before_the_end_arrives(pair: tuple[socket.socket, E
     time.sleep(0.1)
     # Written before the loop has read what came: it must not cost the last words.
     client.send(Shutdown())
-    await asyncio.wait_for(client.closed.wait(), 5)
+    await asyncio.wait_for(client.closed.wait(), 60)
     thread.join()
     assert found == [Progress(stage=BIG, seconds=1.0)]
     client.send(Shutdown())

@@ -123,7 +123,7 @@ async def test_what_comes_to_nothing_in_its_base_is_refused(tmp_path: Path) -> N
             ]
         good = await add(client, "good", make_adapter(tmp_path / "good", base, kinds=("o_proj",)))
         assert good.status_code == 201, good.text
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while [spec.digest for spec in state.engine.status.adapters] != [good.json()["version"]["digest"]]:
                 await asyncio.sleep(0.1)
 

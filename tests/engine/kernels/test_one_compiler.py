@@ -90,7 +90,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(name: str, *given: str, script: str = COMPILE) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", SHARED + script, name, *(given or ["60"])]
+        command = [sys.executable, "-c", SHARED + script, name, *(given or ["240"])]
         started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -102,7 +102,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def until(*files: Path) -> None:
     """One of them is there."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not any(file.exists() for file in files):
         assert time.monotonic() < deadline, files
         time.sleep(0.01)
@@ -110,7 +110,7 @@ def until(*files: Path) -> None:
 
 def misses(process: "subprocess.Popen[str]") -> str:
     """Of the cache, by the outer and the inner kernel."""
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     return said.strip()
 
