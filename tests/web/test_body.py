@@ -220,9 +220,11 @@ async def test_no_thread_writes_to_a_file_that_was_given_up(
         return real_write(descriptor, data)
 
     monkeypatch.setattr(os, "write", write)
+    body = Source(2)
     with incoming:
-        copying = asyncio.create_task(copy_body(Source(2), incoming))
+        copying = asyncio.create_task(copy_body(body, incoming))
         await asyncio.to_thread(writing.wait)
+        await body.waits.wait()
         for _ in range(2):
             copying.cancel()
             await asyncio.sleep(0.05)
