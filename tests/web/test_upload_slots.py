@@ -86,6 +86,7 @@ async def test_an_upload_that_stands_still_is_broken_off_and_may_go_on(client: h
     assert (answer.status_code, answer.json()["received"]) == (408, 1000), answer.text
     assert "Less than 1 MiB of the file arrived within 0.2 seconds. 1,000 bytes are kept" in answer.text
     assert state.uploads.taken == 0
+    state.settings = state.settings.model_copy(update={"upload_stall_timeout": 60.0})
     assert (await put(client, bytes(5000), stops=False, start=1000)).status_code == 201
 
 
