@@ -18,7 +18,7 @@ from .fake_engine import FakeEngine
 from .test_adapters_api import add
 from .test_streams import free_port
 
-LONG = 4000
+LONG = 16_000
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,13 @@ def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def one_seat(settings: Settings, model: Path) -> AsyncIterator[tuple[State, httpx.AsyncClient]]:
     """A real server with a real engine that has room for one adapter, and an administrator."""
     port = free_port()
-    small = {"port": port, "num_threads": 1, "num_kv_blocks": 300, "max_loaded_adapters": 1, "ping_seconds": 60.0}
+    small = {
+        "port": port,
+        "num_threads": 1,
+        "num_kv_blocks": LONG // 16 + 100,
+        "max_loaded_adapters": 1,
+        "ping_seconds": 60.0,
+    }
     # An upload while the room is taken would wait for it.
     small["preflight_logits"] = False
     state = open_state(settings.model_copy(update=small), model)
