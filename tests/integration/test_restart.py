@@ -13,7 +13,7 @@ import httpx
 from .live_server import LiveServer
 from .talk import COMPLETIONS, events, greedy, text_of, until, upload
 
-DRAIN_SECONDS = 2.0
+DRAIN_SECONDS = 3.0
 COUNT = 16
 
 
