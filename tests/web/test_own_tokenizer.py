@@ -242,11 +242,8 @@ async def test_other_named_tokens_reach_the_bases_template(
     assert (answer["finish_reason"], answer["stop_reason"]) == ("stop", None)
 
 
-async def test_a_slow_template_delays_nobody_else(
-    client: httpx.AsyncClient, state: State, own: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await chat(client, "own")
-    monkeypatch.setattr(process, "SECONDS", 1.5)
+async def test_a_slow_template_delays_nobody_else(client: httpx.AsyncClient, state: State, own: str) -> None:
+    await asyncio.gather(chat(client, "own"), chat(client, "own"))  # both workers are there
     await register(state, "slow", b"slow", AdapterTokenizer(chat_template=SLOW))
     slow = asyncio.create_task(client.post("/v1/chat/completions", json={"model": "slow", "messages": CHAT}))
     answers = 0

@@ -119,10 +119,9 @@ def test_an_escape_from_the_sandbox_would_find_nothing(worker: TemplateProcess) 
     assert len(list((folder / "fd").iterdir())) == 3
 
 
-async def test_others_are_rendered_meanwhile(workers: TemplateWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_are_rendered_meanwhile(workers: TemplateWorkers) -> None:
     """One template is slow: the event loop runs on, the other worker answers, and the slow one has to rest."""
     await asyncio.gather(*(workers.render("good", job(GREETING)) for _ in range(4)))
-    monkeypatch.setattr(process, "SECONDS", 1.5)
     slow = asyncio.create_task(workers.render("bad", job(SLOW)))
     answers = 0
     while not slow.done():
