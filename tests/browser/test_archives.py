@@ -1,5 +1,6 @@
 """Archives on the upload page: unpacked in the browser, and refused in words where they are hostile."""
 
+import asyncio
 import io
 import struct
 import tarfile
@@ -116,7 +117,7 @@ async def test_an_upload_goes_on_after_a_broken_connection(
         lambda route: route.fulfill(status=408),
         lambda route: route.fulfill(status=503, headers={"retry-after": "1"}, json=full),
     ]
-    away = [504, 502]
+    away, read = [504, 502], asyncio.Event()
 
     async def break_often(route: Route) -> None:
         if route.request.method == "PUT" and breaks:
@@ -124,6 +125,8 @@ async def test_an_upload_goes_on_after_a_broken_connection(
         elif route.request.method == "GET" and away:
             await route.fulfill(status=away.pop(), content_type="text/html", body="<h1>Bad gateway</h1>")
         else:
+            if not breaks:
+                await read.wait()  # the words go with the next answer
             await route.continue_()
 
     await page.route("**/files/*", break_often)
@@ -132,6 +135,7 @@ async def test_an_upload_goes_on_after_a_broken_connection(
     await page.get_by_label("Name").fill("sql")
     await page.get_by_role("button", name="Upload and check").click()
     await expect(page.get_by_text("tries again by itself. All 8 uploads are under way.")).to_be_visible()
+    read.set()
     await page.get_by_role("button", name="Register sql").click()
     await expect(page.get_by_text("sql version 1 is registered")).to_be_visible()
     assert not breaks and not away
