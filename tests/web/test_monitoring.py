@@ -37,6 +37,7 @@ async def test_who_comes_while_it_stops_is_told_to_come_back(
     client: httpx.AsyncClient, state: State, engine: FakeEngine
 ) -> None:
     engine.delay = 0.02
+    state.settings = state.settings.model_copy(update={"drain_seconds": 60.0})
     running = asyncio.create_task(client.post("/v1/completions", json=BODY | {"max_tokens": 12}))
     while not engine.running:
         await asyncio.sleep(0.01)

@@ -183,7 +183,8 @@ async def test_streams_ping_while_they_wait(http: httpx.AsyncClient, engine: Fak
 
 async def test_stopping_drains_and_then_says_so(http: httpx.AsyncClient, engine: FakeEngine, state: State) -> None:
     """One request ends in the time for draining, the other is ended with an error event; none is cut in silence."""
-    engine.delay = 0.02
+    engine.delay, engine.stays_at = 0.02, 10
+    state.settings = state.settings.model_copy(update={"drain_seconds": 3.0})
     short = asyncio.create_task(http.post("/v1/completions", json={"model": "tiny", "prompt": "a", "max_tokens": 5}))
     body = {"model": "tiny", "prompt": "b", "max_tokens": 200, "ignore_eos": True, "stream": True}
     long = asyncio.create_task(http.post("/v1/completions", json=body, timeout=60))
