@@ -15,6 +15,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 from loraplex.web.server import Server
 from loraplex.web.sessions import COOKIE
 from loraplex.web.state import State
+from tests.integration.live_server import free_port
 from tests.web.conftest import (
     ADMIN_PASSWORD,
     adapter_folders,
@@ -28,7 +29,6 @@ from tests.web.conftest import (
     settings,
     state,
 )
-from tests.web.test_streams import free_port
 
 __all__ = [
     "adapter_folders",

@@ -13,9 +13,9 @@ from starlette.routing import Mount
 
 from loraplex.web.app import create_app
 from loraplex.web.state import State
+from tests.integration.live_server import free_port
 from tests.web.conftest import ADMIN_PASSWORD
 from tests.web.fake_engine import BASE_SENTENCE
-from tests.web.test_streams import free_port
 
 from .conftest import Watch, listening
 from .test_upload import drop_folder, register

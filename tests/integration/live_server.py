@@ -2,12 +2,14 @@
 
 import os
 import re
+import secrets
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,16 @@ ADMIN_PASSWORD = "correct horse battery"
 BASE = "tiny"
 
 
+PORTS = range(15_000, 32_000)
+"""Below those of the system's own choice, which other tests take while a server starts."""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(settings: dict[str, object]) -> dict[str, str]:

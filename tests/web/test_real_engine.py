@@ -16,10 +16,10 @@ from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, reference_model
+from tests.integration.live_server import free_port
 
 from .conftest import KEY
 from .test_adapters_api import add
-from .test_streams import free_port
 from .tokenizer_folders import save_tokenizer
 
 GROWN = 330

@@ -13,10 +13,10 @@ from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_checkpoint
+from tests.integration.live_server import free_port
 
 from .fake_engine import FakeEngine
 from .test_adapters_api import add
-from .test_streams import free_port
 
 LONG = 16_000
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,18 +15,12 @@ import pytest_asyncio
 from loraplex.engine.client import EngineState
 from loraplex.web.server import Server
 from loraplex.web.state import State
+from tests.integration.live_server import free_port
 
 from .conftest import KEY
 from .fake_engine import BASE_SENTENCE, FakeEngine
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest_asyncio.fixture
