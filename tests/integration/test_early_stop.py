@@ -87,7 +87,7 @@ def test_stopped_between_the_lines(checkpoint: Path, tmp_path: Path) -> None:
 
 def test_stopped_within_a_finalizer() -> None:
     """Python drops exceptions there, so an end that is raised once would be lost."""
-    ended = subprocess.run([sys.executable, "-c", STOPPED_IN_A_FINALIZER], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", STOPPED_IN_A_FINALIZER], capture_output=True, text=True, timeout=240)
     assert (ended.returncode, ended.stderr) == (TERMINATED, "")
 
 
@@ -96,5 +96,5 @@ def test_stopped_where_exceptions_are_dropped(number: signal.Signals) -> None:
     """As imports and libraries do while the server starts: none that a signal raises may be lost."""
     script = STOPPED_WHERE_EXCEPTIONS_ARE_DROPPED.replace("NUMBER", number.name)
     command = [sys.executable, "-c", script, "serve", "--port", str(free_port())]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (ended.returncode, ended.stderr) == (128 + number, "")

@@ -137,7 +137,7 @@ def test_secrets_from_files_and_never_on_a_screen(tmp_path: Path) -> None:
 
 def test_the_api_process_never_imports_torch() -> None:
     code = "import sys; import loraplex.web.server; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=240).returncode == 0
 
 
 def test_passwords_among_the_options_of_a_database_url_are_masked() -> None:
