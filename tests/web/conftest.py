@@ -120,7 +120,7 @@ async def served(state: State) -> AsyncIterator[httpx.AsyncClient]:
     """Talks to the running app in this process with the inference key."""
     app = create_app(state)
     async with app.router.lifespan_context(app):
-        await asyncio.wait_for(state.started.wait(), 60)
+        await asyncio.wait_for(state.started.wait(), 240)  # some have a real engine
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         headers = {"authorization": f"Bearer {KEY}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:

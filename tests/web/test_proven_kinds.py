@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from loraplex.web import effect_proof
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, make_checkpoint
@@ -26,6 +28,12 @@ PROVEN = (
     *("fewer-tokens", "biases-of-all"),
 )
 Change = Callable[[str, torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine's engine is looked at all the same."""
+    monkeypatch.setattr(effect_proof, "PATIENCE", 120.0)
 
 
 @asynccontextmanager
