@@ -139,9 +139,9 @@ async def test_others_are_rendered_meanwhile(workers: TemplateWorkers) -> None:
 
 
 async def test_no_process_is_started_before_it_is_needed(workers: TemplateWorkers) -> None:
-    assert [worker._child for worker in workers._processes.queue] == [None, None]
+    assert [worker._child for worker in workers._processes.queue] == [None, None, None]
     await workers.render("one", job(GREETING))
     children = [worker._child for worker in workers._processes.queue]
-    assert children.count(None) == 1
+    assert children.count(None) == 2
     workers.close()
     assert all(child is None or child.returncode is not None for child in children)

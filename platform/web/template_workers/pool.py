@@ -11,7 +11,8 @@ from ..turns import Turns
 from .job import RenderJob
 from .process import TemplateProcess, TemplateTooSlow
 
-COUNT: Final = 2
+COUNT: Final = 3
+"""So that a tenant whose template is slow has a second one for its others, and leaves a third to other tenants."""
 REST_SECONDS: Final = 10.0
 """A template that was too slow is not tried again for so long, so that the others find a worker."""
 MOST_RESTING: Final = 1024
