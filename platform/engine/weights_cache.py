@@ -66,6 +66,17 @@ class WeightsCache:
         self._used.add(name)
         return path
 
+    def discard(self, name: str) -> bool:
+        """Remove the entry, which is not what it should be; False where there is none. Who has its files open reads on.
+        For whoever has its turn."""
+        unfinished = self.unfinished(name)
+        try:
+            self.path(name).rename(unfinished)
+        except FileNotFoundError:
+            return False
+        _delete(unfinished)
+        return True
+
     @contextmanager
     def turn(self, wait: bool) -> Iterator[bool]:
         """Whether this process alone may write entries until the block ends: always, if it may wait for others."""

@@ -1,6 +1,9 @@
 """`loraplex quantize` as it is typed."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,20 @@ from loraplex.quant.recipe import SCHEMES
 from loraplex.web.cli.app import main
 from tests.checkpoints import make_checkpoint
 
+STOPPED = """
+import signal
+from loraplex import __main__ as program
+from loraplex.engine.quantize import run
+
+found = run.quantize_layer
+
+def stop(*arguments):
+    signal.raise_signal(signal.NUMBER)
+    return found(*arguments)
+
+run.quantize_layer = stop
+program.main()
+"""
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -53,6 +70,29 @@ def test_json_alone_on_standard_output(run: Run, model: Path, tmp_path: Path) ->
     assert [layer["layer"] for layer in report["layers"]] == [0, 1]
     assert report["bytes_after"] < report["bytes_before"]
     assert abs(report["perplexity_after"] / report["perplexity_before"] - 1) < 0.1
+
+
+def test_links_to_other_disks_are_followed(run: Run, model: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    (disk / "empty").mkdir(parents=True)
+    for link, target in (("linked", disk / "empty"), ("dangling", disk / "new")):
+        (tmp_path / link).symlink_to(target)
+        assert run(model, "--scheme", "int8", "--output", link)[0] == 0
+        assert (tmp_path / link).is_symlink() and (target / "model.safetensors").is_file()
+    (tmp_path / "here").mkdir()
+    os.chdir(tmp_path / "here")
+    code, _, err = run(model, "--scheme", "int8", "--output", ".")
+    assert code == 2 and "is the folder this runs in" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing(model: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """SIGHUP is what a closed terminal sends."""
+    script = STOPPED.replace("NUMBER", number.name)
+    command = [sys.executable, "-c", script, "quantize", str(model), "--scheme", "int8", "--output", "out"]
+    ended = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=240)
+    assert ended.returncode == 128 + number, ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
 def test_refusals_are_words_and_leave_nothing(run: Run, model: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """awq_checkpoint: the base as `loraplex quantize --scheme awq` writes it, made at the first start and kept."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +15,12 @@ from ..model.fingerprint import checkpoint_identity
 from ..weights_cache import WeightsCache, entry_name
 from .options import VERSION, QuantizeOptions
 from .run import quantize_checkpoint, quantized_bytes
+from .seal import is_sealed, seal
 
 TELLINGS: Final = 10
 """How often the start-up says how far it is."""
+
+logger = logging.getLogger(__name__)
 
 Tell = Callable[[str, float], None]
 """Called with what has been done, in words, and its seconds."""
@@ -36,16 +40,23 @@ def awq_checkpoint(folder: Path, config: ModelConfig, cache: WeightsCache | None
         )
     options = QuantizeOptions(scheme=AWQ, group_size=_group_size(config))
     name = entry_name("awq", f"{checkpoint_identity(folder)} {options} {VERSION}")
-    kept = cache.use(name)
-    if kept is not None:
-        return kept
+    if _use(cache, name):
+        return cache.path(name)
     with cache.turn(wait=True):
-        if cache.use(name) is None:  # else whoever was waited for has made it
+        if not _use(cache, name):  # else whoever was waited for has made it
+            if cache.discard(name):
+                logger.warning("%s is not as it was written, it is quantized again", cache.path(name))
             cache.make_room(quantized_bytes(folder, options))  # where there is none, _quantize says so
             _quantize(folder, cache.path(name), options, tell)
+            seal(cache.path(name))
             cache.use(name)
             cache.trim()
     return cache.path(name)
+
+
+def _use(cache: WeightsCache, name: str) -> bool:
+    """Whether it is there and whole; then it is in use from now on."""
+    return is_sealed(cache.path(name)) and cache.use(name) is not None
 
 
 def _quantize(folder: Path, output: Path, options: QuantizeOptions, tell: Tell) -> None:

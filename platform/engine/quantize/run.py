@@ -62,11 +62,12 @@ def quantize_checkpoint(
     config, checkpoint = open_unquantized(folder)
     recipe, device = _recipe(options, config), _device(options.device)
     needed = _expected_bytes(config, checkpoint, recipe)
-    check_output(output, needed)
+    place = output.resolve()  # a link would be replaced, not what it leads to
+    check_output(place, needed)
     sequences = calibration_sequences(
         Tokenizer(folder), options.calibration, options.calibration_tokens, config.max_position_embeddings
     )
-    with torch.no_grad(), new_checkpoint(output, needed) as writer:
+    with torch.no_grad(), new_checkpoint(place, needed) as writer:
         layers = _Layers(config, checkpoint, recipe, sequences, device)
         writer.add({EMBEDDING: stored_floats(checkpoint, EMBEDDING)})
         errors = layers.write(writer, progress)

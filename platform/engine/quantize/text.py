@@ -49,6 +49,8 @@ def calibration_sequences(tokenizer: Tokenizer, file: Path | None, tokens: int, 
 
 
 def _read(file: Path, tokens: int) -> str:
+    if file.exists() and not file.is_file():
+        raise ValueError(f"the calibration file {file} is no file; give plain text")
     try:
         with file.open(encoding="utf-8") as text:
             return text.read(tokens * BYTES_PER_TOKEN)

@@ -104,6 +104,9 @@ def new_checkpoint(output: Path, needed_bytes: int, shard_bytes: int = SHARD_BYT
 
 def check_output(output: Path, needed_bytes: int) -> None:
     """ValueError as `new_checkpoint`'s, before any work is done."""
+    if output.is_mount() or output == Path.cwd():
+        what = "a whole disk" if output.is_mount() else "the folder this runs in"
+        raise ValueError(f"{output} is {what}, which no finished folder can be put in the place of. Name one in it")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output} exists already and is not an empty folder. Choose another --output, or remove it")
     if not output.parent.is_dir():

@@ -1,10 +1,10 @@
-"""How SIGTERM ends a word of the command line: at once, or in order."""
+"""How SIGTERM, and SIGHUP of a terminal that is closed, end a word of the command line: at once, or in order."""
 
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -18,18 +18,24 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def end_in_order_on_sigterm() -> None:
+def end_in_order() -> None:
     """For words that write files and start processes: what is half done is removed on the way out."""
     sys.unraisablehook = _end_again
-    signal.signal(signal.SIGTERM, _end)
+    _listen(_end)
 
 
 @contextmanager
-def at_once_on_sigterm() -> Iterator[None]:
+def ending_at_once() -> Iterator[None]:
     """While a word's modules are imported; in order from then on."""
-    signal.signal(signal.SIGTERM, end_at_once)
+    _listen(end_at_once)
     yield
-    end_in_order_on_sigterm()
+    end_in_order()
+
+
+def _listen(handler: Callable[[int, FrameType | None], None]) -> None:
+    signal.signal(signal.SIGTERM, handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, handler)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

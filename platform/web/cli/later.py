@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from .ending import at_once_on_sigterm
+from .ending import ending_at_once
 
 
 def add_word(app: typer.Typer, name: str, module: str, help: str, epilog: str | None = None) -> None:
@@ -16,7 +16,7 @@ def add_word(app: typer.Typer, name: str, module: str, help: str, epilog: str | 
 
     def written() -> Any:
         """The word itself, a click command."""
-        with at_once_on_sigterm():
+        with ending_at_once():
             found = import_module(f".{module}", __package__)
         group: typer.Typer | None = getattr(found, "app", None)
         alone = typer.Typer(add_completion=False)

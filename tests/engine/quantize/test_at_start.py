@@ -14,10 +14,12 @@ from loraplex import LLM, SamplingParams
 from loraplex.engine.build import build_engine
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.quantize import at_start
 from loraplex.engine.quantize.at_start import awq_checkpoint
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
+from loraplex.engine.quantize.seal import SEAL
 from loraplex.engine.weights_cache import LOCK, SPARE_BYTES, WeightsCache, entry_name
 from tests.checkpoints import make_adapter, make_checkpoint
 
@@ -74,6 +76,7 @@ def test_it_is_what_the_command_writes(base: Path, cache: Path, tmp_path: Path) 
     quantize_checkpoint(base, tmp_path / "out", QuantizeOptions(scheme="awq", group_size=32))
     [kept] = checkpoints(cache)
     names = sorted(str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file())
+    names.remove(SEAL)
     assert names == sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*"))
     for name in names:
         assert (kept / name).read_bytes() == (tmp_path / "out" / name).read_bytes(), name
@@ -116,6 +119,42 @@ def test_what_was_interrupted_is_begun_anew(base: Path, cache: Path, tmp_path: P
     assert any(stage.startswith("awq: perplexity") for stage in start(base, tmp_path, weights_cache_bytes=limit))
     assert {path.name for path in tmp_path.iterdir()} == {LOCK, kept.name}
     assert load_file(tmp_path / kept.name / "model.safetensors").keys()
+
+
+@pytest.mark.parametrize("harm", ["bits", "cut", "config", "scales", "seal"])
+def test_what_is_not_as_it_was_written_is_made_again(
+    base: Path, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
+    """Never served, and no reason not to start."""
+    copy = tmp_path / "cache"
+    shutil.copytree(cache, copy)
+    [kept] = checkpoints(copy)
+    weights, scales = kept / "model.safetensors", kept / FOLDED_SCALES
+    match harm:
+        case "bits":
+            data = bytearray(weights.read_bytes())
+            data[-5000] ^= 1
+            weights.write_bytes(bytes(data))
+        case "cut":
+            weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+        case "config":
+            (kept / "config.json").unlink()
+        case "scales":
+            scales.write_bytes(scales.read_bytes()[:-1] + bytes([scales.read_bytes()[-1] ^ 1]))
+        case "seal":
+            (kept / SEAL).write_text("{")
+    assert any("quantizing" in stage for stage in start(base, copy))
+    assert f"{kept} is not as it was written, it is quantized again" in caplog.text
+    assert logprobs(base, copy) == logprobs(base, cache)
+    assert not any("quantizing" in stage for stage in start(base, copy))
+    assert checkpoints(copy) == [kept]
+    assert not [path for path in copy.iterdir() if path.name.startswith(".")]
+
+
+def test_a_copy_of_the_cache_is_as_good(base: Path, cache: Path, tmp_path: Path) -> None:
+    """Its files have other times."""
+    shutil.copytree(cache, tmp_path / "cache", copy_function=shutil.copyfile)
+    assert not any("quantizing" in stage for stage in start(base, tmp_path / "cache"))
 
 
 def test_of_two_that_start_at_once_one_quantizes(

@@ -1,3 +1,4 @@
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -42,6 +43,10 @@ def test_a_file_is_taken_from_its_beginning(tokenizer: Tokenizer, tmp_path: Path
 def test_what_cannot_be_read_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"calibration file .*missing\.txt cannot be read: No such file"):
         calibration_sequences(tokenizer, tmp_path / "missing.txt", 512, 256)
+    os.mkfifo(tmp_path / "pipe")
+    for odd in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ValueError, match="is no file; give plain text"):
+            calibration_sequences(tokenizer, odd, 512, 256)
     (tmp_path / "short.txt").write_text("Too short.")
     with pytest.raises(ValueError, match="at least 128 are needed"):
         calibration_sequences(tokenizer, tmp_path / "short.txt", 512, 256)

@@ -77,10 +77,13 @@ def test_a_disk_that_fills_up_is_said_in_words(tmp_path: Path, source: Path, mon
 def test_places_that_cannot_be_written_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.txt").touch()
+    monkeypatch.chdir(tmp_path)
     for output, words in (
         (tmp_path / "taken", "exists already and is not an empty folder"),
         (tmp_path / "taken" / "thesis.txt", "exists already"),
         (tmp_path / "no" / "where", "is no folder"),
+        (tmp_path, "is the folder this runs in"),
+        (Path("/proc"), "is a whole disk"),
     ):
         with pytest.raises(ValueError, match=words), new_checkpoint(output, 1):
             raise AssertionError("it was opened")
