@@ -5,12 +5,15 @@
 Needs a checkout, torch, triton and numpy; rows of the engine also safetensors, transformers and peft. --quick is done
 within eight minutes. Each row is printed and written to benchmarks/results/gpu-quick.json (gpu-full.json) as it is
 measured. Each part has a process of its own, which is begun again behind a row that ended or hung it. Exit status: 0,
-1 where a result was wrong or a kernel failed, 2 without a CUDA device.
+1 where a result was wrong or a kernel failed, 2 without a CUDA device or a C compiler.
 """
 
 import argparse
 import math
+import os
+import shutil
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +22,7 @@ from pathlib import Path
 import torch
 
 from ..report import RESULTS, Row, line_of, write
-from .apart import measure_apart
+from .apart import measure_apart, start_server
 from .card import describe
 from .catalog import QUICK_SECONDS, QUICK_TOTAL_SECONDS, open_part, parts
 from .figure import Figure
@@ -74,6 +77,10 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     if not find_device():
         print("no CUDA device: torch.cuda.is_available() is false, so that nothing was measured", file=sys.stderr)
         return 2
+    missing_tool = _missing_tool()
+    if missing_tool is not None:
+        print(f"Triton builds its launchers in C, and {missing_tool}: nothing was measured", file=sys.stderr)
+        return 2
     ratio = FULL_SECONDS_RATIO if arguments.length == "full" else 1
     seconds = {name: ratio * allowed for name, allowed in QUICK_SECONDS.items()}
     rounds = ROUNDS[arguments.length]
@@ -81,12 +88,22 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     chosen = {name: every[name] for name in every if name in arguments.only}
     missing = "" if len(chosen) == len(every) else "-" + "-".join(chosen)
     path = RESULTS / f"gpu-{arguments.length}{missing}.json"
+    start_server()
     with workplaces() as folders:
 
         def measure_part(name: str, figures: Sequence[Figure], allowed: float, publish: Callable[[Row], None]) -> int:
             return measure_apart(partial(open_part, name, rounds, folders, size), figures, allowed, publish)
 
         return run(measure_part, chosen, seconds, path, notes, ratio * QUICK_TOTAL_SECONDS)
+
+
+def _missing_tool() -> str | None:
+    """What Triton would miss at every kernel, in words."""
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    if not any(map(shutil.which, compilers)):
+        return f"there is no {' or '.join(compilers)} (apt install gcc libc6-dev)"
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    return None if header.is_file() else f"{header} is not there (apt install python3-dev)"
 
 
 if __name__ == "__main__":

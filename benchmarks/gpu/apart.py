@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from typing import Final
 
 import torch
@@ -52,13 +53,25 @@ def measure_apart(
     return broken
 
 
+def start_server() -> None:
+    """What every part's process is made from has imported what they need, before the time of the first part counts."""
+    process = _context().Process(target=int)
+    process.start()
+    process.join()
+
+
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.gpu.catalog"])
+    return context
+
+
 def _follow(
     work: Callable[[Connection], None], figures: Sequence[Figure], end: float, take: Callable[[Row], None],
     least_patience: float,
 ) -> str | None:  # fmt: skip
     """The rows of one process, which are of `figures`; returns what ended it before the last of them, in words."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.gpu.catalog"])
+    context = _context()
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(theirs,))
     process.start()

@@ -14,8 +14,8 @@ from .figure import Stage, Unsupported, WrongResult
 from .models import Model, adapters, workplace
 from .peer import answer_all
 from .serving import Served, blocks_for, random_tokens, serve
-from .together import Rows, measured, value_of
-from .trust import DECODE_TOLERANCE, require_trust, sample_texts, transformers_logits
+from .together import Rows, known, value_of
+from .trust import DECODE_TOLERANCES, require_trust, sample_texts, transformers_logits
 
 SLACK: Final = 256
 """Tokens of each stream beyond its context: those that begin early decode while the last prompts are computed."""
@@ -49,7 +49,7 @@ def agreeing_share(stage: Stage, served: Served, model: Model) -> float:
     said = torch.tensor([stream.tokens for stream in streams])
     behind = (logits.max(-1).values - logits.gather(-1, said[..., None])[..., 0]) / logits.std(-1)
     served.clear()
-    if not float(behind.max()) <= 2 * DECODE_TOLERANCE:
+    if not float(behind.max()) <= 2 * DECODE_TOLERANCES["bfloat16"]:
         raise WrongResult(f"a greedy token is {float(behind.max()):.3g} standard deviations behind transformers' first")
     return float((behind == 0).double().mean())
 
@@ -95,7 +95,7 @@ def large_rows(stage: Stage) -> Rows:
 
 def adapted_rows(stage: Stage) -> Rows:
     size, model = stage.size, stage.size.large
-    base, most = value_of(measured(large_rows, stage), "crowd seconds"), max(size.adapters)
+    base, most = value_of(known(large_rows, stage), "crowd seconds"), max(size.adapters)
     folders = adapters(model, size.rank, most, stage.device, workplace(model.bytes))
     room = (most + 1) * model.adapter_bytes(size.rank)
     settings = _room(size.crowd, size.context) | {"adapter_memory": room + (1 << 20), "max_loaded_adapters": most}
@@ -122,18 +122,19 @@ def request_rows(stage: Stage) -> Rows:
 
 def slope_rows(stage: Stage) -> Rows:
     size, model = stage.size, stage.size.large
-    wide, settings = value_of(measured(large_rows, stage), "slope"), _room(size.growing_streams, max(size.contexts))
+    wide, settings = value_of(known(large_rows, stage), "slope"), _room(size.growing_streams, max(size.contexts))
     with serve(stage, model, kv_cache_dtype="fp8_e4m3", **settings) as served:
-        require_trust(stage, served, model, "short keys", "fp8")
+        require_trust(stage, served, model, "short keys", "fp8 keys")
         taken = [served.decode(size.growing_streams, length, size.steps // 2) for length in size.contexts]
     return {"": slope(size.contexts, taken) / wide}
 
 
 def short_rows(stage: Stage) -> Rows:
     size, model = stage.size, stage.size.large
+    wide = value_of(known(large_rows, stage), "one seconds")
     with serve(stage, model, quantization="int4", **_room(4, size.context)) as served:
         require_trust(stage, served, model, "int4", "int4")
-        return {"": served.decode(1, size.context, size.steps) / value_of(measured(large_rows, stage), "one seconds")}
+        return {"": served.decode(1, size.context, size.steps) / wide}
 
 
 def long_rows(stage: Stage) -> Rows:

@@ -2,6 +2,7 @@
 fastest."""
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -17,6 +18,10 @@ MEMORY_FOLDER: Final = Path("/dev/shm")
 SPARE_BYTES: Final = 8 << 30
 """That must stay free where a checkpoint is put."""
 STD: Final = 0.02
+EMBEDDED_STD: Final = 1.0
+"""Of embeddings, where the head is another matrix; see `_std`."""
+BRANCHES: Final = ("self_attn.o_proj", "mlp.down_proj")
+"""Linears whose outputs are added up from layer to layer."""
 LINEARS: Final = {
     "self_attn.q_proj": ("query", "hidden"),
     "self_attn.k_proj": ("kv", "hidden"),
@@ -165,14 +170,18 @@ def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
 
 
 def _shards(model: Model, generator: torch.Generator) -> Iterator[dict[str, torch.Tensor]]:
-    ends = {"model.embed_tokens.weight": _normal(generator, model.vocabulary, model.hidden)}
+    std = STD if model.tied else EMBEDDED_STD
+    ends = {"model.embed_tokens.weight": _normal(generator, model.vocabulary, model.hidden, std)}
     ends["model.norm.weight"] = _ones(model.hidden)
     if not model.tied:
         ends["lm_head.weight"] = _normal(generator, model.vocabulary, model.hidden)
     yield ends
     for layer in range(model.layers):
         prefix = f"model.layers.{layer}"
-        shard = {f"{prefix}.{linear}.weight": _normal(generator, *model.shape(linear)) for linear in LINEARS}
+        shard = {
+            f"{prefix}.{linear}.weight": _normal(generator, *model.shape(linear), _std(model, linear))
+            for linear in LINEARS
+        }
         norms = ("input_layernorm", "post_attention_layernorm")
         yield shard | {f"{prefix}.{norm}.weight": _ones(model.hidden) for norm in norms}
 
@@ -189,9 +198,16 @@ def _adapter_tensors(model: Model, rank: int, device: torch.device) -> dict[str,
     return tensors
 
 
-def _normal(generator: torch.Generator, rows: int, columns: int) -> torch.Tensor:
+def _std(model: Model, linear: str) -> float:
+    """As GPT-2 begins: what all layers add together is about as large as what they are given. With 0.02 everywhere a
+    random model of 32 wide layers makes so much of roundings that two right engines differ by what is allowed
+    (benchmarks/NOTES.md). With tied ends such embeddings would make each token foretell itself."""
+    return STD / math.sqrt(2 * model.layers) if linear in BRANCHES and not model.tied else STD
+
+
+def _normal(generator: torch.Generator, rows: int, columns: int, std: float = STD) -> torch.Tensor:
     values = torch.randn(rows, columns, generator=generator, device=generator.device, dtype=torch.bfloat16)
-    return values.mul_(STD).cpu()
+    return values.mul_(std).cpu()
 
 
 def _ones(size: int) -> torch.Tensor:

@@ -13,11 +13,13 @@ from .models import Model, checkpoint, workplace
 from .serving import Served, random_tokens
 
 PROMPTS: Final = 4
-TOLERANCES: Final = {"bfloat16": 0.06, "fp8": 0.25, "int4": 0.45}
-"""Size of the differences over the spread of the reference, by how weights are stored; what is unrelated has 1.4."""
-DECODE_TOLERANCE: Final = 0.06
-"""Of decodes beside prompts of the same engine, at least: sums in another order. Where weights have few bits, half of
-theirs: activations that are rounded too fall to one side or the other."""
+TOLERANCES: Final = {"bfloat16": 0.06, "fp8 keys": 0.15, "fp8": 0.3, "int4": 0.65}
+"""Size of the differences over the spread of the reference, by what is rounded: nothing beyond bfloat16, keys and
+values, all that float8 can hold, weights. What is unrelated has 1.4; simulated without faults, and with some, in
+benchmarks/NOTES.md."""
+DECODE_TOLERANCES: Final = {"bfloat16": 0.06, "fp8 keys": 0.15, "fp8": 0.25, "int4": 0.1}
+"""Of decodes beside prompts of the same engine: sums in another order, after which what is rounded falls to one side or
+the other."""
 _REFERENCES: dict[tuple[Stage, Model, Path | None], torch.Tensor] = {}
 _JUDGED: dict[tuple[Stage, str], str | None] = {}
 """What is wrong, in words: an error would hold the engine by the frames of its traceback."""
@@ -65,8 +67,8 @@ def compare(stage: Stage, served: Served, model: Model, stored: str, adapter: Pa
     served.run()
     decoded = torch.tensor([stream.logprobs for stream in streams], dtype=torch.float64)
     prompted = torch.tensor([stream.prompt_logprobs[len(texts[0]) - 1 :] for stream in again], dtype=torch.float64)
-    tolerance = max(DECODE_TOLERANCE, TOLERANCES[stored] / 2)
-    _require(decoded, prompted, tolerance, f"{who}: decodes beside prompts", spread=float(found.std()))
+    what, spread = f"{who}: decodes beside prompts", float(found.std())
+    _require(decoded, prompted, DECODE_TOLERANCES[stored], what, spread)
 
 
 def _require(

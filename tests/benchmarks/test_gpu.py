@@ -48,6 +48,20 @@ def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "no CUDA device" in capsys.readouterr().err
 
 
+def test_without_a_compiler_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each of Triton's kernels would fail by itself, after minutes."""
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--quick"])
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert command.main(lambda: True) == 2
+    assert "there is no no-such-compiler" in capsys.readouterr().err
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command.main(lambda: True) == 2
+    assert "there is no gcc or clang (apt install gcc libc6-dev)" in capsys.readouterr().err
+
+
 def test_neither_quick_nor_full_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks.gpu"])
     with pytest.raises(SystemExit):
@@ -191,7 +205,7 @@ def test_the_table_shows_what_a_file_has(tmp_path: Path) -> None:
     assert f"| {card.what} | 4321 GB/s |  |  |" in table
     assert f"| {attention.what} | not measured | ≥ 0.8 | WRONG RESULT: off by 0.3 |" in table
     assert table.count("not measured") == sum(map(len, parts(QUICK).values())) - 1
-    quick, full = (parts(size)["engine"][-2].what for size in (QUICK, FULL))
+    quick, full = (parts(size)["engine"][-3].what for size in (QUICK, FULL))
     assert quick != full and quick in table and full not in table, "the rows of its sizes"
     write(tmp_path / "gpu-full.json", rows, {"card": "a card", "torch": "2.11", "triton": "3.6"})
     assert full in render(tmp_path) and quick not in render(tmp_path)

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +13,16 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from benchmarks.gpu import stand_ins, trust
+from benchmarks.gpu import engine_rows, peer, stand_ins, trust
 from benchmarks.gpu.busy import marked, share
 from benchmarks.gpu.engine import figures
 from benchmarks.gpu.engine_rows import _one_of_few
 from benchmarks.gpu.figure import Figure, Unsupported
 from benchmarks.gpu.measure import OUT_OF_TIME, measure
+from benchmarks.gpu.models import checkpoint
 from benchmarks.gpu.serving import Served
 from benchmarks.gpu.size import FULL
 from benchmarks.report import Row
@@ -49,6 +54,45 @@ def measured(figure: Figure) -> Row:
     rows: list[Row] = []
     measure([figure], tiny_stage(), 1e9, rows.append)
     return rows[0]
+
+
+def test_what_layers_add_is_scaled_so_that_roundings_stay_small(tmp_path: Path) -> None:
+    model = replace(TINY.large, name="wide", tied=False, layers=8, hidden=256)
+    tensors = load_file(checkpoint(model, torch.device("cpu"), tmp_path) / "model-00001.safetensors")
+    ends = load_file(tmp_path / model.name / "model-00000.safetensors")
+    stds = {name: float(tensor.float().std()) for name, tensor in (tensors | ends).items() if tensor.dim() == 2}
+    wanted = {"embed_tokens": 1.0, "o_proj": 0.02 / 4, "down_proj": 0.02 / 4}
+    for name, std in stds.items():
+        assert std == pytest.approx(wanted.get(name.split(".")[-2], 0.02), rel=0.05), name
+
+
+def test_a_peer_that_takes_too_long_is_taken_for_faster_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Manager:
+        def __enter__(self) -> "Manager":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            return None
+
+        def add_request(self, prompt: list[int], request_id: str, **settings: int) -> str:
+            return request_id
+
+        def get_result(self, timeout: float) -> Any:
+            time.sleep(0.05)
+            return SimpleNamespace(is_finished=lambda: False)
+
+    monkeypatch.setattr(peer, "LONGEST_SECONDS", 0.2)
+    loaded = SimpleNamespace(continuous_batching_context_manager=lambda generation_config: Manager())
+    rate = peer._answer(loaded, [([1, 2], 30), ([3], 70)])
+    assert 100 / 1.0 < rate < 100 / 0.2
+
+
+def test_rows_that_compare_with_another_measure_it_no_second_time() -> None:
+    stage = tiny_stage()
+    for rows in (engine_rows.adapted_rows, engine_rows.slope_rows, engine_rows.short_rows):
+        with pytest.raises(Unsupported, match="what it is compared with was not measured in this process"):
+            rows(stage)
+    assert figures(TINY)[-1].what.endswith("transformers' continuous batching"), "nobody waits behind the peer"
 
 
 def spoil_reference(monkeypatch: pytest.MonkeyPatch) -> None:
