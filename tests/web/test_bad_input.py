@@ -58,7 +58,10 @@ SHARED: list[tuple[str, Any, str]] = [
     *[("stop", value, "stop") for value in ([""], "", ["x" * 257], ["x"] * 17, 5, [5], {"a": 1})],
     *[("stop_token_ids", value, "stop_token_ids") for value in ([-1], [320], [2**31], [HUGE], ["1"], 5, "5", [True])],
     *[("allowed_token_ids", value, "allowed_token_ids") for value in ([], [-1], [320], [HUGE], "all")],
-    *[("logit_bias", value, "logit_bias") for value in ({"a": 1}, {"320": 1}, {"-1": 1}, {"1": 101}, {"1": "x"}, [1])],
+    *[
+        ("logit_bias", value, "logit_bias")
+        for value in ({"a": 1}, {"320": 1}, {"-1": 1}, {"1": 101}, {"1": "x"}, {"5": 1, "005": 2}, [1])
+    ],
     *[("prompt_logprobs", value, "prompt_logprobs") for value in (-1, 21, HUGE, "1", True)],
     *[("ignore_eos", value, "ignore_eos") for value in (1, "yes")],
     *[("stream", value, "stream") for value in ("yes", 1, [])],

@@ -249,6 +249,22 @@ async def test_unknown_members_are_named_in_a_header(client: httpx.AsyncClient) 
     assert "x-loraplex-ignored-fields" not in (await chat(client, user="me")).headers
 
 
+async def test_members_of_messages_that_no_template_is_handed_are_named_too(client: httpx.AsyncClient) -> None:
+    said = {"role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None, "tool_plan": "b"}
+    asked = [HELLO[0], said, {"role": "user", "content": "c", "weight": 0, "documents": [1]}]
+    for path in ("/v1/chat/completions", "/tokenize"):
+        response = await client.post(path, json={"model": "tiny", "messages": asked, "brand_new": 1})
+        assert response.status_code == 200, response.text
+        named = "brand_new, messages.documents, messages.tool_plan, messages.weight"
+        assert response.headers["x-loraplex-ignored-fields"] == named
+
+
+async def test_tokenize_refuses_what_would_change_the_tokens(client: httpx.AsyncClient) -> None:
+    for body in ({"messages": HELLO, "chat_template": "{{ 1 }}"}, {"prompt": "a", "truncate_prompt_tokens": 1}):
+        response = await client.post("/tokenize", json=body)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "unsupported"), response.text
+
+
 async def test_neutral_values_of_unsupported_members(client: httpx.AsyncClient) -> None:
     neutral = {"tools": [], "response_format": {"type": "text"}, "best_of": 1, "parallel_tool_calls": False}
     assert (await chat(client, **neutral)).status_code == 200

@@ -23,6 +23,9 @@ HARMLESS = frozenset(
 )
 """Known members that cannot change the text: taken without a word."""
 
+HARMLESS_IN_MESSAGES = frozenset({"id", "refusal", "annotations", "cache_control"})
+"""What clients send back of an answer, or for billing."""
+
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "tools": ([],),
     "functions": ([],),
@@ -97,6 +100,13 @@ def check_fields(body: Mapping[str, Any], known: Iterable[str]) -> list[str]:
     for name in others:
         _refuse_unsupported(name, body)
     return [name for name in others if name not in NEUTRAL]
+
+
+def ignored_in_messages(messages: Any, known: Iterable[str]) -> list[str]:
+    """The same for members of messages, which templates are not handed; those that say nothing are left out."""
+    listed = [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
+    said = {name for message in listed for name, value in message.items() if value not in (None, [], {}, "")}
+    return sorted(f"messages.{name}" for name in said.difference(known, HARMLESS_IN_MESSAGES))
 
 
 def ignored_header(names: list[str]) -> dict[str, str]:

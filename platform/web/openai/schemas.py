@@ -195,4 +195,7 @@ def _token_keys(biases: dict[str, float]) -> dict[int, float]:
     for key in biases:
         if not (key.isascii() and key.isdigit() and len(key) <= 10):
             raise invalid(f"logit_bias must map token ids to numbers, got the key {key[:40]!a}.", "logit_bias")
-    return {int(key): bias for key, bias in biases.items()}
+    by_token = {int(key): bias for key, bias in biases.items()}
+    if len(by_token) < len(biases):
+        raise invalid("logit_bias names a token twice; write ids without leading zeros.", "logit_bias")
+    return by_token

@@ -12,8 +12,9 @@ from ..json_body import convert, read_json
 from ..off_loop import off_loop
 from ..resolve import Served, find_served
 from ..state import State
+from .fields import check_fields, ignored_header, ignored_in_messages
 from .prompts import chat_prompt, text_prompt
-from .schemas import Detokenize, TokenizeChat, TokenizeText
+from .schemas import ChatMessage, Detokenize, TokenizeChat, TokenizeText
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -22,8 +23,11 @@ router = APIRouter(tags=["OpenAI"])
 async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """Token ids of a `prompt`, or of `messages` through the chat template."""
     body = await read_json(request, state.settings.body_timeout)
+    schema = TokenizeChat if "messages" in body else TokenizeText
+    ignored = check_fields(body, schema.__struct_fields__)
     fields: TokenizeText | TokenizeChat
     if "messages" in body:
+        ignored += ignored_in_messages(body["messages"], ChatMessage.__struct_fields__)
         fields = convert({"model": state.base.name, **body}, TokenizeChat)
         wording = (await _find(fields, state, caller)).wording
         tokens = await chat_prompt(state, wording, fields)
@@ -38,7 +42,8 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> Respon
         said = {"count": count, "max_model_len": longest, "tokens": tokens, "token_strs": strings}
         return msgspec.json.encode(said)
 
-    return Response(await off_loop(answer, len(tokens)), media_type="application/json")
+    answered = await off_loop(answer, len(tokens))
+    return Response(answered, media_type="application/json", headers=ignored_header(ignored))
 
 
 @router.post("/detokenize")
