@@ -87,7 +87,7 @@ def _usable_cuda(asked: str) -> torch.device | None:
     device = find_cuda()
     lacking = "no CUDA device that torch can use" if device is None else ""
     if device is not None and find_spec("triton") is None:
-        lacking = "no triton, which compiles the kernels: pip install 'loraplex[gpu]'"
+        lacking = "no triton, which compiles the kernels: pip install --editable '.[gpu]' in the folder of loraplex"
     if lacking and (asked == "cuda" or device is not None):
         raise ValueError(f"device {asked!r} finds {lacking}; or use device cpu")
     return device

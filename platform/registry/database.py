@@ -67,7 +67,8 @@ def _open_postgresql(url: URL) -> Engine:
         )
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"PostgreSQL needs the Python package {error.name}: pip install 'loraplex[postgres]'"
+            f"PostgreSQL needs the Python package {error.name}: "
+            "pip install --editable '.[postgres]' in the folder of loraplex"
         ) from None
     event.listen(engine, "handle_error", hide_values)
     event.listen(engine, "do_connect", _connect)

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable
 from typing import Final
 
-FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 """How what spreadsheets compute begins; an apostrophe in front makes it a text."""
 
 

@@ -48,10 +48,11 @@ class Settings(BaseSettings):
     api_key_file: Path | None = Field(None, description="File that holds the first inference key")
 
     adapter_folders: Folders = Field(
-        (), description="Folders below which POST /v1/load_lora_adapter may read adapters; empty: it reads none"
+        (),
+        description="Folders below which adapters may be read (/v1/load_lora_adapter, upload page); none: not at all",
     )
     adapter_hub: bool = Field(
-        False, description="Let POST /v1/load_lora_adapter download adapters from the Hugging Face hub, by commit"
+        False, description="Let adapters be downloaded from the Hugging Face hub, by commit (the same two ways)"
     )
 
     adapter_tokenizers: bool = Field(

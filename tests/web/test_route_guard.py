@@ -8,9 +8,11 @@ import httpx
 import pytest
 
 from loraplex.engine.client import RequestRejected
+from loraplex.registry.routes import guard_of
 from loraplex.web.percentile import percentile
 from loraplex.web.route_metrics import MOST_LANES, RouteCollector
-from loraplex.web.routing.tallies import Lane, Tallies
+from loraplex.web.routing.tallies import Figures, Lane, Tallies
+from loraplex.web.routing.verdict import judge
 from loraplex.web.routing.watch import is_fault
 from loraplex.web.state import State
 
@@ -46,6 +48,14 @@ async def test_the_guard_takes_a_failing_candidate_out_for_good(
     await state.guard.look()
     assert (await client.get(PROD)).json()["weights"]["2"] == 100, "a new share is judged by new requests"
     assert "sql@prod went back" not in (await client.get("/")).text
+
+
+@pytest.mark.parametrize(("stable_requests", "kept"), [(1, False), (3, False), (4, True)])
+def test_a_stable_version_excuses_failures_only_where_enough_is_known_of_it(stable_requests: int, kept: bool) -> None:
+    """One unlucky request of it would shield any candidate."""
+    candidate, stable = Figures(requests=40, errors=20), Figures(requests=stable_requests, errors=stable_requests)
+    breach = judge(guard_of({"max_error_rate": 0.1, "min_requests": 4}), 2, candidate, stable)
+    assert (breach is None) is kept
 
 
 async def test_a_slow_candidate_loses_to_a_fast_stable_version(

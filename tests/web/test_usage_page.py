@@ -160,6 +160,6 @@ async def test_viewers_see_usage_but_no_labels_of_keys(client: httpx.AsyncClient
 
 
 def test_no_cell_is_a_formula() -> None:
-    hostile = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", 'a","b', "plain", -5, 7, ""]
+    hostile = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", 'a","b', "plain", -5, 7, ""]
     [row] = csv.reader(io.StringIO(csv_lines([hostile])))
-    assert row == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "'\r=1", 'a","b', "plain", "-5", "7", ""]
+    assert row == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "'\r=1", "'\n=1", 'a","b', "plain", "-5", "7", ""]

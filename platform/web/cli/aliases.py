@@ -18,7 +18,7 @@ from ..settings import Settings
 from .alias_places import Asked, Body, aliases_place, changed, listed, number_at, path_of
 from .api_client import Key
 from .opened import opened_registry
-from .output import ACTOR, Json, Tenant, print_json, tell
+from .output import ACTOR, Json, OwnTenant, print_json, tell
 from .remote import At
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Off = Annotated[bool, typer.Option("--off", help="End it.")]
 @app.command("list")
 def list_all(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of one adapter.")] = "",
-    tenant: Tenant = "",
+    tenant: OwnTenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -64,7 +64,7 @@ def set_route(
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Callers of another version; may be repeated.")
     ] = None,
-    tenant: Tenant = "",
+    tenant: OwnTenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -91,7 +91,7 @@ def set_route(
 def promote(
     reference: Name,
     version: Annotated[str | None, typer.Option(metavar="NUMBER", help="Where there are several candidates.")] = None,
-    tenant: Tenant = "",
+    tenant: OwnTenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -111,7 +111,7 @@ def promote(
 def rollback(
     reference: Name,
     version: Annotated[str | None, typer.Option(metavar="NUMBER", help="The stable one, or the one before.")] = None,
-    tenant: Tenant = "",
+    tenant: OwnTenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -133,7 +133,7 @@ def shadow(
     version: Annotated[str, typer.Argument(help="Number or alias of the version that gets copies.")] = "",
     percent: Annotated[int, typer.Option(min=1, max=100, help="Of the requests.")] = 10,
     off: Off = False,
-    tenant: Tenant = "",
+    tenant: OwnTenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -166,7 +166,7 @@ def guard(
     min_requests: Annotated[int, typer.Option(help="Fewer prove nothing.")] = Guard().min_requests,
     window_seconds: Annotated[int, typer.Option(help="Only requests so recent count.")] = Guard().window_seconds,
     off: Off = False,
-    tenant: Tenant = "",
+    tenant: OwnTenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -192,7 +192,7 @@ def guard(
 
 
 @app.command()
-def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+def remove(reference: Name, tenant: OwnTenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
     remote, tenant = aliases_place(server, key, tenant)

@@ -126,7 +126,7 @@ def check_kernel_cache() -> Check:
 def check_triton() -> Check:
     """On a GPU it builds what launches its kernels."""
     if importlib.util.find_spec("triton") is None:
-        return Check("ok", "triton is not installed: not needed without a GPU (pip install 'loraplex[gpu]')")
+        return Check("ok", "triton is not installed: not needed without a GPU (extra gpu of loraplex)")
     lacking = []
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         lacking.append("a C compiler")

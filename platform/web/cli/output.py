@@ -11,6 +11,10 @@ ACTOR: Final = "cli"
 Fields = Mapping[str, Any]
 """What the API answers of one thing."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+OwnTenant = Annotated[
+    str, typer.Option(help="Whose: by default those of `default`. Not with --server.", metavar="NAME")
+]
+"""Where the API changes what is the key's tenant's alone."""
 Tenant = Annotated[
     str, typer.Option(help="Whose: by default those of `default`, over the API of the key's tenant.", metavar="NAME")
 ]

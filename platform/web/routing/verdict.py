@@ -28,13 +28,12 @@ def judge(guard: Guard, version: int, candidate: Figures, stable: Figures) -> Br
 
 def _reasons(guard: Guard, candidate: Figures, stable: Figures) -> Iterator[tuple[str, str, dict[str, float]]]:
     """What it did, what it may, the figures."""
-    limit = guard.max_error_rate
+    limit, known = guard.max_error_rate, stable if stable.requests >= guard.min_requests else Figures()
     # What fails as often with the stable version is no fault of the candidate.
-    if limit is not None and candidate.error_rate > limit and candidate.error_rate > stable.error_rate:
+    if limit is not None and candidate.error_rate > limit and candidate.error_rate > known.error_rate:
         did = f"failed {candidate.errors} of {candidate.requests} requests ({percent_words(candidate.error_rate)})"
         figures = {"requests": candidate.requests, "error_rate": candidate.error_rate, "limit": limit}
         yield did, percent_words(limit), figures
-    known = stable if stable.requests >= guard.min_requests else Figures()
     yield from _slow(
         "time to first token",
         candidate.first_token,
