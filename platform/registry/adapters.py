@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from . import tables
 from .adapter_tokenizer import AdapterTokenizer
-from .alias_routes import AliasRoutes, check_unrouted, drop_versions
+from .alias_routes import AliasRoutes
+from .alias_rows import check_unrouted, drop_versions
 from .artifacts import ArtifactStore, Blob
 from .audit import record
 from .certificates import CoverageOf, Subject, request_of_upload

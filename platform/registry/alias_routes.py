@@ -1,7 +1,7 @@
 """Changing what an alias means. Each change is one transaction that bumps the generation and writes an audit row; a
 version that is to get more of the callers than it has must obey the operator's rule."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -9,13 +9,25 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from . import tables
+from .alias_rows import (
+    alias_row,
+    back_to_version,
+    candidate_version,
+    check_bytes,
+    check_enabled,
+    check_seen,
+    drop_idle,
+    end_shadows,
+    get_or_add,
+    is_shared,
+)
 from .audit import record
 from .database import Database
-from .errors import InvalidRoute, PromotionRefused, RouteChanged, UnknownAlias, VersionInUse
+from .errors import InvalidRoute, PromotionRefused
 from .generation import bump_generation, hold_changes
-from .names import DEFAULT, Reference, check_alias, parse_reference
+from .names import Reference, check_alias, parse_reference
 from .promotion import PromotionRule
-from .routes import Guard, Trip, check_share, check_weights, revision_of
+from .routes import Guard, Trip, check_share, check_weights
 from .rows import adapter_row, version_row
 from .tables import DEFAULT_TENANT, utc_now
 from .views import Adapter, adapter_view
@@ -23,14 +35,13 @@ from .views import Adapter, adapter_view
 GUARD: Final = "guard"
 """Actor of what the server does when a candidate fails its guard."""
 ROLLBACK: Final = "alias.rollback"
-NEW: Final = ""
-"""Revision of a route that is not there yet."""
 
 
 class AliasRoutes:
     """Methods raise InvalidName, UnknownAdapter and UnknownAlias for what is not there, InvalidRoute for a route that
     cannot be, and PromotionRefused where the operator's rule forbids it. `seen`: the revision of the route that the
-    change is meant for, NEW: none is there yet, None: whichever; RouteChanged is raised where it has another one."""
+    change is meant for, `alias_rows.NEW`: none is there yet, None: whichever; RouteChanged is raised where it has
+    another one."""
 
     def __init__(self, database: Database, rule: PromotionRule | None) -> None:
         self._database, self._rule = database, rule
@@ -53,7 +64,7 @@ class AliasRoutes:
             bump_generation(session)
             adapter = adapter_row(session, name, tenant)
             row = next((row for row in adapter.aliases if row.name == alias), None)
-            _check_seen(f"{name}@{alias}", row, seen)
+            check_seen(f"{name}@{alias}", row, seen)
             if row is None:
                 row = tables.Alias(name=alias, candidates=[])
             if selector is None and row.version is None:
@@ -78,11 +89,11 @@ class AliasRoutes:
         """Make a candidate the stable version, for all callers; the only one unless it is named."""
         with self._database.write() as session:
             bump_generation(session)
-            row = _alias_row(session, name, alias, tenant, seen)
-            chosen, before = _candidate(row, selector), row.version.number
+            row = alias_row(session, name, alias, tenant, seen)
+            chosen, before = candidate_version(row, selector), row.version.number
             self._set_stable(session, row, chosen)
             self._set_weights(session, row, {chosen.number: 100}, row.adapter)
-            _end_shadows(row, chosen)
+            end_shadows(row, chosen)
             return self._changed(session, row, "alias.promote", actor, version=chosen.number, before=before)
 
     def rollback(
@@ -102,13 +113,13 @@ class AliasRoutes:
         """
         with self._database.write() as session:
             hold_changes(session)
-            row = _alias_row(session, name, alias, tenant, seen)
-            back_to = _back_to(f"{name}@{alias}", row, selector)
-            if back_to is row.version and not _is_shared(row):
+            row = alias_row(session, name, alias, tenant, seen)
+            back_to = back_to_version(f"{name}@{alias}", row, selector)
+            if back_to is row.version and not is_shared(row):
                 return adapter_view(row.adapter)
             bump_generation(session)
             if back_to is not row.version:
-                _check_enabled(back_to)
+                check_enabled(back_to)
                 row.previous, row.version = row.version, back_to
             self._set_weights(session, row, {row.version.number: 100}, row.adapter)
             return self._changed(session, row, ROLLBACK, actor, version=row.version.number)
@@ -128,7 +139,7 @@ class AliasRoutes:
             guard.check()
         with self._database.write() as session:
             bump_generation(session)
-            row = _alias_row(session, name, alias, tenant, seen)
+            row = alias_row(session, name, alias, tenant, seen)
             row.guard = None if guard is None else msgspec.to_builtins(guard)
             limits = {} if guard is None else {"limits": row.guard}
             action = "alias.unguard" if guard is None else "alias.guard"
@@ -150,8 +161,8 @@ class AliasRoutes:
             check_share(percent)
         with self._database.write() as session:
             bump_generation(session)
-            row = _alias_row(session, name, alias, tenant, seen)
-            _end_shadows(row, None)
+            row = alias_row(session, name, alias, tenant, seen)
+            end_shadows(row, None)
             if selector is None:
                 return self._changed(session, row, "alias.unshadow", actor, clear=False)
             version = version_row(session, _reference(name, selector), tenant)
@@ -159,8 +170,8 @@ class AliasRoutes:
                 raise InvalidRoute(
                     f"Version {version.number} is the stable one: it answers these requests anyway.", "version"
                 )
-            _check_enabled(version)
-            _get_or_add(row, version).shadow = percent
+            check_enabled(version)
+            get_or_add(row, version).shadow = percent
             detail = {"version": version.number, "percent": percent}
             return self._changed(session, row, "alias.shadow", actor, clear=False, **detail)
 
@@ -180,13 +191,13 @@ class AliasRoutes:
         was faster."""
         with self._database.write() as session:
             hold_changes(session)
-            row = _alias_row(session, name, alias, tenant)
+            row = alias_row(session, name, alias, tenant)
             found = [one for one in row.candidates if (one.version.number, one.since) == (version, since)]
             if not found or not found[0].weight or row.guard != msgspec.to_builtins(guard):
                 return False
             bump_generation(session)
             weight, found[0].weight = found[0].weight, 0
-            _drop_idle(row)
+            drop_idle(row)
             row.trip = msgspec.to_builtins(Trip(version, weight, utc_now(), reason))
             detail = {"version": version, "weight": weight, "reason": reason, "figures": dict(figures)}
             self._changed(session, row, "alias.trip", GUARD, clear=False, **detail)
@@ -198,7 +209,7 @@ class AliasRoutes:
         with self._database.read() as session:
             for version in adapter_row(session, name, tenant).versions:
                 try:
-                    _check_bytes(version)
+                    check_bytes(version)
                     self._check(session, version)
                 except (InvalidRoute, PromotionRefused) as error:
                     refused[version.number] = str(error)
@@ -210,7 +221,7 @@ class AliasRoutes:
         """The versions stay."""
         with self._database.write() as session:
             bump_generation(session)
-            row = _alias_row(session, name, alias, tenant, seen)
+            row = alias_row(session, name, alias, tenant, seen)
             adapter = row.adapter
             adapter.aliases.remove(row)
             _record(session, row, adapter, "alias.remove", actor, version=row.version.number)
@@ -219,7 +230,7 @@ class AliasRoutes:
     def _set_stable(self, session: Session, row: tables.Alias, version: tables.AdapterVersion) -> None:
         if row.version is version:
             return
-        _check_enabled(version)
+        check_enabled(version)
         self._check(session, version)
         row.previous, row.version = row.version, version
 
@@ -233,14 +244,14 @@ class AliasRoutes:
                 candidate.weight = 0
         for number, weight in shares.items():
             version = version_row(session, Reference(adapter.name, number), adapter.tenant.name)
-            _check_enabled(version)
+            check_enabled(version)
             if weight > sum(one.weight for one in row.candidates if one.version is version):
                 self._check(session, version)
-            candidate = _get_or_add(row, version)
+            candidate = get_or_add(row, version)
             if not candidate.weight:
                 candidate.since = utc_now()
             candidate.weight = weight
-        _drop_idle(row)
+        drop_idle(row)
 
     def _check(self, session: Session, version: tables.AdapterVersion) -> None:
         if self._rule is not None:
@@ -255,132 +266,6 @@ class AliasRoutes:
             row.trip, row.rolled_back = None, action == ROLLBACK
         _record(session, row, row.adapter, action, actor, **detail)
         return adapter_view(row.adapter)
-
-
-def drop_versions(adapter: tables.Adapter, versions: Sequence[tables.AdapterVersion], whole: bool) -> None:
-    """The versions are removed: aliases whose stable version is among them go, from the others they are taken out.
-
-    Raises VersionInUse where the name would come to mean another version by that, unless all of it goes (`whole`).
-    """
-    for row in list(adapter.aliases):
-        if row.version in versions:
-            if row.name == DEFAULT and not whole:
-                raise VersionInUse(
-                    f"The alias '{DEFAULT}' lets '{adapter.name}' mean version {row.version.number}. Point the alias "
-                    "at another version, or remove it, before you remove the version."
-                )
-            adapter.aliases.remove(row)
-        row.candidates[:] = [one for one in row.candidates if one.version not in versions]
-        row.previous = None if row.previous in versions else row.previous
-
-
-def check_unrouted(adapter: tables.Adapter, version: tables.AdapterVersion) -> None:
-    """Raise VersionInUse where an alias would lead its callers to a version that is served no more."""
-    names = ", ".join(str(Reference(adapter.name, row.name)) for row in adapter.aliases if row.version is version)
-    if names:
-        raise VersionInUse(
-            f"Version {version.number} of '{adapter.name}' answers the callers of {names}, who would be left without "
-            "an answer. Point the alias at another version, roll it back, or remove it before you disable the version, "
-            f"or disable all of '{adapter.name}'."
-        )
-
-
-def _alias_row(session: Session, name: str, alias: str, tenant: str, seen: str | None = None) -> tables.Alias:
-    adapter = adapter_row(session, name, tenant)
-    found = next((row for row in adapter.aliases if row.name == alias), None)
-    if found is None:
-        names = ", ".join(row.name for row in adapter.aliases) or "none"
-        raise UnknownAlias(f"Adapter '{name}' has no alias {alias[:80]!a}. It has: {names}.")
-    _check_seen(f"{name}@{alias}", found, seen)
-    return found
-
-
-def _check_seen(label: str, row: tables.Alias | None, seen: str | None) -> None:
-    now = NEW if row is None else revision_of(row.updated_at)
-    if seen in (None, now):
-        return
-    if row is None:
-        raise RouteChanged(
-            f"'{label}' was removed meanwhile, so nothing was done. Look at which aliases there are now."
-        )
-    if seen == NEW:
-        raise RouteChanged(
-            f"'{label}' is there already and means version {row.version.number}; change it instead of adding it."
-        )
-    raise RouteChanged(
-        f"'{row.updated_by}' has changed '{label}' since it was looked at, so nothing was done. Load it again and look "
-        "at what it is now."
-    )
-
-
-def _is_shared(row: tables.Alias) -> bool:
-    """Whether there are callers to take back, or a deed of the guard that nobody has looked at."""
-    return row.trip is not None or any(candidate.weight for candidate in row.candidates)
-
-
-def _back_to(label: str, row: tables.Alias, selector: int | str | None) -> tables.AdapterVersion:
-    """The stable version of the route after a rollback."""
-    if selector is not None:
-        known = [version for version in (row.version, row.previous) if version is not None]
-        found = next((version for version in known if str(version.number) == str(selector)), None)
-        if found is None:
-            numbers = " or ".join(str(version.number) for version in known)
-            raise InvalidRoute(
-                f"'{label}' can be rolled back to version {numbers}. Any other has to be set.", "version"
-            )
-        return found
-    if _is_shared(row) or row.rolled_back:
-        return row.version
-    if row.previous is None:
-        raise InvalidRoute(f"'{label}' has no candidate and no version before: there is nothing to roll back.", "alias")
-    return row.previous
-
-
-def _candidate(row: tables.Alias, selector: int | str | None) -> tables.AdapterVersion:
-    routed = [one.version for one in row.candidates if one.weight]
-    known = routed if selector is None else [version for version in routed if str(version.number) == str(selector)]
-    if len(known) == 1:
-        return known[0]
-    numbers = ", ".join(str(version.number) for version in routed) or "none"
-    asked = "say which one" if len(routed) > 1 and selector is None else "give one a share first"
-    raise InvalidRoute(f"A candidate is promoted, and the candidates are: {numbers}. To promote, {asked}.", "version")
-
-
-def _get_or_add(row: tables.Alias, version: tables.AdapterVersion) -> tables.AliasCandidate:
-    found = next((one for one in row.candidates if one.version is version), None)
-    if found is None:
-        found = tables.AliasCandidate(version=version, weight=0, shadow=0, since=utc_now())
-        row.candidates.append(found)
-    return found
-
-
-def _end_shadows(row: tables.Alias, version: tables.AdapterVersion | None) -> None:
-    """Of one version, None: of all."""
-    for candidate in row.candidates:
-        if version is None or candidate.version is version:
-            candidate.shadow = 0
-    _drop_idle(row)
-
-
-def _drop_idle(row: tables.Alias) -> None:
-    """The stable version is none of the candidates, nor is one with neither callers nor copies."""
-    row.candidates[:] = [one for one in row.candidates if one.version is not row.version and (one.weight or one.shadow)]
-
-
-def _check_enabled(version: tables.AdapterVersion) -> None:
-    """And its bytes are there."""
-    if not version.enabled:
-        raise InvalidRoute(f"Version {version.number} is disabled. Enable it before it gets requests.", "version")
-    _check_bytes(version)
-
-
-def _check_bytes(version: tables.AdapterVersion) -> None:
-    if version.artifact.broken is not None:
-        raise InvalidRoute(
-            f"Version {version.number} cannot be served: {version.artifact.broken}. Upload the same two files again "
-            "before it gets requests.",
-            "version",
-        )
 
 
 def _reference(name: str, selector: int | str) -> Reference:

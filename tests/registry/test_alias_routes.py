@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from loraplex.registry.alias_routes import NEW
+from loraplex.registry.alias_rows import NEW
 from loraplex.registry.errors import (
     InvalidRoute,
     PromotionRefused,

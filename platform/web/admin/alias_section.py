@@ -9,7 +9,8 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.alias_routes import NEW, AliasRoutes
+from loraplex.registry.alias_routes import AliasRoutes
+from loraplex.registry.alias_rows import NEW
 from loraplex.registry.names import DEFAULT
 from loraplex.registry.routes import Guard, Route, guard_of
 from loraplex.registry.views import Adapter
