@@ -48,10 +48,17 @@ def awq_checkpoint(folder: Path, config: ModelConfig, cache: WeightsCache | None
                 logger.warning("%s is not as it was written, it is quantized again", cache.path(name))
             cache.make_room(quantized_bytes(folder, options))  # where there is none, _quantize says so
             _quantize(folder, cache.path(name), options, tell)
-            seal(cache.path(name))
+            _seal(cache.path(name))
             cache.use(name)
             cache.trim()
     return cache.path(name)
+
+
+def _seal(checkpoint: Path) -> None:
+    try:
+        seal(checkpoint)
+    except OSError as error:
+        logger.warning("%s cannot be sealed, the next start quantizes again: %s", checkpoint, error)
 
 
 def _use(cache: WeightsCache, name: str) -> bool:
