@@ -189,6 +189,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
     config, model, device = loaded.config, loaded.model, loaded.device
     return EngineInfo(
         model=config.served_name or Path(config.model).name,
+        base=loaded.base.fingerprint,
         architecture=model.architecture,
         device=str(device.device),
         compute=device.compute,

@@ -40,6 +40,10 @@ RESTART_PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 STABLE_SECONDS = 60.0
 """An engine that lived this long was healthy."""
 RETRY_AFTER_SECONDS = 2.0
+OTHER_BASE = (
+    "it has loaded another base than this server was started with: the model's files were changed since. "
+    "Put them back, or restart the server"
+)
 
 Control = RegisterAdapter | UnregisterAdapter | LoadAdapter | EvictAdapter | PinAdapter
 
@@ -246,8 +250,15 @@ class EngineClient:
                 if self._on_progress is not None:
                     self._on_progress(message)
             case EngineInfo():
-                self.info = message
-                self._spawn(self._welcome())
+                self._take(message)
+
+    def _take(self, info: EngineInfo) -> None:
+        """Adapters were judged beside the base of the first start, and certificates measured."""
+        if self.info is not None and info.base != self.info.base and self._child is not None:
+            self._child.kill(OTHER_BASE)
+            return
+        self.info = info
+        self._spawn(self._welcome())
 
     def _pass_on(self, request_id: str, item: Tokens | Exception) -> None:
         queue = self._streams.get(request_id)

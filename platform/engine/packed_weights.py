@@ -15,7 +15,7 @@ from loraplex.quant.scheme import LinearMethod
 
 from .kept import sources_digest
 from .model.decoder import Decoder, DecoderLoader
-from .model.fingerprint import checkpoint_identity
+from .model.fingerprint import checkpoint_identity, put_there
 from .weights_cache import WeightsCache, entry_name
 
 PACKED_BY: Final = ("quant/**/*.py", "engine/model/*.py")
@@ -151,6 +151,7 @@ def _identity(loader: DecoderLoader, form: PackedForm) -> str:
     """Another one for whatever could make other bytes of the weights."""
     parts = (
         checkpoint_identity(loader.checkpoint.folder),
+        put_there(loader.checkpoint.folder),
         str(loader.stored_dtype),
         repr(loader.online),
         form.identity,

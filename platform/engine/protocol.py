@@ -171,6 +171,8 @@ class EngineInfo(Message, kw_only=True):
     """First message of a started engine: facts that do not change while it lives."""
 
     model: str
+    base: str = ""
+    """Fingerprint of the weights that it has loaded."""
     architecture: str
     device: str
     compute: str

@@ -172,6 +172,28 @@ async def test_a_killed_engine_ends_each_stream_once_and_comes_back(mortal: Engi
     assert await collect(mortal, request("after", adapter=adapter.digest)) == expected
 
 
+async def test_an_engine_that_comes_back_with_another_base_serves_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Adapters and certificates are of the one that the server was started with."""
+    model, other = make_checkpoint(tmp_path / "model"), make_checkpoint(tmp_path / "other", seed=1)
+    weights = model / "model.safetensors"
+    async with opened(model) as client:
+        expected = await collect(client, request("before"))
+        assert client.pid is not None
+        weights.rename(tmp_path / "kept")
+        (other / "model.safetensors").rename(weights)
+        os.kill(client.pid, signal.SIGKILL)
+        await until(lambda: client.restarts >= 3)
+        assert "it has loaded another base than this server was started with" in caplog.text
+        assert not client.ready()
+        with pytest.raises(EngineUnavailable):
+            await collect(client, request("other"))
+        (tmp_path / "kept").rename(weights)
+        await until(client.ready)
+        assert await collect(client, request("after")) == expected
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_the_engine_asks_for_huge_pages_unless_the_user_said_otherwise(
     client: EngineClient, mortal: EngineClient

@@ -12,6 +12,7 @@ import torch
 from loraplex import LLM, SamplingParams
 from loraplex.engine.build import build_engine
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.model import fingerprint
 from loraplex.engine.weights_cache import LOCK, SPARE_BYTES, WeightsCache, entry_name
 from loraplex.quant.coded import CodedLinear
 from loraplex.quant.online import OnlineQuantization
@@ -132,6 +133,21 @@ def test_each_way_and_each_checkpoint_has_a_file_of_its_own(base: Path, tmp_path
     (base / "config.json").write_text((base / "config.json").read_text() + "\n")
     assert start(base, cache) == KEPT
     assert len(entries(cache)) == 5
+
+
+def test_a_checkpoint_that_another_was_copied_over_is_packed_anew(base: Path, tmp_path: Path) -> None:
+    """By whoever keeps times, and where no sample of the fingerprint is taken."""
+    assert start(base, tmp_path / "cache") == KEPT
+    weights = base / "model.safetensors"
+    facts, data = weights.stat(), bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    samples = fingerprint.fingerprint_weights(base, "")
+    with pytest.MonkeyPatch.context() as unsampled:
+        unsampled.setattr(fingerprint, "fingerprint_weights", lambda folder, identity: samples)
+        weights.write_bytes(bytes(data))
+        os.utime(weights, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        assert start(base, tmp_path / "cache") == KEPT
+        assert start(base, tmp_path / "cache") == READ
 
 
 def test_the_longest_unused_leave_when_there_is_no_room(base: Path, tmp_path: Path) -> None:
