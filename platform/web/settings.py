@@ -191,6 +191,15 @@ class Settings(BaseSettings):
             raise ValueError(f"metrics_port and port are both {self.port}: give metrics_port another one")
         return self
 
+    @model_validator(mode="after")
+    def _refuse_steps_without_room(self) -> Self:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs {self.max_num_seqs}, but "
+                "each running sequence needs a token of every step; raise the one or lower the other"
+            )
+        return self
+
     @property
     def base_name(self) -> str:
         """What clients call the base model."""

@@ -44,6 +44,14 @@ def test_a_file_in_a_data_folder_given_by_flag(tmp_path: Path) -> None:
     assert Settings(data_dir=other).port == 7
 
 
+def test_steps_without_room_for_all_sequences_are_refused(tmp_path: Path) -> None:
+    """At once, and not by the engine after a minute of compiling."""
+    words = "max_num_batched_tokens 37 is below max_num_seqs 64, but each running sequence needs a token"
+    with pytest.raises(ValidationError, match=words):
+        Settings(data_dir=tmp_path, max_num_batched_tokens=37)
+    assert Settings(data_dir=tmp_path, max_num_batched_tokens=64).max_num_seqs == 64
+
+
 def test_unknown_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "loraplex.toml").write_text("prot = 1")
     with pytest.raises(ValueError, match=r"loraplex\.toml sets 'prot', which is no setting, the nearest one is port\."):
