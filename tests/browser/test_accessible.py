@@ -149,6 +149,7 @@ async def test_a_keyboard_is_enough(
     await expect(page.get_by_role("dialog")).to_contain_text("g a")
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog")).to_be_hidden()
+    await expect(page.get_by_role("button", name="Run")).to_be_enabled()
     await tab_to(page, "Run")
     await page.keyboard.press("Enter")
     await expect(page.locator(".pane footer").first).to_contain_text("tokens/s")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from loraplex.engine.tokenizer import Tokenizer
 from tests.web.fake_engine import BASE_SENTENCE, FakeEngine, sentence_of
@@ -22,6 +22,23 @@ async def open_playground(page: Page, http: httpx.AsyncClient, folders: list[Pat
     for name, folder in zip(("sql", "json"), folders, strict=True):
         assert (await add(http, name, folder)).status_code == 201
     await page.goto("/playground")
+    await expect(page.get_by_role("button", name="Run")).to_be_enabled()  # its script is there
+
+
+async def test_nothing_is_sent_before_the_script_is_there(page: Page) -> None:
+    """The browser would put the prompt into the address, and answer nothing."""
+    held: list[Route] = []
+    await page.route("**/playground.js", lambda route: held.append(route))
+    await page.goto("/playground", wait_until="commit")
+    message = page.get_by_label("Message")
+    await message.fill("a secret")
+    await expect(page.get_by_role("button", name="Run")).to_be_disabled()
+    await page.get_by_label("Max tokens").press("Enter")
+    assert "secret" not in page.url
+    await held[0].continue_()
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.locator(".pane footer").first).to_contain_text("tokens/s")
+    assert "secret" not in page.url and await message.input_value() == "a secret"
 
 
 async def test_base_and_two_adapters_answer_side_by_side(
