@@ -10,16 +10,15 @@ measured. Each part has a process of its own, which is begun again behind a row 
 
 import argparse
 import math
-import os
-import shutil
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
+
+from loraplex.engine.launcher_tools import REMEDY, missing_tools
 
 from ..report import RESULTS, Row, line_of, write
 from .apart import measure_apart, start_server
@@ -77,9 +76,9 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     if not find_device():
         print("no CUDA device: torch.cuda.is_available() is false, so that nothing was measured", file=sys.stderr)
         return 2
-    missing_tool = _missing_tool()
-    if missing_tool is not None:
-        print(f"Triton builds its launchers in C, and {missing_tool}: nothing was measured", file=sys.stderr)
+    tools = missing_tools()
+    if tools:
+        print(f"Triton lacks {' and '.join(tools)}: nothing was measured. {REMEDY}", file=sys.stderr)
         return 2
     ratio = FULL_SECONDS_RATIO if arguments.length == "full" else 1
     seconds = {name: ratio * allowed for name, allowed in QUICK_SECONDS.items()}
@@ -95,15 +94,6 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
             return measure_apart(partial(open_part, name, rounds, folders, size), figures, allowed, publish)
 
         return run(measure_part, chosen, seconds, path, notes, ratio * QUICK_TOTAL_SECONDS)
-
-
-def _missing_tool() -> str | None:
-    """What Triton would miss at every kernel, in words."""
-    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
-    if not any(map(shutil.which, compilers)):
-        return f"there is no {' or '.join(compilers)} (apt install gcc libc6-dev)"
-    header = Path(sysconfig.get_paths()["include"], "Python.h")
-    return None if header.is_file() else f"{header} is not there (apt install python3-dev)"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from loraplex.lora.config_fields import MAX_TOKENS
 
+from .config import check_step
 from .protocol import MAX_ADAPTERS, GenerateRequest
 
 
@@ -29,11 +30,7 @@ class Limits:
     """What requests that bring none draw theirs from; None: at random."""
 
     def __post_init__(self) -> None:
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs {self.max_num_seqs}, "
-                "but each running sequence needs a token of every step; raise the one or lower the other"
-            )
+        check_step(self.max_num_batched_tokens, self.max_num_seqs)
 
 
 def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int) -> int:

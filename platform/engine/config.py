@@ -68,3 +68,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def most_step_tokens(self) -> int:
         """Of any step, with the padding of decodes."""
         return max(self.max_num_batched_tokens, self.max_num_seqs)
+
+
+def check_step(max_num_batched_tokens: int, max_num_seqs: int) -> None:
+    """ValueError for a step without a token for each of its sequences."""
+    if max_num_batched_tokens < max_num_seqs:
+        raise ValueError(
+            f"max_num_batched_tokens {max_num_batched_tokens} is below max_num_seqs {max_num_seqs}, but each running "
+            "sequence needs a token of every step; raise the one or lower the other"
+        )

@@ -116,11 +116,9 @@ class Snapshot:
         wanted: dict[str, bool] = {}
         served = [names for tenant, names in self.adapters.items() if self.tenants[tenant].disabled_at is None]
         for adapter in (adapter for names in served for adapter in names.values()):
-            named = adapter.named()
             for version in adapter.versions:
                 if not self._obstacle(adapter, version):
-                    pinned = version.pinned or (adapter.pinned and version.number in named)
-                    wanted[version.digest] = wanted.get(version.digest, False) or pinned
+                    wanted[version.digest] = wanted.get(version.digest, False) or adapter.pins(version)
         return [DesiredAdapter(digest, self.store.folder(digest), pinned) for digest, pinned in wanted.items()]
 
     def _answering(self, adapter: Adapter, caller: str | None) -> Version | None:

@@ -85,6 +85,10 @@ class Adapter:
             return frozenset(version for version, weight in route.weights.items() if weight)
         return frozenset() if current is None else frozenset({current.number})
 
+    def pins(self, version: Version) -> bool:
+        """Whether it is to stay in memory: by itself, or as one that the pinned name may be answered by."""
+        return version.pinned or (self.pinned and version.number in self.named())
+
     def route(self, selector: int | str | None) -> Route | None:
         """Of the alias that `name@selector` or the bare name goes through; None: it names one version."""
         return self.routes.get(DEFAULT if selector is None else selector) if not isinstance(selector, int) else None

@@ -44,9 +44,7 @@ def _pinned_with(state: State, tenant: str, reference: str) -> dict[str, Version
         version.digest: version
         for adapter in state.registry.snapshots.current.of_tenant(tenant)
         for version in adapter.versions
-        if version.pinned
-        or (adapter.pinned and version.number in adapter.named())
-        or (adapter.name == parsed.name and _means(adapter, parsed.selector, version))
+        if adapter.pins(version) or (adapter.name == parsed.name and _means(adapter, parsed.selector, version))
     }
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from loraplex.engine.config import ADAPTER_SHARE, EngineConfig
+from loraplex.engine.config import ADAPTER_SHARE, EngineConfig, check_step
 from loraplex.registry.passwords import check_password
 from loraplex.registry.tokens import check_token
 
@@ -193,11 +193,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _refuse_steps_without_room(self) -> Self:
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs {self.max_num_seqs}, but "
-                "each running sequence needs a token of every step; raise the one or lower the other"
-            )
+        check_step(self.max_num_batched_tokens, self.max_num_seqs)
         return self
 
     @property

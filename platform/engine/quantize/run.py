@@ -69,7 +69,7 @@ def quantize_checkpoint(
     )
     with torch.no_grad(), new_checkpoint(place, needed) as writer:
         layers = _Layers(config, checkpoint, recipe, sequences, device)
-        writer.add({EMBEDDING: stored_floats(checkpoint, EMBEDDING)})
+        writer.add({EMBEDDING: checkpoint.tensor(EMBEDDING)})  # looked at as the streams began
         errors = layers.write(writer, progress)
         facts = {"quantization_config": quantization_config(recipe)} | layers.facts
         writer.add({name: stored_floats(checkpoint, name) for name in (NORM, HEAD) if name in checkpoint})

@@ -124,7 +124,7 @@ def _place(status: AdapterStatus) -> tuple[int, bool, bool, float]:
 def _row(status: AdapterStatus, owners: dict[str, Owner], leaves_next: bool) -> CacheRow:
     adapter, version = owners[status.digest]
     name = _name(adapter, version)
-    pinned = version.pinned or (adapter.pinned and version.number in adapter.named())
+    pinned = adapter.pins(version)
     return CacheRow(
         digest=status.digest,
         name=adapter.name,

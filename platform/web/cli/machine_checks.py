@@ -2,13 +2,12 @@
 
 import importlib.util
 import os
-import shutil
 import sqlite3
 import sys
-import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loraplex.engine.launcher_tools import REMEDY, missing_tools
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.folder import resolve_model_folder
 
@@ -127,11 +126,7 @@ def check_triton() -> Check:
     """On a GPU it builds what launches its kernels."""
     if importlib.util.find_spec("triton") is None:
         return Check("ok", "triton is not installed: not needed without a GPU (extra gpu of loraplex)")
-    lacking = []
-    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-        lacking.append("a C compiler")
-    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
-        lacking.append("Python's headers")
+    lacking = missing_tools()
     if not lacking:
         return Check("ok", "triton is installed, with the C compiler and the headers that it needs on a GPU")
     from loraplex.engine.device import find_cuda
@@ -139,4 +134,4 @@ def check_triton() -> Check:
     what = f"triton is installed, but not {' and '.join(lacking)}, which it needs on a GPU"
     if find_cuda() is None:
         return Check("ok", what)
-    return Check("fail", what, "Debian and Ubuntu: apt install gcc libc6-dev python3-dev. Else CC names a compiler.")
+    return Check("fail", what, REMEDY)

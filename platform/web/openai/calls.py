@@ -23,8 +23,8 @@ from ..routing.copies import Repeatable, draw_copy
 from ..routing.watch import start_watched, version_header
 from ..state import State
 from .chunks import Chunks
-from .fields import check_fields, ignored_header, ignored_in_messages
-from .schemas import ChatMessage, GenerationFields
+from .fields import check_fields, ignored_header
+from .schemas import GenerationFields
 
 Fields = TypeVar("Fields", bound=GenerationFields)
 LOGPROB_CHARS: Final = 4
@@ -59,7 +59,6 @@ async def read_fields(
     """The body as `schema`, the names of its members, and response headers that name what was ignored."""
     body = await read_json(request, state.settings.body_timeout)
     ignored = check_fields(body, schema.__struct_fields__)
-    ignored += ignored_in_messages(body.get("messages"), ChatMessage.__struct_fields__)
     fields = convert(body, schema)
     if fields.stream_options is not None and not fields.stream:
         raise invalid("stream_options is only for streams; set stream to true, or leave it out.", "stream_options")

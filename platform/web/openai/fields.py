@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import invalid
+from .schemas import ChatMessage
 
 IGNORED_HEADER = "x-loraplex-ignored-fields"
 MAX_NAMED = 16
@@ -95,18 +96,19 @@ REFUSED = frozenset(
 
 
 def check_fields(body: Mapping[str, Any], known: Iterable[str]) -> list[str]:
-    """Names of the members that are ignored. ApiError 400 names the first that is known and not supported."""
+    """Names of the members that are ignored, those of messages too. ApiError 400 names the first that is known and not
+    supported."""
     others = [name for name in body if name not in known and name not in HARMLESS]
     for name in others:
         _refuse_unsupported(name, body)
-    return [name for name in others if name not in NEUTRAL]
+    return [*(name for name in others if name not in NEUTRAL), *_ignored_in_messages(body.get("messages"))]
 
 
-def ignored_in_messages(messages: Any, known: Iterable[str]) -> list[str]:
-    """The same for members of messages, which templates are not handed; those that say nothing are left out."""
+def _ignored_in_messages(messages: Any) -> list[str]:
+    """What templates are not handed; members that say nothing are left out."""
     listed = [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
     said = {name for message in listed for name, value in message.items() if value not in (None, [], {}, "")}
-    return sorted(f"messages.{name}" for name in said.difference(known, HARMLESS_IN_MESSAGES))
+    return sorted(f"messages.{name}" for name in said.difference(ChatMessage.__struct_fields__, HARMLESS_IN_MESSAGES))
 
 
 def ignored_header(names: list[str]) -> dict[str, str]:

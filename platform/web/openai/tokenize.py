@@ -12,9 +12,9 @@ from ..json_body import convert, read_json
 from ..off_loop import off_loop
 from ..resolve import Served, find_served
 from ..state import State
-from .fields import check_fields, ignored_header, ignored_in_messages
+from .fields import check_fields, ignored_header
 from .prompts import chat_prompt, text_prompt
-from .schemas import ChatMessage, Detokenize, TokenizeChat, TokenizeText
+from .schemas import Detokenize, TokenizeChat, TokenizeText
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -27,7 +27,6 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> Respon
     ignored = check_fields(body, schema.__struct_fields__)
     fields: TokenizeText | TokenizeChat
     if "messages" in body:
-        ignored += ignored_in_messages(body["messages"], ChatMessage.__struct_fields__)
         fields = convert({"model": state.base.name, **body}, TokenizeChat)
         wording = (await _find(fields, state, caller)).wording
         tokens = await chat_prompt(state, wording, fields)
