@@ -18,7 +18,7 @@ serve: .venv/.runtime $(VENDOR) ## install what is missing and serve the demo mo
 	@$(BIN)/loraplex serve $(ARGS)
 
 test: .venv/.test $(VENDOR) ## install what tests need and run the whole suite
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS)
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 15 $(ARGS)
 
 fuzz: .venv/.test $(VENDOR) ## 10,000 random requests by both OpenAPI documents; another FUZZ_SEED is another 10,000
 	@FUZZ_CASES=$${FUZZ_CASES:-10000} $(BIN)/python -m pytest -q tests/web/test_schemas.py $(ARGS)
