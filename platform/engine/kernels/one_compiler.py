@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import numba
 import numpy as np
 from numba.core import config, dispatcher
 from numba.core.caching import FunctionCache
@@ -43,8 +44,16 @@ def _compile_in_turn(kernel: Any, signature: Any) -> Any:
     another thread of ours holds as it waits for a second process, would wait for ever if that one wants its kernel."""
     if not isinstance(kernel._cache, FunctionCache):
         return _compile(kernel, signature)
+    _start_threads()
     with global_compiler_lock, _turn(_place(kernel.py_func, signature, *_constants(kernel.py_func))):
         return _compile(kernel, signature)
+
+
+def _start_threads() -> None:
+    """numba starts them for a kernel with a parallel loop, also where it comes from the cache. Of a kernel that has
+    such a one in it, it forgets that, if that one came from the cache as this was compiled: its call would end the
+    process. Asking how many threads there are starts them."""
+    numba.get_num_threads()
 
 
 def _save_in_turn(cache: Any, signature: Any, compiled: Any) -> None:

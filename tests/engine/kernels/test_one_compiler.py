@@ -27,6 +27,17 @@ def inner(x):
 @numba.njit(cache=True)
 def outer(x):
     return inner(x) * 2
+
+@numba.njit(cache=True, parallel=True)
+def many(x):
+    total = 0
+    for at in numba.prange(x):
+        total += at
+    return total
+
+@numba.njit(cache=True)
+def twice(x):
+    return many(x) * 2
 """
 SHARED = """
 import sys, time
@@ -76,6 +87,11 @@ kernel.inner({"int": 3, "float": 3.0}[sys.argv[1]])
 LOOK = """
 kernel.inner(3), kernel.inner(3.0)
 print(sum(kernel.inner.stats.cache_misses.values()))
+"""
+CALL = """
+for name in sys.argv[2:]:
+    getattr(kernel, name)(4)
+print(sum(sum(getattr(kernel, name).stats.cache_misses.values()) for name in sys.argv[2:]))
 """
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -149,6 +165,13 @@ def test_two_that_save_at_the_same_moment_lose_nothing(start: Start) -> None:
     for process in (start("int", "float", script=SAVE), start("float", "int", script=SAVE)):
         assert misses(process) == ""
     assert misses(start("both", script=LOOK)) == "0"
+
+
+def test_a_kernel_from_the_cache_finds_the_threads_of_one_that_it_has_in_it(start: Start) -> None:
+    """numba forgets that `twice` needs threads where it was compiled with a `many` from the cache."""
+    assert misses(start("first", "many", script=CALL)) == "1"
+    assert misses(start("second", "many", "twice", script=CALL)) == "1"
+    assert misses(start("third", "twice", script=CALL)) == "0"
 
 
 def test_kernels_that_one_function_makes_have_a_place_each() -> None:
