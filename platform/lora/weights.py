@@ -39,6 +39,8 @@ HASHED_TOGETHER: Final = 1 << 20
 other."""
 MOST_BEHIND: Final = 4
 """Of these hand-overs in memory that are not yet hashed."""
+READ_AHEAD: Final = 128 << 10
+"""Bytes that Linux is told of at once: of a longer range it reads no more ahead than a device takes in one request."""
 ALIGNMENT: Final = 64
 
 Part = Literal["ranks", "vectors", "rows", "index"]
@@ -85,7 +87,8 @@ def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredR
 def _read_ahead(file: FileIO) -> None:
     """Let the system bring the whole file while its header is judged."""
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+        for start in range(0, os.fstat(file.fileno()).st_size, READ_AHEAD):
+            os.posix_fadvise(file.fileno(), start, READ_AHEAD, os.POSIX_FADV_WILLNEED)
 
 
 class Staging:

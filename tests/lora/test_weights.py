@@ -12,6 +12,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from loraplex.lora import weights
 from loraplex.lora.batch import KINDS, PageTable
 from loraplex.lora.manifest import BaseSignature
 from loraplex.lora.pages import PageStore
@@ -169,3 +170,15 @@ def test_a_large_tensor_is_hashed_where_it_lies() -> None:
         tracemalloc.stop()
     assert digest.hexdigest() == wanted
     assert most < HASHED_TOGETHER // 2
+
+
+def test_the_whole_file_is_read_ahead_in_requests_that_no_system_shortens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = tmp_path / "weights", []
+    path.write_bytes(bytes(3 * weights.READ_AHEAD + 5))
+    monkeypatch.setattr("os.posix_fadvise", lambda file, start, count, advice: asked.append((start, count)))
+    with path.open("rb", buffering=0) as file:
+        weights._read_ahead(file)
+    assert [start for start, _ in asked] == [place * weights.READ_AHEAD for place in range(4)]
+    assert {count for _, count in asked} == {weights.READ_AHEAD}
