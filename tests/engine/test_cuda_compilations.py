@@ -54,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     monkeypatch.setattr(driver, "_active", AbsentDevice(90))
     # A device of its own: kernels that other tests have compiled for this architecture would be launched.
     monkeypatch.setattr(AbsentDevice, "get_current_device", lambda device: -1)
-    monkeypatch.setattr(launch, "_is_modern", lambda device: True)
+    monkeypatch.setattr(launch, "can_chain", lambda device: True)
     monkeypatch.setattr(JITFunction, "_do_compile", lambda kernel, key, *rest: found.add((kernel.__name__, key)))
     return found
 

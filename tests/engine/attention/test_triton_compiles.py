@@ -36,7 +36,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Compil
 
 def compile_for(architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.set_active(AbsentDevice(architecture))
-    monkeypatch.setattr(launch, "_is_modern", lambda device: architecture >= 90)
+    monkeypatch.setattr(launch, "can_chain", lambda device: architecture >= 90)
     monkeypatch.setattr(launch, "_has_float8", lambda device: architecture >= 89)
 
 
@@ -120,7 +120,7 @@ def test_static_scales_spill_nothing_in_decodes(
     kernel = kernels["attend"].compiled[0]
     used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0
-    assert 3 * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
+    assert (2 if architecture == 80 else 3) * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
     copies = re.findall(r"cp\.async\.c[ag]\.shared\.global .*, 0x(?:10|8), ", kernel.asm["ptx"])
     assert len(copies) >= 24, "loads ahead of their use"
 
@@ -160,8 +160,9 @@ def test_merging_begins_while_attention_runs(
     used = resources(merge.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0 and "ld.global.v4" in merge.asm["ptx"]
     assert ("griddepcontrol.launch_dependents" in attention.asm["ptx"]) == (architecture >= 90)
-    assert ("griddepcontrol.wait" in merge.asm["ptx"]) == (architecture >= 90)
-    assert merge.metadata.launch_pdl == (architecture >= 90) and not attention.metadata.launch_pdl
+    for kernel in (merge, attention):
+        assert ("griddepcontrol.wait" in kernel.asm["ptx"]) == (architecture >= 90)
+    assert merge.metadata.launch_pdl == attention.metadata.launch_pdl == (architecture >= 90)
 
 
 STORED = [
@@ -215,7 +216,7 @@ def test_neither_tokens_nor_contexts_compile_anew(
     kernels: dict[str, CompileOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_for(80, monkeypatch)
-    for tokens, blocks in ((1, 1000), (2, 1024), (16, 8192), (17, 600)):
+    for tokens, blocks in ((1, 1000), (2, 1024), (14, 8192), (15, 600)):
         attend(BF16, 128, tokens, tokens, blocks)
     assert len(kernels["attend"].compiled) == len(kernels["merge"].compiled) == 4
     assert len({id(kernel) for kernel in kernels["attend"].compiled}) == 1

@@ -43,8 +43,8 @@ def test_parts_of_decodes_have_room(sequences: int, kv_heads: int, most_length: 
 
 def test_few_sequences_share_their_keys_out_and_many_do_for_one_long_context() -> None:
     assert count_spare(1, 8, 131072, False) == 32 and count_spare(1, 2, 131072, False) == 63
-    assert count_spare(31, 8, 131072, False) == 32 and count_spare(32, 8, 131072, False) == 0
-    assert count_spare(1, 8, 500, False) == 0 and count_spare(256, 8, 131072, True) == 32
+    assert count_spare(15, 8, 131072, False) == 32 and count_spare(16, 8, 131072, False) == 0
+    assert count_spare(1, 8, 250, False) == 0 and count_spare(256, 8, 131072, True) == 32
     assert count_spare(8, 1, 131072, False) == 64, "as many parts as merge adds up at once"
     assert is_uneven(131072, 131072 + 31 * 1024, 8) and not is_uneven(1024, 32 * 1024, 8)
     assert not is_uneven(4096, 64 * 1024, 8), "four times the mean is no more than two programs have"
@@ -53,7 +53,7 @@ def test_few_sequences_share_their_keys_out_and_many_do_for_one_long_context() -
 
 def test_few_programs_share_long_contexts() -> None:
     assert count_splits(2, 1, 8, 131072) == 32 and count_splits(65, 64, 640, 131072) == 4
-    assert count_splits(2, 1, 8, 600) == 2 and count_splits(2, 1, 8, 500) == 1
+    assert count_splits(2, 1, 8, 300) == 2 and count_splits(2, 1, 8, 250) == 1
     assert count_splits(300, 9, 300, 131072) == 4 and count_splits(4096, 9, 3000, 131072) == 1
 
 

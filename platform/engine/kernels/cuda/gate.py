@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from loraplex.quant.kernels.cuda.cast import cast_row, cast_rows, empty_cast
+from loraplex.quant.kernels.cuda.chain import can_chain, let_next_begin, wait_for_previous
 
 from .tiles import COLUMN_WARPS, COLUMNS, GATE_COLUMNS, row_warps
 
@@ -24,6 +25,7 @@ def multiply_gate(gate_up: torch.Tensor, activation: Activation = "silu") -> tor
     if tokens:
         gate[tokens, triton.cdiv(size, COLUMNS)](
             result, None, None, None, gate_up, SIZE=size, WIDTH=COLUMNS, GELU=activation == "gelu_tanh",
+            CHAINED=can_chain(result.device), launch_pdl=can_chain(result.device),
             num_warps=COLUMN_WARPS, enable_fp_fusion=True,
         )  # fmt: skip
     return result
@@ -43,6 +45,7 @@ def multiply_gate_cast(
     if tokens:
         gate[tokens, 1](
             result, values, scales, scale, gate_up, SIZE=size, WIDTH=width, GELU=activation == "gelu_tanh",
+            CHAINED=can_chain(result.device), launch_pdl=can_chain(result.device),
             num_warps=row_warps(width), enable_fp_fusion=True,
         )  # fmt: skip
     return result, values, scales
@@ -57,11 +60,14 @@ def _empty_result(gate_up: torch.Tensor) -> torch.Tensor:
 def gate(
     result: tl.tensor, float8: tl.tensor | None, scales: tl.tensor | None, fixed: tl.tensor | None, gate_up: tl.tensor,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, GELU: tl.constexpr,
+    CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (tokens, blocks of WIDTH columns); with float8 there is one block. fixed: as of `cast_row`."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < SIZE
+    let_next_begin(CHAINED)
+    wait_for_previous(CHAINED)
     gates = tl.load(gate_up + row * (2 * SIZE) + columns, mask=inside, other=0.0).to(tl.float32)
     ups = tl.load(gate_up + row * (2 * SIZE) + SIZE + columns, mask=inside, other=0.0).to(tl.float32)
     exponent = gates

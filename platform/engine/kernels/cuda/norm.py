@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from loraplex.quant.kernels.cuda.cast import cast_row, empty_cast
+from loraplex.quant.kernels.cuda.chain import can_chain, let_next_begin, wait_for_previous
 
 from .tiles import REGISTERS, row_warps
 
@@ -41,7 +42,8 @@ def _launch(
         width = triton.next_power_of_2(size)
         norm[(tokens,)](
             normed, values, scales, scale, x, residual, weight, eps,
-            SIZE=size, WIDTH=width, num_warps=row_warps(width), maxnreg=REGISTERS, enable_fp_fusion=True,
+            SIZE=size, WIDTH=width, CHAINED=can_chain(x.device), launch_pdl=can_chain(x.device),
+            num_warps=row_warps(width), maxnreg=REGISTERS, enable_fp_fusion=True,
         )  # fmt: skip
 
 
@@ -49,20 +51,23 @@ def _launch(
 def norm(
     normed: tl.tensor, float8: tl.tensor | None, scales: tl.tensor | None, fixed: tl.tensor | None,
     x: tl.tensor, residual: tl.tensor, weight: tl.tensor, eps: tl.tensor,
-    SIZE: tl.constexpr, WIDTH: tl.constexpr,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (tokens,). float8 None: nothing is cast; fixed: as of `cast_row`."""
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, WIDTH)
     inside = lanes < SIZE
     places = row * SIZE + lanes
+    let_next_begin(CHAINED)
+    gain = tl.load(weight + lanes, mask=inside, other=0.0).to(tl.float32)
+    wait_for_previous(CHAINED)
     total = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
     total += tl.load(residual + places, mask=inside, other=0.0).to(tl.float32)
     rounded = total.to(residual.dtype.element_ty)
     tl.store(residual + places, rounded, mask=inside)
     values = rounded.to(tl.float32)
     factor = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(values * values, 0) / SIZE + eps))
-    scaled = values * factor * tl.load(weight + lanes, mask=inside, other=0.0).to(tl.float32)
+    scaled = values * factor * gain
     result = scaled.to(normed.dtype.element_ty)
     tl.store(normed + places, result, mask=inside)
     if float8 is not None:

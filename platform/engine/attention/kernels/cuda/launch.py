@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 import torch
 import triton
 
+from loraplex.quant.kernels.cuda.chain import can_chain
+
 from .attend import attend
 from .merge import merge
 from .tiles import (
@@ -113,11 +115,10 @@ def attend_paged(
     (tokens, heads, size), (sequences, width) = query.shape, blocks.shape
     _, kv_heads, block, _ = layer.key.shape
     assert query.is_contiguous() and output.is_contiguous() and blocks.is_contiguous()
-    modern = _is_modern(query.device)
     plan = plan_attend(layer, tokens, sequences, heads, width, uneven)
     tile, queries, tiles, splits, spare = plan
     assert not plan.cuts or (tiles if spare else splits * tokens) <= len(partials.sums)
-    chained = plan.cuts > 0 and modern
+    chained = can_chain(query.device)
     stored = FORMATS.get(layer.key.dtype, FLOAT)
     if stored == E4M3 and _has_float8(query.device):
         stored = NATIVE_E4M3
@@ -131,8 +132,8 @@ def attend_paged(
         sequences, tokens, width, spare, SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
         WORTH=E4M3_WORTH if stored == E4M3 else 1.0, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, BLOCK=block, ROWS=tile.rows, STAGES=tile.stages,
-        WIDE=layer.key.numel() >= WIDE_NUMBERS, num_warps=tile.warps, num_stages=tile.stages,
-        maxnreg=tile.static_registers if layer.static.numel() else None, **shared,
+        WIDE=layer.key.numel() >= WIDE_NUMBERS, AHEAD=tile.ahead, num_warps=tile.warps, num_stages=tile.stages,
+        maxnreg=tile.static_registers if layer.static.numel() else None, launch_pdl=chained, **shared,
     )  # fmt: skip
     if plan.cuts:
         merge[tokens, heads](
@@ -146,7 +147,7 @@ def plan_attend(
 ) -> Plan:  # fmt: skip
     """For steps of these shapes with tables of `width` blocks."""
     _, kv_heads, block, size = layer.key.shape
-    modern = _is_modern(layer.key.device)
+    modern = can_chain(layer.key.device)
     tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, modern)
     queries = tile.rows // (heads // kv_heads)
     if tokens == sequences:
@@ -182,19 +183,13 @@ def write_heads(
             ROTATED=turn is not None, NORMED=key_norm is not None, EPS=eps, FORMAT=stored,
             LARGEST=LARGEST.get(layer.key.dtype, 0.0), STATIC=layer.static.numel() > 0,
             OWN=own is not None, TABLE_KINDS=vectors.shape[-1], QUERY_KIND=query_kind, KEY_KIND=key_kind,
+            CHAINED=can_chain(query.device), launch_pdl=can_chain(query.device),
             num_warps=min(16, max(1, rows * lanes // STORE_PAIRS)), enable_fp_fusion=True,
         )  # fmt: skip
 
 
 def _bytes(part: torch.Tensor) -> torch.Tensor:
     return part.view(torch.uint8)
-
-
-@cache
-def _is_modern(device: torch.device) -> bool:
-    """Whether matrix units read shared memory, and a kernel may begin while the one before still runs (programmatic
-    dependent launch)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @cache

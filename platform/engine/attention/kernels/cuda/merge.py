@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from loraplex.quant.kernels.cuda.chain import wait_for_previous
+
 from .attend import LOWEST
 from .places import count_parts, find_first_part, find_sequence, see_keys, share_tiles, split_keys
 
@@ -29,8 +31,7 @@ def merge(
         place, step = find_first_part(lengths, sequences, sequence, most, WINDOW, KEYS, SEARCHED), 1
         splits = count_parts((last_key + KEYS - 1) // KEYS - first_key // KEYS, most)
     _, _, used = split_keys(first_key, last_key, splits, KEYS, LEAST_SPLIT)
-    if CHAINED:
-        tl.extra.cuda.gdc_wait()
+    wait_for_previous(CHAINED)
     if (token >= end) | (used <= 1):
         return
     part, lanes = tl.arange(0, PARTS), tl.arange(0, PADDED)

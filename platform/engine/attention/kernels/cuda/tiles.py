@@ -12,12 +12,15 @@ FEW_BYTES: Final = 8 << 10
 """Of keys in one step of a decode: four steps of keys and values on their way leave room for three programs."""
 MANY_PROGRAMS: Final = 256
 """Programs that fill a device: with fewer, the keys of a tile are split; with more, tiles grow."""
+ENOUGH_PROGRAMS: Final = 128
+"""From which on a decode's keys are not shared out: one for each multiprocessor has memory busy, and another launch
+would cost more than it gives."""
 UNEVEN_TOKENS: Final = 2048
 """Of a context, at least, that is cut although sequences fill the device: less would not be worth another launch."""
 MOST_SPLITS: Final = 64
 MIXED_SPLITS: Final = 4
 """At least, where prefills and decodes share a step: a long decode would outlast the tiles of the prefills."""
-LEAST_SPLIT: Final = 256
+LEAST_SPLIT: Final = 128
 """Tokens of one split at least."""
 PARTIAL_TOKENS: Final = 2048
 """Tokens times splits of one step, or parts of a decode: a bound on the memory for partial results."""
@@ -30,9 +33,9 @@ STORE_PAIRS: Final = 256
 """Pairs of numbers that rope turns, of one warp."""
 
 
-DECODE_REGISTERS: Final = 168
-"""Of a thread, at most, where decodes read 8 bits with static scales: three programs of four warps fit. Said, because
-the assembler else takes 128 and puts the rest on the stack."""
+DECODE_REGISTERS: Final = {False: 248, True: 168}
+"""Of a thread, at most, where decodes read 8 bits with static scales: from sm_90 on three programs of four warps fit,
+before two. Said, because the assembler else takes 128 and puts the rest on the stack."""
 
 
 class Tile(NamedTuple):
@@ -44,6 +47,8 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     """Steps of keys and values that are in memory of the multiprocessor at a time."""
+    ahead: bool = False
+    """Whether scores of the next keys are computed beside the softmax of these."""
     static_registers: int | None = None
     """Of a thread, at most, with static scales; None: as many as the assembler takes."""
 
@@ -56,12 +61,20 @@ def choose_tile(
     group, padded = heads // kv_heads, pad_head(head_dim)
     fewest = max(FEWEST_ROWS, _next_power(group))
     if fewest <= MOST_DECODE_ROWS and tokens <= sequences * (fewest // group):
-        return Tile(fewest, min(128, max(16, FEW_BYTES // (padded * item_size))), 4, 4, DECODE_REGISTERS)
+        return Tile(
+            fewest,
+            min(128, max(16, FEW_BYTES // (padded * item_size))),
+            4,
+            4,
+            static_registers=DECODE_REGISTERS[modern],
+        )
     if padded > 128:
         return Tile(max(64 if modern else 32, fewest), 32, warps=8, stages=2)
+    ahead = modern and item_size == 2
+    stages = 3 if ahead else 2
     if tokens * heads >= 128 * MANY_PROGRAMS or fewest > 64:
-        return Tile(max(128, fewest), 64 if modern else 32, warps=8, stages=2)
-    return Tile(64, 64, warps=4 if modern else 8, stages=2)
+        return Tile(max(128, fewest), 64 if modern else 32, warps=8, stages=stages, ahead=ahead)
+    return Tile(64, 64, warps=4 if modern else 8, stages=stages)
 
 
 def bound_tiles(tokens: int, sequences: int, queries: int) -> int:
@@ -80,7 +93,7 @@ def count_splits(tokens: int, sequences: int, programs: int, most_length: int) -
 def count_spare(sequences: int, kv_heads: int, most_length: int, uneven: bool) -> int:
     """How many parts more than sequences a decode's keys are shared out to, 0: none are. By shapes and `uneven` alone,
     and right with any contexts, so that a captured launch is."""
-    if (sequences * kv_heads >= MANY_PROGRAMS and not uneven) or most_length < 2 * LEAST_SPLIT:
+    if (sequences * kv_heads >= ENOUGH_PROGRAMS and not uneven) or most_length < 2 * LEAST_SPLIT:
         return 0
     return max(0, min(most_spare(kv_heads), partial_rows(sequences) - sequences))
 

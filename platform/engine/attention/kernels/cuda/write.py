@@ -5,6 +5,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from loraplex.quant.kernels.cuda.chain import let_next_begin, wait_for_previous
+
 from .stored import FLOAT, encode, scale_above
 
 NOT_FINITE: Final = tl.constexpr(-(1 << 40))
@@ -20,7 +22,7 @@ def rotate_and_write(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     LANES: tl.constexpr, ROTATED: tl.constexpr, NORMED: tl.constexpr, EPS: tl.constexpr, FORMAT: tl.constexpr,
     LARGEST: tl.constexpr, STATIC: tl.constexpr, OWN: tl.constexpr, TABLE_KINDS: tl.constexpr,
-    QUERY_KIND: tl.constexpr, KEY_KIND: tl.constexpr,
+    QUERY_KIND: tl.constexpr, KEY_KIND: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (T, 1 + blocks of ROWS query heads): the first program of a token has its keys and values. query [T, H, D];
     heads [T, H + 2 G, D], of query, keys and values; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK, 2] bfloat16;
@@ -29,6 +31,7 @@ def rotate_and_write(
     the norms, pages [layers, 2, D] of floats where vectors [slots, TABLE_KINDS] says. Where a layer's row of clipped
     begins depends on the number of tokens: one compiled kernel serves all."""
     token, program = tl.program_id(0), tl.program_id(1)
+    let_next_begin(CHAINED)
     row, lanes = tl.arange(0, ROWS)[:, None], tl.arange(0, LANES)[None, :]
     HALF: tl.constexpr = SIZE // 2
     inner = lanes < HALF
@@ -36,6 +39,7 @@ def rotate_and_write(
     live = head < tl.where(program == 0, HEADS + 2 * KV_HEADS, HEADS)
     inside = live & inner
     source = heads + (token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head) * SIZE + lanes
+    wait_for_previous(CHAINED)
     first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(source + HALF, mask=inside, other=0.0).to(tl.float32)
     if ROTATED:

@@ -1,0 +1,31 @@
+"""Programmatic dependent launch, from sm_90 on: a kernel begins while the one before still runs, does what needs
+nothing of it, and waits for its end.
+
+A launch with launch_pdl has all its programs call `wait_for_previous`, even those without work: what comes after it
+waits for it alone, and so for everything before. Nothing is written, and nothing read that another kernel writes,
+before that.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+
+@cache
+def can_chain(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@triton.jit
+def let_next_begin(CHAINED: tl.constexpr) -> None:
+    """Once all programs have called it, or have ended."""
+    if CHAINED:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_previous(CHAINED: tl.constexpr) -> None:
+    if CHAINED:
+        tl.extra.cuda.gdc_wait()
