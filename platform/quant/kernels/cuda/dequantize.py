@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .decode import FLOAT8, FLOAT8_FACTOR, INTEGER4, decode
+from .decode import FLOAT8, FLOAT8_FACTOR, INTEGER4, decode_bytes, decode_halves
 
 
 @triton.jit(do_not_specialize=["first_panel"])
@@ -22,13 +22,17 @@ def dequantize(
     code = tl.load(codes + start + rows[:, None] * BYTES + lanes[None, :])
     group = run // GROUP_RUNS if GROUP_RUNS else 0
     zero_group = run // ZERO_RUNS if ZERO_RUNS else 0
-    zero = tl.load(zeros + zero_group * OUTPUTS + outputs, mask=inside, other=0)
-    scale = tl.load(scales + group * OUTPUTS + outputs, mask=inside, other=0.0).to(tl.float32)
-    if FORMAT == FLOAT8:
-        scale *= FLOAT8_FACTOR
+    zero = tl.load(zeros + zero_group * OUTPUTS + outputs, mask=inside, other=0)[:, None]
+    scale = tl.load(scales + group * OUTPUTS + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
+    dtype: tl.constexpr = dense.dtype.element_ty
     places = dense + (panel * PANEL + rows)[:, None].to(tl.int64) * INPUTS + (run * RUN + lanes)[None, :]
-    for half in tl.static_range(RUN // BYTES):
-        nibbles = code >> 4 * half & 15 if FORMAT == INTEGER4 else code
-        values = decode(nibbles, zero[:, None], dense.dtype.element_ty, FORMAT).to(tl.float32) * scale[:, None]
-        here = inside[:, None] & (run * RUN + half * BYTES + lanes < INPUTS)[None, :]
-        tl.store(places + half * BYTES, values.to(dense.dtype.element_ty), mask=here)
+    here = inside[:, None] & (run * RUN + lanes < INPUTS)[None, :]
+    if FORMAT == INTEGER4:
+        low, high = decode_halves(code, zero, dtype)
+        tl.store(places, (low.to(tl.float32) * scale).to(dtype), mask=here)
+        here = inside[:, None] & (run * RUN + BYTES + lanes < INPUTS)[None, :]
+        tl.store(places + BYTES, (high.to(tl.float32) * scale).to(dtype), mask=here)
+    else:
+        if FORMAT == FLOAT8:
+            scale *= FLOAT8_FACTOR
+        tl.store(places, (decode_bytes(code, zero, dtype, FORMAT).to(tl.float32) * scale).to(dtype), mask=here)

@@ -1,11 +1,11 @@
 """y = x W^T + bias for a packed weight on a CUDA device: the launches of the kernels beside this file."""
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import torch
 
+from .chain import can_chain
 from .dequantize import dequantize
 from .layout import PackedWeight
 from .multiply import add_splits, multiply
@@ -24,27 +24,25 @@ def linear(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.T
 
 def multiply_packed(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> None:
     """The weight is read once for each block of rows, as it is stored."""
-    rows, tile, chained = len(x), choose_tile(len(x)), _can_chain(x.device)
+    rows, tile, chained = len(x), choose_tile(len(x)), can_chain(x.device)
     split_runs = count_split_runs(weight.outputs, rows, weight.runs)
     splits = -(-weight.runs // split_runs)
     assert max(weight.codes.numel(), rows * weight.inputs, splits * rows * y.stride(0)) < 2**31
     grid = (-(-weight.outputs // tile.outputs), splits, -(-rows // tile.rows))
     shape = _shape(weight) | {
-        "SPLIT_RUNS": split_runs, "TILE_OUTPUTS": tile.outputs, "TILE_ROWS": tile.rows, "AHEAD": tile.ahead,
-        "STAGES": tile.stages, "num_warps": tile.warps, "num_stages": tile.stages,
+        "SPLIT_RUNS": split_runs, "PASS_RUNS": tile.runs, "TILE_OUTPUTS": tile.outputs, "TILE_ROWS": tile.rows,
+        "AHEAD": tile.ahead, "STAGES": tile.stages, "WARPS": tile.warps, "CHAINED": chained, "launch_pdl": chained,
+        "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
     zeros, scales = weight.zeros, weight.scales
     if splits == 1:
         added = x if bias is None else bias
         multiply[grid](
-            y, x, weight.codes, scales, zeros, added, rows,
-            **shape, STRIDE=y.stride(0), BIAS=bias is not None, CHAINED=False,
-        )  # fmt: skip
+            y, x, weight.codes, scales, zeros, added, rows, **shape, STRIDE=y.stride(0), BIAS=bias is not None
+        )
         return
     parts = torch.empty(splits, rows, weight.outputs, dtype=torch.float32, device=x.device)
-    multiply[grid](
-        parts, x, weight.codes, scales, zeros, x, rows, **shape, STRIDE=weight.outputs, BIAS=False, CHAINED=chained
-    )
+    multiply[grid](parts, x, weight.codes, scales, zeros, x, rows, **shape, STRIDE=weight.outputs, BIAS=False)
     add_splits[(-(-rows * weight.outputs // ADDED_ELEMENTS),)](
         y, parts, x if bias is None else bias, rows, OUTPUTS=weight.outputs, STRIDE=y.stride(0), SPLITS=splits,
         ELEMENTS=ADDED_ELEMENTS, BIAS=bias is not None, CHAINED=chained, launch_pdl=chained,
@@ -78,9 +76,3 @@ def _shape(weight: PackedWeight) -> dict[str, Any]:
         "RUNS": weight.runs, "GROUP_RUNS": weight.group_runs, "PANEL": PANEL,
         "ZERO_RUNS": weight.group_runs if len(weight.zeros) > 1 else 0, "enable_fp_fusion": True,
     }  # fmt: skip
-
-
-@cache
-def _can_chain(device: torch.device) -> bool:
-    """Whether a kernel may begin while the one before still runs (programmatic dependent launch)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

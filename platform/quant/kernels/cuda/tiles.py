@@ -9,9 +9,9 @@ RUNS: Final = (128, 64, 32)
 MOST_SPLITS: Final = 16
 LEAST_SPLIT_RUNS: Final = 4
 """Runs of one split at least, enough to have loads ahead of use."""
-DENSE_ROWS: Final = 512
-"""Above this many rows, dequantizing once and multiplying densely should cost less than dequantizing in each tile: by
-count of bytes and instructions on an H100, not measured."""
+DENSE_ROWS: Final = 64
+"""Above this many rows, dequantizing once and multiplying densely costs less than reading and decoding the weight once
+for each 64 rows: on an H200, of 256 rows, it took 0.27 to 0.44 of the time."""
 DENSE_BYTES: Final = 64 << 20
 """Dequantized bytes at a time: a bound on memory, with tiles enough for every multiprocessor."""
 ADDED_ELEMENTS: Final = 1024
@@ -28,20 +28,21 @@ class Tile(NamedTuple):
     rows: int
     warps: int
     stages: int
-    """Runs whose loads are on their way, and the one in use."""
+    """Passes of the loop whose loads are on their way, and the one in use."""
     ahead: int
     """Runs that scales and zeros are read before their use: 1 where nothing else would hide that read."""
     programs: int
     """Programs that fill a device; with fewer tiles than that the inputs are split."""
+    runs: int = 1
+    """Runs of one pass of the loop: with more, fewer instructions that only count and address."""
 
 
-FEW: Final = Tile(outputs=128, rows=16, warps=4, stages=4, ahead=1, programs=512)
-SOME: Final = Tile(outputs=128, rows=64, warps=8, stages=4, ahead=0, programs=256)
-MANY: Final = Tile(outputs=128, rows=128, warps=8, stages=3, ahead=0, programs=128)
+FEW: Final = Tile(outputs=64, rows=16, warps=4, stages=3, ahead=0, programs=512, runs=2)
+MANY: Final = Tile(outputs=64, rows=64, warps=4, stages=3, ahead=0, programs=384)
 
 
 def choose_tile(rows: int) -> Tile:
-    return next((tile for tile in (FEW, SOME) if rows <= tile.rows), MANY)
+    return FEW if rows <= FEW.rows else MANY
 
 
 def choose_run(group: int | None) -> int:
@@ -59,4 +60,4 @@ def count_split_runs(outputs: int, rows: int, runs: int) -> int:
     tile = choose_tile(rows)
     tiles = -(-outputs // tile.outputs) * -(-rows // tile.rows)
     splits = max(1, min(MOST_SPLITS, tile.programs // tiles, runs // LEAST_SPLIT_RUNS))
-    return -(-runs // splits)
+    return min(runs, -(-runs // (splits * tile.runs)) * tile.runs)
