@@ -20,7 +20,7 @@ class StepLists:
     """
 
     def __init__(self, table: PageTable, tokens: int, device: torch.Tensor, beside: "StepLists | None" = None) -> None:
-        """device: [list_words(table, tokens)] int32. Beside it lies what the kernels pass on: 6 KiB a token, and eight
+        """device: [list_words(table, tokens)] int32. Beside it lies what the kernels pass on: 6 KiB a token, and 16
         times that for the first 256, where adapters may have 512 ranks; lists `beside`, no shorter, share it."""
         self.words = device
         self._slots, _, pages = table.offset.shape

@@ -12,10 +12,15 @@ from .shrink import shrink
 from .tiles import (
     ALIGNMENT_BYTES,
     COLUMNS,
+    EXPAND_PROGRAMS,
     EXPAND_REGISTERS,
+    EXPAND_STAGES,
     PAGE,
     RANKS,
     ROWS,
+    SHRINK_PROGRAMS,
+    SHRINK_REGISTERS,
+    SHRINK_STAGES,
     STEP_BYTES,
     count_split_inputs,
     round_ranks,
@@ -40,7 +45,7 @@ class StepTensors(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """Grids, and what each kernel takes by name: its compile-time numbers and triton's options."""
+    """What the grids follow from, and what each kernel takes by name: its compile-time numbers and triton's options."""
 
     splits: int
     blocks: int
@@ -63,10 +68,13 @@ def add_lora(
     launches = plan_launches(kinds, widths, y.shape[1], x.shape[1], split, item_size, table, _can_chain(y.device))
     assert len(x) * len(kinds) * launches.splits * round_ranks(pages) <= step.intermediate.numel()
     rows, places = (step.chunks, step.tokens), (step.arena, step.offset, step.rank)
-    shrink[launches.splits, len(kinds), chunks](
-        step.intermediate, x, *rows, step.scales, *places, step.scaling, layer, **launches.shrink
+    processors = _count_processors(y.device)
+    shrink[(min(chunks * len(kinds) * launches.splits, processors * SHRINK_PROGRAMS),)](
+        step.intermediate, x, *rows, step.scales, *places, step.scaling, chunks, layer, **launches.shrink
     )
-    expand[launches.blocks, chunks](y, step.intermediate, *rows, *places, layer, **launches.expand)
+    expand[(min(chunks * launches.blocks, processors * EXPAND_PROGRAMS),)](
+        y, step.intermediate, *rows, *places, chunks, layer, **launches.expand
+    )
 
 
 def scale_outputs(
@@ -98,27 +106,34 @@ def plan_launches(
     kinds: tuple[int, ...], widths: tuple[int, ...], pitch: int, inputs: int, split: int, item_size: int,
     table: tuple[int, int, int], chained: bool,
 ) -> Launches:  # fmt: skip
-    """pitch: columns of a row of y; table: kinds, pages and layers of the page table; chained: on a device where expand
-    may begin while shrink still runs (programmatic dependent launch)."""
+    """pitch: columns of a row of y; table: kinds, pages and layers of the page table; chained: on a device where each
+    may begin while the kernel before it still runs (programmatic dependent launch)."""
     blocks = _first_blocks(widths)
     splits = -(-inputs // split)
     shared = {
         "KINDS": kinds, "WIDTHS": widths, "INPUTS": inputs, "ROWS": ROWS, "RANKS": RANKS, "PAGE": PAGE,
         "ALIGNMENT": ALIGNMENT_BYTES // item_size, "TABLE_KINDS": table[0], "TABLE_PAGES": table[1],
-        "LAYERS": table[2], "ROOM": round_ranks(table[1]), "CHAINED": chained, "enable_fp_fusion": True,
+        "LAYERS": table[2], "ROOM": round_ranks(table[1]), "SPLITS": splits, "CHAINED": chained, "launch_pdl": chained,
+        "enable_fp_fusion": True,
     }  # fmt: skip
     columns = {"FIRST_COLUMNS": _first_columns(widths, pitch), "FIRST_BLOCKS": blocks, "COLUMNS": COLUMNS}
     return Launches(
         splits,
         blocks[-1],
-        shrink={**shared, "SPLIT": split, "STEP": STEP_BYTES // item_size, "num_stages": 4},
-        expand={
-            **shared, **columns, "SPLITS": splits, "num_stages": 1, "launch_pdl": chained,
-            "maxnreg": EXPAND_REGISTERS if item_size == 2 else None,
+        shrink={
+            **shared, "SPLIT": split, "STEP": STEP_BYTES // item_size, "STAGES": SHRINK_STAGES,
+            "maxnreg": SHRINK_REGISTERS,
         },
+        expand={**shared, **columns, "STAGES": EXPAND_STAGES, "maxnreg": EXPAND_REGISTERS[item_size]},
     )  # fmt: skip
 
 
 @cache
 def _can_chain(device: torch.device) -> bool:
+    """Whether a kernel may begin while the one before still runs (programmatic dependent launch)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@cache
+def _count_processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -4,56 +4,94 @@ import triton
 import triton.language as tl
 
 from .matrix import multiply_wide, pick
+from .share import count_chunks, find_pages, take_share, wait_for_previous
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["listed", "layer"])
 def expand(
     y: tl.tensor, h: tl.tensor, chunks: tl.tensor, tokens: tl.tensor,
-    arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, layer: tl.tensor,
+    arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, listed: tl.tensor, layer: tl.tensor,
     KINDS: tl.constexpr, WIDTHS: tl.constexpr, FIRST_COLUMNS: tl.constexpr, FIRST_BLOCKS: tl.constexpr,
     INPUTS: tl.constexpr, SPLITS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr,
     PAGE: tl.constexpr, ALIGNMENT: tl.constexpr, TABLE_KINDS: tl.constexpr, TABLE_PAGES: tl.constexpr,
-    LAYERS: tl.constexpr, ROOM: tl.constexpr, CHAINED: tl.constexpr,
+    LAYERS: tl.constexpr, ROOM: tl.constexpr, CHAINED: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (blocks of columns of all members, chunks), chunks as for shrink; h is as shrink leaves it.
+    """Grid (programs): they share out the blocks of columns of all members of all chunks that there are of `listed`; h
+    is as shrink leaves it.
 
     FIRST_COLUMNS and FIRST_BLOCKS have one entry a member and the total. All that does not depend on shrink is read
     before it ends, and each program waits for that end, so that this launch never ends before shrink.
     """
-    block, chunk = tl.program_id(0), tl.program_id(1)
-    member = 0
-    for index in tl.static_range(1, len(KINDS)):
-        member += (block >= FIRST_BLOCKS[index]).to(tl.int32)
-    kind, width = pick(KINDS, member), pick(WIDTHS, member)
-    slot = tl.load(chunks + 3 * chunk)
-    module = slot * TABLE_KINDS + kind
-    own = tl.load(rank + module * LAYERS + layer, mask=slot >= 0, other=0)
-    if own == 0:
-        if CHAINED:
-            tl.extra.cuda.gdc_wait()
-        return
-    lanes = tl.arange(0, ROWS)
-    live = lanes < tl.load(chunks + 3 * chunk + 2)
-    rows = tl.load(chunks + 3 * chunk + 1) + lanes
-    token = tl.load(tokens + rows, mask=live, other=0).to(tl.int64)
-    columns = (block - pick(FIRST_BLOCKS, member)) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = columns < width
-    places = y + token[:, None] * FIRST_COLUMNS[len(KINDS)] + (pick(FIRST_COLUMNS, member) + columns)[None, :]
-    total = tl.load(places, mask=live[:, None] & inside[None, :], other=0.0).to(tl.float32)
-    weights = arena + (layer * (INPUTS + width) + INPUTS) * PAGE
-    pages = offset + module * TABLE_PAGES
-    b = load_ranks(weights, pages, 0, own, width, columns, RANKS, PAGE, ALIGNMENT)
     if CHAINED:
-        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    MEMBERS: tl.constexpr = len(KINDS)
+    BLOCKS: tl.constexpr = FIRST_BLOCKS[MEMBERS]
+    item, end = take_share(count_chunks(chunks, listed) * BLOCKS)
+    while item < end:
+        chunk, block = item // BLOCKS, item % BLOCKS
+        member = 0
+        for index in tl.static_range(1, MEMBERS):
+            member += (block >= FIRST_BLOCKS[index]).to(tl.int32)
+        kind, width = pick(KINDS, member), pick(WIDTHS, member)
+        blocks = tl.minimum(end - item, pick(FIRST_BLOCKS, member + 1) - block)
+        slot = tl.load(chunks + 3 * chunk)
+        module = slot * TABLE_KINDS + kind
+        lanes = tl.arange(0, ROWS)
+        rows = tl.load(chunks + 3 * chunk + 1) + lanes
+        live = lanes < tl.load(chunks + 3 * chunk + 2)
+        own = tl.load(rank + module * LAYERS + layer)
+        token = tl.load(tokens + rows, mask=live, other=0).to(tl.int64)
+        y_rows = y + token[:, None] * FIRST_COLUMNS[MEMBERS] + pick(FIRST_COLUMNS, member)
+        h_rows = h + (rows * MEMBERS + member) * (SPLITS * ROOM)
+        weights = arena + (layer * (INPUTS + width) + INPUTS) * PAGE
+        pages = offset + module * TABLE_PAGES
+        columns = (block - pick(FIRST_BLOCKS, member)) * COLUMNS + tl.arange(0, COLUMNS)
 
-    splits = tl.arange(0, triton.next_power_of_2(SPLITS))[:, None, None]
-    for first in range(0, own, RANKS):
-        following = load_ranks(weights, pages, first + RANKS, own, width, columns, RANKS, PAGE, ALIGNMENT)
-        ranks = (rows * len(KINDS) + member)[:, None] * (SPLITS * ROOM) + (first + tl.arange(0, RANKS))[None, :]
-        parts = tl.load(h + ranks[None] + splits * ROOM, mask=live[None, :, None] & (splits < SPLITS), other=0.0)
-        total = multiply_wide(tl.sum(parts, 0), b, total)
-        b = following
-    tl.store(places, total.to(y.dtype.element_ty), mask=live[:, None] & inside[None, :])
+        ranks = tl.arange(0, RANKS)
+        # Of the whole table, so that it need not wait for how many ranks the adapter has.
+        start = find_pages(pages, ranks, TABLE_PAGES * PAGE, PAGE, ALIGNMENT) + ranks % PAGE * width
+        summed = tl.zeros((ROWS, RANKS), tl.float32)
+        # Adapters of one tile of ranks: the sum of their splits stays, and loads of blocks to come are on their way.
+        for index in tl.range(0, tl.where((own > 0) & (own <= RANKS), blocks, 0), num_stages=STAGES):
+            places = columns + index * COLUMNS
+            inside = places < width
+            wanted = live[:, None] & inside[None, :]
+            b_wanted = (ranks < own)[:, None] & inside[None, :]
+            b = tl.load(weights + start[:, None] + places[None, :], mask=b_wanted, other=0.0)
+            values = tl.load(y_rows + places[None, :], mask=wanted, other=0.0).to(tl.float32)
+            if index == 0:
+                wait_for_previous(CHAINED)
+                summed = sum_splits(h_rows, ranks, live, SPLITS, ROOM)
+            total = multiply_wide(summed, b, values)
+            tl.store(y_rows + places[None, :], total.to(y.dtype.element_ty), mask=wanted)
+        for index in tl.range(0, tl.where(own > RANKS, blocks, 0), num_stages=1):
+            places = columns + index * COLUMNS
+            inside = places < width
+            wanted = live[:, None] & inside[None, :]
+            total = tl.load(y_rows + places[None, :], mask=wanted, other=0.0).to(tl.float32)
+            b = load_ranks(weights, pages, 0, own, width, places, RANKS, PAGE, ALIGNMENT)
+            wait_for_previous(CHAINED)
+            for first in tl.range(0, own, RANKS, num_stages=1):
+                following = load_ranks(weights, pages, first + RANKS, own, width, places, RANKS, PAGE, ALIGNMENT)
+                # Always: as a branch, for else each part of the sum, not the sum, is laid out for the product.
+                if own > RANKS:
+                    summed = sum_splits(h_rows, first + ranks, live, SPLITS, ROOM)
+                total = multiply_wide(summed, b, total)
+                b = following
+            tl.store(y_rows + places[None, :], total.to(y.dtype.element_ty), mask=wanted)
+        item += blocks
+    wait_for_previous(CHAINED)
+
+
+@triton.jit
+def sum_splits(
+    h_rows: tl.tensor, ranks: tl.tensor, live: tl.tensor, SPLITS: tl.constexpr, ROOM: tl.constexpr
+) -> tl.tensor:
+    """[ROWS, RANKS], always in the same order."""
+    total = tl.zeros((live.shape[0], ranks.shape[0]), tl.float32)
+    for split in tl.static_range(SPLITS):
+        total += tl.load(h_rows[:, None] + (split * ROOM + ranks)[None, :], mask=live[:, None], other=0.0)
+    return total
 
 
 @triton.jit
@@ -63,7 +101,6 @@ def load_ranks(
 ) -> tl.tensor:  # fmt: skip
     """Ranks from `first` of B, zero from `own` on. weights: where a page that began at 0 would have this layer's B."""
     ranks = first + tl.arange(0, RANKS)
-    owned = ranks < own
-    start = tl.multiple_of(tl.load(pages + ranks // PAGE, mask=owned, other=0), ALIGNMENT) + ranks % PAGE * width
-    inside = owned[:, None] & (columns < width)[None, :]
+    start = find_pages(pages, ranks, own, PAGE, ALIGNMENT) + ranks % PAGE * width
+    inside = (ranks < own)[:, None] & (columns < width)[None, :]
     return tl.load(weights + start[:, None] + columns[None, :], mask=inside, other=0.0)

@@ -1,50 +1,74 @@
 """h[row] = scale * x[token] A^T over the rank pages of the row's adapter, in fp32, in splits of the inputs (triton).
 
-h is [rows, members, splits, ROOM]: each program writes its own part, zeros to the end of the last tile of ranks, and
-expand adds the splits up in one fixed order.
+h is [rows, members, splits, ROOM]: each split of a chunk is written by one program, zeros to the end of the last tile
+of ranks, and expand adds the splits up in one fixed order.
 """
 
 import triton
 import triton.language as tl
 
 from .matrix import multiply, pick
+from .share import count_chunks, fetch_rows, find_pages, take_share, wait_for_previous
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["listed", "layer"])
 def shrink(
     h: tl.tensor, x: tl.tensor, chunks: tl.tensor, tokens: tl.tensor, scales: tl.tensor,
-    arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, scaling: tl.tensor, layer: tl.tensor,
-    KINDS: tl.constexpr, WIDTHS: tl.constexpr, INPUTS: tl.constexpr, SPLIT: tl.constexpr, STEP: tl.constexpr,
-    ROWS: tl.constexpr, RANKS: tl.constexpr, PAGE: tl.constexpr, ALIGNMENT: tl.constexpr, TABLE_KINDS: tl.constexpr,
-    TABLE_PAGES: tl.constexpr, LAYERS: tl.constexpr, ROOM: tl.constexpr, CHAINED: tl.constexpr,
+    arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, scaling: tl.tensor, listed: tl.tensor, layer: tl.tensor,
+    KINDS: tl.constexpr, WIDTHS: tl.constexpr, INPUTS: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,
+    STEP: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr, PAGE: tl.constexpr, ALIGNMENT: tl.constexpr,
+    TABLE_KINDS: tl.constexpr, TABLE_PAGES: tl.constexpr, LAYERS: tl.constexpr, ROOM: tl.constexpr,
+    CHAINED: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (splits, members, chunks), the latter a static bound: chunks past the end have slot -1."""
-    split, member, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    if CHAINED:
-        tl.extra.cuda.gdc_launch_dependents()
-    slot = tl.load(chunks + 3 * chunk)
-    if slot < 0:
-        return
-    kind, width = pick(KINDS, member), pick(WIDTHS, member)
-    module = slot * TABLE_KINDS + kind
-    own = tl.load(rank + module * LAYERS + layer)
-    lanes = tl.arange(0, ROWS)
-    live = lanes < tl.load(chunks + 3 * chunk + 2)
-    rows = tl.load(chunks + 3 * chunk + 1) + lanes
-    token = tl.load(tokens + rows, mask=live, other=0).to(tl.int64)
-    factor = tl.load(scales + rows, mask=live, other=0.0) * tl.load(scaling + module * LAYERS + layer)
-    h_rows = ((rows * len(KINDS) + member) * tl.num_programs(0) + split) * ROOM
+    """Grid (programs): they share out the splits of all members of all chunks that there are of `listed`.
 
-    for first in range(0, own, RANKS):
-        ranks = first + tl.arange(0, RANKS)
-        owned = ranks < own
-        page = tl.load(offset + module * TABLE_PAGES + ranks // PAGE, mask=owned, other=0)
-        start = tl.multiple_of(page, ALIGNMENT) + layer * PAGE * (INPUTS + width) + ranks % PAGE * INPUTS
-        total = tl.zeros((ROWS, RANKS), tl.float32)
-        for done in range(0, SPLIT, STEP):
-            inputs = split * SPLIT + done + tl.arange(0, STEP)
-            inside = inputs < INPUTS
-            a = tl.load(arena + start[None, :] + inputs[:, None], mask=owned[None, :] & inside[:, None], other=0.0)
-            values = x + token[:, None] * INPUTS + inputs[None, :]
-            total = multiply(tl.load(values, mask=live[:, None] & inside[None, :], other=0.0), a, total)
-        tl.store(h + h_rows[:, None] + ranks[None, :], total * factor[:, None], mask=live[:, None])
+    What a program reads of the adapters is on its way before the kernel that wrote x ends. Each program waits for that
+    end, so that this launch never ends before it, and before it lets expand begin, which reads y at once.
+    """
+    MEMBERS: tl.constexpr = len(KINDS)
+    STEPS: tl.constexpr = SPLIT // STEP
+    item, end = take_share(count_chunks(chunks, listed) * (MEMBERS * SPLITS))
+    while item < end:
+        chunk, member, split = item // (MEMBERS * SPLITS), item // SPLITS % MEMBERS, item % SPLITS
+        splits = tl.minimum(end - item, SPLITS - split)
+        kind, width = pick(KINDS, member), pick(WIDTHS, member)
+        slot = tl.load(chunks + 3 * chunk)
+        module = slot * TABLE_KINDS + kind
+        lanes = tl.arange(0, ROWS)
+        rows = tl.load(chunks + 3 * chunk + 1) + lanes
+        live = lanes < tl.load(chunks + 3 * chunk + 2)
+        own = tl.load(rank + module * LAYERS + layer)
+        factor = tl.load(scales + rows, mask=live, other=0.0) * tl.load(scaling + module * LAYERS + layer)
+        token = tl.load(tokens + rows, mask=live, other=0).to(tl.int64)
+        h_rows = ((rows * MEMBERS + member) * SPLITS + split) * ROOM
+        pages = offset + module * TABLE_PAGES
+        weights = arena + layer * PAGE * (INPUTS + width)
+        inputs = split * SPLIT + tl.arange(0, STEP)
+        x_rows = x + token[:, None] * INPUTS
+
+        # Of the whole table, so that it need not wait for how many ranks the adapter has.
+        ranks = tl.arange(0, RANKS)
+        page = find_pages(pages, ranks, TABLE_PAGES * PAGE, PAGE, ALIGNMENT)
+        if CHAINED:
+            left = tl.minimum(splits * SPLIT, INPUTS - split * SPLIT)
+            fetch_rows(weights, page + ranks % PAGE * INPUTS + split * SPLIT, ranks < own, left)
+            wait_for_previous(CHAINED)
+            tl.extra.cuda.gdc_launch_dependents()
+        for first in range(0, own, RANKS):
+            ranks = first + tl.arange(0, RANKS)
+            start = page + ranks % PAGE * INPUTS
+            total = tl.zeros((ROWS, RANKS), tl.float32)
+            for step in tl.range(0, splits * STEPS, num_stages=STAGES):
+                places = inputs + step * STEP
+                inside = places < INPUTS
+                wanted = (ranks < own)[None, :] & inside[:, None]
+                a = tl.load(weights + start[None, :] + places[:, None], mask=wanted, other=0.0)
+                values = tl.load(x_rows + places[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+                total = multiply(values, a, total)
+                if step % STEPS == STEPS - 1:
+                    parts = h + h_rows[:, None] + (step // STEPS * ROOM + ranks)[None, :]
+                    tl.store(parts, total * factor[:, None], mask=live[:, None])
+                    total = tl.zeros((ROWS, RANKS), tl.float32)
+            page = find_pages(pages, ranks + RANKS, own, PAGE, ALIGNMENT)
+        item += splits
+    wait_for_previous(CHAINED)

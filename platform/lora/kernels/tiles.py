@@ -15,15 +15,23 @@ ROW_TOKENS: Final = 32
 ROW_PROGRAMS: Final = 128
 """That share the rows of the head of a chunk's adapter: they are a few, or as many as the vocabulary."""
 COLUMNS: Final = 128
-"""Columns of y that one program of expand owns."""
-EXPAND_REGISTERS: Final = 96
-"""Of a thread of expand, at most, with 16-bit weights: five programs of four warps fit. Said, because the assembler
-else takes as few as 64 of some shapes and puts the rest on the stack."""
+"""Columns of y that a program of expand takes at a time."""
+SHRINK_REGISTERS: Final = 112
+"""Of a thread, at most: four programs of four warps fit. Said, because the assembler else takes fewer of some shapes
+and puts the rest on the stack."""
+EXPAND_REGISTERS: Final = {2: 128, 4: 168}
+"""As much, by the bytes of a weight: four and three programs fit."""
+SHRINK_PROGRAMS: Final = 4
+"""Of one multiprocessor, at once: a launch has no more of them, and they share out the work there is."""
+EXPAND_PROGRAMS: Final = 4
+SHRINK_STAGES: Final = 5
+"""Steps under way in a program: one is computed, the others are on their way from memory."""
+EXPAND_STAGES: Final = 4
 STEP_BYTES: Final = 256
 """Bytes of a weight row that one step of shrink reads."""
 SPLIT_INPUTS: Final = 512
-"""Inputs that one program of shrink sums, where the sum is split."""
-MOST_SPLITS: Final = 8
+"""Inputs that are summed together, where the sum is split."""
+MOST_SPLITS: Final = 16
 SPLIT_TOKENS: Final = 256
 """Steps of more tokens fill the device with chunks alone: their sums are not split."""
 MOST_MEMBERS: Final = 3
@@ -43,7 +51,7 @@ def most_grid_tokens(slots: int) -> int:
 
 
 def count_split_inputs(inputs: int, tokens: int, item_size: int) -> int:
-    """Inputs that one program of shrink sums: whole steps, by the shape of x alone."""
+    """Inputs that shrink sums together: whole steps, by the shape of x alone."""
     step = STEP_BYTES // item_size
     splits = min(MOST_SPLITS, -(-inputs // SPLIT_INPUTS)) if tokens <= SPLIT_TOKENS else 1
     return -(-inputs // (splits * step)) * step

@@ -17,8 +17,10 @@ from loraplex.lora.config_fields import MAX_RANK
 from loraplex.lora.kernels.tiles import (
     ALIGNMENT_BYTES,
     MOST_CHUNKS,
+    MOST_SPLITS,
     PAGE,
     ROWS,
+    SPLIT_INPUTS,
     bound_chunks,
     count_split_inputs,
     intermediate_elements,
@@ -69,7 +71,7 @@ def test_no_split_is_empty_and_small_steps_are_split(inputs: int, item_size: int
     split = count_split_inputs(inputs, tokens, item_size)
     splits = -(-inputs // split)
     assert split % (256 // item_size) == 0
-    assert splits == 1 if tokens > 256 or inputs <= 512 else 1 < splits <= 8
+    assert splits == 1 if tokens > 256 or inputs <= SPLIT_INPUTS else 1 < splits <= MOST_SPLITS
 
 
 def test_kernels_and_page_store_agree_on_pages() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from loraplex.lora.apply import add_with_triton, lora_reference
 from loraplex.lora.batch import LINEARS, LoraBatch, PageTable
+from loraplex.lora.kernels import cuda
 from loraplex.lora.kernels.cuda import add_lora, scale_outputs
 from loraplex.lora.step_buffers import StepBuffers
 
@@ -63,6 +64,19 @@ def test_equals_the_definition(table: PageTable, popularity: str) -> None:
     y, x, batch = random_step(table, GROUPS[3], POPULARITY[popularity](TOKENS), table.arena.dtype)
     assert batch is not None
     check(y, x, batch, 1, GROUPS[3])
+
+
+@pytest.mark.parametrize("processors", [2, 7, 99])
+def test_however_many_programs_share_the_work(
+    table: PageTable, processors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares that end within a member, and more programs than shares: the same bits."""
+    torch.manual_seed(3)
+    y, x, batch = random_step(table, GROUPS[2], POPULARITY["distinct"](TOKENS), table.arena.dtype)
+    assert batch is not None
+    alone = run(y, x, batch, 1, GROUPS[2])
+    monkeypatch.setattr(cuda, "_count_processors", lambda device: processors)
+    assert torch.equal(run(y, x, batch, 1, GROUPS[2]), alone)
 
 
 @pytest.mark.parametrize("kinds", GROUPS[:3], ids="+".join)

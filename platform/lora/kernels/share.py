@@ -1,0 +1,65 @@
+"""How the programs of a launch share out the chunks there are, and find and fetch an adapter's pages (triton)."""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+_LOOK: Final = tl.constexpr(128)
+"""Entries of the list that a program looks at together."""
+_LINE_BYTES: Final = tl.constexpr(128)
+"""That one fetch brings."""
+_LINES: Final = tl.constexpr(8)
+"""Of each rank: one fetch a thread."""
+
+
+@triton.jit
+def count_chunks(chunks: tl.tensor, listed: tl.tensor) -> tl.tensor:
+    """Of the first `listed` entries of the list, those before its end."""
+    entries = tl.arange(0, _LOOK)
+    found = tl.zeros((_LOOK,), tl.int32)
+    for first in tl.range(0, listed, _LOOK, num_stages=1):
+        slots = tl.load(chunks + 3 * (first + entries), mask=first + entries < listed, other=-1)
+        found += (slots >= 0).to(tl.int32)
+    return tl.sum(found, 0)
+
+
+@triton.jit
+def take_share(items: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """First of this program's items and their end: as many as any other program's or one fewer, and where there are
+    fewer items than programs the first programs take one each, which lie on different multiprocessors."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    each, more = items // programs, items % programs
+    begin = program * each + tl.minimum(program, more)
+    return begin, begin + each + (program < more).to(tl.int32)
+
+
+@triton.jit
+def find_pages(
+    pages: tl.tensor, ranks: tl.tensor, end: tl.tensor, PAGE: tl.constexpr, ALIGNMENT: tl.constexpr
+) -> tl.tensor:
+    """Where the page of each rank before `end` begins; of ranks that the adapter has not, whatever the table holds."""
+    return tl.multiple_of(tl.load(pages + ranks // PAGE, mask=ranks < end, other=0), ALIGNMENT)
+
+
+@triton.jit
+def fetch_rows(weights: tl.tensor, starts: tl.tensor, wanted: tl.tensor, length: tl.tensor) -> None:
+    """Has the first lines of `length` elements at each of `starts` [R] brought to the second cache, and waits for none.
+
+    As many as a pipelined loop has on their way at first."""
+    LINE: tl.constexpr = _LINE_BYTES * 8 // weights.dtype.element_ty.primitive_bitwidth
+    lines = tl.arange(0, _LINES) * LINE
+    inside = wanted[:, None] & (lines < length)[None, :]
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
+        [(weights + (starts[:, None] + lines[None, :])).to(tl.int64), inside.to(tl.int32)],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def wait_for_previous(CHAINED: tl.constexpr) -> None:
+    """For all kernels launched before. As text, because gdc_wait of triton 3.9 keeps a loop around it from having loads
+    on their way."""
+    if CHAINED:
+        tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
