@@ -14,7 +14,7 @@ from .test_triton_compiles import check_resources
 
 VOCABULARY = 151936
 """Of Qwen2.5."""
-NAMES = ("survey", "weigh", "gather", "decide", "rank", "merge")
+NAMES = ("survey", "weigh", "narrow", "gather", "decide", "rank", "merge")
 READ_ROWS = {"survey", "weigh", "gather", "rank"}
 
 
@@ -28,20 +28,21 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Compil
     return kernels
 
 
-def run(architecture: int, rows: int = 3, vocabulary: int = VOCABULARY) -> None:
+def run(architecture: int, rows: int, vocabulary: int, dtype: torch.dtype) -> None:
     driver.set_active(AbsentDevice(architecture))
     shape = make_shape(8, VOCABULARY, 20)
     buffers = make_buffers(shape, 1, torch.device("cpu"))
-    logits = torch.empty(rows, VOCABULARY)[:, :vocabulary]
+    logits = torch.empty(rows, VOCABULARY, dtype=dtype)[:, :vocabulary]
     launch.sample(launch.with_logits(buffers, logits, shape), shape, draws=True, logprobs=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("architecture", SHARED_MEMORY)
 def test_no_spills_loads_of_16_bytes_and_one_compilation_for_all_steps(
-    kernels: dict[str, CompileOnly], architecture: int, tmp_path: Path
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     for rows, vocabulary in ((1, VOCABULARY), (8, VOCABULARY - 16), (3, 4096)):
-        run(architecture, rows, vocabulary)
+        run(architecture, rows, vocabulary, dtype)
     for name, kernel in kernels.items():
         assert len(kernel.compiled) == 3 and len({id(compiled) for compiled in kernel.compiled}) == 1
         check_resources(kernel.compiled[0], architecture, tmp_path)

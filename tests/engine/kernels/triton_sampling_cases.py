@@ -25,7 +25,7 @@ NAN, INFINITY = float("nan"), float("inf")
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("CHUNK", 512), ("TILE", 128), ("ROOM", 128)):
+    for name, size in (("CHUNK", 512), ("TILE", 128), ("SORTED", 32), ("ROOM", 128), ("BUCKETS", 64)):
         monkeypatch.setattr(layout, name, size)
 
 
@@ -53,10 +53,35 @@ def test_every_kind_of_row_is_sampled_as_on_the_cpu(vocabulary: int, rows: int, 
 
 def test_a_vocabulary_of_a_real_model() -> None:
     """Larger ones are sampled on a GPU, where that takes no minute."""
-    fields: list[dict[str, Any]] = [{"top_k": 50, "temperature": 2.0, "logprobs": 20}, {"temperature": 0}]
-    logits = random_logits(2, 32001, 1)
+    fields: list[dict[str, Any]] = [
+        {"top_k": 50, "temperature": 2.0, "logprobs": 20},
+        {"temperature": 0},
+        {"top_p": 0.9},
+        {"top_k": 5, "top_p": 0.7},
+    ]
+    logits = random_logits(4, 32001, 1)
     rows = [make_row(seed, 3, **row) for seed, row in enumerate(fields)]
-    assert check(make_sampler(2, 32001).sample(logits, rows).wait(), logits, rows) == 0
+    assert check(make_sampler(4, 32001).sample(logits, rows).wait(), logits, rows) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_candidates_are_sorted_or_searched_and_the_token_is_the_same(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is known of where the filters end: sorted, listed for a search, or not even listed."""
+    monkeypatch.setattr(layout, "CHUNK", 256)
+    filters: list[dict[str, Any]] = [{"top_p": 0.9}, {"top_k": 3}, {"top_k": 40, "top_p": 0.8}, {"min_p": 0.02}]
+    rows = [make_row(seed, 5, **filters[seed % 4], temperature=0.5 + seed % 3) for seed in range(8)]
+    logits, ways = random_logits(8, 400, 12).to(dtype), []
+    for sorted_most, room, buckets in ((512, 512, 2048), (1, 512, 8), (1, 1, 1)):
+        for name, size in (("SORTED", sorted_most), ("ROOM", room), ("BUCKETS", buckets), ("TILE", 512)):
+            monkeypatch.setattr(layout, name, size)
+        sampler = make_sampler(8, 400)
+        found = sampler.sample(logits, rows).wait()
+        check(found, logits, rows)
+        ways.append((found.token_ids, int((sampler._buffers.listed > room).sum())))
+    assert all(tokens == ways[0][0] for tokens, _ in ways)
+    assert ways[0][1] == 0 and ways[-1][1] >= 7
 
 
 @pytest.mark.usefixtures("small_tiles")

@@ -10,9 +10,10 @@ import triton
 import triton.language as tl
 
 from . import layout
-from .gather import choose_rung, row_uniform
+from .buckets import load_chunks
 from .layout import Buffers
-from .numbers import draw_target, nucleus, order
+from .narrow import BY_TOP_K, BY_TOP_P, DRAWN, row_uniform, span_number
+from .numbers import draw_target, nucleus
 from .rows import (
     EDITS,
     FILTERED,
@@ -21,16 +22,14 @@ from .rows import (
     MODE,
     PENALIZED,
     SLOT,
-    TEMPERATURE,
     TOP_K,
     TOP_P,
     WHOLE,
     integer,
     real,
-    short,
 )  # fmt: skip
-from .search import Source, mass_from, search, take_equals
-from .weigh import RUNGS, depth, load_chunks, load_rung
+from .search import Source, mass_from, mass_of, nth_of_equals, search
+from .sort import draw_sorted
 
 TOKEN: Final = tl.constexpr(layout.TOKEN)
 FAILED: Final = tl.constexpr(layout.FAILED)
@@ -70,32 +69,36 @@ def first_of_largest(buffers: Buffers, row: tl.tensor, top: tl.tensor, SHAPE: tl
 
 @triton.jit
 def draw_filtered(buffers: Buffers, row: tl.tensor, top: tl.tensor, SHAPE: tl.constexpr) -> tl.tensor:
-    rung = choose_rung(buffers, row, SHAPE)
-    within = tl.sum(load_rung(buffers.counts, row, rung, buffers, SHAPE), 0)
-    listed = within <= SHAPE.room
-    source = Source(tl.where(listed, within, buffers.vocabulary), listed, top)
-    low, total = keep(buffers, row, rung, within, source, SHAPE)
-    target = draw_target(row_uniform(buffers, row), total)
-    key, above = search(target + 1, low, source, buffers, row, False, SHAPE)
-    _, token = take_equals(target + 1, key, above, source, buffers, row, SHAPE)
-    if listed:
-        token = tl.load(buffers.candidate_ids + row * SHAPE.room + token)
+    count = tl.load(buffers.listed + row)
+    total = tl.sum(load_chunks(buffers.masses, row, 0, buffers, SHAPE), 0)
+    if count <= SHAPE.sorted:
+        token = draw_sorted(buffers, row, top, count, total, SHAPE)
+    else:
+        listed = count <= SHAPE.room
+        source = Source(tl.where(listed, count, buffers.vocabulary), listed, top)
+        token = draw_searched(buffers, row, total, source, SHAPE)
     return token
 
 
 @triton.jit
-def keep(
-    buffers: Buffers, row: tl.tensor, rung: tl.tensor, within: tl.tensor, source: Source, SHAPE: tl.constexpr
-) -> tuple[tl.tensor, tl.tensor]:
-    """The least value that is kept, as its key, and the mass that is: of equals at the end of the nucleus the first."""
-    low = order(source.top - depth(rung) * short(buffers, row, TEMPERATURE) * 1.001).to(tl.int64)
-    total = tl.sum(load_rung(buffers.masses, row, row * 0 + RUNGS - 1, buffers, SHAPE), 0)
+def draw_searched(buffers: Buffers, row: tl.tensor, total: tl.tensor, source: Source, SHAPE: tl.constexpr) -> tl.tensor:
+    total = keep(buffers, row, total, source, SHAPE)
+    needed = draw_target(row_uniform(buffers, row), total) + 1
+    key, above = search(needed, source, buffers, row, DRAWN, False, SHAPE)
+    mass = mass_of(key, source, buffers, row)
+    return nth_of_equals((needed - above + mass - 1) // mass, key, source, buffers, row, DRAWN, SHAPE)
+
+
+@triton.jit
+def keep(buffers: Buffers, row: tl.tensor, total: tl.tensor, source: Source, SHAPE: tl.constexpr) -> tl.tensor:
+    """The mass that is kept, of the row's `total`: of equals at the end of the nucleus that of the first."""
     top_k, top_p = integer(buffers, row, TOP_K), real(buffers, row, TOP_P)
-    if (top_k > 0) & (top_k <= within):
-        low, _ = search(top_k, low, source, buffers, row, True, SHAPE)
-        total = mass_from(low, source, buffers, row, SHAPE)
+    if span_number(buffers, row, BY_TOP_K, 0) <= span_number(buffers, row, BY_TOP_K, 1):
+        low, _ = search(top_k, source, buffers, row, BY_TOP_K, True, SHAPE)
+        total = mass_from(low, source, buffers, row, BY_TOP_K, SHAPE)
     if top_p < 1.0:
         needed = nucleus(top_p, total)
-        low, above = search(needed, low, source, buffers, row, False, SHAPE)
-        total, _ = take_equals(needed, low, above, source, buffers, row, SHAPE)
-    return low, total
+        key, above = search(needed, source, buffers, row, BY_TOP_P, False, SHAPE)
+        mass = mass_of(key, source, buffers, row)
+        total = above + (needed - above + mass - 1) // mass * mass
+    return total

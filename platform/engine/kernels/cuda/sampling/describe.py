@@ -11,10 +11,10 @@ import triton.language as tl
 
 from . import layout
 from .adjust import load_raw
+from .buckets import load_chunks
 from .layout import Buffers
 from .numbers import exponential, order, unorder
 from .rows import IDLE, LOGPROBS, MODE, integer
-from .weigh import load_chunks
 
 TOKEN: Final = tl.constexpr(layout.TOKEN)
 FAILED: Final = tl.constexpr(layout.FAILED)

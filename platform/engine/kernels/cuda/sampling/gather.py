@@ -1,17 +1,17 @@
 """Candidates of a filtered row, side by side; the token of a row that is drawn from all (triton).
 
-A filter keeps a run of the most likely tokens. The shallowest depth that surely holds them all makes the candidates,
-mostly a few hundred of a whole vocabulary; where they are more than there is room for, the row itself is searched.
+The candidates are the tokens of the buckets in which a filter or the draw ends: mostly some dozens of a vocabulary.
 """
 
 import triton
 import triton.language as tl
 
 from .adjust import load_adjusted, measure
+from .buckets import bucket_of, load_chunks
 from .layout import Buffers
-from .numbers import draw_target, nucleus, order, uniform
-from .rows import MODE, POSITION, SEED, TOP_K, TOP_P, WHOLE, integer, real
-from .weigh import RUNGS, depth, load_chunks, load_rung
+from .narrow import BY_TOP_K, BY_TOP_P, DRAWN, row_uniform, within_span
+from .numbers import draw_target, order
+from .rows import MODE, WHOLE, integer
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def gather(buffers: Buffers, SHAPE: tl.constexpr) -> None:
 @triton.jit
 def draw_from_chunk(buffers: Buffers, row: tl.tensor, chunk: tl.tensor, top: tl.tensor, SHAPE: tl.constexpr) -> None:
     """The first token in the order of ids whose running mass exceeds the target, if it is one of this chunk."""
-    mass = load_rung(buffers.masses, row, row * 0 + RUNGS - 1, buffers, SHAPE)
+    mass = load_chunks(buffers.masses, row, 0, buffers, SHAPE)
     lanes = tl.arange(0, SHAPE.lanes)
     before = tl.sum(tl.where(lanes < chunk, mass, 0), 0)
     own = tl.sum(tl.where(lanes == chunk, mass, 0), 0)
@@ -47,35 +47,18 @@ def draw_from_chunk(buffers: Buffers, row: tl.tensor, chunk: tl.tensor, top: tl.
 
 @triton.jit
 def list_candidates(buffers: Buffers, row: tl.tensor, chunk: tl.tensor, top: tl.tensor, SHAPE: tl.constexpr) -> None:
-    rung = choose_rung(buffers, row, SHAPE)
-    counts = load_rung(buffers.counts, row, rung, buffers, SHAPE)
-    if tl.sum(counts, 0) <= SHAPE.room:
-        ids = chunk * SHAPE.chunk + tl.arange(0, SHAPE.chunk)
-        adjusted = load_adjusted(buffers, row, ids, SHAPE)
-        distance, mass = measure(adjusted, top, buffers, row)
-        within = distance >= -depth(rung)
-        before = tl.sum(tl.where(tl.arange(0, SHAPE.lanes) < chunk, counts, 0), 0)
-        place = row * SHAPE.room + before + tl.cumsum(within.to(tl.int32), 0) - 1
-        tl.store(buffers.candidates + place, order(adjusted), mask=within)
-        tl.store(buffers.candidate_masses + place, mass, mask=within)
-        tl.store(buffers.candidate_ids + place, ids, mask=within)
-
-
-@triton.jit
-def choose_rung(buffers: Buffers, row: tl.tensor, SHAPE: tl.constexpr) -> tl.tensor:
-    """The shallowest with all that the filters keep: top-k tokens, or without top-k the nucleus of all mass."""
-    rung = row * 0 + RUNGS - 1
-    top_k = integer(buffers, row, TOP_K)
-    needed = nucleus(real(buffers, row, TOP_P), tl.sum(load_rung(buffers.masses, row, rung, buffers, SHAPE), 0))
-    for step in range(2, RUNGS + 1):
-        tried = row * 0 + RUNGS - step
-        count = tl.sum(load_rung(buffers.counts, row, tried, buffers, SHAPE), 0)
-        mass = tl.sum(load_rung(buffers.masses, row, tried, buffers, SHAPE), 0)
-        rung = tl.where(tl.where(top_k > 0, count >= top_k, mass >= needed), tried, rung)
-    return rung
-
-
-@triton.jit
-def row_uniform(buffers: Buffers, row: tl.tensor) -> tl.tensor:
-    """The row's one random number in [0, 1), float64."""
-    return uniform(integer(buffers, row, SEED), integer(buffers, row, POSITION))
+    """In the order of ids within the chunk; which chunk comes first is chance, and nobody may depend on it."""
+    ids = chunk * SHAPE.chunk + tl.arange(0, SHAPE.chunk)
+    adjusted = load_adjusted(buffers, row, ids, SHAPE)
+    distance, _ = measure(adjusted, top, buffers, row)
+    bucket = bucket_of(distance, tl.load(buffers.scales + row), SHAPE)
+    inside = within_span(bucket, buffers, row, BY_TOP_P) | within_span(bucket, buffers, row, DRAWN)
+    inside = (inside | within_span(bucket, buffers, row, BY_TOP_K)).to(tl.int32)
+    count = tl.sum(inside, 0)
+    if count > 0:
+        first = tl.atomic_add(buffers.listed + row, count, sem="relaxed")
+        place = first + tl.cumsum(inside, 0) - 1
+        kept = (inside > 0) & (place < SHAPE.room)
+        place += row * SHAPE.room
+        tl.store(buffers.candidates + place, order(adjusted), mask=kept)
+        tl.store(buffers.candidate_ids + place, ids, mask=kept)

@@ -7,10 +7,16 @@ from .decide import decide
 from .describe import merge, rank
 from .gather import gather
 from .layout import Buffers, Shape
+from .narrow import narrow
 from .weigh import survey, weigh
 
+SURVEY_WARPS = 4
+CHUNK_WARPS = 8
+"""Of a program that weighs or gathers a chunk: so few registers a thread that many chunks are on their way."""
 SEARCH_WARPS = 8
-"""Of the program that looks through a row's candidates again and again."""
+"""Of the program that sorts a row's candidates, or looks through them again and again."""
+NARROW_WARPS = 8
+"""Of the program that adds up a row's buckets."""
 
 
 def with_logits(buffers: Buffers, logits: torch.Tensor, shape: Shape) -> Buffers:
@@ -27,10 +33,11 @@ def sample(buffers: Buffers, shape: Shape, *, draws: bool, logprobs: bool) -> No
     draws and logprobs: whether a row is drawn or described; False leaves the launches for that out.
     """
     rows, chunks = _grid(buffers, shape)
-    survey[rows, chunks](buffers, shape, enable_fp_fusion=False)
+    survey[rows, chunks](buffers, shape, num_warps=SURVEY_WARPS, enable_fp_fusion=False)
     if draws:
-        weigh[rows, chunks](buffers, shape, enable_fp_fusion=False)
-        gather[rows, chunks](buffers, shape, enable_fp_fusion=False)
+        weigh[rows, chunks](buffers, shape, num_warps=CHUNK_WARPS, enable_fp_fusion=False)
+        narrow[(rows,)](buffers, shape, num_warps=NARROW_WARPS, enable_fp_fusion=False)
+        gather[rows, chunks](buffers, shape, num_warps=CHUNK_WARPS, enable_fp_fusion=False)
     decide[(rows,)](buffers, shape, num_warps=SEARCH_WARPS, enable_fp_fusion=False)
     if logprobs:
         _describe(buffers, shape)
@@ -39,7 +46,7 @@ def sample(buffers: Buffers, shape: Shape, *, draws: bool, logprobs: bool) -> No
 def describe(buffers: Buffers, shape: Shape) -> None:
     """Log-probabilities of the tokens that the results hold already."""
     rows, chunks = _grid(buffers, shape)
-    survey[rows, chunks](buffers, shape, enable_fp_fusion=False)
+    survey[rows, chunks](buffers, shape, num_warps=SURVEY_WARPS, enable_fp_fusion=False)
     _describe(buffers, shape)
 
 

@@ -11,10 +11,16 @@ CHUNK: Final = 2048
 """Tokens of a row that one program reads: enough programs for a device even for a single row."""
 TILE: Final = 512
 """Candidates that a search looks at together."""
+SORTED: Final = 512
+"""Candidates that are sorted in one piece; where there are more, they are searched."""
 ROOM: Final = 8192
-"""Candidates that are listed for a search; where there are more, it goes through the row."""
-RUNGS: Final = 6
-"""Depths at which a row is weighed: 1, 2, 4 .. 32 temperatures below its most likely token. The last holds all mass."""
+"""Candidates that are listed; where there are more, the search goes through the row."""
+BUCKETS: Final = 2048
+"""Parts of the depth that a row's filters can reach, each with its mass."""
+SPANS: Final = 3
+"""Runs of buckets in which a filter or the draw ends: of top-k, of top-p, of the drawn token."""
+SPAN: Final = 4
+"""Numbers of one: its first bucket, its last, the mass and the count above it. None: the last before the first."""
 RECORD: Final = 16
 """Numbers from the parameters of one row to those of the next: 128 bytes."""
 MOST_TOKENS: Final = 1 << 18
@@ -62,7 +68,9 @@ class Shape(NamedTuple):
     lanes: int
     """chunks, rounded up to a power of 2."""
     tile: int
+    sorted: int
     room: int
+    buckets: int
     rows: int
     tops: int
     """Most likely tokens that can be described."""
@@ -91,14 +99,20 @@ class Buffers(NamedTuple):
     """[R, N] float32: the largest unedited logit."""
     raw_sums: torch.Tensor
     """[R, N] float32: sum of e^(logit - raw_best), where log-probabilities are wanted."""
-    counts: torch.Tensor
-    """[R, RUNGS, N] int32: tokens within each depth."""
     masses: torch.Tensor
-    """[R, RUNGS, N] int64: their mass."""
+    """[R, N] int64: the mass of each chunk of a drawn row."""
+    scales: torch.Tensor
+    """[R] float32: buckets of a filtered row in one temperature."""
+    bucket_masses: torch.Tensor
+    """[R, buckets] int64, the most likely tokens first."""
+    bucket_counts: torch.Tensor
+    """[R, buckets] int32: tokens of each, where there is a top-k."""
+    spans: torch.Tensor
+    """[R, SPANS, SPAN] int64"""
+    listed: torch.Tensor
+    """[R] int32: how many candidates there are, the tokens of all spans; more than there is room for, maybe."""
     candidates: torch.Tensor
-    """[R, room] int32: their logits' keys, in the order of their ids."""
-    candidate_masses: torch.Tensor
-    """[R, room] int64"""
+    """[R, room] int32: their logits' keys, in any order."""
     candidate_ids: torch.Tensor
     """[R, room] int32"""
     larger: torch.Tensor
@@ -113,7 +127,7 @@ def make_shape(rows: int, vocabulary: int, tops: int) -> Shape:
     assert vocabulary <= MOST_TOKENS
     chunks = -(-vocabulary // CHUNK)
     lanes = 1 << (chunks - 1).bit_length()
-    return Shape(-(-vocabulary // 16) * 16, CHUNK, chunks, lanes, TILE, ROOM, rows, tops)
+    return Shape(-(-vocabulary // 16) * 16, CHUNK, chunks, lanes, TILE, SORTED, ROOM, BUCKETS, rows, tops)
 
 
 def make_buffers(shape: Shape, slots: int, device: torch.device) -> Buffers:
@@ -122,15 +136,16 @@ def make_buffers(shape: Shape, slots: int, device: torch.device) -> Buffers:
     def empty(*size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-    by_chunk, by_rung = (shape.rows, shape.chunks), (shape.rows, RUNGS, shape.chunks)
+    by_chunk, by_bucket = (shape.rows, shape.chunks), (shape.rows, shape.buckets)
     return Buffers(
         logits=empty(0), vocabulary=0, stride=0, parameters=empty(shape.rows, RECORD, dtype=torch.int64),
         bias=empty(slots, shape.width, dtype=torch.float32), seen=empty(slots, shape.width),
         best=empty(*by_chunk, dtype=torch.float32), best_ids=empty(*by_chunk),
         raw_best=empty(*by_chunk, dtype=torch.float32), raw_sums=empty(*by_chunk, dtype=torch.float32),
-        counts=empty(*by_rung), masses=empty(*by_rung, dtype=torch.int64),
+        masses=empty(*by_chunk, dtype=torch.int64), scales=empty(shape.rows, dtype=torch.float32),
+        bucket_masses=empty(*by_bucket, dtype=torch.int64), bucket_counts=empty(*by_bucket),
+        spans=empty(shape.rows, SPANS, SPAN, dtype=torch.int64), listed=empty(shape.rows),
         candidates=empty(shape.rows, shape.room), candidate_ids=empty(shape.rows, shape.room),
-        candidate_masses=empty(shape.rows, shape.room, dtype=torch.int64),
         larger=empty(*by_chunk), tops=empty(*by_chunk, shape.tops, dtype=torch.int64),
         results=empty(TOP + 2 * shape.tops, shape.rows),
     )  # fmt: skip

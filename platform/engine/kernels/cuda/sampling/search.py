@@ -1,7 +1,7 @@
-"""Where a row's most likely tokens reach a count or a mass: a search for a value, 16 guesses at a time (triton).
+"""Where a row's most likely tokens reach a count or a mass: a search for a value, 8 guesses at a time (triton).
 
 No sort: equal values are one step of the search, told apart by their ids where a token must be named. Values are looked
-at as keys, the integers of `order`.
+at as keys, the integers of `order`, and only those within the span where the end is known to be.
 """
 
 from typing import Final, NamedTuple
@@ -10,12 +10,14 @@ import triton
 import triton.language as tl
 
 from .adjust import load_adjusted, measure
+from .buckets import bucket_of
 from .layout import Buffers
-from .numbers import order
+from .narrow import span_number, within_span
+from .numbers import order, unorder
 
-GUESSES: Final = tl.constexpr(16)
-NOTHING: Final = tl.constexpr(-(1 << 40))
-"""Below every key."""
+GUESSES: Final = tl.constexpr(8)
+FAR: Final = tl.constexpr(1 << 40)
+"""Above every key; -FAR is below."""
 
 
 class Source(NamedTuple):
@@ -29,16 +31,19 @@ class Source(NamedTuple):
 
 @triton.jit
 def search(
-    needed: tl.tensor, low: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, BY_COUNT: tl.constexpr,
+    needed: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, WHICH: tl.constexpr, BY_COUNT: tl.constexpr,
     SHAPE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
-    """The largest key from which on there is as much as `needed`, as there is from `low` on; and how much there is
+    """The largest key from which on there is as much as `needed`, as there is to the end of the span; and how much is
     above that key."""
-    high, above = order(source.top).to(tl.int64), needed * 0
+    start = span_number(buffers, row, WHICH, 3 if BY_COUNT else 2)
+    low, high = ends(source, buffers, row, WHICH, SHAPE)
+    above = start
     lanes = tl.arange(0, GUESSES)
     while low < high:
         step = (high - low + GUESSES - 1) // GUESSES
-        amounts = amounts_from(low + (lanes + 1) * step, source, buffers, row, BY_COUNT, SHAPE)
+        keys = low + (lanes + 1) * step
+        amounts = start + amounts_from(keys, source, buffers, row, WHICH, BY_COUNT, SHAPE)
         reached = tl.sum((amounts >= needed).to(tl.int32), 0)
         low += reached * step
         if low + step - 1 < high:
@@ -48,13 +53,27 @@ def search(
 
 
 @triton.jit
+def ends(
+    source: Source, buffers: Buffers, row: tl.tensor, WHICH: tl.constexpr, SHAPE: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The least and the greatest key of a span."""
+    low, high = tl.full((), FAR, tl.int64), tl.full((), -FAR, tl.int64)
+    for first in range(0, source.count, SHAPE.tile):
+        own, _, _ = load_tile(first, source, buffers, row, WHICH, SHAPE)
+        low = tl.minimum(low, tl.min(tl.where(own > -FAR, own, FAR), 0))
+        high = tl.maximum(high, tl.max(own, 0))
+    return low, high
+
+
+@triton.jit
 def amounts_from(
-    keys: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, BY_COUNT: tl.constexpr, SHAPE: tl.constexpr
-) -> tl.tensor:
-    """Count or mass of the values that are at least each of `keys` [GUESSES], as int64."""
+    keys: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, WHICH: tl.constexpr, BY_COUNT: tl.constexpr,
+    SHAPE: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Count or mass of a span's values that are at least each of `keys` [GUESSES], as int64."""
     totals = tl.zeros((GUESSES,), tl.int64)
     for first in range(0, source.count, SHAPE.tile):
-        own, masses = load_tile(first, source, buffers, row, SHAPE)
+        own, masses, _ = load_tile(first, source, buffers, row, WHICH, SHAPE)
         if BY_COUNT:
             masses = tl.full((SHAPE.tile,), 1, tl.int64)
         totals += tl.sum(tl.where(own[None, :] >= keys[:, None], masses[None, :], 0), 1)
@@ -62,45 +81,61 @@ def amounts_from(
 
 
 @triton.jit
-def mass_from(key: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, SHAPE: tl.constexpr) -> tl.tensor:
-    total = key * 0
+def mass_from(
+    key: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, WHICH: tl.constexpr, SHAPE: tl.constexpr
+) -> tl.tensor:
+    total = span_number(buffers, row, WHICH, 2)
     for first in range(0, source.count, SHAPE.tile):
-        own, masses = load_tile(first, source, buffers, row, SHAPE)
+        own, masses, _ = load_tile(first, source, buffers, row, WHICH, SHAPE)
         total += tl.sum(tl.where(own >= key, masses, 0), 0)
     return total
 
 
 @triton.jit
-def take_equals(
-    needed: tl.tensor, key: tl.tensor, above: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor,
+def mass_of(key: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor) -> tl.tensor:
+    """Of one token: all that have the value have the same."""
+    _, mass = measure(unorder(key.to(tl.int32)), source.top, buffers, row)
+    return mass
+
+
+@triton.jit
+def nth_of_equals(
+    nth: tl.tensor, key: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, WHICH: tl.constexpr,
     SHAPE: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
-    """Of the values equal to `key`, in the order of their ids, as many as it takes to reach the mass `needed`, with
-    `above` before the first: the mass reached, and the place of the last of them."""
-    reached, running, place = above, above, row * 0
+) -> tl.tensor:  # fmt: skip
+    """The id of the nth, from 1 on, in the order of ids, of the tokens with this key: int32."""
+    low, high = tl.full((), 0x7FFFFFFF, tl.int32), tl.full((), 0, tl.int32)
     for first in range(0, source.count, SHAPE.tile):
-        own, masses = load_tile(first, source, buffers, row, SHAPE)
-        masses = tl.where(own == key, masses, 0)
-        before = running + tl.cumsum(masses, 0) - masses
-        taken = (own == key) & (before < needed)
-        reached += tl.sum(tl.where(taken, masses, 0), 0)
-        place = tl.maximum(place, tl.max(tl.where(taken, first + tl.arange(0, SHAPE.tile), 0), 0))
-        running += tl.sum(masses, 0)
-    return reached, place
+        own, _, ids = load_tile(first, source, buffers, row, WHICH, SHAPE)
+        low = tl.minimum(low, tl.min(tl.where(own == key, ids, 0x7FFFFFFF), 0))
+        high = tl.maximum(high, tl.max(tl.where(own == key, ids, 0), 0))
+    lanes = tl.arange(0, GUESSES)
+    while low < high:
+        step = (high - low) // GUESSES + 1
+        lasts = low + (lanes + 1) * step - 1
+        counts = tl.zeros((GUESSES,), tl.int32)
+        for first in range(0, source.count, SHAPE.tile):
+            own, _, ids = load_tile(first, source, buffers, row, WHICH, SHAPE)
+            counts += tl.sum(((own == key)[None, :] & (ids[None, :] <= lasts[:, None])).to(tl.int32), 1)
+        low += tl.sum((counts < nth).to(tl.int32), 0) * step
+        high = tl.minimum(high, low + step - 1)
+    return low
 
 
 @triton.jit
 def load_tile(
-    first: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, SHAPE: tl.constexpr
-) -> tuple[tl.tensor, tl.tensor]:
-    """Keys and masses [tile], both int64, from `first` on; NOTHING and 0 past the last."""
+    first: tl.tensor, source: Source, buffers: Buffers, row: tl.tensor, WHICH: tl.constexpr, SHAPE: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Keys and masses [tile], both int64, and ids, from `first` on; -FAR and 0 outside the span."""
     places = first + tl.arange(0, SHAPE.tile)
     inside = places < source.count
+    ids = places
     if source.listed:
         key = tl.load(buffers.candidates + row * SHAPE.room + places, mask=inside, other=0)
-        mass = tl.load(buffers.candidate_masses + row * SHAPE.room + places, mask=inside, other=0)
+        ids = tl.load(buffers.candidate_ids + row * SHAPE.room + places, mask=inside, other=0)
     else:
-        value = load_adjusted(buffers, row, places, SHAPE)
-        key = order(value)
-        _, mass = measure(value, source.top, buffers, row)
-    return tl.where(inside, key.to(tl.int64), NOTHING), mass
+        key = order(load_adjusted(buffers, row, places, SHAPE))
+    distance, mass = measure(unorder(key), source.top, buffers, row)
+    bucket = bucket_of(distance, tl.load(buffers.scales + row), SHAPE)
+    inside = inside & within_span(bucket, buffers, row, WHICH)
+    return tl.where(inside, key.to(tl.int64), -FAR), tl.where(inside, mass, 0), ids

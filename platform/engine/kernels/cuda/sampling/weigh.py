@@ -1,28 +1,28 @@
-"""What a draw must know of each chunk of a row: its largest logits, and its tokens and mass at several depths (triton).
+"""What a draw must know of each chunk of a row: its largest logits, its mass, and where in the row's depth that lies
+(triton).
 
-Sums over chunks are taken by whoever reads them, always in the same order.
+Sums over chunks are taken by whoever reads them; those over buckets are of integers, the same in any order.
 """
-
-from typing import Final
 
 import triton
 import triton.language as tl
 
-from . import layout
-from .adjust import adjust, load_adjusted, load_raw, measure
+from .adjust import adjust, load_raw, measure
+from .buckets import bucket_of, clear_buckets, load_chunks, reach
 from .layout import Buffers
 from .numbers import exponential
-from .rows import IDLE, LOGPROBS, MODE, WHOLE, integer
-
-RUNGS: Final = tl.constexpr(layout.RUNGS)
+from .rows import FILTERED, IDLE, LOGPROBS, MODE, TOP_K, WHOLE, integer
 
 
 @triton.jit
 def survey(buffers: Buffers, SHAPE: tl.constexpr) -> None:
-    """Grid (rows, chunks). Writes best, best_ids, raw_best and, where they are wanted, raw_sums."""
+    """Grid (rows, chunks). Writes best, best_ids, raw_best and, where they are wanted, raw_sums; empties buckets."""
     row, chunk = tl.program_id(0), tl.program_id(1)
-    if integer(buffers, row, MODE) == IDLE:
+    mode = integer(buffers, row, MODE)
+    if mode == IDLE:
         return
+    if mode == FILTERED:
+        clear_buckets(buffers, row, chunk, SHAPE)
     ids = chunk * SHAPE.chunk + tl.arange(0, SHAPE.chunk)
     place = row * SHAPE.chunks + chunk
     raw = load_raw(buffers, row, ids)
@@ -41,41 +41,27 @@ def survey(buffers: Buffers, SHAPE: tl.constexpr) -> None:
 
 @triton.jit
 def weigh(buffers: Buffers, SHAPE: tl.constexpr) -> None:
-    """Grid (rows, chunks). Writes counts and masses of rows that are drawn; where no filter is, the last rung alone."""
+    """Grid (rows, chunks). Writes masses of rows that are drawn; of filtered ones also the buckets and their scale."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     mode = integer(buffers, row, MODE)
     if mode < WHOLE:
         return
-    top = tl.max(load_chunks(buffers.best, row, float("-inf"), buffers, SHAPE), 0)
+    ids = chunk * SHAPE.chunk + tl.arange(0, SHAPE.chunk)
+    # Before it is known whether they are needed, so that two waits are one.
+    raw = load_raw(buffers, row, ids)
+    best = load_chunks(buffers.best, row, float("-inf"), buffers, SHAPE)
+    top = tl.max(best, 0)
     if tl.abs(top) == float("inf"):
         return
-    ids = chunk * SHAPE.chunk + tl.arange(0, SHAPE.chunk)
-    distance, mass = measure(load_adjusted(buffers, row, ids, SHAPE), top, buffers, row)
-    for index in range(tl.where(mode == WHOLE, RUNGS - 1, 0), RUNGS):
-        rung = row * 0 + index
-        within = distance >= -depth(rung)
-        place = (row * RUNGS + rung) * SHAPE.chunks + chunk
-        tl.store(buffers.counts + place, tl.sum(within.to(tl.int32), 0))
-        tl.store(buffers.masses + place, tl.sum(tl.where(within, mass, 0), 0))
-
-
-@triton.jit
-def load_chunks(
-    table: tl.tensor, line: tl.tensor, other: tl.constexpr, buffers: Buffers, SHAPE: tl.constexpr
-) -> tl.tensor:
-    """A line of a table that has an entry a chunk, [lanes]; `other` past this step's last chunk."""
-    lanes = tl.arange(0, SHAPE.lanes)
-    inside = lanes * SHAPE.chunk < buffers.vocabulary
-    return tl.load(table + line * SHAPE.chunks + lanes, mask=inside, other=other)
-
-
-@triton.jit
-def load_rung(table: tl.tensor, row: tl.tensor, rung: tl.tensor, buffers: Buffers, SHAPE: tl.constexpr) -> tl.tensor:
-    """counts or masses of all chunks [lanes] at one depth."""
-    return load_chunks(table, row * RUNGS + rung, 0, buffers, SHAPE)
-
-
-@triton.jit
-def depth(rung: tl.tensor) -> tl.tensor:
-    """2^rung: how far below the most likely token, in temperatures."""
-    return ((rung + 127) << 23).to(tl.float32, bitcast=True)
+    distance, mass = measure(adjust(raw, buffers, row, ids, SHAPE), top, buffers, row)
+    tl.store(buffers.masses + row * SHAPE.chunks + chunk, tl.sum(mass, 0))
+    if mode == FILTERED:
+        scale = tl.div_rn(SHAPE.buckets * 1.0, reach(best, top, buffers, row, SHAPE))
+        if chunk == 0:
+            tl.store(buffers.scales + row, scale)
+        bucket = bucket_of(distance, scale, SHAPE)
+        place, inside = row * SHAPE.buckets + bucket, bucket < SHAPE.buckets
+        tl.atomic_add(buffers.bucket_masses + place, mass, mask=inside & (mass > 0), sem="relaxed")
+        if integer(buffers, row, TOP_K) > 0:
+            one = tl.full((SHAPE.chunk,), 1, tl.int32)
+            tl.atomic_add(buffers.bucket_counts + place, one, mask=inside, sem="relaxed")
