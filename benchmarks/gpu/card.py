@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from .clock import Call
 from .figure import Figure, Stage, Unsupported, seconds_of
 
 PACKAGES: Final = ("torch", "triton", "transformers", "peft", "safetensors", "numpy")
@@ -23,10 +24,15 @@ def figures() -> list[Figure]:
 
 @lru_cache(maxsize=1)
 def copy_rate(stage: Stage) -> float:
-    """Bytes a second, read and written."""
-    source = torch.zeros(stage.size.copy_bytes, dtype=torch.uint8, device=stage.device)
+    """Bytes a second, read and written: by torch's copy or by a kernel, whichever is faster. Captured, a copy is a node
+    of its own kind, 2.7 TB/s on an H200 whose kernels move 4.2."""
+    source = torch.zeros(stage.size.copy_bytes // 4, dtype=torch.int32, device=stage.device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / seconds_of(stage, [lambda: target.copy_(source)])
+    ways: dict[str, list[Call]] = {
+        "copy": [lambda: target.copy_(source)],
+        "kernel": [lambda: torch.bitwise_not(source, out=target)],
+    }
+    return 2 * source.nbytes / min(stage.clock.seconds(ways).values())
 
 
 @lru_cache(maxsize=1)

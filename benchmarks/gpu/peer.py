@@ -12,7 +12,7 @@ from .figure import Stage, Unsupported, WrongResult
 from .models import Model
 from .trust import load_transformers
 
-LONGEST_SECONDS: Final = 80.0
+LONGEST_SECONDS: Final = 45.0
 """After which its rate is taken for what it would be if it ended now: it is no higher."""
 
 
