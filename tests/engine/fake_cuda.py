@@ -7,6 +7,7 @@ a card; triton's kernels are not run. What comes to the host is zeros.
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,6 +135,8 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9,
     monkeypatch.setattr(device, "find_cuda", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a card")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
     monkeypatch.setattr(cuda_stream, "open_queues", lambda device: queues)
     monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge())
     monkeypatch.setattr(copies, "_default_streams", lambda device: copies.Streams(stream, stream))

@@ -26,7 +26,7 @@ NAN = float("nan")
 DTYPES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
 """Half a unit in the last place of a result, and as much again: sums are exact to fp32."""
-ROWS = [1, 3, 16, 65]
+ROWS = [1, 3, 16, 61]
 WEIGHTS: dict[str, Callable[[], IntegerWeight | Float8Weight]] = {
     "int4 g128": lambda: random_integers(130, 256, 4, 2),
     "int4 g128 symmetric": lambda: random_integers(64, 256, 4, 2, symmetric=True),
@@ -126,7 +126,7 @@ def test_sums_are_split_and_the_same_bits_each_time() -> None:
     assert [count_split_runs(40, rows, 13) for rows in (1, 65)] == [6, 5] and count_split_runs(40, 1, 7) == 7
     weight = random_integers(40, 13 * 128, 4, 13)
     method = load(CudaPackedLinear(13 * 128, (40,), torch.bfloat16), [weight], [None])
-    for rows in (2, 65):
+    for rows in (2, 64):
         x = torch.randn(rows, 13 * 128).bfloat16()
         y = method.apply(x)
         close(y, x, weight.dequantized(), torch.zeros(40), TOLERANCE[torch.bfloat16])
