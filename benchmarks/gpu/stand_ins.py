@@ -11,23 +11,34 @@ from types import ModuleType
 from typing import Any, ClassVar, cast
 
 
-class Struct:
-    """A dataclass by another name; defaults that can change are copied."""
+class StructType(type):
+    """Makes dataclasses with slots: like a struct's, their attributes cost nothing but memory, and others cannot be set.
+    Defaults that can change are copied."""
 
-    __struct_fields__: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls, frozen: bool = False, kw_only: bool = False, **options: object) -> None:
-        for name in get_annotations(cls):
-            default = cls.__dict__.get(name)
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], frozen: bool = False, kw_only: bool = False,
+        **options: object,
+    ) -> "StructType":  # fmt: skip
+        made = super().__new__(cls, name, bases, namespace)
+        if "__slots__" in namespace:
+            return made
+        for attribute in get_annotations(made):
+            default = namespace.get(attribute)
             if isinstance(default, list | dict | set):
-                setattr(cls, name, field(default_factory=partial(copy.copy, default)))
-        dataclass(frozen=frozen, kw_only=kw_only, eq=True, unsafe_hash=frozen)(cls)
-        cls.__struct_fields__ = tuple(part.name for part in fields(cast(Any, cls)))
+                factory = partial(copy.copy, default) if default else type(default)
+                setattr(made, attribute, field(default_factory=factory))
+        # This makes the class once more, with its slots.
+        slotted: Any = dataclass(frozen=frozen, kw_only=kw_only, unsafe_hash=frozen, slots=True)(made)
+        slotted.__struct_fields__ = tuple(part.name for part in fields(slotted))
+        return cast(StructType, slotted)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in self.__struct_fields__:
-            raise AttributeError(f"{type(self).__name__}.{name} cannot be set")
-        object.__setattr__(self, name, value)
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: object) -> None:
+        super().__init__(name, bases, namespace)
+
+
+class Struct(metaclass=StructType):
+    __slots__ = ()
+    __struct_fields__: ClassVar[tuple[str, ...]] = ()
 
 
 class Meta:
