@@ -12,8 +12,8 @@ from typing import Any, ClassVar, cast
 
 
 class StructType(type):
-    """Makes dataclasses with slots: like a struct's, their attributes cost nothing but memory, and others cannot be set.
-    Defaults that can change are copied."""
+    """Makes dataclasses with slots, whose attributes are set as fast as a struct's, and no others can be. Defaults that
+    can change are copied."""
 
     def __new__(
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], frozen: bool = False, kw_only: bool = False,

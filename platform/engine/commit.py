@@ -31,20 +31,14 @@ class Commit:
     def take(self, plan: StepPlan, result: StepResult) -> list[FromEngine]:
         """Messages of one step, in the order of the plan."""
         messages: list[FromEngine] = []
-        sampled, failed, row = result.sampled, frozenset(result.sampled.failed), -1
+        sampled, unanswerable, row = result.sampled, _unanswerable(plan, result), -1
         for index, item in enumerate(plan.scheduled):
             sequence = item.sequence
             row += item.sample
             if sequence.status is not Status.RUNNING:
                 continue
-            if index in result.stale:
-                messages.append(self._roster.fail(sequence.request, "internal", STALE))
-                continue
-            if item.sample and row in failed:
-                messages.append(self._roster.fail(sequence.request, "internal", NO_TOKEN))
-                continue
-            if index in result.unusable:
-                messages.append(self._roster.fail(sequence.request, "internal", NO_KEY))
+            if index in unanswerable:
+                messages.append(self._roster.fail(sequence.request, "internal", unanswerable[index]))
                 continue
             if index in result.prompt_logprobs:
                 _note_prompt(sequence.request, item, result.prompt_logprobs[index])
@@ -88,6 +82,13 @@ class Commit:
         for choice in unfinished:
             self._roster.finish(choice)
         return messages
+
+
+def _unanswerable(plan: StepPlan, result: StepResult) -> dict[int, str]:
+    """Why those of plan.scheduled whose numbers mean nothing fail; where several are true, what is at the root."""
+    drawing = [index for index, item in enumerate(plan.scheduled) if item.sample] if result.sampled.failed else []
+    failed = [drawing[row] for row in result.sampled.failed]
+    return dict.fromkeys(result.unusable, NO_KEY) | dict.fromkeys(failed, NO_TOKEN) | dict.fromkeys(result.stale, STALE)
 
 
 def _note_prompt(request: Request, item: Scheduled, entries: list[TokenLogprob]) -> None:

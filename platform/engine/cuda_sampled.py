@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from .kernels.cuda.sampling.layout import FAILED, LOGPROB, RANK, TOKEN, TOP
@@ -21,8 +22,8 @@ class PendingSample:
 
     def wait(self) -> Sampled:
         """As `Sampler.sample` answers it; None of the log-probabilities of a row that failed."""
-        host = self.arrival.wait()
-        failed = host[FAILED, : len(self.counts)].nonzero()[:, 0].tolist()
+        host = self.arrival.wait().numpy()
+        failed: list[int] = host[FAILED, : len(self.counts)].nonzero()[0].tolist()
         logprobs = [
             None if count is None or row in failed else _describe(host[:, row], count)
             for row, count in enumerate(self.counts)
@@ -40,9 +41,9 @@ class PendingLogprobs:
         return [entry for part in self.parts for entry in part.wait().logprobs if entry is not None]
 
 
-def _describe(lines: torch.Tensor, count: int) -> TokenLogprob:
+def _describe(lines: np.ndarray, count: int) -> TokenLogprob:
     """lines: one row of the results."""
-    floats = lines.view(torch.float32) if lines.is_contiguous() else lines.contiguous().view(torch.float32)
+    floats = np.ascontiguousarray(lines).view(np.float32)
     tops = (len(lines) - TOP) // 2
     ids, values = lines[TOP : TOP + count].tolist(), floats[TOP + tops : TOP + tops + count].tolist()
     known = [(token_id, value) for token_id, value in zip(ids, values, strict=True) if token_id >= 0]

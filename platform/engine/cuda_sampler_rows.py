@@ -39,17 +39,28 @@ class RowLines:
         self._bias, self._seen = buffers.bias, buffers.seen
         self._eight = torch.arange(8, dtype=torch.uint8, device=buffers.bias.device)
         self._free = list(range(lines))
+        self._last: tuple[list[int] | None, list[int]] = None, []
+        """Names of the rows that came last, None where more than their positions may change; and their lines."""
         self._used: dict[int, Line] = {}
         """By `_name` of the row, the latest use last. A line holds its row, so that no other can get that name."""
         self._records = np.zeros((lines, RECORD), np.int64)
 
     def records(self, rows: list[SampleRow]) -> np.ndarray:
         """[rows, RECORD] int64, `position` not up to date; what the tables need is on its way to them."""
-        known = [self._used.pop(_name(row), None) for row in rows]
-        self._used |= {_name(row): line for row, line in zip(rows, known, strict=True) if line is not None}
+        names = [id(row.output_token_ids) for row in rows]
+        if names != self._last[0]:
+            lines = self._place(names, rows)
+            settled = not any(row.blocked_token_ids or row.needs_all_tokens for row in rows)
+            self._last = names if settled else None, lines
+        return self._records[self._last[1]]
+
+    def _place(self, names: list[int], rows: list[SampleRow]) -> list[int]:
+        """Each row's line, up to date."""
+        known = [self._used.pop(name, None) for name in names]
+        self._used |= {name: line for name, line in zip(names, known, strict=True) if line is not None}
         lines = [self._update(row) if line else self._begin(row) for row, line in zip(rows, known, strict=True)]
         self._write_masks([(index, row) for index, row in zip(lines, rows, strict=True) if row.mask is not None])
-        return self._records[lines]
+        return lines
 
     def _begin(self, row: SampleRow) -> int:
         index = self._free.pop() if self._free else self._used.pop(next(iter(self._used))).index

@@ -91,6 +91,12 @@ class Draft:
             self.grants[sequence] = granted + count
             self.budget -= count
 
+    def grant_decode(self, sequence: Sequence) -> None:
+        """Give the one token that remains to a sequence that was given none, if the budget allows."""
+        if self.budget:
+            self.grants[sequence] = 1
+            self.budget -= 1
+
     def revoke(self, sequence: Sequence) -> None:
         self.budget += self.grants.pop(sequence, 0)
 

@@ -157,9 +157,10 @@ class Scheduler:
     def _grant_decodes(self, draft: Draft) -> None:
         for sequence in tuple(self.roster.running):
             # An earlier one may have preempted it: then all its tokens remain.
-            lacking = sequence.lacks_token or sequence.lacks_mask
-            if sequence.remaining == 1 and not lacking and self._make_room(sequence, draft):
-                draft.grant(sequence, 1)
+            if sequence.remaining != 1 or sequence.lacks_token or sequence.lacks_mask:
+                continue
+            if self._make_room(sequence, draft):
+                draft.grant_decode(sequence)
 
     def _make_room(self, sequence: Sequence, draft: Draft) -> bool:
         while not self.roster.grow(sequence):

@@ -96,6 +96,7 @@ class Sequence:
         "first_message",
         "index",
         "keys",
+        "needs_all_tokens",
         "num_computed",
         "num_placeholders",
         "num_submitted",
@@ -140,6 +141,7 @@ class Sequence:
         self.row = SampleRow(
             params, seed, 0, message.prompt_token_ids, self.output_token_ids, blocked, params.logprobs, mask
         )
+        self.needs_all_tokens = self.row.needs_all_tokens
 
     @property
     def remaining(self) -> int:
@@ -159,12 +161,12 @@ class Sequence:
     @property
     def lacks_token(self) -> bool:
         """It cannot be scheduled before its newest token is known: penalties and masks are worked out on the host."""
-        return self.num_placeholders > 0 and self.row.needs_all_tokens
+        return self.needs_all_tokens and self.num_placeholders > 0
 
     @property
     def lacks_mask(self) -> bool:
         """Its next token cannot be drawn yet: what is allowed is not known."""
-        return self.row.mask is not None and self.row.mask.bits is None
+        return self.needs_all_tokens and self.row.mask is not None and self.row.mask.bits is None
 
     @property
     def needs_prompt_logprobs(self) -> bool:

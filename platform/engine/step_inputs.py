@@ -13,13 +13,15 @@ from loraplex.lora.batch import LoraBatch, PageTable
 from loraplex.lora.manifest import HEAD
 from loraplex.lora.step_buffers import StepAdapters, StepLists, list_words, lists_of_rows
 
+from .adapter_batches import AdapterBatches
 from .batch import Batch
+from .block_tables import BlockTables
 from .graph_pool import pad_size, size_ladder
 from .kernels.cuda.sampling.layout import IDLE, RECORD
 from .plan import Scheduled
 from .sequence import Sequence
 from .staging import Staging
-from .step_layout import AdapterSlots, adapter_batch, block_tables, token_ids, wanted_rows
+from .step_layout import UNKNOWN, AdapterSlots, wanted_rows
 from .stream import Stream
 from .token_layout import lay_out
 
@@ -94,6 +96,10 @@ class StepInputs:
         self.parameters = self._tensors["parameters"]
         """On the device, of the sampler: `records` of the last `write`, and idle rows."""
         self.blocks = blocks
+        self._tables = BlockTables(sequences, blocks)
+        self._adapter_batches = AdapterBatches()
+        self._listed: LoraBatch | None = None
+        """What the lists on the device hold, once all that is enqueued is done."""
         self._ladder = size_ladder(sequences)
         self._block_size = block_size
         self._drawn: dict[Sequence, int] = {}
@@ -107,17 +113,24 @@ class StepInputs:
         contexts. records: [draws, RECORD] int64, as of Asked."""
         counts = np.array([item.count for item in scheduled])
         starts = np.array([item.start for item in scheduled])
-        tables = block_tables(scheduled)
+        tables = self._tables.of(scheduled)
         owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
         rows = wanted_rows(scheduled, query_starts)
-        lora, stale = adapter_batch(scheduled, adapters, owners, positions)
-        shape = self._shape(scheduled, len(positions), rows, lora)
+        sequences, drawn = len(scheduled), sum([item.sample for item in scheduled])
+        is_decode = len(positions) == len(rows) == sequences == drawn
+        lora, stale = self._adapter_batches.of(scheduled, adapters, owners, positions, is_decode)
+        if is_decode:
+            tokens = sequences = drawn = pad_size(sequences, self._ladder)
+        else:
+            tokens = len(positions)
+        shape = StepShape(tokens, sequences, drawn, rows, is_decode, lora)
         uneven = shape.is_decode and is_uneven(context_lengths)
         if uneven or stale:
             shape = replace(shape, uneven=uneven, stale=stale)
+        ids, sources = self._tokens(scheduled)
         host = self._staging.open()
-        _fill(host["token_ids"], token_ids(scheduled), shape.tokens, 0)
-        _fill(host["token_sources"], self._sources(scheduled, query_starts), shape.tokens, KNOWN)
+        _fill(host["token_ids"], ids, shape.tokens, 0)
+        _fill(host["token_sources"], sources, shape.tokens, KNOWN)
         _fill(host["positions"], positions, shape.tokens, 0)
         _fill(host["slot_mapping"], slots, shape.tokens, NO_SLOT)
         _fill(host["query_starts"], query_starts, shape.sequences + 1, len(positions))
@@ -126,12 +139,15 @@ class StepInputs:
         _fill(host["parameters"], records, shape.rows, IDLE)
         # What no sequence has come to keeps what it held: zeros for a context of 131,072 are 32 KiB a sequence.
         host["block_tables"][: len(tables), : tables.shape[1]] = tables
+        first = "token_ids"
         if lora is not None:
             _fill(host["slots"], lora.token_slot[:, 0].numpy(), shape.tokens, NO_SLOT)
-            rounds = self._write_rounds(host, lora)
-            lora.arrays = StepAdapters(rounds, self._tensors["slots"], self._head(shape, lora, rounds))
-        first = f"lora {shape.lora_rounds - 1}" if shape.lora_rounds else "token_ids"
+            if lora is not self._listed:
+                rounds = self._write_rounds(host, lora)
+                lora.arrays = StepAdapters(rounds, self._tensors["slots"], self._head(shape, lora, rounds))
+                first = f"lora {len(rounds) - 1}"
         self._staging.send(first, "block_tables", shape.sequences)
+        self._listed = lora or self._listed
         self._drawn = {item.sequence: row for row, item in enumerate(item for item in scheduled if item.sample)}
         return shape
 
@@ -180,25 +196,22 @@ class StepInputs:
     def _lists_of(self, lora: LoraBatch, rows: np.ndarray) -> list[StepLists]:
         return lists_of_rows(lora, torch.from_numpy(rows), self.lora[0])
 
-    def _shape(self, scheduled: list[Scheduled], tokens: int, rows: np.ndarray, lora: LoraBatch | None) -> StepShape:
-        sequences, drawn = len(scheduled), sum(item.sample for item in scheduled)
-        if not tokens == len(rows) == sequences == drawn:
-            return StepShape(tokens, sequences, drawn, rows, False, lora)
-        padded = pad_size(sequences, self._ladder)
-        return StepShape(padded, padded, padded, rows, True, lora)
-
-    def _sources(self, scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndarray:
-        """[T] int32: for placeholders the row in which the step before drew them, else KNOWN.
+    def _tokens(self, scheduled: list[Scheduled]) -> tuple[list[int], list[int]]:
+        """[T] ids, with UNKNOWN for placeholders; and for those the row in which the step before drew them, else KNOWN.
 
         Where that step failed, the request ends with it and any row will do.
         """
-        sources = np.full(query_starts[-1], KNOWN, np.int32)
-        for item, end in zip(scheduled, query_starts[1:].tolist(), strict=True):
-            if item.start + item.count > len(item.sequence.token_ids):
-                sources[end - 1] = self._drawn.get(item.sequence, 0)
-        return sources
+        ids, sources = list[int](), list[int]()
+        for item in scheduled:
+            known = item.sequence.token_ids[item.start : item.start + item.count]
+            ids += known
+            sources += [KNOWN] * len(known)
+            if len(known) < item.count:
+                ids.append(UNKNOWN)
+                sources.append(self._drawn.get(item.sequence, 0))
+        return ids, sources
 
 
-def _fill(array: np.ndarray, values: np.ndarray, end: int, padding: int) -> None:
+def _fill(array: np.ndarray, values: np.ndarray | list[int], end: int, padding: int) -> None:
     array[: len(values)] = values
     array[len(values) : end] = padding

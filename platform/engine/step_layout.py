@@ -29,6 +29,10 @@ class AdapterSlots(Protocol):
     @property
     def table(self) -> PageTable: ...
 
+    @property
+    def newest_generation(self) -> int:
+        """Of all slots: it grows whenever one is given away or taken back."""
+
     def slot_of(self, digest: str, generation: int) -> int:
         """Slot of an adapter that a scheduled sequence holds since it took it with this generation, which no other has.
         StaleError where the slot is not its own any more."""
@@ -56,13 +60,14 @@ def block_tables(scheduled: list[Scheduled]) -> np.ndarray:
 
 def wanted_rows(scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndarray:
     """Rows of the batch whose logits are needed: first those to draw from, then those of the prompt targets."""
-    drawn = [last - 1 for item, last in zip(scheduled, query_starts[1:].tolist(), strict=True) if item.sample]
+    drawn = query_starts[1:][[item.sample for item in scheduled]] - 1
     judged = [
-        first - item.start + target - 1
-        for item, first in zip(scheduled, query_starts.tolist(), strict=False)
+        query_starts[index] - item.start + target - 1
+        for index, item in enumerate(scheduled)
+        if item.sequence.needs_prompt_logprobs
         for target in item.prompt_targets
     ]
-    return np.array(drawn + judged, np.int64)
+    return np.array([*drawn, *judged], np.int64) if judged else drawn.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +104,19 @@ def adapter_batch(
     if not shape[1]:
         return None, frozenset()
     stale, found = set[int](), dict[int, int]()
-    slots, scales, starts = np.full(shape, NO_SLOT, np.int32), np.ones(shape, np.float32), np.zeros(shape, np.int64)
+    acting: list[tuple[int, int, int, float, int]] = []
     for row, request in enumerate(requests):
-        taken = zip(request.adapters, request.generations, request.starts, strict=True)
-        for place, (ref, generation, start) in enumerate(taken):
+        for place, generation in enumerate(request.generations):
+            ref = request.adapters[place]
             slot = found.get(generation)
             if slot is None:
                 slot = found[generation] = _slot_of(adapters, ref.digest, generation)
             if slot == NO_SLOT:
                 stale.add(row)
-            slots[row, place], scales[row, place] = slot, ref.scale
-            if start:
-                starts[row, place] = start
+            acting.append((row, place, slot, ref.scale, request.starts[place]))
+    rows, places, *told = map(np.array, zip(*acting, strict=True))
+    slots, scales, starts = np.full(shape, NO_SLOT, np.int32), np.ones(shape, np.float32), np.zeros(shape, np.int64)
+    slots[rows, places], scales[rows, places], starts[rows, places] = told
     token_slots = slots[owners]
     if starts.any():
         token_slots[positions[:, None] < starts[owners]] = NO_SLOT

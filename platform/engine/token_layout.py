@@ -8,8 +8,9 @@ Ints = NDArray[np.int64] | NDArray[np.int32]
 
 def lay_out(counts: Ints, starts: Ints, block_tables: Ints, block_size: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Arguments and results as of the kernel."""
-    query_starts = np.concatenate(([0], counts.cumsum())).astype(np.int32)
-    owners = np.repeat(np.arange(len(counts)), counts)
+    query_starts = np.zeros(len(counts) + 1, np.int32)
+    counts.cumsum(out=query_starts[1:])
+    owners = np.arange(len(counts)).repeat(counts)
     positions = np.arange(len(owners)) + (starts - query_starts[:-1])[owners]
     blocks = block_tables[owners, positions // block_size].astype(np.int64)
     slots = blocks * block_size + positions % block_size

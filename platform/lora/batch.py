@@ -137,9 +137,12 @@ class LoraBatch:
         if not rounds:
             return None
         tokens, slots, scales = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
-        ends = np.cumsum([len(part[0]) for part in rounds])
-        changes = np.flatnonzero(slots[1:] != slots[:-1]) + 1
-        starts = np.unique(np.concatenate(([0], changes, ends))).astype(np.int32)
+        begins, round_starts, first = list[np.ndarray](), [0], 0
+        for _, own, _ in rounds:
+            begins += [np.array([first]), np.flatnonzero(own[1:] != own[:-1]) + (first + 1)]
+            round_starts.append(sum(map(len, begins)))
+            first += len(own)
+        starts = np.concatenate([*begins, [first]]).astype(np.int32)
         extras = _extras(table, slots[starts[:-1]])
         return LoraBatch(
             table,
@@ -149,7 +152,7 @@ class LoraBatch:
             scales=torch.from_numpy(scales),
             segment_starts=torch.from_numpy(starts),
             segment_slots=torch.from_numpy(slots[starts[:-1]]),
-            round_starts=torch.from_numpy(np.concatenate(([0], starts.searchsorted(ends))).astype(np.int32)),
+            round_starts=torch.tensor(round_starts, dtype=torch.int32),
             changed=frozenset().union(*(extra.kinds for extra in extras)),
             has_vectors=any(extra.has_vectors for extra in extras),
             own_logits=any(extra.own_logits for extra in extras),

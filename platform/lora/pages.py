@@ -102,6 +102,10 @@ class PageStore:
         return self._arena.size * self._item_size
 
     @property
+    def newest_generation(self) -> int:
+        return self._generations.newest
+
+    @property
     def bytes_free(self) -> int:
         return self._arena.free * self._item_size
 

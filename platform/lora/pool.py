@@ -150,6 +150,11 @@ class AdapterPool:
         """Of a taken adapter: it acts on a prompt from the last occurrence of these on; none: on all of it."""
         return self._contents(digest).invocation_tokens
 
+    @property
+    def newest_generation(self) -> int:
+        """Of all slots: it grows whenever one is given away or taken back."""
+        return self._store.newest_generation
+
     def slot_of(self, digest: str, generation: int) -> int:
         """Its slot in the table, for a step that begins now; `generation` is what `acquire` gave. StaleError where the
         slot, which is its own as long as it is held, was given away all the same."""

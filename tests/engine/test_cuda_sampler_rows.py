@@ -19,6 +19,28 @@ def mask_of(*tokens: int) -> TokenMask:
     return mask
 
 
+def test_rows_that_come_again_are_what_new_ones_would_be() -> None:
+    """In another order, fewer or more, and where tokens are blocked no more."""
+    names = ("slot", "edits", "temperature", "logprobs")
+    places = [RowParameters._fields.index(name) for name in names]
+    lines = RowLines(make_buffers(make_shape(4, 8, 1), 4, torch.device("cpu")), 4)
+    rows = [make_row(seed, temperature=0.5 + seed, logprobs=seed) for seed in range(3)]
+    late = make_row(9, temperature=7.0, min_tokens=3, blocked_token_ids=(1,))
+    slots = dict(zip(range(4), lines.records([*rows, late])[:, places[0]].tolist(), strict=True))
+
+    def check(position: int, *chosen: int) -> None:
+        asked = [[*rows, late][number].at(position) for number in chosen]
+        found = lines.records(asked)
+        alone = RowLines(make_buffers(make_shape(4, 8, 1), 4, torch.device("cpu")), 4).records(asked)
+        assert found[:, places[0]].tolist() == [slots[number] for number in chosen]
+        assert np.array_equal(found[:, places[1:]], alone[:, places[1:]])
+
+    for position, chosen in enumerate(([0, 1, 2], [0, 1, 2], [2, 1, 0], [2, 0], [2, 0], [0, 1, 2]), 1):
+        check(position, *chosen)
+    for position in range(1, 6):
+        check(position, 0, 3)
+
+
 def test_masks_of_a_step_are_one_copy_and_their_biases_another(monkeypatch: pytest.MonkeyPatch) -> None:
     buffers, copies = make_buffers(make_shape(3, 8, 1), 3, torch.device("cpu")), list[int]()
     to_device = RowLines._to_device

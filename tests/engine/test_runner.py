@@ -36,6 +36,8 @@ class RecordingCache:
 
 
 class Slots:
+    newest_generation = 0
+
     def __init__(self) -> None:
         empty = torch.empty(0)
         self.table = PageTable(empty, empty, empty, empty, {})

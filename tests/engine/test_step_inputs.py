@@ -30,10 +30,12 @@ from .virtual_stream import VirtualStream
 
 class Slots:
     def __init__(self) -> None:
+        self.newest_generation = self.asked = 0
         slots = torch.zeros(4, 1, 1, dtype=torch.int64)
         self.table = PageTable(torch.zeros(4), slots, slots.int(), slots.float(), {})
 
     def slot_of(self, digest: str, generation: int) -> int:
+        self.asked += 1
         return {"first": 0, "second": 3}[digest]
 
 
@@ -199,6 +201,49 @@ def test_one_copy_of_a_step_takes_the_rounds_that_act_and_no_other(
         inputs.write([decode([1], [1], *adapters)], Slots())
     words = 4 * len(inputs.lora[0].words)
     assert [size - copied[0] for size in copied] == [0, words, 2 * words]
+
+
+def test_adapters_of_decodes_are_worked_out_and_sent_once(
+    inputs: StepInputs, stream: VirtualStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until another sequence joins, a prompt comes, or memory of adapters is given away."""
+    sent: list[str] = []
+    send = inputs._staging.send
+    monkeypatch.setattr(inputs._staging, "send", lambda *span: sent.append(span[0]) or send(*span))
+    slots, one, two = Slots(), decode([1], [1], AdapterRef("first")), decode([2], [2], AdapterRef("second"))
+
+    def write(*scheduled: Scheduled) -> tuple[bool, int, list[list[int]]]:
+        """Whether lists were sent, slots asked for, and the chunks on the device."""
+        slots.asked = 0
+        shape = inputs.write([*scheduled], slots)
+        stream.record().synchronize()
+        assert shape.lora is not None and shape.lora.arrays.rounds == inputs.lora[:1]
+        return sent.pop() == "lora 0", slots.asked, inputs.lora[0].tensors.chunks[: len(scheduled) + 1].tolist()
+
+    alone, both = [[0, 0, 1], [-1, -1, -1]], [[0, 0, 1], [3, 1, 1], [-1, -1, -1]]
+    assert write(one) == (True, 1, alone)
+    assert write(one) == write(one) == (False, 0, alone)
+    assert write(one, two) == (True, 2, both)
+    assert write(one, two) == (False, 0, both)
+    slots.newest_generation += 1
+    assert write(one, two) == (True, 2, both)
+    prompt = Scheduled(sequence([4, 5, 6], [3]), 0, 2, sample=False)
+    assert write(one, prompt) == (True, 1, [*alone, [-1, -1, -1]])
+    assert write(one, prompt) == (True, 1, [*alone, [-1, -1, -1]])
+    assert write(one, two) == (True, 2, both)
+    inputs.write([decode([7], [4])], slots)
+    assert write(one, two) == (True, 2, both), "a step of the base alone came between"
+
+
+def test_lists_that_could_not_be_sent_are_sent_with_the_next_step(inputs: StepInputs, stream: VirtualStream) -> None:
+    one = decode([1], [1], AdapterRef("second"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "copy", Mock(side_effect=RuntimeError("the device is gone")))
+        with pytest.raises(RuntimeError):
+            inputs.write([one], Slots())
+    inputs.write([one], Slots())
+    stream.record().synchronize()
+    assert inputs.lora[0].tensors.chunks[:2].tolist() == [[3, 0, 1], [-1, -1, -1]]
 
 
 def test_what_rows_ask_of_the_sampler_comes_with_their_step(inputs: StepInputs, stream: VirtualStream) -> None:

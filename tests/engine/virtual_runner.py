@@ -40,6 +40,10 @@ class SlottedAdapters:
         self.held[digest] -= 1
         self._slots[digest] = self._slots.pop(digest)
 
+    @property
+    def newest_generation(self) -> int:
+        return max(self._generations)
+
     def slot_of(self, digest: str, generation: int) -> int:
         assert self.held[digest], "nobody holds it"
         slot = self._slots[digest]
