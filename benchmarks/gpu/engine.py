@@ -35,6 +35,7 @@ def _little(size: Size) -> list[Figure]:
         row(f"{name}: greedy tokens that transformers would say", rows.little_rows, "agreeing", 0.9, opens=True),
         row(f"{name}: {steps}, captured: time / not captured", rows.little_rows, "captured", None, at_least=False),
         row(f"{name}: {steps}: roofline / time", rows.little_rows, "roof", 0.40),
+        row(f"{name}: GPU busy share, {size.crowd} streams", rows.little_rows, "busy", None),
     ]
 
 
@@ -80,6 +81,8 @@ def _beside(size: Size) -> list[Figure]:
         row(slopes, rows.slope_rows, "", 0.57, at_least=False, opens=True),
         row(f"{many}: tokens/s / with {few}", rows.many_rows, "speed", 0.95, opens=True),
         row(first, rows.many_rows, "first", 1.3, at_least=False),
+        row(f"{many}: tokens/s", rows.many_rows, "everyone", None, unit="tokens/s"),
+        row(f"{little}: {few} adapters of the same ranks: tokens/s", rows.many_rows, "few", None, unit="tokens/s"),
         row(speed, rows.long_rows, "", None, opens=True, unit="tokens/s"),
         row(short, rows.short_rows, "", 0.42, at_least=False, opens=True),
         row(requests, rows.request_rows, "", 3.0, opens=True),

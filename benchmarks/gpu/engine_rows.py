@@ -37,6 +37,7 @@ def little_rows(stage: Stage) -> Rows:
             "agreeing": agreeing_share(stage, served, model),
             "captured": captured_ratio(stage, served),
             "roof": roofline(stage, model, size.crowd, size.context) / taken,
+            "busy": busy_share(stage, served, size.crowd, size.context, size.steps),
         }
 
 
@@ -175,7 +176,12 @@ def many_rows(stage: Stage) -> Rows:
             firsts = sorted((stream.first or began) - began for stream in served.streams.values())
             runs[count] = speed, firsts[int(0.99 * (len(firsts) - 1))]
             served.clear()
-    return {"speed": runs[everyone][0] / runs[few][0], "first": runs[everyone][1] / runs[few][1]}
+    return {
+        "speed": runs[everyone][0] / runs[few][0],
+        "first": runs[everyone][1] / runs[few][1],
+        "few": runs[few][0],
+        "everyone": runs[everyone][0],
+    }
 
 
 def _answer(

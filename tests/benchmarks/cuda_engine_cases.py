@@ -61,7 +61,7 @@ def measure_rows() -> None:
     )  # fmt: skip
     stage = tiny_stage(size)
     little = engine_rows.little_rows(stage)
-    assert little["agreeing"] == 1.0 and set(little) == {"agreeing", "captured", "roof"}
+    assert little["agreeing"] == 1.0 and set(little) == {"agreeing", "captured", "roof", "busy"}
     assert RecordedGraph.captured > 0 and RecordedGraph.replayed > 0
     together._KEPT[engine_rows.large_rows, stage] = {"crowd seconds": 1.0}
     adapted = engine_rows.adapted_rows(stage)

@@ -15,6 +15,7 @@ from .tiles import (
     EXPAND_PROGRAMS,
     EXPAND_REGISTERS,
     EXPAND_STAGES,
+    EXPAND_TOGETHER,
     PAGE,
     RANKS,
     ROWS,
@@ -22,6 +23,10 @@ from .tiles import (
     SHRINK_REGISTERS,
     SHRINK_STAGES,
     STEP_BYTES,
+    WIDE_COLUMNS,
+    WIDE_RANKS,
+    WIDE_STAGES,
+    WIDE_TOGETHER,
     count_split_inputs,
     round_ranks,
 )  # fmt: skip
@@ -65,7 +70,10 @@ def add_lora(
     item_size, (_, table_kinds, pages) = step.arena.element_size(), step.offset.shape
     split = count_split_inputs(x.shape[1], len(x), item_size)
     table = (table_kinds, pages, step.rank.shape[2])
-    launches = plan_launches(kinds, widths, y.shape[1], x.shape[1], split, item_size, table, _can_chain(y.device))
+    launches = plan_launches(
+        kinds, widths, y.shape[1], x.shape[1], split, step.arena.dtype, y.element_size(), table,
+        _can_chain(y.device),
+    )  # fmt: skip
     assert len(x) * len(kinds) * launches.splits * round_ranks(pages) <= step.intermediate.numel()
     rows, places = (step.chunks, step.tokens), (step.arena, step.offset, step.rank)
     processors = _count_processors(y.device)
@@ -103,12 +111,13 @@ def _first_columns(widths: tuple[int, ...], pitch: int) -> tuple[int, ...]:
 
 @cache
 def plan_launches(
-    kinds: tuple[int, ...], widths: tuple[int, ...], pitch: int, inputs: int, split: int, item_size: int,
-    table: tuple[int, int, int], chained: bool,
+    kinds: tuple[int, ...], widths: tuple[int, ...], pitch: int, inputs: int, split: int, dtype: torch.dtype,
+    output_size: int, table: tuple[int, int, int], chained: bool,
 ) -> Launches:  # fmt: skip
-    """pitch: columns of a row of y; table: kinds, pages and layers of the page table; chained: on a device where each
-    may begin while the kernel before it still runs (programmatic dependent launch)."""
-    blocks = _first_blocks(widths)
+    """pitch: columns of a row of y; dtype: of the weights; output_size: bytes of a number of y; table: kinds, pages and
+    layers of the page table; chained: on a device where each may begin while the kernel before it still runs
+    (programmatic dependent launch)."""
+    item_size, blocks = dtype.itemsize, _first_blocks(widths)
     splits = -(-inputs // split)
     shared = {
         "KINDS": kinds, "WIDTHS": widths, "INPUTS": inputs, "ROWS": ROWS, "RANKS": RANKS, "PAGE": PAGE,
@@ -117,6 +126,12 @@ def plan_launches(
         "enable_fp_fusion": True,
     }  # fmt: skip
     columns = {"FIRST_COLUMNS": _first_columns(widths, pitch), "FIRST_BLOCKS": blocks, "COLUMNS": COLUMNS}
+    # Outputs in float32, as of the head, leave no registers for a wide tile.
+    wide_ranks = WIDE_RANKS[str(dtype).removeprefix("torch.")] if output_size == 2 else RANKS
+    wide = {
+        "WIDE_RANKS": wide_ranks, "WIDE_COLUMNS": WIDE_COLUMNS, "WIDE_STAGES": WIDE_STAGES,
+        "WIDE_TOGETHER": WIDE_TOGETHER,
+    }  # fmt: skip
     return Launches(
         splits,
         blocks[-1],
@@ -124,7 +139,10 @@ def plan_launches(
             **shared, "SPLIT": split, "STEP": STEP_BYTES // item_size, "STAGES": SHRINK_STAGES,
             "maxnreg": SHRINK_REGISTERS,
         },
-        expand={**shared, **columns, "STAGES": EXPAND_STAGES, "maxnreg": EXPAND_REGISTERS[item_size]},
+        expand={
+            **shared, **columns, **wide, "STAGES": EXPAND_STAGES, "TOGETHER": EXPAND_TOGETHER,
+            "maxnreg": EXPAND_REGISTERS[item_size],
+        },
     )  # fmt: skip
 
 

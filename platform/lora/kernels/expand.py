@@ -14,7 +14,8 @@ def expand(
     KINDS: tl.constexpr, WIDTHS: tl.constexpr, FIRST_COLUMNS: tl.constexpr, FIRST_BLOCKS: tl.constexpr,
     INPUTS: tl.constexpr, SPLITS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr,
     PAGE: tl.constexpr, ALIGNMENT: tl.constexpr, TABLE_KINDS: tl.constexpr, TABLE_PAGES: tl.constexpr,
-    LAYERS: tl.constexpr, ROOM: tl.constexpr, CHAINED: tl.constexpr, STAGES: tl.constexpr,
+    LAYERS: tl.constexpr, ROOM: tl.constexpr, CHAINED: tl.constexpr, STAGES: tl.constexpr, TOGETHER: tl.constexpr,
+    WIDE_RANKS: tl.constexpr, WIDE_COLUMNS: tl.constexpr, WIDE_STAGES: tl.constexpr, WIDE_TOGETHER: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (programs): they share out the blocks of columns of all members of all chunks that there are of `listed`; h
     is as shrink leaves it.
@@ -45,26 +46,23 @@ def expand(
         h_rows = h + (rows * MEMBERS + member) * (SPLITS * ROOM)
         weights = arena + (layer * (INPUTS + width) + INPUTS) * PAGE
         pages = offset + module * TABLE_PAGES
-        columns = (block - pick(FIRST_BLOCKS, member)) * COLUMNS + tl.arange(0, COLUMNS)
+        first_column = (block - pick(FIRST_BLOCKS, member)) * COLUMNS
 
-        ranks = tl.arange(0, RANKS)
+        ranks, wide_ranks, columns = tl.arange(0, RANKS), tl.arange(0, WIDE_RANKS), first_column + tl.arange(0, COLUMNS)
         # Of the whole table, so that it need not wait for how many ranks the adapter has.
         start = find_pages(pages, ranks, TABLE_PAGES * PAGE, PAGE, ALIGNMENT) + ranks % PAGE * width
-        summed = tl.zeros((ROWS, RANKS), tl.float32)
-        # Adapters of one tile of ranks: the sum of their splits stays, and loads of blocks to come are on their way.
-        for index in tl.range(0, tl.where((own > 0) & (own <= RANKS), blocks, 0), num_stages=STAGES):
-            places = columns + index * COLUMNS
-            inside = places < width
-            wanted = live[:, None] & inside[None, :]
-            b_wanted = (ranks < own)[:, None] & inside[None, :]
-            b = tl.load(weights + start[:, None] + places[None, :], mask=b_wanted, other=0.0)
-            values = tl.load(y_rows + places[None, :], mask=wanted, other=0.0).to(tl.float32)
-            if index == 0:
-                wait_for_previous(CHAINED)
-                summed = sum_splits(h_rows, ranks, live, SPLITS, ROOM)
-            total = multiply_wide(summed, b, values)
-            tl.store(y_rows + places[None, :], total.to(y.dtype.element_ty), mask=wanted)
-        for index in tl.range(0, tl.where(own > RANKS, blocks, 0), num_stages=1):
+        wide = find_pages(pages, wide_ranks, TABLE_PAGES * PAGE, PAGE, ALIGNMENT) + wide_ranks % PAGE * width
+        if own <= RANKS:
+            add_tile(
+                y_rows, h_rows, weights, start, first_column, blocks * COLUMNS, own, width, live,
+                SPLITS, TOGETHER, ROOM, COLUMNS, CHAINED, STAGES,
+            )  # fmt: skip
+        elif own <= WIDE_RANKS:
+            add_tile(
+                y_rows, h_rows, weights, wide, first_column, blocks * COLUMNS, own, width, live,
+                SPLITS, WIDE_TOGETHER, ROOM, WIDE_COLUMNS, CHAINED, WIDE_STAGES,
+            )  # fmt: skip
+        for index in tl.range(0, tl.where(own > WIDE_RANKS, blocks, 0), num_stages=1):
             places = columns + index * COLUMNS
             inside = places < width
             wanted = live[:, None] & inside[None, :]
@@ -73,9 +71,7 @@ def expand(
             wait_for_previous(CHAINED)
             for first in tl.range(0, own, RANKS, num_stages=1):
                 following = load_ranks(weights, pages, first + RANKS, own, width, places, RANKS, PAGE, ALIGNMENT)
-                # Always: as a branch, for else each part of the sum, not the sum, is laid out for the product.
-                if own > RANKS:
-                    summed = sum_splits(h_rows, first + ranks, live, SPLITS, ROOM)
+                summed = sum_splits(h_rows, first + ranks, own, live, SPLITS, TOGETHER, ROOM)
                 total = multiply_wide(summed, b, total)
                 b = following
             tl.store(y_rows + places[None, :], total.to(y.dtype.element_ty), mask=wanted)
@@ -84,13 +80,43 @@ def expand(
 
 
 @triton.jit
+def add_tile(
+    y_rows: tl.tensor, h_rows: tl.tensor, weights: tl.tensor, start: tl.tensor, first: tl.tensor, count: tl.tensor,
+    own: tl.tensor, width: tl.tensor, live: tl.tensor,
+    SPLITS: tl.constexpr, TOGETHER: tl.constexpr, ROOM: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:  # fmt: skip
+    """Up to `count` columns of one member of a chunk, from `first` on, for an adapter of no more ranks than `start` has
+    places. The sum of their splits stays, and loads of columns to come are on their way."""
+    ranks, columns = tl.arange(0, start.shape[0]), first + tl.arange(0, COLUMNS)
+    summed = tl.zeros((live.shape[0], start.shape[0]), tl.float32)
+    for begin in tl.range(0, tl.where(own > 0, count, 0), COLUMNS, num_stages=STAGES):
+        places = columns + begin
+        inside = places < width
+        wanted = live[:, None] & inside[None, :]
+        b_wanted = (ranks < own)[:, None] & inside[None, :]
+        b = tl.load(weights + start[:, None] + places[None, :], mask=b_wanted, other=0.0)
+        values = tl.load(y_rows + places[None, :], mask=wanted, other=0.0).to(tl.float32)
+        if begin == 0:
+            wait_for_previous(CHAINED)
+            summed = sum_splits(h_rows, ranks, own, live, SPLITS, TOGETHER, ROOM)
+        total = multiply_wide(summed, b, values)
+        tl.store(y_rows + places[None, :], total.to(y_rows.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
 def sum_splits(
-    h_rows: tl.tensor, ranks: tl.tensor, live: tl.tensor, SPLITS: tl.constexpr, ROOM: tl.constexpr
-) -> tl.tensor:
-    """[ROWS, RANKS], always in the same order."""
+    h_rows: tl.tensor, ranks: tl.tensor, own: tl.tensor, live: tl.tensor,
+    SPLITS: tl.constexpr, TOGETHER: tl.constexpr, ROOM: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """[ROWS, RANKS], always in the same order; zero from `own` on, where nobody has written. TOGETHER are read at a
+    time."""
+    wanted = live[:, None] & (ranks < own)[None, :]
     total = tl.zeros((live.shape[0], ranks.shape[0]), tl.float32)
-    for split in tl.static_range(SPLITS):
-        total += tl.load(h_rows[:, None] + (split * ROOM + ranks)[None, :], mask=live[:, None], other=0.0)
+    for first in tl.range(0, SPLITS, TOGETHER, num_stages=1):
+        for split in tl.static_range(TOGETHER):
+            places = h_rows[:, None] + ((first + split) * ROOM + ranks)[None, :]
+            total += tl.load(places, mask=wanted & (first + split < SPLITS), other=0.0)
     return total
 
 

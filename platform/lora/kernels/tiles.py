@@ -27,6 +27,14 @@ EXPAND_PROGRAMS: Final = 4
 SHRINK_STAGES: Final = 5
 """Steps under way in a program: one is computed, the others are on their way from memory."""
 EXPAND_STAGES: Final = 4
+EXPAND_TOGETHER: Final = 8
+"""Splits of a sum that are read at a time."""
+WIDE_RANKS: Final = {"bfloat16": 64, "float16": 32, "float32": RANKS}
+"""Of expand's other tile, by the weights' dtype: as many as the registers hold. What an adapter of more than RANKS has
+shrunk is then summed once for all its columns, and weights are on their way as for few ranks."""
+WIDE_COLUMNS: Final = 64
+WIDE_STAGES: Final = 3
+WIDE_TOGETHER: Final = 3
 STEP_BYTES: Final = 256
 """Bytes of a weight row that one step of shrink reads."""
 SPLIT_INPUTS: Final = 512
