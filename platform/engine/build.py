@@ -20,6 +20,7 @@ from .core import EngineCore
 from .device import Device, choose_device
 from .kv_cache import cache_dtype_name, choose_cache_dtype
 from .loaded import Builder, Loaded, Shares
+from .loaded_files import LoadedFiles
 from .model.config import ModelConfig, base_signature
 from .model.decoder import DecoderLoader
 from .model.loader import Checkpoint
@@ -55,7 +56,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
     """
     stages = Stages(report or (lambda stage, seconds: None))
     with stages.timed("configuration read"):
-        folder = Path(config.model)
+        folder, files = Path(config.model), LoadedFiles(config)
         model, base = ModelConfig.from_folder(folder), base_signature(folder)
         max_model_len = choose_max_model_len(config, model)
         device = choose_device(config, model)
@@ -76,6 +77,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         decoder, stage.words = builder.load(loader, max_model_len, weights_cache)
     loaded = Loaded(
         config=config,
+        base_files=files.base(),
         model=model,
         base=base,
         device=device,
@@ -190,6 +192,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
     return EngineInfo(
         model=config.served_name or Path(config.model).name,
         base=loaded.base.fingerprint,
+        base_files=loaded.base_files,
         architecture=model.architecture,
         device=str(device.device),
         compute=device.compute,

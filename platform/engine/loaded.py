@@ -30,6 +30,8 @@ from .weights_cache import WeightsCache
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     config: EngineConfig
+    base_files: str
+    """As of EngineInfo."""
     model: ModelConfig
     base: BaseSignature
     device: Device

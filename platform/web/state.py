@@ -20,7 +20,7 @@ from loraplex.registry.registry import Registry
 
 from .bookkeeping import Bookkeeper
 from .certificates.certifier import Certifier, Certify
-from .certificates.served import ServedPath, promotion_rule
+from .certificates.served import Loaded, ServedPath, promotion_rule
 from .chain_check import ChainCheck
 from .data_folder import prepare_data_folder
 from .effect_proof import EffectProof
@@ -137,7 +137,7 @@ def open_state(
     wording = base_wording(tokenizer, settings.max_prompt_chars, settings.tool_call_parser)
     upgrade(settings.database)
     door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
-    served_path = ServedPath(settings, model_folder, partial(_computing, door), DIGEST_SECONDS)
+    served_path = ServedPath(settings, model_folder, partial(_computing, door), DIGEST_SECONDS, partial(_loaded, door))
     served_path.begin()
     rule, artifacts = promotion_rule(settings, served_path), settings.data_dir / "artifacts"
     registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
@@ -180,3 +180,8 @@ def open_state(
 def _computing(door: EngineDoor) -> Computing | None:
     """As the engine told when it last started."""
     return None if door.info is None else Computing(door.info.arithmetic, door.info.runtime)
+
+
+def _loaded(door: EngineDoor) -> Loaded | None:
+    """As above. Engines of tests read no files."""
+    return Loaded(door.info.base_files) if door.info is not None and door.info.base_files else None

@@ -9,6 +9,7 @@ from numba.core.dispatcher import Dispatcher
 from loraplex import LLM, SamplingParams
 from loraplex.engine.build import build_engine
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.model.digest import state_digest
 from tests.checkpoints import make_adapter, make_checkpoint
 
 
@@ -36,6 +37,7 @@ def test_the_engine_says_what_it_chose_and_each_stage_of_its_start(base: Path) -
     assert info.kv_cache_bytes <= 1 << 20
     assert info.compute.startswith("cpu, 1 thread, float32 weights")
     assert info.model == base.name
+    assert info.base_files == state_digest(base)
 
 
 def generate_and_list_compiled(base: str, adapter: str) -> list[str]:

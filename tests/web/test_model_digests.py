@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from loraplex.engine.arithmetic import Computing
+from loraplex.engine.config import EngineConfig
+from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.model import digest as digest_module
 from loraplex.registry.certificates import Subject
 from loraplex.web.certificates import digests as digests_module
 from loraplex.web.certificates.digests import FILE, ModelDigests
-from loraplex.web.certificates.served import ServedPath
+from loraplex.web.certificates.served import Loaded, ServedPath
 from loraplex.web.settings import Settings
 from tests.checkpoints import make_checkpoint
 
@@ -118,3 +120,38 @@ def test_a_base_that_was_written_after_the_start_is_not_certified(tmp_path: Path
         again.coverage(Subject(None))
     anew = ServedPath(Settings(data_dir=tmp_path), base, lambda: Computing("numbers", {}))
     assert anew.coverage(Subject(None)).base != before.base
+
+
+def test_an_engine_that_loaded_a_byte_more_is_not_certified_by_files_that_were_put_back(tmp_path: Path) -> None:
+    """It was started again in between; the fingerprint of samples, by which engines know bases, may be the same."""
+    base, told = make_checkpoint(tmp_path / "base"), Loaded("")
+
+    def load() -> None:
+        nonlocal told
+        told = Loaded(digest_module.state_digest(base))
+
+    load()
+    served = ServedPath(Settings(data_dir=tmp_path), base, lambda: Computing("numbers", {}), loaded=lambda: told)
+    before = served.coverage(Subject(None))
+    (base / "model.safetensors").touch()
+    assert served.coverage(Subject(None)) == before, "the engine goes on with what it loaded"
+    load()
+    assert served.coverage(Subject(None)) == before
+    good = (base / "model.safetensors").read_bytes()
+    (base / "model.safetensors").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    load()
+    (base / "model.safetensors").write_bytes(good)
+    with pytest.raises(ValueError, match="the engine has loaded other files of the base than those of the start"):
+        served.coverage(Subject(None))
+    load()
+    assert served.coverage(Subject(None)) == before
+
+
+def test_files_that_are_written_while_an_engine_loads_them_are_in_no_state(folder: Path) -> None:
+    files = LoadedFiles(EngineConfig(model=str(folder)))
+    before = files.base()
+    assert before == digest_module.state_digest(folder) == files.base()
+    (folder / "model.safetensors").write_bytes(b"Weights")
+    assert files.base() == f"{before} {digest_module.state_digest(folder)}"
+    (folder / "model.safetensors").unlink()
+    assert files.base() != before

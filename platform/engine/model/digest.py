@@ -39,6 +39,14 @@ def files_state(folder: Path) -> str:
     return "\n".join(f"{name} {at.st_size} {at.st_mtime_ns} {at.st_ctime_ns} {at.st_ino}" for name, at in facts)
 
 
+def state_digest(folder: Path) -> str:
+    """SHA-256 of `files_state`; of files that are gone, or cannot be looked at, an empty word."""
+    try:
+        return hashlib.sha256(files_state(folder).encode()).hexdigest()
+    except OSError:
+        return ""
+
+
 def deciding_files(folder: Path) -> list[Path]:
     """Those that are there, in an order that does not change."""
     return sorted([*folder.glob("*.safetensors"), *(folder / name for name in DECIDING if (folder / name).is_file())])

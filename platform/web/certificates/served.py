@@ -1,6 +1,7 @@
 """What a certificate is of on this server: the base as it is served now, beside its unquantized reference."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, promp
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.digest import files_state
+from loraplex.engine.model.digest import state_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.certificates import Measured, Subject
@@ -23,17 +24,36 @@ FindComputing = Callable[[], Computing | None]
 """What the model is computed with where it runs; None: not known now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the engine that serves has read of the disk."""
+
+    base_files: str
+    """As of EngineInfo."""
+
+
+FindLoaded = Callable[[], Loaded | None]
+"""None: no engine has told."""
+
+
 class ServedPath:
     """How the model in `folder` is served with these settings."""
 
     def __init__(
-        self, settings: Settings, folder: Path, computing: FindComputing, patience_seconds: float | None = None
+        self,
+        settings: Settings,
+        folder: Path,
+        computing: FindComputing,
+        patience_seconds: float | None = None,
+        loaded: FindLoaded = lambda: None,
     ) -> None:
         """`patience_seconds`: as of ModelDigests."""
         self._settings, self._folder = settings, folder
-        self._digests, self._state = ModelDigests(settings.data_dir, patience_seconds), files_state(folder)
+        self._digests, self._state = ModelDigests(settings.data_dir, patience_seconds), state_digest(folder)
         self._started_with: str | None = None
-        self._model, self._find_computing = ModelConfig.from_folder(folder), computing
+        self._same_states: set[str] = set()
+        """Of the base's files, in which they had the bytes of the start."""
+        self._model, self._find_computing, self._find_loaded = ModelConfig.from_folder(folder), computing, loaded
         self._kv_cache = self._kv_cache_words()
 
     def begin(self) -> None:
@@ -96,11 +116,19 @@ class ServedPath:
 
     def _base_digest(self) -> str:
         """Of what the engine loaded."""
+        state = state_digest(self._folder)
         found = self._digests.of(self._folder)
-        if self._started_with is None and files_state(self._folder) == self._state:
+        if self._started_with is None and state_digest(self._folder) == self._state:
             self._started_with = found
         if found != self._started_with:
             raise ValueError("the base's files have changed since the start. Restart the server.")
+        if state_digest(self._folder) == state:
+            self._same_states.add(state)
+        loaded = self._find_loaded()
+        if loaded is not None and loaded.base_files not in self._same_states:
+            raise ValueError(
+                "the engine has loaded other files of the base than those of the start. Restart the server."
+            )
         return found
 
     def _reference_digest(self, base: str) -> str:
