@@ -56,7 +56,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
     """
     stages = Stages(report or (lambda stage, seconds: None))
     with stages.timed("configuration read"):
-        folder, files = Path(config.model), LoadedFiles(config)
+        folder, files = Path(config.model), LoadedFiles.seen(config)
         model, base = ModelConfig.from_folder(folder), base_signature(folder)
         max_model_len = choose_max_model_len(config, model)
         device = choose_device(config, model)
@@ -77,7 +77,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         decoder, stage.words = builder.load(loader, max_model_len, weights_cache)
     loaded = Loaded(
         config=config,
-        base_files=files.base(),
+        files=files.until(LoadedFiles.seen(config)),
         model=model,
         base=base,
         device=device,
@@ -192,7 +192,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
     return EngineInfo(
         model=config.served_name or Path(config.model).name,
         base=loaded.base.fingerprint,
-        base_files=loaded.base_files,
+        base_files=loaded.files.base,
         architecture=model.architecture,
         device=str(device.device),
         compute=device.compute,
@@ -206,6 +206,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         kv_cache_bytes=shares.cache.bytes,
         kv_cache_dtype=cache_dtype_name(loaded.cache_dtype),
         kv_cache_scales=loaded.scales.words,
+        kv_cache_files=loaded.files.kv_cache,
         kv_values_per_token=2 * model.num_layers * model.num_kv_heads * model.head_dim,
         bfloat16_blocks=max(0, shares.cache.bfloat16_blocks - 1),
         weight_bytes=loaded.decoder.weight_bytes(),

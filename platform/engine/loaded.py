@@ -19,6 +19,7 @@ from .config import EngineConfig
 from .device import Device
 from .kernels.cuda.sampling.layout import MOST_TOKENS
 from .kv_cache import KvCachePlan
+from .loaded_files import LoadedFiles
 from .model.config import ModelConfig
 from .model.decoder import Decoder, DecoderLoader
 from .protocol import DeviceMemory
@@ -30,8 +31,7 @@ from .weights_cache import WeightsCache
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     config: EngineConfig
-    base_files: str
-    """As of EngineInfo."""
+    files: LoadedFiles
     model: ModelConfig
     base: BaseSignature
     device: Device

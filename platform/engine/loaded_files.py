@@ -1,22 +1,32 @@
-"""LoadedFiles: in which state an engine found the files that certificates name. No certificate holds for others."""
+"""LoadedFiles: what an engine found in files that certificates name. None holds beside one that found others."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from .config import EngineConfig
+from .model.config import ModelConfig
 from .model.digest import state_digest
+from .model.served import kv_cache_words
 
 
+@dataclass(frozen=True, slots=True)
 class LoadedFiles:
-    """Made before they are read."""
+    base: str
+    """As EngineInfo.base_files."""
+    kv_cache: str
+    """As EngineInfo.kv_cache_files."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._folder = Path(config.model)
-        self._base = state_digest(self._folder)
+    @classmethod
+    def seen(cls, config: EngineConfig) -> Self:
+        """As they are now. ValueError for those that cannot be read."""
+        folder = Path(config.model)
+        return cls(state_digest(folder), kv_cache_words(ModelConfig.from_folder(folder), config))
 
-    def base(self) -> str:
-        """As of EngineInfo.base_files; asked when all has been read."""
-        return _told(self._base, state_digest(self._folder))
+    def until(self, end: Self) -> Self:
+        """Of what was read between two looks: where these differ it is neither."""
+        return type(self)(_both(self.base, end.base), _both(self.kv_cache, end.kv_cache))
 
 
-def _told(before: str, after: str) -> str:
-    return before if before == after else f"{before} {after}"
+def _both(before: str, after: str) -> str:
+    return before if before == after else f"{before}; {after}"

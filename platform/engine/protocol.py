@@ -195,6 +195,9 @@ class EngineInfo(Message, kw_only=True):
     """fp8_e4m3, fp8_e5m2, int8, or that of the weights."""
     kv_cache_scales: str = ""
     """Of 8 bits, in words: where they come from."""
+    kv_cache_files: str = ""
+    """What the KV cache stores and with which static scales, as loaded, in the words of `engine/model/served.py:
+    kv_cache_words`; twice where the file of these was written meanwhile."""
     kv_values_per_token: int = 0
     """Numbers in the keys and values of one token."""
     bfloat16_blocks: int

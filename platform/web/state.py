@@ -10,6 +10,7 @@ from typing import Final
 from loraplex.engine.arithmetic import Computing
 from loraplex.engine.certify_process import certify
 from loraplex.engine.client import EngineClient
+from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.registry.base import ServedBase
@@ -20,7 +21,7 @@ from loraplex.registry.registry import Registry
 
 from .bookkeeping import Bookkeeper
 from .certificates.certifier import Certifier, Certify
-from .certificates.served import Loaded, ServedPath, promotion_rule
+from .certificates.served import ServedPath, promotion_rule
 from .chain_check import ChainCheck
 from .data_folder import prepare_data_folder
 from .effect_proof import EffectProof
@@ -182,6 +183,7 @@ def _computing(door: EngineDoor) -> Computing | None:
     return None if door.info is None else Computing(door.info.arithmetic, door.info.runtime)
 
 
-def _loaded(door: EngineDoor) -> Loaded | None:
+def _loaded(door: EngineDoor) -> LoadedFiles | None:
     """As above. Engines of tests read no files."""
-    return Loaded(door.info.base_files) if door.info is not None and door.info.base_files else None
+    info = door.info
+    return LoadedFiles(info.base_files, info.kv_cache_files) if info is not None and info.base_files else None

@@ -9,6 +9,7 @@ from numba.core.dispatcher import Dispatcher
 from loraplex import LLM, SamplingParams
 from loraplex.engine.build import build_engine
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.model.digest import state_digest
 from tests.checkpoints import make_adapter, make_checkpoint
 
@@ -37,7 +38,7 @@ def test_the_engine_says_what_it_chose_and_each_stage_of_its_start(base: Path) -
     assert info.kv_cache_bytes <= 1 << 20
     assert info.compute.startswith("cpu, 1 thread, float32 weights")
     assert info.model == base.name
-    assert info.base_files == state_digest(base)
+    assert LoadedFiles(info.base_files, info.kv_cache_files) == LoadedFiles(state_digest(base), "float32")
 
 
 def generate_and_list_compiled(base: str, adapter: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Static scales in the whole engine: those of a checkpoint are used, refused by name, counted for, and part of the keys
 of cached prefixes."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -136,6 +137,8 @@ def test_other_scales_make_other_prefixes(scaled: Path, tmp_path: Path) -> None:
         with open_llm(scaled, kv_scales_file=str(file)) as llm:
             roots.add(prefix_root(llm))
             assert llm.info.kv_cache_scales == f"static scales of {file.name} (calibrated on the base and 1 adapter)"
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            assert llm.info.kv_cache_files == f"fp8_e4m3, scales {digest[:16]}"
     assert len(roots) == 2
 
 

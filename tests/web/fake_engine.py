@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 from loraplex.engine.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
 from loraplex.engine.constraints.counts import Counts
+from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.protocol import (
     AdapterSpec,
     AdapterStatus,
@@ -39,6 +40,7 @@ class FakeEngine:
         self.info: EngineInfo | None = None
         self.arithmetic = ARITHMETIC
         self.runtime = RUNTIME
+        self.loaded = LoadedFiles("", "")
         self.restarts = 0
         self.delay = 0.0
         self.crash_after: int | None = None
@@ -170,6 +172,8 @@ class FakeEngine:
             compute="none",
             arithmetic=self.arithmetic,
             runtime=self.runtime,
+            base_files=self.loaded.base,
+            kv_cache_files=self.loaded.kv_cache,
             dtype="float32",
             vocab_size=320,
             max_model_len=MAX_MODEL_LEN,

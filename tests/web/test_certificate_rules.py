@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from loraplex.engine.certificate import prompts_digest
+from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.web.certificates.standing import find_standing
@@ -97,6 +99,28 @@ async def test_a_certificate_holds_for_the_libraries_it_was_measured_with(
         assert "computed by float32 vectors; torch 2.11.0+cpu, numba 0.66.0; loraplex" in page.text
         second.engine.runtime = RUNTIME
         await second.engine.start()
+        assert await until(client, BASE, "valid") == valid
+
+
+@pytest.mark.parametrize("other", [{"base": "0" * 64}, {"kv_cache": "fp8_e4m3"}])
+async def test_no_certificate_holds_beside_an_engine_that_was_started_again_and_read_something_else(
+    reopened: Callable[..., State], other: dict[str, str]
+) -> None:
+    """Though the files are by now what they were."""
+    state = reopened(promotion_min_agreement=0.9)
+    assert isinstance(state.engine, FakeEngine)
+    right = LoadedFiles.seen(state.settings.engine_config(state.model_folder))
+    state.engine.loaded = right
+    async with served(state) as client:
+        client.headers.update(key(state))
+        await client.post(f"{BASE}/certify")
+        valid = await until(client, BASE, "valid")
+        state.engine.loaded = replace(right, **other)
+        await state.engine.start()
+        standing = await until(client, BASE, "outdated")
+        assert not standing["valid"] and "the engine has loaded other " in standing["obstacle"]
+        state.engine.loaded = right
+        await state.engine.start()
         assert await until(client, BASE, "valid") == valid
 
 

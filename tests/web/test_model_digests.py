@@ -5,15 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from loraplex.engine.arithmetic import Computing
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.model import digest as digest_module
+from loraplex.engine.scales_file import ScalesFile, write_scales_file
+from loraplex.engine.static_scales import scale_name
 from loraplex.registry.certificates import Subject
 from loraplex.web.certificates import digests as digests_module
 from loraplex.web.certificates.digests import FILE, ModelDigests
-from loraplex.web.certificates.served import Loaded, ServedPath
+from loraplex.web.certificates.served import ServedPath
 from loraplex.web.settings import Settings
 from tests.checkpoints import make_checkpoint
 
@@ -124,13 +127,13 @@ def test_a_base_that_was_written_after_the_start_is_not_certified(tmp_path: Path
 
 def test_an_engine_that_loaded_a_byte_more_is_not_certified_by_files_that_were_put_back(tmp_path: Path) -> None:
     """It was started again in between; the fingerprint of samples, by which engines know bases, may be the same."""
-    base, told = make_checkpoint(tmp_path / "base"), Loaded("")
+    base = make_checkpoint(tmp_path / "base")
+    told = LoadedFiles.seen(EngineConfig(model=str(base)))
 
     def load() -> None:
         nonlocal told
-        told = Loaded(digest_module.state_digest(base))
+        told = LoadedFiles.seen(EngineConfig(model=str(base)))
 
-    load()
     served = ServedPath(Settings(data_dir=tmp_path), base, lambda: Computing("numbers", {}), loaded=lambda: told)
     before = served.coverage(Subject(None))
     (base / "model.safetensors").touch()
@@ -147,11 +150,41 @@ def test_an_engine_that_loaded_a_byte_more_is_not_certified_by_files_that_were_p
     assert served.coverage(Subject(None)) == before
 
 
-def test_files_that_are_written_while_an_engine_loads_them_are_in_no_state(folder: Path) -> None:
-    files = LoadedFiles(EngineConfig(model=str(folder)))
-    before = files.base()
-    assert before == digest_module.state_digest(folder) == files.base()
-    (folder / "model.safetensors").write_bytes(b"Weights")
-    assert files.base() == f"{before} {digest_module.state_digest(folder)}"
-    (folder / "model.safetensors").unlink()
-    assert files.base() != before
+def test_an_engine_that_loaded_other_scales_is_not_certified_by_those_that_were_put_back(tmp_path: Path) -> None:
+    base, settings = make_checkpoint(tmp_path / "base"), Settings(data_dir=tmp_path, kv_cache_dtype="int8")
+    scales = settings.kv_scales_file
+    write_scales(scales, 0.5)
+    good = scales.read_bytes()
+    told = LoadedFiles.seen(settings.engine_config(base))
+    served = ServedPath(settings, base, lambda: Computing("numbers", {}), loaded=lambda: told)
+    before = served.coverage(Subject(None))
+    assert before.kv_cache_dtype == told.kv_cache != "int8"
+    write_scales(scales, 0.25)
+    other = LoadedFiles.seen(settings.engine_config(base))
+    with pytest.raises(ValueError, match="the static scales of the KV cache have changed since the start"):
+        served.coverage(Subject(None))
+    scales.write_bytes(good)
+    assert served.coverage(Subject(None)) == before, "the engine goes on with what it loaded"
+    for loaded in (other, told.until(other)):
+        told = loaded
+        with pytest.raises(ValueError, match="the engine has loaded other static scales of the KV cache than those"):
+            served.coverage(Subject(None))
+    told = LoadedFiles.seen(settings.engine_config(base))
+    assert served.coverage(Subject(None)) == before
+
+
+def write_scales(path: Path, value: float) -> None:
+    tensors = {scale_name(layer, part): torch.tensor(value) for layer in range(2) for part in "kv"}
+    write_scales_file(path, ScalesFile(tensors, "f" * 64, "int8", ()))
+
+
+def test_files_that_are_written_while_an_engine_loads_them_are_in_no_state(tmp_path: Path) -> None:
+    base = make_checkpoint(tmp_path / "base")
+    config = EngineConfig(model=str(base))
+    before = LoadedFiles.seen(config)
+    assert before.base == digest_module.state_digest(base)
+    assert before.until(LoadedFiles.seen(config)) == before
+    (base / "model.safetensors").touch()
+    after = LoadedFiles.seen(config)
+    assert after.base != before.base
+    assert before.until(after) == LoadedFiles(f"{before.base}; {after.base}", before.kv_cache)

@@ -1,7 +1,6 @@
 """What a certificate is of on this server: the base as it is served now, beside its unquantized reference."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from loraplex.engine.arithmetic import Computing
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.digest import state_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
@@ -24,16 +24,8 @@ FindComputing = Callable[[], Computing | None]
 """What the model is computed with where it runs; None: not known now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What the engine that serves has read of the disk."""
-
-    base_files: str
-    """As of EngineInfo."""
-
-
-FindLoaded = Callable[[], Loaded | None]
-"""None: no engine has told."""
+FindLoaded = Callable[[], LoadedFiles | None]
+"""What the engine that serves has read; None: no engine has told."""
 
 
 class ServedPath:
@@ -68,6 +60,11 @@ class ServedPath:
         """
         if self._kv_cache_words() != self._kv_cache:
             raise ValueError("the static scales of the KV cache have changed since the start. Restart the server.")
+        loaded = self._find_loaded()
+        if loaded is not None and loaded.kv_cache != self._kv_cache:
+            raise ValueError(
+                "the engine has loaded other static scales of the KV cache than those of the start. Restart the server."
+            )
         base, computing = self._base_digest(), self._computing()
         return Coverage(
             base=base,
@@ -125,7 +122,7 @@ class ServedPath:
         if state_digest(self._folder) == state:
             self._same_states.add(state)
         loaded = self._find_loaded()
-        if loaded is not None and loaded.base_files not in self._same_states:
+        if loaded is not None and loaded.base not in self._same_states:
             raise ValueError(
                 "the engine has loaded other files of the base than those of the start. Restart the server."
             )
