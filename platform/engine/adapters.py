@@ -36,7 +36,8 @@ class AdapterControl:
         for call_id, digest in self._pending:
             error = self._pool.failure(digest)
             if error is not None or self._pool.resident(digest):
-                answers.append(Reply(call_id=call_id, error=error))
+                unfit = error is not None and self._pool.is_unfit(digest)
+                answers.append(Reply(call_id=call_id, error=error, unfit=unfit))
             else:
                 still_pending.append((call_id, digest))
         self._pending = still_pending

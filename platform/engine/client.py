@@ -78,7 +78,11 @@ class RequestRejected(Exception):
 
 
 class AdapterError(Exception):
-    """The engine could not do what was asked of an adapter, in words."""
+    """The engine could not do what was asked of an adapter, in words. `unfit`: as of Reply."""
+
+    def __init__(self, message: str, unfit: bool = False) -> None:
+        super().__init__(message)
+        self.unfit = unfit
 
 
 class EngineClient:
@@ -91,7 +95,7 @@ class EngineClient:
         self._on_progress = on_progress
         self._adapters: dict[str, AdapterSpec] = {}
         self._streams: dict[str, asyncio.Queue[Tokens | Exception]] = {}
-        self._replies: dict[int, asyncio.Future[str | None]] = {}
+        self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._child: EngineChild | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -185,14 +189,14 @@ class EngineClient:
         await self._exchange(control)
 
     async def _exchange(self, control: Control) -> None:
-        reply = self._replies[control.call_id] = asyncio.get_running_loop().create_future()
+        future = self._replies[control.call_id] = asyncio.get_running_loop().create_future()
         try:
             self._send(control)
-            error = await reply
+            reply = await future
         finally:
             del self._replies[control.call_id]
-        if error is not None:
-            raise AdapterError(error)
+        if reply.error is not None:
+            raise AdapterError(reply.error, reply.unfit)
 
     def _require_ready(self) -> None:
         if self.state is not EngineState.READY:
@@ -245,7 +249,7 @@ class EngineClient:
             case Reply():
                 future = self._replies.get(message.call_id)
                 if future is not None and not future.done():
-                    future.set_result(message.error)
+                    future.set_result(message)
             case Progress():
                 if self._on_progress is not None:
                     self._on_progress(message)

@@ -248,6 +248,8 @@ class Reply(Message, kw_only=True):
 
     call_id: int
     error: str | None = None
+    unfit: bool = False
+    """The error is about the adapter itself: with these settings it will never be loaded."""
 
 
 class Clipping(msgspec.Struct, kw_only=True):

@@ -18,7 +18,7 @@ from .host_cache import HostCache, HostCopy
 from .manifest import BaseSignature
 from .pages import Mark, PageStore, Room
 from .residency import Entry, State
-from .weights import Contents, Staging, load_pages, read_contents
+from .weights import ChangedFile, Contents, Staging, load_pages, read_contents
 
 PATIENCE: Final = 1.0
 """Seconds an adapter waits for room before nobody may overtake it and residents in use are asked to leave."""
@@ -143,12 +143,12 @@ class Loader:
             self._host.drop(entry.digest)
             self._fill(entry, self._store.renew(entry.room))
         elif error is not None:
-            self._fail(entry, _cause(entry, error))
+            self._fail(entry, _cause(entry, error), unfit=_is_unfit(error))
         elif entry.room is None:
             entry.contents = job.result()
             refusal = self._refuse(entry.contents)
             if refusal is not None:
-                self._fail(entry, refusal)
+                self._fail(entry, refusal, unfit=True)
                 return
             pages = self._store.count_pages(entry.contents)
             entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
@@ -170,7 +170,7 @@ class Loader:
         except (ValueError, RuntimeError, MemoryError) as error:
             # Out of memory, or a device error: this adapter's, and nobody else's.
             entry.finishing = None
-            self._fail(entry, _cause(entry, error))
+            self._fail(entry, _cause(entry, error), unfit=_is_unfit(error))
 
     def _fill(self, entry: Entry, room: Room) -> None:
         """Let a thread fill the room; the table does not show it yet."""
@@ -215,9 +215,10 @@ class Loader:
         entry.load_seconds = entry.last_used - entry.started
         self._ahead = min(entry.bytes, MOST_AHEAD)
 
-    def _fail(self, entry: Entry, error: str) -> None:
+    def _fail(self, entry: Entry, error: str, unfit: bool) -> None:
+        """`unfit`: as of Entry."""
         self._leave_queue(entry, State.FAILED)
-        entry.error, entry.failures, entry.folder_read = error, entry.failures + 1, None
+        entry.error, entry.unfit, entry.failures, entry.folder_read = error, unfit, entry.failures + 1, None
         entry.retry_at = self._clock() + min(LONGEST_RETRY, 2.0 ** (entry.failures - 1))
         if entry.room is not None:
             self._store.free(entry.room)
@@ -254,7 +255,8 @@ class Loader:
         if room is not None:
             self._fill(entry, room)
         elif self._hopeless(entry):
-            self._fail(entry, refusal(entry, self._residents.values(), self._store))
+            too_large = entry.bytes > self._store.capacity
+            self._fail(entry, refusal(entry, self._residents.values(), self._store), unfit=too_large)
         return room is not None
 
     def _ask_residents_to_leave(self, entry: Entry) -> None:
@@ -287,3 +289,8 @@ def _cause(entry: Entry, error: BaseException) -> str:
     """In words that tell a client no paths of the server."""
     words = error.strerror if isinstance(error, OSError) else str(error)
     return f"adapter {entry.digest[:12]} cannot be loaded: {words or type(error).__name__}"
+
+
+def _is_unfit(error: BaseException) -> bool:
+    """Whether it is the adapter's: ValueError says so in words; others are of the disk, memory or the device."""
+    return isinstance(error, ValueError) and not isinstance(error, ChangedFile)

@@ -135,6 +135,11 @@ class AdapterPool:
             return f"adapter {digest[:12]} is not registered"
         return entry.error if entry.state is State.FAILED and self._clock() < entry.retry_at else None
 
+    def is_unfit(self, digest: str) -> bool:
+        """Whether a `failure` is about the adapter itself: not about what is here beside it, the disk or the device."""
+        entry = self._entries.get(digest)
+        return entry is not None and entry.state is State.FAILED and entry.unfit
+
     def is_additive(self, digest: str) -> bool:
         """Whether a taken adapter only adds to what the base computes."""
         contents = self._contents(digest)

@@ -92,6 +92,8 @@ class Entry:
     removed: bool = False
     """Unregistered, and forgotten after its last user."""
     error: str | None = None
+    unfit: bool = False
+    """The error is about the adapter itself: it will never be loaded here."""
     failures: int = 0
     retry_at: float = -math.inf
     loads: int = 0

@@ -55,6 +55,10 @@ class PageKind(NamedTuple):
 Pages = Mapping[PageKind, Sequence[Bits]]
 
 
+class ChangedFile(ValueError):
+    """What is on the disk is not the adapter that was judged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What an adapter brings: all that decides how much room it needs."""
@@ -141,7 +145,7 @@ class _Reader:
 def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, staging: Staging, pages: Pages) -> None:
     """Fill `pages`, whose dtype is F32, F16 or BF16. Ranks that no module has become zero.
 
-    ValueError when the bytes on disk are not those of `digest`: then `pages` must not be used.
+    ChangedFile when the bytes on disk are not those of `digest`: then `pages` must not be used.
     """
     _clear_what_nothing_fills(contents, pages)
     for kind, tokens in contents.tokens.items():
@@ -156,7 +160,7 @@ def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, stagin
                 home.put(bits)
         reader.finish()
     if seen.hexdigest() != digest:
-        raise ValueError(f"{WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
+        raise ChangedFile(f"{WEIGHTS_FILE} has changed on disk: its digest is now {seen.hexdigest()[:12]}...")
 
 
 def _update(digest: "hashlib._Hash", parts: Sequence[tuple[bytes, Bits]]) -> None:

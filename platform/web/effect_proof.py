@@ -64,7 +64,8 @@ class EffectProof:
         self._turn = asyncio.Lock()
 
     async def judge(self, ready: Prepared, tenant: str) -> Finding:
-        """What was seen of an adapter that passed all other checks; a warning where it could not be seen in time.
+        """What was seen of an adapter that passed all other checks, or why the engine will never serve it; a warning
+        where it could not be seen in time.
 
         Raises UploadMissing, StorageFull.
         """
@@ -75,7 +76,9 @@ class EffectProof:
                 return self._finding(summary, await self._compare(ready, summary, tenant))
         except TimeoutError:
             return _unseen(f"it was too busy for {PATIENCE:.0f} s")
-        except (AdapterError, EngineUnavailable, RequestRejected) as error:
+        except AdapterError as error:
+            return _unfit(str(error)) if error.unfit else _unseen(str(error))
+        except (EngineUnavailable, RequestRejected) as error:
             return _unseen(str(error))
 
     async def _compare(self, ready: Prepared, summary: Summary, tenant: str) -> Seen:
@@ -162,3 +165,8 @@ def _largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
 def _unseen(why: str) -> Finding:
     message = f"its weights were judged, but the engine did not compare its logits with the base's: {why}"
     return Finding(CHECK, "warn", message, "upload it again when the engine has time for it: bytes are not sent twice")
+
+
+def _unfit(why: str) -> Finding:
+    message = f"the engine cannot serve it here: {why}"
+    return Finding(CHECK, "fail", message, "train it otherwise, or send it to a server with other settings")

@@ -98,7 +98,7 @@ def test_what_never_fits_is_told_with_numbers(house: House) -> None:
     house.work()
     message = house.pool.failure(giant)
     assert message is not None and f"{5 * PAGE / 1e6:.1f} MB" in message and f"{3 * PAGE / 1e6:.1f} MB" in message
-    assert "adapter_memory" in message
+    assert "adapter_memory" in message and house.pool.is_unfit(giant)
     assert house.pool.acquire((other,)), "nobody had to leave for it"
 
 
@@ -110,6 +110,7 @@ def test_what_pinned_adapters_leave_no_room_for_fails(house: House) -> None:
     house.work()
     message = house.pool.failure(large)
     assert message is not None and "fewer pins" in message
+    assert not house.pool.is_unfit(large), "it is about the others"
 
 
 def test_slots_are_room_too(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_failed_load_marks_that_adapter_only_and_is_tried_again(house: House) 
     assert not house.pool.acquire((bad,))
     house.work()
     message = house.pool.failure(bad)
-    assert message is not None and "has changed on disk" in message
+    assert message is not None and "has changed on disk" in message and not house.pool.is_unfit(bad)
     assert house.status(bad).state == "failed" and house.status(bad).error == message
     house.take(good)
     assert house.pool.bytes_used == PAGE and not bool(house.pool.table.rank[1:].any())
@@ -164,7 +165,7 @@ def test_an_order_does_not_wait_for_the_next_try(house: House) -> None:
     config.unlink()
     house.pool.load(bad)
     house.work()
-    assert house.pool.failure(bad)
+    assert house.pool.failure(bad) and not house.pool.is_unfit(bad)
     config.write_bytes(text)
     house.pool.load(bad)
     assert house.pool.failure(bad) is None

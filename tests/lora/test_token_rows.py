@@ -343,4 +343,4 @@ def test_dora_does_not_go_with_rows_of_its_own(tmp_path: Path) -> None:
     while pool.failure(digest) is None:
         assert not pool.acquire((digest,))
         pool.poll()
-    assert "DoRA on lm_head with rows of its own for 50 tokens" in str(pool.failure(digest))
+    assert "DoRA on lm_head with rows of its own for 50 tokens" in str(pool.failure(digest)) and pool.is_unfit(digest)

@@ -263,6 +263,6 @@ def test_an_output_without_weight_is_refused_in_words(tmp_path: Path) -> None:
     while pool.failure(digest) is None:
         assert not pool.acquire((digest,))
         pool.poll()
-    assert "q_proj of layer 0 has an output of no weight" in str(pool.failure(digest))
+    assert "q_proj of layer 0 has an output of no weight" in str(pool.failure(digest)) and pool.is_unfit(digest)
     assert pool.bytes_used == 0 and pool.check_integrity() == []
     pool.close()

@@ -73,6 +73,8 @@ class FakeEngine:
         """Whether loads wait for room for ever."""
         self.unloadable: set[str] = set()
         """Digests whose load fails."""
+        self.unfit: set[str] = set()
+        """Digests that no load will ever bring."""
         self.stuck: set[str] = set()
         """Digests that do not go."""
         self.running: set[str] = set()
@@ -317,6 +319,8 @@ class FakeEngine:
         self._require_known(digest)
         if digest in self.unloadable:
             raise AdapterError("it does not fit beside the pinned adapters")
+        if digest in self.unfit:
+            raise AdapterError("an output of no weight cannot be scaled", unfit=True)
         if self.full:
             await asyncio.Event().wait()
         self._bring(digest)

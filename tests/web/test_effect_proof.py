@@ -269,6 +269,20 @@ async def test_what_the_engine_refuses_is_told(
     assert await unseen(client, adapter_folders[0]) == "the step failed"
 
 
+async def test_what_the_engine_will_never_serve_is_refused_in_its_words(
+    client: httpx.AsyncClient, state: State, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    digest = (await add(client, "sql", adapter_folders[0])).json()["version"]["digest"]
+    await client.delete("/api/v1/adapters/sql")
+    engine.unfit.add(digest)
+    response = await add(client, "sql", adapter_folders[0])
+    words = "the engine cannot serve it here: an output of no weight cannot be scaled"
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "preflight_failed")
+    assert effects(response.json()["report"]) == [("fail", words)] and words in response.json()["error"]["message"]
+    await forgotten(state, engine)
+    assert (await client.get("/api/v1/adapters")).json()["data"] == []
+
+
 async def test_the_operator_can_turn_it_off(
     client: httpx.AsyncClient, state: State, engine: FakeEngine, adapter_folders: list[Path]
 ) -> None:

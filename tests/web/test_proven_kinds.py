@@ -37,8 +37,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def administered(settings: Settings, base: Path) -> AsyncIterator[tuple[State, httpx.AsyncClient]]:
-    state = open_state(settings.model_copy(update=SMALL), base)
+async def administered(
+    settings: Settings, base: Path, **changes: int
+) -> AsyncIterator[tuple[State, httpx.AsyncClient]]:
+    state = open_state(settings.model_copy(update=SMALL | changes), base)
     token = state.registry.keys.create("admin", ["admin"], actor="system").token
     state.registry.snapshots.refresh()
     async with served(state) as client:
@@ -134,6 +136,28 @@ async def test_what_comes_to_nothing_in_its_base_is_refused(tmp_path: Path) -> N
         async with asyncio.timeout(60):
             while [spec.digest for spec in state.engine.status.adapters] != [good.json()["version"]["digest"]]:
                 await asyncio.sleep(0.1)
+
+
+async def test_what_no_load_will_ever_bring_is_refused(tmp_path: Path) -> None:
+    """Its file is good: that an output has no weight, or that it is larger than the memory, only the engine knows."""
+    base = make_checkpoint(tmp_path / "base")
+    tensors = load_file(base / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.weight"][3] = 0
+    save_file(tensors, base / "model.safetensors", {"format": "pt"})
+    dora = make_adapter(tmp_path / "dora", base, rank=2, kinds=("q_proj",), use_dora=True)
+    changed(dora, lambda name, tensor: 0 * tensor if "lora_B" in name and "layers.0" in name else tensor)
+    giant = make_adapter(tmp_path / "giant", base, rank=512)
+    settings = make_settings(tmp_path / "data", base)
+    async with administered(settings, base, adapter_memory=2 << 20) as (_, client):
+        for folder, words in (
+            (dora, "q_proj of layer 0 has an output of no weight"),
+            (giant, "of 2.1 MB adapter memory"),
+        ):
+            response = await add(client, "vain", folder)
+            assert response.status_code == 400
+            level, message = effects(response.json()["report"])[-1]
+            assert level == "fail" and message.startswith("the engine cannot serve it here: ") and words in message
+        assert (await client.get("/api/v1/adapters")).json()["data"] == []
 
 
 async def test_a_busy_engine_with_room_and_without(checkpoint: Path, tmp_path: Path) -> None:
