@@ -27,6 +27,9 @@ NAMES: Final = {
     "v": ("v_scale", "v_proj.v_scale", "v_proj.output_scale", "kv_scale"),
 }
 """Where checkpoints have the scales of a layer's keys and of its values; the first that is there counts."""
+LEAST: Final = torch.finfo(torch.float32).tiny
+MOST: Final = torch.finfo(torch.float32).max / torch.finfo(torch.float8_e5m2).max
+"""The scale itself, its inverse and the largest number that 8 bits stand for with it are float32 in full precision."""
 REMEDY: Final = "correct the checkpoint, or use --kv-cache-scales dynamic"
 OF_FOLDED: Final = "values that AWQ scaled, which get their own size back as they are loaded"
 OWN_WORDS: Final = "a scale for each token and KV head"
@@ -154,10 +157,16 @@ def _heads(name: str, scale: torch.Tensor, kv_heads: int) -> torch.Tensor:
     sizes = [size for size in scale.shape if size != 1]
     if sizes not in ([], [kv_heads]):
         raise ValueError(f"{name} is {list(scale.shape)} instead of one number or {kv_heads}, one a KV head; {REMEDY}")
-    numbers = scale.flatten().float()
-    if not bool((numbers.isfinite() & (numbers > 0)).all()):
-        raise ValueError(f"{name} is {numbers.tolist()}, which is no scale: not above zero and finite; {REMEDY}")
-    return numbers.expand(kv_heads)
+    if not scale.is_floating_point():
+        kind = str(scale.dtype).removeprefix("torch.")
+        raise ValueError(f"{name} is {kind}, and a scale is a floating-point number above zero; {REMEDY}")
+    numbers = scale.flatten().double()
+    if not bool(((numbers >= LEAST) & (numbers <= MOST)).all()):
+        raise ValueError(
+            f"{name} is {numbers.tolist()}, which is no scale: a number from {LEAST:.2g} to {MOST:.2g} was expected; "
+            f"{REMEDY}"
+        )
+    return numbers.float().expand(kv_heads)
 
 
 def _refuse_zero_point(tensors: Mapping[str, torch.Tensor], name: str) -> None:
