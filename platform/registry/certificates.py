@@ -66,8 +66,9 @@ class CertificateRecord:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`newest`: request of this subject, whatever became of it; `last`: certificate of the adapter, whatever it
-    covers; `valid`: newest certificate that covers what was asked about."""
+    """`newest`: request of this subject, whatever became of it; `last`: its newest certificate, whatever that covers,
+    or where it has none, the adapter's on other prompts; `valid`: newest certificate that covers what was asked about.
+    """
 
     newest: CertificateRecord | None
     last: CertificateRecord | None
@@ -107,7 +108,7 @@ class Certificates:
         with self._database.read() as session:
             return Known(
                 newest=_record(_newest(session, _of(subject))),
-                last=_record(_newest(session, done)),
+                last=_record(_newest(session, done & _of(subject)) or _newest(session, done)),
                 valid=None if coverage is None else valid_certificate(session, subject.adapter, coverage),
             )
 

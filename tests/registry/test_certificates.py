@@ -181,6 +181,20 @@ def test_only_the_same_coverage_is_valid_and_the_newest_of_it_counts(registry: R
     assert certificates.known(subject, None).valid is None
 
 
+def test_one_on_other_prompts_is_shown_only_where_there_is_none_on_its_own(registry: Registry) -> None:
+    subject, certificates = adapter(registry), registry.certificates
+    digest = registry.adapters.set_prompts("sql", ["Hello"], actor=ACTOR).prompts_digest
+    golden = replace(subject, prompts=digest)
+    certificates.keep(golden, replace(MEASURED, coverage=OTHER), actor="cli")
+    for one in (subject, golden):
+        last = certificates.known(one, None).last
+        assert last and last.measured and last.measured.coverage == OTHER
+    certificates.keep(subject, MEASURED, actor="cli")
+    for one, coverage in ((subject, COVERAGE), (golden, OTHER)):
+        last = certificates.known(one, None).last
+        assert last and last.measured and last.measured.coverage == coverage
+
+
 def test_what_was_measured_elsewhere_answers_who_waits(registry: Registry) -> None:
     subject = adapter(registry)
     registry.certificates.request(subject, actor=ACTOR)

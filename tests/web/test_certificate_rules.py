@@ -197,6 +197,26 @@ async def test_golden_prompts(
     assert generated["certificate"]["coverage"]["prompts"] != prompts_digest(PROMPTS)
 
 
+async def test_figures_on_other_prompts_are_said_to_be_such_also_where_nothing_can_be_measured(
+    reopened: Callable[..., State], adapter_folders: list[Path], tmp_path: Path
+) -> None:
+    first = reopened()
+    async with served(first) as client:
+        client.headers.update(key(first))
+        await add(client, "sql", adapter_folders[0])
+        await client.put(f"{SQL}/prompts", json={"prompts": PROMPTS})
+        await client.post(f"{SQL}/certify")
+        golden = (await until(client, SQL, "valid"))["certificate"]
+    second = reopened(certificate_reference=tmp_path / "nowhere")
+    async with served(second) as client:
+        client.headers.update(key(second))
+        standing = (await client.get(f"{SQL}/certificate")).json()
+        assert (standing["certificate"], standing["changes"]) == (golden, [])
+        await client.delete(f"{SQL}/prompts")
+        standing = (await client.get(f"{SQL}/certificate")).json()
+        assert standing["obstacle"] and (standing["certificate"], standing["changes"]) == (golden, ["the prompts"])
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

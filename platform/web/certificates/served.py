@@ -74,7 +74,7 @@ class ServedPath:
             arithmetic=computing.arithmetic,
             runtime=computing.runtime,
             adapter=subject.adapter,
-            prompts=subject.prompts or _generated(),
+            prompts=prompts_of(subject),
             version=loraplex.__version__,
         )
 
@@ -155,6 +155,11 @@ def promotion_rule(settings: Settings, served: ServedPath) -> PromotionRule | No
     if settings.promotion_min_agreement is None:
         return None
     return PromotionRule(settings.promotion_min_agreement, served.digest)
+
+
+def prompts_of(subject: Subject) -> str:
+    """The digest of those that it is measured on."""
+    return subject.prompts or _generated()
 
 
 @cache

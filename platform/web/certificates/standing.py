@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from loraplex.engine.certificate import Certificate
+from loraplex.engine.certificate import PARTS, Certificate
 from loraplex.registry.certificates import CertificateRecord, Certificates, Subject
 
-from .served import ServedPath
+from .served import ServedPath, prompts_of
 
 OF_BEFORE: Final = "what a certificate notes (an earlier release of loraplex wrote this one)"
 
@@ -15,7 +15,7 @@ OF_BEFORE: Final = "what a certificate notes (an earlier release of loraplex wro
 class Standing:
     """`attempt`: the newest request; `shown`: the certificate to look at, `certificate` what it says, None where an
     earlier release wrote it; it holds while `changes` is empty. `obstacle`: why none can be measured here, so that none
-    holds."""
+    holds; `changes` then names only the prompts, where they are others."""
 
     attempt: CertificateRecord | None
     shown: CertificateRecord | None
@@ -44,6 +44,8 @@ def find_standing(certificates: Certificates, served: ServedPath, subject: Subje
     except ValueError as error:
         known, obstacle = certificates.known(subject, None), str(error)
         certificate = _read(known.last)
+        if certificate is not None and certificate.coverage.prompts != prompts_of(subject):
+            return Standing(known.newest, known.last, certificate, (PARTS["prompts"],), obstacle)
         return Standing(known.newest, known.last, certificate, _unreadable(known.last, certificate), obstacle)
     known = certificates.known(subject, wanted.digest())
     shown = known.valid or known.last
