@@ -42,7 +42,7 @@ class Adapters:
 
     Every method raises InvalidName or UnknownAdapter for a reference that means nothing to the tenant.
     `actor` is `user:<name>`, `key:<prefix>`, `cli` or `system`. `reserved` is the base model's name. `rule`: which
-    versions an alias may point at; None: any.
+    versions an alias may point at; None: any. `serving`: as of Certificates.
     """
 
     def __init__(
@@ -51,8 +51,9 @@ class Adapters:
         store: ArtifactStore,
         reserved: str | None = None,
         rule: PromotionRule | None = None,
+        serving: str | None = None,
     ) -> None:
-        self._database, self._store, self._reserved = database, store, reserved
+        self._database, self._store, self._reserved, self._serving = database, store, reserved, serving
         self.routes = AliasRoutes(database, rule)
 
     def check_name(self, name: str) -> None:
@@ -109,7 +110,7 @@ class Adapters:
             session.flush()
             if certify is not None:
                 subject = Subject(artifact.digest, adapter.prompts_digest)
-                request_of_upload(session, subject, actor, adapter.tenant_id, certify)
+                request_of_upload(session, subject, actor, adapter.tenant_id, certify, self._serving)
             return AddedVersion(name, version_view(row), created=True)
 
     def list(self, tenant: str = DEFAULT_TENANT) -> Sequence[Adapter]:

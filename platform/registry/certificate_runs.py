@@ -5,14 +5,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from . import tables
-from .certificates import Measured, Subject, complete
+from .certificates import GONE, Measured, Subject, complete, is_for
 from .database import Database
 from .generation import hold_changes
 from .golden_prompts import read_prompts
@@ -20,6 +20,7 @@ from .tables import utc_now
 
 LEASE: Final = timedelta(seconds=60)
 """A run that nobody has heard of for so long is anyone's."""
+SHOWN_EVERY: Final = timedelta(seconds=60)
 MOST_ATTEMPTS: Final = 3
 GIVEN_UP: Final = (
     f"the measurement was begun {MOST_ATTEMPTS} times, and each time the server that ran it was gone before the end; "
@@ -48,11 +49,15 @@ class Failure:
 class CertificateRuns:
     """All methods but `claim` and `finish` do nothing to a run that somebody else has taken over."""
 
-    def __init__(self, database: Database, lease: timedelta = LEASE) -> None:
-        self._database, self._lease = database, lease
+    def __init__(self, database: Database, lease: timedelta = LEASE, serving: str | None = None) -> None:
+        """`serving`: as of Certificates."""
+        self._database, self._lease, self._serving = database, lease, serving
+        self._shown_at: datetime | None = None
 
     def claim(self) -> Claim | None:
-        """Begin what was asked for first; None when nothing waits. What was begun too often has failed instead."""
+        """Begin what was asked for first; None when nothing waits. What was begun too often has failed instead. What
+        was asked of servers with other settings is theirs while they are there."""
+        self._show_oneself()
         with self._database.read() as session:
             if self._next(session) is None:
                 return None
@@ -68,10 +73,12 @@ class CertificateRuns:
             worker, subject = uuid.uuid4().hex, Subject(row.adapter_digest, row.prompts_digest)
             row.state, row.worker, row.beat_at, row.progress = "running", worker, utc_now(), 0.0
             row.attempts += 1
+            row.serving = self._serving or row.serving
             return Claim(row.id, worker, subject, read_prompts(session, row.prompts_digest))
 
     def beat(self, claim: Claim, progress: float) -> bool:
         """Tell that the run goes on, and how far it is, from 0 to 1. False: somebody else has taken it over."""
+        self._show_oneself()
         with self._own(claim) as row:
             if row is not None:
                 row.beat_at, row.progress = utc_now(), progress
@@ -100,7 +107,19 @@ class CertificateRuns:
     def _next(self, session: Session) -> tables.Certificate | None:
         row = tables.Certificate
         lost = (row.state == "running") & (row.beat_at < utc_now() - self._lease)
-        return session.scalars(select(row).where(lost | (row.state == "waiting")).order_by(row.id).limit(1)).first()
+        there = (lost | (row.state == "waiting")) & is_for(self._serving)
+        return session.scalars(select(row).where(there).order_by(row.id).limit(1)).first()
+
+    def _show_oneself(self) -> None:
+        """That a server which serves like this is there; now and then, as it is written."""
+        now = utc_now()
+        if self._serving is None or (self._shown_at is not None and now - self._shown_at < SHOWN_EVERY):
+            return
+        with self._database.write() as session:
+            hold_changes(session)
+            session.execute(delete(tables.Certifier).where(tables.Certifier.seen_at < now - GONE))
+            session.merge(tables.Certifier(serving=self._serving, seen_at=now))
+        self._shown_at = now
 
     @contextmanager
     def _own(self, claim: Claim) -> Iterator[tables.Certificate | None]:

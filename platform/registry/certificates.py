@@ -5,10 +5,10 @@ They belong to content: every version with the same digest shows the same ones, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session
 
 from . import tables
@@ -20,6 +20,8 @@ from .tables import DEFAULT_TENANT, utc_now
 from .tenants import tenant_id
 
 OPEN: Final = ("waiting", "running")
+GONE: Final = timedelta(minutes=10)
+"""What was asked for of servers that nobody has seen for so long is everyone's: their settings were changed."""
 
 State = Literal["waiting", "running", "done", "failed"]
 
@@ -66,9 +68,9 @@ class CertificateRecord:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`newest`: request of this subject, whatever became of it; `last`: its newest certificate, whatever that covers,
-    or where it has none, the adapter's on other prompts; `valid`: newest certificate that covers what was asked about.
-    """
+    """`newest`: request of this subject to servers like this one, whatever became of it; `last`: its newest
+    certificate, whatever that covers, or where it has none, the adapter's on other prompts; `valid`: newest certificate
+    that covers what was asked about."""
 
     newest: CertificateRecord | None
     last: CertificateRecord | None
@@ -78,8 +80,9 @@ class Known:
 class Certificates:
     """What people and uploads do with them; `certificate_runs.py` is for those who measure."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, serving: str | None = None) -> None:
+        """`serving`: how this server, or who asks for it, serves; None: whatever is asked for is its own."""
+        self._database, self._serving = database, serving
 
     def request(self, subject: Subject, *, actor: str, tenant: str | None = None, most: int | None = None) -> None:
         """Have it measured, after whatever was asked for before. Does nothing while the same is waiting or running.
@@ -89,35 +92,38 @@ class Certificates:
         with self._database.write() as session:
             hold_changes(session)
             asked_by = None if tenant is None else tenant_id(session, tenant)
-            if _is_open(session, subject):
+            if _is_open(session, subject, self._serving):
                 return
             if most is not None:
                 _refuse_more(session, asked_by, most)
-            _add(session, subject, actor, asked_by)
+            _add(session, subject, actor, asked_by, self._serving)
 
     def keep(self, subject: Subject, measured: Measured, *, actor: str, tenant: str = DEFAULT_TENANT) -> None:
         """A certificate that was measured elsewhere. A request of the same that still waits has it herewith."""
         with self._database.write() as session:
             hold_changes(session)
-            waiting = _newest(session, _of(subject) & (tables.Certificate.state == "waiting"))
-            complete(waiting or _add(session, subject, actor, tenant_id(session, tenant)), measured)
+            open_here = _of(subject) & (tables.Certificate.state == "waiting") & is_for(self._serving)
+            waiting = _newest(session, open_here)
+            complete(waiting or _add(session, subject, actor, tenant_id(session, tenant), self._serving), measured)
 
     def known(self, subject: Subject, coverage: str | None) -> Known:
         """`coverage`: digest of what is served now; None: not known, so nothing is valid."""
         done = (tables.Certificate.adapter_digest == subject.adapter) & (tables.Certificate.state == "done")
         with self._database.read() as session:
             return Known(
-                newest=_record(_newest(session, _of(subject))),
+                newest=_record(_newest(session, _of(subject) & is_for(self._serving))),
                 last=_record(_newest(session, done & _of(subject)) or _newest(session, done)),
                 valid=None if coverage is None else valid_certificate(session, subject.adapter, coverage),
             )
 
 
-def request_of_upload(session: Session, subject: Subject, actor: str, tenant: int, coverage_of: CoverageOf) -> None:
+def request_of_upload(
+    session: Session, subject: Subject, actor: str, tenant: int, coverage_of: CoverageOf, serving: str | None
+) -> None:
     """Have it measured unless there is a valid certificate, within a transaction that holds changes. The operator wants
     it, so that none are too many: uploads have bounds of their own."""
-    if not _is_open(session, subject) and not _is_valid(session, subject, coverage_of):
-        _add(session, subject, actor, tenant)
+    if not _is_open(session, subject, serving) and not _is_valid(session, subject, coverage_of):
+        _add(session, subject, actor, tenant, serving)
 
 
 def valid_certificate(session: Session, adapter: str | None, coverage: str) -> CertificateRecord | None:
@@ -126,13 +132,22 @@ def valid_certificate(session: Session, adapter: str | None, coverage: str) -> C
     return _record(_newest(session, mine & same))
 
 
+def is_for(serving: str | None) -> ColumnElement[bool]:
+    """Requests that a server which serves like this measures: not those of others that are there."""
+    if serving is None:
+        return true()
+    asked, there = tables.Certificate.serving, tables.Certifier
+    others = select(there.serving).where(there.serving != serving, there.seen_at > utc_now() - GONE)
+    return asked.is_(None) | asked.not_in(others)
+
+
 def complete(row: tables.Certificate, measured: Measured) -> None:
     row.coverage_digest, row.agreement, row.document = measured.coverage, measured.agreement, measured.document
     row.state, row.problem, row.cause, row.progress, row.ended_at = "done", None, None, 1.0, utc_now()
 
 
-def _is_open(session: Session, subject: Subject) -> bool:
-    return _newest(session, _of(subject) & tables.Certificate.state.in_(OPEN)) is not None
+def _is_open(session: Session, subject: Subject, serving: str | None) -> bool:
+    return _newest(session, _of(subject) & tables.Certificate.state.in_(OPEN) & is_for(serving)) is not None
 
 
 def _is_valid(session: Session, subject: Subject, coverage_of: CoverageOf) -> bool:
@@ -153,11 +168,12 @@ def _refuse_more(session: Session, tenant: int | None, most: int) -> None:
         )
 
 
-def _add(session: Session, subject: Subject, actor: str, tenant: int | None) -> tables.Certificate:
+def _add(session: Session, subject: Subject, actor: str, tenant: int | None, serving: str | None) -> tables.Certificate:
     row = tables.Certificate(
         adapter_digest=subject.adapter,
         prompts_digest=subject.prompts,
         state="waiting",
+        serving=serving,
         tenant_id=tenant,
         requested_by=actor,
     )

@@ -55,20 +55,22 @@ class Registry:
         base: ServedBase | None = None,
         free_floor: int = 1 << 30,
         rule: PromotionRule | None = None,
+        serving: str | None = None,
     ) -> Self:
         """Open a database that is migrated to the head. `base` is needed to check adapters and to serve them; `rule`
-        says which versions an alias may point at."""
+        says which versions an alias may point at; `serving`, how the base is served, whose certificates are measured
+        here."""
         database, store = Database(url), ArtifactStore(artifacts, free_floor)
         keys = Keys(database)
         return cls(
             database=database,
             store=store,
-            adapters=Adapters(database, store, None if base is None else base.name, rule),
+            adapters=Adapters(database, store, None if base is None else base.name, rule, serving),
             tokenizers=Tokenizers(database),
             profiles=ServingProfiles(database),
             uploads=Uploads(database, store),
-            certificates=Certificates(database),
-            certificate_runs=CertificateRuns(database),
+            certificates=Certificates(database, serving),
+            certificate_runs=CertificateRuns(database, serving=serving),
             tenants=Tenants(database),
             keys=keys,
             users=Users(database),

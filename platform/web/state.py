@@ -141,7 +141,8 @@ def open_state(
     served_path = ServedPath(settings, model_folder, partial(_computing, door), DIGEST_SECONDS, partial(_loaded, door))
     served_path.begin()
     rule, artifacts = promotion_rule(settings, served_path), settings.data_dir / "artifacts"
-    registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
+    serving, least_free = served_path.serving(signature.fingerprint), int(settings.min_free_bytes)
+    registry = Registry.open(settings.database, artifacts, base, least_free, rule, serving)
     credentials = ensure_credentials(
         registry, settings.data_dir / "credentials.json", settings.admin_password_text, settings.api_key_text
     )

@@ -4,9 +4,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 
+from loraplex.registry import certificate_runs as runs_module
+from loraplex.registry import certificates as certificates_module
+from loraplex.registry import tables
 from loraplex.registry.certificate_runs import GIVEN_UP, MOST_ATTEMPTS, CertificateRuns, Failure
-from loraplex.registry.certificates import Measured, Subject
+from loraplex.registry.certificates import Certificates, Measured, Subject
 from loraplex.registry.errors import CertificatesWaiting
 from loraplex.registry.registry import Registry
 
@@ -245,3 +249,67 @@ def test_a_run_is_on_the_prompts_that_were_meant_when_it_was_asked_for(
     claim = registry.certificate_runs.claim()
     assert claim is not None
     assert claim.prompts == prompts
+
+
+def serving(registry: Registry, how: str) -> tuple[Certificates, CertificateRuns]:
+    """Of another server on the same database."""
+    return Certificates(registry.database, how), CertificateRuns(registry.database, serving=how)
+
+
+def test_servers_with_other_settings_measure_what_was_asked_of_them_alone(registry: Registry) -> None:
+    subject = adapter(registry)
+    (of_one, runs_of_one), (of_two, runs_of_two) = serving(registry, "one"), serving(registry, "two")
+    assert runs_of_one.claim() is runs_of_two.claim() is None
+    of_one.request(subject, actor=ACTOR)
+    assert runs_of_two.claim() is None and of_two.known(subject, COVERAGE).newest is None
+    of_two.request(subject, actor=ACTOR)
+    of_two.keep(subject, replace(MEASURED, coverage=OTHER), actor="cli")
+    newest = of_one.known(subject, COVERAGE).newest
+    assert newest and newest.state == "waiting", "what was measured as the other serves is no answer"
+    _, another = serving(registry, "one")
+    claim = another.claim()
+    assert claim is not None and runs_of_two.claim() is None
+    runs_of_one.finish(claim, MEASURED)
+    for certificates, coverage in ((of_one, COVERAGE), (of_two, OTHER)):
+        valid = certificates.known(subject, coverage).valid
+        assert valid and valid.measured and valid.measured.coverage == coverage
+
+
+def test_what_was_asked_of_a_server_that_is_gone_is_measured_by_those_that_are_there(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings were changed, or who asked is no server; requests of before know of none."""
+    subjects = [adapter(registry, name, name.encode()) for name in ("before", "word", "gone")]
+    registry.certificates.request(subjects[0], actor=ACTOR)
+    Certificates(registry.database, "word").request(subjects[1], actor="cli")
+    old, runs = serving(registry, "old")
+    assert runs.claim() is not None, "no settings: anyone's"
+    old.request(subjects[2], actor=ACTOR)
+    new, runs = serving(registry, "new")
+    first = runs.claim()
+    assert first is not None and first.subject == subjects[1]
+    assert runs.claim() is None
+    monkeypatch.setattr(certificates_module, "GONE", timedelta(seconds=-1))
+    assert new.known(subjects[2], None).newest is not None
+    last = runs.claim()
+    assert last is not None and last.subject == subjects[2]
+    monkeypatch.undo()
+    newest = new.known(subjects[2], None).newest
+    assert newest and newest.state == "running" and old.known(subjects[2], None).newest is None
+
+
+def test_a_server_that_measures_for_long_is_still_there(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = adapter(registry), adapter(registry, "other", b"two")
+    busy, runs = serving(registry, "busy")
+    busy.request(first, actor=ACTOR)
+    claim = runs.claim()
+    assert claim is not None
+    busy.request(second, actor=ACTOR)
+    seen = select(tables.Certifier.seen_at)
+    with registry.database.read() as session:
+        before = session.scalars(seen).one()
+    monkeypatch.setattr(runs_module, "SHOWN_EVERY", timedelta(0))
+    assert runs.beat(claim, 0.5)
+    with registry.database.read() as session:
+        assert session.scalars(seen).one() > before
+    assert serving(registry, "idle")[1].claim() is None

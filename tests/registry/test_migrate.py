@@ -10,6 +10,8 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
+from loraplex.registry.certificate_runs import CertificateRuns
+from loraplex.registry.certificates import Subject
 from loraplex.registry.database import Database, open_engine, parse_url
 from loraplex.registry.migrate import FOLDER, drift, head, is_current, is_known, upgrade
 from loraplex.registry.registry import Registry
@@ -89,6 +91,23 @@ def test_the_way_back_leaves_nothing(empty_url: str) -> None:
         command.downgrade(config, "base")
     assert inspect(engine).get_table_names() == ["alembic_version"]
     engine.dispose()
+
+
+def test_certificates_of_before_are_of_no_settings(registry: Registry, database_url: str) -> None:
+    subject = Subject(add(registry, "sql", b"one").version.digest)
+    registry.certificates.request(subject, actor="cli")
+    engine = open_engine(database_url)
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(FOLDER))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0015")
+        assert "certifiers" not in inspect(connection).get_table_names()
+    engine.dispose()
+    upgrade(database_url)
+    assert drift(database_url) == []
+    claim = CertificateRuns(registry.database, serving="here").claim()
+    assert claim is not None and claim.subject == subject
 
 
 def test_a_database_of_a_newer_release_is_refused_in_words(database_url: str) -> None:

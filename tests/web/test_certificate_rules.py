@@ -56,6 +56,20 @@ async def test_what_is_served_otherwise_is_not_certified_any_more(
         assert await until(client, SQL, "valid") | {"attempt": None} == valid | {"attempt": None}
 
 
+def test_settings_that_certificates_depend_on_tell_servers_apart(
+    reopened: Callable[..., State], tmp_path: Path
+) -> None:
+    def serving(**changes: Any) -> str:
+        state = reopened(**changes)
+        state.registry.close()
+        return state.served_path.serving(state.base.signature.fingerprint)
+
+    one = serving()
+    assert one == serving(max_num_seqs=3) == serving(promotion_min_agreement=0.5)
+    others = [{"kv_cache_dtype": "int8"}, {"quantization": "int4"}, {"certificate_reference": tmp_path}]
+    assert len({one, *(serving(**changes) for changes in others)}) == 4
+
+
 async def test_another_processor_is_not_certified_by_the_first_ones_figures(
     reopened: Callable[..., State], certify: FakeCertify
 ) -> None:

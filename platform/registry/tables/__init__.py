@@ -14,7 +14,7 @@ from .adapters import (
     Tokenizer,
     Upload,
 )
-from .certificates import Certificate, GoldenPrompts
+from .certificates import Certificate, Certifier, GoldenPrompts
 from .table import Table, UtcDateTime, utc_now
 from .usage import OpenRequest, UsageDay, UsageRow, UsageWriter
 
@@ -29,6 +29,7 @@ __all__ = [
     "AuditHead",
     "AuditRow",
     "Certificate",
+    "Certifier",
     "Generation",
     "GoldenPrompts",
     "LoginSession",

@@ -48,6 +48,8 @@ class Certificate(Table):
     progress: Mapped[float] = mapped_column(default=0.0)
     attempts: Mapped[int] = mapped_column(default=0)
     """How often it was begun and neither ended nor given back."""
+    serving: Mapped[str | None] = mapped_column(String(64))
+    """How the server serves that is to be measured (`web/certificates/served.py: ServedPath.serving`); None: any."""
     tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id"), index=True)
     """Of who asked for it; None: the server did by itself."""
     requested_by: Mapped[str] = mapped_column(String(127))
@@ -55,3 +57,13 @@ class Certificate(Table):
     ended_at: Mapped[datetime | None]
 
     tenant: Mapped[Tenant | None] = relationship()
+
+
+class Certifier(Table):
+    """Servers that measure certificates, by how they serve."""
+
+    __tablename__ = "certifiers"
+
+    serving: Mapped[str] = mapped_column(String(64), primary_key=True)
+    seen_at: Mapped[datetime]
+    """When one of them last looked for something to measure, or was at it; to the minute."""

@@ -1,5 +1,6 @@
 """What a certificate is of on this server: the base as it is served now, beside its unquantized reference."""
 
+import hashlib
 from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
@@ -51,6 +52,13 @@ class ServedPath:
     def begin(self) -> None:
         """Have the base's files read, so that nobody waits for it later."""
         self._digests.begin(self._folder)
+
+    def serving(self, fingerprint: str) -> str:
+        """Digest of the settings that certificates depend on: servers with the same measure for each other, also where
+        their processors or libraries differ. `fingerprint`: of the base."""
+        engine, reference = self._engine(), self._settings.certificate_reference
+        parts = fingerprint, quantization_words(self._model, engine), self._kv_cache, engine.device, str(reference)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def coverage(self, subject: Subject) -> Coverage:
         """All that a certificate of it must have been measured with to be valid now.

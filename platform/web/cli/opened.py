@@ -33,9 +33,9 @@ def opened_registry(settings: Settings) -> Iterator[tuple["Registry", "ServedBas
     base = ServedBase(settings.base_name, base_signature(folder), settings.trained_name, folder)
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
-    rule = promotion_rule(settings, served_path(settings, base))
-    artifacts = settings.data_dir / "artifacts"
-    registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule)
+    served, artifacts = served_path(settings, base), settings.data_dir / "artifacts"
+    rule, serving = promotion_rule(settings, served), served.serving(base.signature.fingerprint)
+    registry = Registry.open(settings.database, artifacts, base, int(settings.min_free_bytes), rule, serving)
     try:
         yield registry, base
     finally:
