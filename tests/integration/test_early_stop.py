@@ -36,6 +36,19 @@ def run():
 app.main = run
 program.main()
 """
+STOPPED_AGAIN_WHERE_THAT_IS_FOUND = f"""
+import signal
+
+set_timer = signal.setitimer
+
+def set_late(*arguments):
+    signal.setitimer = set_timer
+    set_timer(*arguments)
+    signal.raise_signal(signal.SIGTERM)
+
+signal.setitimer = set_late
+{STOPPED_IN_A_FINALIZER}
+"""
 STOPPED_WHERE_EXCEPTIONS_ARE_DROPPED = """
 import signal, time
 from loraplex import __main__ as program
@@ -85,9 +98,12 @@ def test_stopped_between_the_lines(checkpoint: Path, tmp_path: Path) -> None:
             server.end()
 
 
-def test_stopped_within_a_finalizer() -> None:
+@pytest.mark.parametrize(
+    "script", [STOPPED_IN_A_FINALIZER, STOPPED_AGAIN_WHERE_THAT_IS_FOUND], ids=["once", "and where that is found"]
+)
+def test_stopped_within_a_finalizer(script: str) -> None:
     """Python drops exceptions there, so an end that is raised once would be lost."""
-    ended = subprocess.run([sys.executable, "-c", STOPPED_IN_A_FINALIZER], capture_output=True, text=True, timeout=240)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     assert (ended.returncode, ended.stderr) == (TERMINATED, "")
 
 

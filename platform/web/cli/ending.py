@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -21,6 +20,7 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
 def end_in_order() -> None:
     """For words that write files and start processes: what is half done is removed on the way out."""
     sys.unraisablehook = _end_again
+    signal.signal(signal.SIGALRM, lambda _, frame: _end(signal.SIGTERM, frame))
     _listen(_end)
 
 
@@ -39,12 +39,22 @@ def _listen(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code is _end_again.__code__:  # from which an exception would be lost too
+            _signal_again()
+            return
+        frame = frame.f_back
     sys.exit(128 + number)
 
 
 def _end_again(unraisable: "sys.UnraisableHookArgs") -> None:
     """Python drops what is raised within a finalizer. An end that was lost so comes once more, a moment later."""
     if unraisable.exc_type is SystemExit:
-        threading.Timer(RAISED_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        _signal_again()
     else:
         sys.__unraisablehook__(unraisable)
+
+
+def _signal_again() -> None:
+    """No thread of Python's is started for it: this may run within the start of one."""
+    signal.setitimer(signal.ITIMER_REAL, RAISED_AGAIN_SECONDS)
