@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 
 import msgspec
 
+from .arrivals import Arrivals
 from .child import EngineChild
 from .config import EngineConfig
 from .protocol import (
@@ -94,7 +95,7 @@ class EngineClient:
         self.restarts = 0
         self._on_progress = on_progress
         self._adapters: dict[str, AdapterSpec] = {}
-        self._streams: dict[str, asyncio.Queue[Tokens | Exception]] = {}
+        self._streams: dict[str, Arrivals] = {}
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._child: EngineChild | None = None
@@ -139,17 +140,17 @@ class EngineClient:
         """
         self._require_ready()
         assert request.request_id not in self._streams
-        queue = self._streams[request.request_id] = asyncio.Queue()
+        arrivals = self._streams[request.request_id] = Arrivals()
         unfinished = request.params.n
         try:
             self._send(request)
             while unfinished:
-                item = await queue.get()
-                if isinstance(item, Exception):
-                    unfinished = 0
-                    raise item
-                unfinished -= item.finish_reason is not None
-                yield item
+                for tokens in await arrivals.get():
+                    unfinished -= tokens.finish_reason is not None
+                    yield tokens
+        except (RequestRejected, EngineUnavailable):
+            unfinished = 0
+            raise
         finally:
             del self._streams[request.request_id]
             if unfinished and self.state is EngineState.READY:
@@ -221,8 +222,8 @@ class EngineClient:
         """End everything that waited for the dead engine, and decide what comes next."""
         self._child, self.status = None, None
         lost = EngineUnavailable(f"the engine stopped while this request ran: {reason}")
-        for queue in self._streams.values():
-            queue.put_nowait(lost)
+        for arrivals in self._streams.values():
+            arrivals.fail(lost)
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(EngineUnavailable(reason))
@@ -240,10 +241,12 @@ class EngineClient:
     def _dispatch(self, message: FromEngine) -> None:
         match message:
             case Tokens():
-                self._pass_on(message.request_id, message)
+                if message.request_id in self._streams:
+                    self._streams[message.request_id].put(message)
             case RequestFailed():
-                rejected = RequestRejected(message.kind, message.message, message.param)
-                self._pass_on(message.request_id, rejected)
+                if message.request_id in self._streams:
+                    rejected = RequestRejected(message.kind, message.message, message.param)
+                    self._streams[message.request_id].fail(rejected)
             case EngineStatus():
                 self.status = message
             case Reply():
@@ -263,11 +266,6 @@ class EngineClient:
             return
         self.info = info
         self._spawn(self._welcome())
-
-    def _pass_on(self, request_id: str, item: Tokens | Exception) -> None:
-        queue = self._streams.get(request_id)
-        if queue is not None:
-            queue.put_nowait(item)
 
     async def _welcome(self) -> None:
         """Register what was registered before, then serve."""
