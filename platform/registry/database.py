@@ -3,25 +3,24 @@
 import random
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Dialect, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
-from .quiet_errors import hide_values
 from .turn import WriteTurn
-from .url_options import check_channel_binding, driver_arguments
 
 AWAY: Final = (DBAPIError, PoolTimeoutError, OSError)
 """What a session raises while the database is away or its disk is full. PostgreSQL's driver has no finer classes."""
 SUPPORTED = "sqlite:///path/to/file or postgresql://user:password@host/name"
-_BEGIN = "loraplex_begin"
+BEGIN: Final = "loraplex_begin"
+"""Execution option of an engine: the statement with which each of its transactions begins."""
 _BUSY_SECONDS = 5
 
 
@@ -38,52 +37,36 @@ def parse_url(url: str) -> URL:
     raise ValueError(f"database_url: '{parsed.drivername}' is not supported. Use {SUPPORTED}.")
 
 
-def open_engine(url: str, foreign_keys: bool = True) -> Engine:
+def open_engine(url: str, foreign_keys: bool = True, patient: bool = False) -> Engine:
     """An engine with our connection settings, whose errors show no values: they are logged.
 
-    `foreign_keys=False` is for migrations that rebuild tables in SQLite.
+    `foreign_keys=False` is for migrations that rebuild tables in SQLite, `patient` for statements of PostgreSQL that
+    may take long: others fail after postgresql.SILENCE_SECONDS.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
-        return _open_postgresql(parsed)
-    if not parsed.database or parsed.database == ":memory:":
+        from .postgresql import open_postgresql
+
+        engine = open_postgresql(parsed, patient)
+    else:
+        engine = _open_sqlite(parsed, foreign_keys)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    statement = connection.get_execution_options().get(BEGIN, "BEGIN" if connection.dialect.name == "sqlite" else None)
+    if statement is not None:
+        connection.exec_driver_sql(statement)
+
+
+def _open_sqlite(url: URL, foreign_keys: bool) -> Engine:
+    if not url.database or url.database == ":memory:":
         raise ValueError(f"A SQLite database needs a file, so that every thread sees the same one. Use {SUPPORTED}.")
-    Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed, hide_parameters=True, pool_size=8, max_overflow=24)
+    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, hide_parameters=True, pool_size=8, max_overflow=24)
     _configure_sqlite(engine, foreign_keys)
     return engine
-
-
-def _open_postgresql(url: URL) -> Engine:
-    arguments = driver_arguments(url.query)
-    try:
-        engine = create_engine(
-            url.set(query={}),
-            connect_args=arguments,
-            hide_parameters=True,
-            pool_size=8,
-            max_overflow=24,
-            pool_pre_ping=True,
-        )
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"PostgreSQL needs the Python package {error.name}: "
-            "pip install --editable '.[postgres]' in the folder of loraplex"
-        ) from None
-    event.listen(engine, "handle_error", hide_values)
-    event.listen(engine, "do_connect", _connect)
-    if url.query.get("channel_binding") == "require":
-        event.listen(engine, "connect", lambda connection, _record: check_channel_binding(connection))
-    return engine
-
-
-def _connect(dialect: Dialect, _record: object, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
-    """A server that goes away in the middle of the greeting is away like any other: the driver lets the system's own
-    error through."""
-    try:
-        return dialect.connect(*arguments, **named)
-    except (ConnectionError, TimeoutError) as error:
-        raise dialect.loaded_dbapi.InterfaceError(f"the connection broke: {error}") from error
 
 
 def _configure_sqlite(engine: Engine, foreign_keys: bool) -> None:
@@ -94,10 +77,6 @@ def _configure_sqlite(engine: Engine, foreign_keys: bool) -> None:
         _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON" if foreign_keys else "PRAGMA foreign_keys = OFF")
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
 
 
 def _use_write_ahead_log(connection: Any) -> None:
@@ -119,15 +98,15 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = open_engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
-        self._writer = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        read, write = self._begins()
+        self._reader = self.engine.execution_options(**{BEGIN: read})
+        self._writer = self.engine.execution_options(**{BEGIN: write})
         self._turn = WriteTurn(Path(f"{self.engine.url.database}-turn")) if self.is_sqlite else None
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session that sees one state of the database throughout."""
-        with Session(self.engine) as session:
-            if not self.is_sqlite:
-                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+        with Session(self._reader) as session:
             yield session
 
     @contextmanager
@@ -135,6 +114,14 @@ class Database:
         """A session in a write transaction: committed when the block ends, rolled back when it raises."""
         with self._turn or nullcontext(), Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
+
+    def _begins(self) -> tuple[str, str]:
+        """Of reading and of writing transactions."""
+        if self.is_sqlite:
+            return "BEGIN", "BEGIN IMMEDIATE"
+        from .postgresql import BEGIN_READ, BEGIN_WRITE
+
+        return BEGIN_READ, BEGIN_WRITE
 
     def close(self) -> None:
         self.engine.dispose()

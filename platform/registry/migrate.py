@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, inspect
 
-from .database import open_engine
+from .database import BEGIN, open_engine, parse_url
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -27,6 +27,8 @@ _VERSIONS = "alembic_version"
 
 def upgrade(url: str) -> None:
     """Migrate to the head in one transaction; several processes may call it at once. Raises ValueError in words."""
+    if is_current(url):  # asked without patience: a server that says nothing is found out
+        return
     with _locked(url) as connection:
         if _revision(connection) == head():
             return
@@ -104,12 +106,15 @@ def drift(url: str) -> list[object]:
 
 @contextmanager
 def _locked(url: str) -> Iterator[Connection]:
-    engine = open_engine(url, foreign_keys=False).execution_options(loraplex_begin="BEGIN IMMEDIATE")
-    with engine.begin() as connection:
-        if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-        yield connection
-    engine.dispose()
+    begin = f"SELECT pg_advisory_xact_lock({_LOCK})"
+    if parse_url(url).get_backend_name() == "sqlite":
+        begin = "BEGIN IMMEDIATE"
+    engine = open_engine(url, foreign_keys=False, patient=True).execution_options(**{BEGIN: begin})
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def _config(connection: Connection) -> "Config":

@@ -14,6 +14,8 @@ from ..dependencies import StateOf
 from ..state import State
 
 STALE_SECONDS = 10.0
+DATABASE_SECONDS = 3.0
+"""How long the database may take to say which schema it has: who probes waits a few seconds at most."""
 router = APIRouter(tags=["Monitoring"])
 
 
@@ -51,14 +53,15 @@ async def _obstacles(state: State) -> list[str]:
         found.append(f"the engine is {state.engine.state.value}")
     elif not state.reconciler.in_step:
         found.append("adapters are being registered with the engine")
-    if state.registry.snapshots.age > STALE_SECONDS or not await asyncio.to_thread(_database_is_current, state):
+    if state.registry.snapshots.age > STALE_SECONDS or not await _database_is_current(state):
         found.append("the database cannot be reached or is not migrated to the newest schema")
     return found
 
 
-def _database_is_current(state: State) -> bool:
+async def _database_is_current(state: State) -> bool:
     """Any failure to ask is a no."""
     try:
-        return is_current(state.settings.database)
+        async with asyncio.timeout(DATABASE_SECONDS):
+            return await asyncio.to_thread(is_current, state.settings.database)
     except Exception:
         return False
