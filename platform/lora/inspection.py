@@ -97,7 +97,8 @@ def _judge_values(file: FileIO, structure: Structure, own: BaseTensors | None, r
             unusable.append(quote(tensor.name))
     _report_values(unusable, report)
     _compare_copies(file, structure, report)
-    report_effect(file, structure.modules, seen, own, report)
+    if structure.settings is not None:  # without them modules have no scaling and no tokens, and do nothing
+        report_effect(file, structure.modules, seen, own, report)
     return digest.hexdigest()
 
 
