@@ -96,7 +96,7 @@ def test_usage_in_a_table_json_and_csv(run: Run, port: int, admin: dict[str, str
     while not json.loads(run("usage", "--json")[1])["data"]:
         assert time.monotonic() < deadline
     prefix = admin["authorization"].removeprefix("Bearer lp-").partition("_")[0]
-    found = json.loads(run("usage", "--key", prefix, "--by", "adapter", "--json")[1])
+    found = json.loads(run("usage", "--key-prefix", prefix, "--by", "adapter", "--json")[1])
     assert [row["requests"] for row in found["data"]] == [1] and found["total"]["completion_tokens"] == 2
     head, *rows = run("usage", "--by", "day,adapter", "--csv")[1].splitlines()
     assert head.startswith("day,adapter_name,adapter_digest,requests,") and len(rows) == 1

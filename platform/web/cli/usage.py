@@ -12,6 +12,7 @@ from loraplex.registry.usage import usage_query
 
 from ..settings import Settings
 from ..usage_csv import as_csv, total_of
+from .api_client import Key
 from .opened import opened_database
 from .output import Json, Tenant, print_json
 from .remote import At, remote_and_tenant
@@ -20,22 +21,22 @@ from .remote import At, remote_and_tenant
 def usage(
     first: Annotated[str, typer.Option("--from", metavar="DAY", help="First day in UTC, as 2026-11-22.")] = "",
     to: Annotated[str, typer.Option("--to", metavar="DAY", help="Last day.")] = "",
-    key: Annotated[str, typer.Option(metavar="PREFIX", help="Of one key.")] = "",
+    key_prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Of one key.")] = "",
     user: Annotated[str, typer.Option(metavar="NAME", help="Of one user.")] = "",
     adapter: Annotated[str, typer.Option(metavar="NAME", help="Of one adapter.")] = "",
     by: Annotated[str, typer.Option(help="What to tell apart: day, hour, key, adapter.")] = "day,key,adapter",
     as_csv_file: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     tenant: Tenant = "",
     server: At = "",
-    api_key: Annotated[str, typer.Option(envvar="LORAPLEX_KEY", help="For --server.")] = "",
+    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Print requests and tokens by day, key and adapter version."""
-    remote, tenant = remote_and_tenant(server, api_key, tenant)
-    query = usage_query(tenant, first, to, key, user, adapter, by)
+    remote, tenant = remote_and_tenant(server, key, tenant)
+    query = usage_query(tenant, first, to, key_prefix, user, adapter, by)
     rows: Sequence[Mapping[str, Any]]
     if remote is not None:
-        asked = {"from": first, "to": to, "key": key, "user": user, "adapter": adapter, "by": by}
+        asked = {"from": first, "to": to, "key": key_prefix, "user": user, "adapter": adapter, "by": by}
         rows = remote.ask("GET", "/usage", **asked)["data"]
     else:
         with opened_database(Settings()) as registry:
