@@ -15,6 +15,15 @@ from loraplex.engine.client import EngineUnavailable, RequestRejected
 INVALID = "invalid_request_error"
 RETRY_AFTER_SECONDS = 2
 LOGIN_PATH = "/login"
+CHAT = "Send POST /v1/chat/completions instead"
+INSTEAD = {
+    "/v1/responses": f"{CHAT}; OpenAI's Agents SDK does after set_default_openai_api('chat_completions')",
+    "/v1/messages": CHAT,
+    "/api/chat": CHAT,
+    "/api/generate": "Send POST /v1/completions instead",
+    "/v1/embeddings": "The models of this server write texts, and make no embeddings",
+}
+"""What clients of other APIs, and of other parts of OpenAI's, ask for: how a path begins, and what to do."""
 
 
 PageOf = Callable[[Scope, "ApiError"], Response | None]
@@ -114,14 +123,25 @@ async def answer_api_error(request: Request, error: Exception) -> Response:
 async def answer_http_exception(request: Request, error: Exception) -> Response:
     """404 for unknown paths, 405 for wrong methods, and whatever else the framework raises."""
     assert isinstance(error, HTTPException)
-    managing = request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/api/")
-    where = "What there is, GET /api/v1/openapi.json says" if managing else "The API is under /v1, see GET /v1/models"
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     messages = {
-        404: f"There is no {request.method} {request.url.path} here. {where}.",
+        404: f"There is no {request.method} {request.url.path} here. {_where(path)}.",
         405: f"{request.method} is not allowed on {request.url.path}.",
     }
     message = messages.get(error.status_code, str(error.detail))
     return ApiError(error.status_code, message, code="unknown_url", headers=error.headers).response()
+
+
+def _where(path: str) -> str:
+    """What to do for who asked for a path that is not here."""
+    for begin, instead in INSTEAD.items():
+        if path == begin or path.startswith(f"{begin}/"):
+            return instead
+    if path.startswith("/v1/v1/"):
+        return "The client adds to its base URL a /v1 that is there already"
+    if path.startswith("/api/"):
+        return "What there is, GET /api/v1/openapi.json says"
+    return "The API is under /v1, see GET /v1/models"
 
 
 async def answer_validation_error(request: Request, error: Exception) -> Response:

@@ -350,6 +350,24 @@ async def test_wrong_paths_and_methods(client: httpx.AsyncClient, method: str, p
     assert response.json()["error"]["code"] == "unknown_url"
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/responses", "Send POST /v1/chat/completions instead; OpenAI's Agents SDK"),
+        ("/v1/responses/resp_1/cancel", "Send POST /v1/chat/completions instead"),
+        ("/v1/embeddings", "make no embeddings"),
+        ("/v1/messages", "Send POST /v1/chat/completions instead."),
+        ("/api/generate", "Send POST /v1/completions instead."),
+        ("/v1/v1/chat/completions", "a /v1 that is there already"),
+        ("/chat/completions", "The API is under /v1"),
+        ("/api/v1/nothing", "GET /api/v1/openapi.json says"),
+    ],
+)
+async def test_who_asks_for_another_api_hears_which_is_here(client: httpx.AsyncClient, path: str, words: str) -> None:
+    response = await client.post(path, json={})
+    assert response.status_code == 404 and words in response.json()["error"]["message"]
+
+
 async def test_refused_requests_never_reach_the_engine(client: httpx.AsyncClient, state: State) -> None:
     assert isinstance(state.engine, FakeEngine)
     before = len(state.engine.requests)
