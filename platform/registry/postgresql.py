@@ -4,6 +4,7 @@ The driver lets the system's own errors through where it waits for an answer, wh
 for ever unless it is told how long.
 """
 
+from contextlib import suppress
 from ssl import SSLError
 from typing import Any, Final
 
@@ -71,6 +72,11 @@ class Dialect(PGDialect_pg8000):
             return super().do_ping(dbapi_connection)
         except OSError:
             return False
+
+    def do_close(self, dbapi_connection: DBAPIConnection) -> None:
+        """One that is lost takes no farewell."""
+        with suppress(OSError, self.loaded_dbapi.InterfaceError):
+            dbapi_connection.close()
 
 
 def tell_lost(context: ExceptionContext) -> InterfaceError | None:

@@ -7,6 +7,7 @@ from typing import Final
 from loraplex.registry.ledger import Ledger
 from loraplex.registry.usage import Usage
 
+from .database_errors import log_failure
 from .hourly_use import HourlyUse, first_day
 from .quotas import SHADOW, Quotas
 
@@ -40,17 +41,17 @@ class Bookkeeper:
                     await asyncio.to_thread(self._ledger.flush)
                 await self._look_around()
                 away = False
-            except Exception:
+            except Exception as error:
                 if not away:
-                    logger.exception("usage cannot be booked now; it is kept in memory")
+                    log_failure(logger, "usage cannot be booked now; it is kept in memory", error)
                 away = True
 
     def end(self) -> None:
         """Book the rest. Blocks."""
         try:
             self._ledger.close()
-        except Exception:
-            logger.exception("the last usage could not be booked")
+        except Exception as error:
+            log_failure(logger, "the last usage could not be booked", error)
 
     async def _look_around(self) -> None:
         await asyncio.to_thread(self._ledger.settle_gone)

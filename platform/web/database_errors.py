@@ -33,13 +33,26 @@ def is_away(error: Exception) -> bool:
     )
 
 
+def log_failure(logger: logging.Logger, what: str, error: Exception) -> None:
+    """Of work in the background: a line where the database is away, which is no fault of ours, else with the trace."""
+    if is_away(error):
+        logger.error("%s: %s", what, cause_of(error))
+    else:
+        logger.error(what, exc_info=error)
+
+
+def cause_of(error: Exception) -> object:
+    """What the driver says, without the statement."""
+    return getattr(error, "orig", None) or error
+
+
 def database_handlers(page_of: PageOf | None) -> dict[Any, Any]:
     """For the app. What is no matter of time is raised again."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if not is_away(error):
             raise error
-        logger.warning("the database is away: %s", getattr(error, "orig", error))
+        logger.warning("the database is away: %s", cause_of(error))
         refusal = overloaded("The database is away. Try again in a moment.", RETRY_AFTER)
         return answer_of(refusal, request.scope, page_of)
 

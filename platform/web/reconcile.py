@@ -11,6 +11,7 @@ from loraplex.engine.client import AdapterError, EngineUnavailable
 from loraplex.engine.protocol import AdapterSpec
 from loraplex.registry.snapshot import DesiredAdapter, ResolvedAdapter, Snapshots
 
+from .database_errors import log_failure
 from .engine_door import EngineDoor
 
 POLL_SECONDS: Final = 0.5
@@ -45,9 +46,9 @@ class Reconciler:
             try:
                 await self.reconcile()
                 away = False
-            except Exception:
+            except Exception as error:
                 if not away:
-                    logger.exception("the desired state cannot be read; the last one known goes on")
+                    log_failure(logger, "the desired state cannot be read; the last one known goes on", error)
                 away = True
 
     async def reconcile(self) -> None:

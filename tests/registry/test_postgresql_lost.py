@@ -57,7 +57,7 @@ def ask(session: Session) -> None:
 @pytest.mark.parametrize("mode", ["break", "silent"])
 @pytest.mark.parametrize("moment", ["the first connection", "the next transaction", "a statement", "the commit"])
 def test_a_connection_that_is_lost(
-    database: Database, relay: Relay, moment: str, mode: Literal["break", "silent"]
+    database: Database, relay: Relay, moment: str, mode: Literal["break", "silent"], caplog: pytest.LogCaptureFixture
 ) -> None:
     if moment != "the first connection":
         with database.read() as session:
@@ -75,6 +75,7 @@ def test_a_connection_that_is_lost(
     relay.mode = "pass"
     with database.read() as session:
         ask(session)
+    assert caplog.records == [], "nobody who takes up the log need read what the request was told"
 
 
 def test_those_that_are_older_are_given_up_with_a_silent_one(database: Database, relay: Relay) -> None:

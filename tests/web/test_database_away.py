@@ -1,5 +1,6 @@
 """A database that is away: what needs it gets a 503 in words; a statement that is wrong stays a fault of ours."""
 
+import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from loraplex.registry.database import Database
-from loraplex.web.database_errors import is_away
+from loraplex.web.database_errors import is_away, log_failure
 
 from .conftest import KEY
 
@@ -85,3 +86,17 @@ async def test_pages_that_only_show(
     for path in ("/users", "/tenants", "/audit", "/usage"):
         page = await client.get(path, headers=admin | {"accept": "text/html"})
         assert page.status_code == 503 and "The database is away" in page.text, path
+
+
+@pytest.mark.parametrize("error", [InterfaceError("SELECT 1", None, Exception("no connection")), KeyError("fault")])
+def test_work_in_the_background_tells_a_database_that_is_away_in_a_line(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a fault of ours with its trace."""
+    log_failure(logging.getLogger("loraplex.test"), "usage cannot be booked now", error)
+    [record] = caplog.records
+    if isinstance(error, InterfaceError):
+        assert (record.getMessage(), record.exc_info) == ("usage cannot be booked now: no connection", None)
+    else:
+        assert record.getMessage() == "usage cannot be booked now"
+        assert record.exc_info is not None and record.exc_info[1] is error

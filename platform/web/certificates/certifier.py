@@ -14,6 +14,7 @@ from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.database import AWAY
 from loraplex.registry.registry import Registry
 
+from ..database_errors import cause_of, log_failure
 from .own_tokens import refuse_own_tokens
 from .served import ServedPath, measured
 from .standing import find_standing
@@ -61,9 +62,9 @@ class Certifier:
                 if claim is not None:
                     await self._measure(claim)
                     continue
-            except Exception:
+            except Exception as error:
                 if not away:
-                    logger.exception("certificates cannot be measured now; what was asked for waits")
+                    log_failure(logger, "certificates cannot be measured now; what was asked for waits", error)
                 away = True
             await asyncio.sleep(POLL_SECONDS)
 
@@ -121,7 +122,7 @@ class Certifier:
         try:
             return await asyncio.to_thread(self._registry.certificate_runs.beat, claim, share)
         except AWAY as error:
-            logger.warning("the database is away, the measurement goes on: %s", error)
+            logger.warning("the database is away, the measurement goes on: %s", cause_of(error))
             return True
 
 
@@ -135,7 +136,7 @@ async def _tell(end: Callable[..., None], claim: Claim, outcome: Measured | Fail
         except AWAY as error:
             if time.monotonic() > last_try:
                 raise
-            logger.warning("the database is away, the end of a measurement waits for it: %s", error)
+            logger.warning("the database is away, the end of a measurement waits for it: %s", cause_of(error))
         await asyncio.sleep(POLL_SECONDS)
 
 

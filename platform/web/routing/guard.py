@@ -10,6 +10,7 @@ from loraplex.registry.registry import Registry
 from loraplex.registry.routes import Guard, Route
 from loraplex.registry.snapshot import Snapshot
 
+from ..database_errors import log_failure
 from ..reconcile import Reconciler
 from .tallies import Lane, Tallies
 from .verdict import Breach, judge
@@ -33,9 +34,9 @@ class GuardKeeper:
             try:
                 await self.look()
                 away = False
-            except Exception:
+            except Exception as error:
                 if not away:
-                    logger.exception("a guard cannot act now; it tries again")
+                    log_failure(logger, "a guard cannot act now; it tries again", error)
                 away = True
 
     async def look(self) -> None:
