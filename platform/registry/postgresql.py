@@ -21,6 +21,8 @@ from .url_options import check_channel_binding, driver_arguments
 SILENCE_SECONDS: Final = 10.0
 """How long an answer may take: all that waits for one ends in time when the server is told to stop. The slowest
 statement of ours is far quicker."""
+STATEMENT_SHARE: Final = 0.9
+"""Of that, after which the server itself ends a statement: the connection stays then, and nothing runs on unheard."""
 BEGIN_READ: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 BEGIN_WRITE: Final = "SET LOCAL idle_in_transaction_session_timeout = '60s'"
 """A writer whose machine vanishes would hold its locks until the system notices, which takes hours."""
@@ -46,9 +48,18 @@ def open_postgresql(url: URL, patient: bool) -> Engine:
         ) from None
     event.listen(engine, "handle_error", hide_values)
     event.listen(engine, "handle_error", tell_lost)
+    if not patient and "statement_timeout" not in str(url.query.get("options", "")):
+        event.listen(engine, "connect", _limit_statements)
     if url.query.get("channel_binding") == "require":
         event.listen(engine, "connect", lambda connection, _record: check_channel_binding(connection))
     return engine
+
+
+def _limit_statements(connection: DBAPIConnection, _record: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"SET statement_timeout = {SILENCE_SECONDS * STATEMENT_SHARE * 1000:.0f}")
+    cursor.close()
+    connection.commit()
 
 
 class Dialect(PGDialect_pg8000):

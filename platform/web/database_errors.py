@@ -14,8 +14,8 @@ from .errors import PageOf, answer_of, overloaded
 SQLITE_AWAY: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
 )
-POSTGRESQL_AWAY: Final = ("08", "53", "57P")
-"""Classes of SQLSTATE: the connection, its resources, and an operator who ends it."""
+POSTGRESQL_AWAY: Final = ("08", "53", "57P", "57014")
+"""How SQLSTATE begins: the connection, its resources, an operator who ends it, and a statement that took too long."""
 RETRY_AFTER: Final = 5
 
 logger = logging.getLogger(__name__)

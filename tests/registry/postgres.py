@@ -41,7 +41,7 @@ class Postgres:
         return make_url(self._url).set(database=name).render_as_string(hide_password=False)
 
     def _execute(self, *statements: str) -> None:
-        engine = open_engine(self._url).execution_options(isolation_level="AUTOCOMMIT")
+        engine = open_engine(self._url, patient=True).execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             for statement in statements:
                 connection.exec_driver_sql(statement)

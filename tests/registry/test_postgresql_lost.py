@@ -95,6 +95,18 @@ def test_those_that_are_older_are_given_up_with_a_silent_one(database: Database,
         assert relay.taken == expected
 
 
+def test_a_statement_that_takes_too_long_ends_alone(database: Database, relay: Relay) -> None:
+    """On the server too, and its connection is good for more."""
+    with pytest.raises(DBAPIError, match="statement timeout") as raised, database.read() as session:
+        session.execute(text("SELECT pg_sleep(30)"))
+    assert is_away(raised.value)
+    with database.read() as session:
+        ask(session)
+        running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(30)%' AND state = 'active'"
+        assert session.execute(text(f"{running} AND pid <> pg_backend_pid()")).scalar_one() == 0
+    assert relay.taken == 1
+
+
 def test_a_fault_of_ours_is_none_of_the_connections(database: Database, relay: Relay) -> None:
     with pytest.raises(DBAPIError) as raised, database.read() as session:
         session.execute(text("SELECT nothing FROM nowhere"))
