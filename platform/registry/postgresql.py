@@ -48,18 +48,9 @@ def open_postgresql(url: URL, patient: bool) -> Engine:
         ) from None
     event.listen(engine, "handle_error", hide_values)
     event.listen(engine, "handle_error", tell_lost)
-    if not patient and "statement_timeout" not in str(url.query.get("options", "")):
-        event.listen(engine, "connect", _limit_statements)
     if url.query.get("channel_binding") == "require":
         event.listen(engine, "connect", lambda connection, _record: check_channel_binding(connection))
     return engine
-
-
-def _limit_statements(connection: DBAPIConnection, _record: object) -> None:
-    cursor = connection.cursor()
-    cursor.execute(f"SET statement_timeout = {SILENCE_SECONDS * STATEMENT_SHARE * 1000:.0f}")
-    cursor.close()
-    connection.commit()
 
 
 class Dialect(PGDialect_pg8000):
@@ -68,7 +59,10 @@ class Dialect(PGDialect_pg8000):
     def connect(self, *arguments: Any, **named: Any) -> DBAPIConnection:
         """Raises the driver's InterfaceError, without the driver's settings, where nobody answers."""
         try:
-            return super().connect(*arguments, **named)
+            connection = super().connect(*arguments, **named)
+            if named["timeout"] is not None and "statement_timeout" not in str(named.get("startup_params")):
+                limit_statements(connection)
+            return connection
         except SSLError:
             raise
         except (OSError, self.loaded_dbapi.InterfaceError) as error:
@@ -88,6 +82,13 @@ class Dialect(PGDialect_pg8000):
         """One that is lost takes no farewell."""
         with suppress(OSError, self.loaded_dbapi.InterfaceError):
             dbapi_connection.close()
+
+
+def limit_statements(connection: DBAPIConnection) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"SET statement_timeout = {SILENCE_SECONDS * STATEMENT_SHARE * 1000:.0f}")
+    cursor.close()
+    connection.commit()
 
 
 def tell_lost(context: ExceptionContext) -> InterfaceError | None:

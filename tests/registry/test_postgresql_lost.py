@@ -78,6 +78,28 @@ def test_a_connection_that_is_lost(
     assert caplog.records == [], "nobody who takes up the log need read what the request was told"
 
 
+@pytest.mark.parametrize(
+    "step", [(postgresql, "limit_statements"), (postgresql.Dialect, "initialize")], ids=lambda step: step[1]
+)
+def test_a_server_that_falls_silent_after_its_greeting(
+    database: Database, relay: Relay, step: tuple[object, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = getattr(*step)
+
+    def fall_silent(*given: object) -> object:
+        relay.mode = "silent"
+        return begin(*given)
+
+    monkeypatch.setattr(*step, fall_silent)
+    with pytest.raises(DBAPIError) as raised, database.read() as session:
+        ask(session)
+    assert is_away(raised.value), raised.value
+    monkeypatch.undo()
+    relay.mode = "pass"
+    with database.read() as session:
+        ask(session)
+
+
 def test_those_that_are_older_are_given_up_with_a_silent_one(database: Database, relay: Relay) -> None:
     """Each is opened anew, and not asked first, for which another request would wait in silence."""
     with ExitStack() as several:
