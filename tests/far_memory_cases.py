@@ -40,7 +40,7 @@ from loraplex.lora.kernels.own_rows import OwnRows
 from loraplex.lora.kernels.tiles import PAGE, ROW_TOKENS
 from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.dequantize import dequantize
-from loraplex.quant.kernels.cuda.layout import INTEGER8
+from loraplex.quant.kernels.cuda.layout import INTEGER8, TILE_ORDER
 from loraplex.quant.kernels.cuda.tiles import PANEL
 from tests.triton_interpreter import one_patch_a_module, rounding
 
@@ -319,11 +319,12 @@ def test_dequantized_weights() -> None:
     run, runs = 128, 2
     panels = rows_of(runs * PANEL * run)
     outputs, inputs = panels * PANEL, runs * run
-    codes, scales = far(panels, runs, PANEL, run, dtype=torch.uint8), far(1, outputs)
-    codes[-1], scales[0, -PANEL:] = torch.arange(PANEL * run).view(PANEL, run) % 251, torch.arange(1.0, PANEL + 1)
+    codes, scales = far(panels, runs, PANEL, run, dtype=torch.uint8), far(panels, 1, PANEL)
+    values = torch.arange(PANEL * run).view(PANEL, 2, 64) % 251
+    codes[-1], scales[-1] = values[..., TILE_ORDER].flatten(1), torch.arange(1.0, PANEL + 1)
     dense = far(PANEL, inputs)
     dequantize[runs, 1](
-        dense, codes, scales, far(1, outputs, dtype=torch.uint8), panels - 1, FORMAT=INTEGER8, INPUTS=inputs,
+        dense, codes, scales, far(panels, 1, PANEL, dtype=torch.uint8), panels - 1, FORMAT=INTEGER8, INPUTS=inputs,
         OUTPUTS=outputs, RUN=run, RUNS=runs, GROUP_RUNS=0, ZERO_RUNS=0, PANEL=PANEL,
     )  # fmt: skip
-    close(dense / 1000, codes[-1].transpose(0, 1).flatten(1).float() * scales[0, -PANEL:, None] / 1000)
+    close(dense / 1000, values.flatten(1).repeat(1, runs).float() * scales[-1, 0, :, None] / 1000)

@@ -12,6 +12,7 @@ from loraplex.quant.kernels.cuda.tiles import (
     DENSE_ROWS,
     LEAST_SPLIT_RUNS,
     MOST_SPLITS,
+    PANEL,
     choose_run,
     choose_tile,
     count_split_runs,
@@ -81,7 +82,7 @@ def test_runs_end_where_groups_do() -> None:
 def test_no_split_is_empty_and_few_tiles_are_split(rows: int, outputs: int, runs: int) -> None:
     split, tile = count_split_runs(outputs, rows, runs), choose_tile(rows)
     splits = -(-runs // split)
-    tiles = -(-outputs // tile.outputs) * -(-rows // tile.rows)
+    tiles = -(-outputs // PANEL) * -(-rows // tile.rows)
     assert (splits - 1) * split < runs <= splits * split and splits <= MOST_SPLITS
     assert splits == 1 or (splits * tiles <= tile.programs and split >= LEAST_SPLIT_RUNS)
     assert splits > 1 or tiles > tile.programs // 2 or runs < 2 * LEAST_SPLIT_RUNS

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from .decode import FLOAT8, FLOAT8_FACTOR, INTEGER4, decode_bytes, decode_halves
+from .multiply import load_group
 
 
 @triton.jit(do_not_specialize=["first_panel"])
@@ -13,26 +14,36 @@ def dequantize(
     GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, PANEL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (runs, panels): dense[0] is the first output of first_panel. Rounded once, as scale * (code - zero)."""
-    run, panel = tl.program_id(0), tl.program_id(1)
+    run, place = tl.program_id(0), tl.program_id(1)
+    panel = first_panel + place
     BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
     rows, lanes = tl.arange(0, PANEL), tl.arange(0, BYTES)
-    outputs = (first_panel + panel) * PANEL + rows
-    inside = outputs < OUTPUTS
-    start = ((first_panel + panel).to(tl.int64) * RUNS + run) * (PANEL * BYTES)
+    inside = panel * PANEL + rows < OUTPUTS
+    start = (panel.to(tl.int64) * RUNS + run) * (PANEL * BYTES)
     code = tl.load(codes + start + rows[:, None] * BYTES + lanes[None, :])
-    group = run // GROUP_RUNS if GROUP_RUNS else 0
-    zero_group = run // ZERO_RUNS if ZERO_RUNS else 0
-    zero = tl.load(zeros + zero_group * OUTPUTS + outputs, mask=inside, other=0)[:, None]
-    scale = tl.load(scales + group * OUTPUTS + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
+    zero = load_group(zeros, panel, run, rows, PANEL, RUNS, ZERO_RUNS)[:, None]
+    scale = load_group(scales, panel, run, rows, PANEL, RUNS, GROUP_RUNS).to(tl.float32)[:, None]
     dtype: tl.constexpr = dense.dtype.element_ty
-    places = dense + (panel * PANEL + rows)[:, None].to(tl.int64) * INPUTS + (run * RUN + lanes)[None, :]
+    places = dense + (place * PANEL + rows)[:, None].to(tl.int64) * INPUTS + (run * RUN + lanes)[None, :]
     here = inside[:, None] & (run * RUN + lanes < INPUTS)[None, :]
     if FORMAT == INTEGER4:
         low, high = decode_halves(code, zero, dtype)
-        tl.store(places, (low.to(tl.float32) * scale).to(dtype), mask=here)
+        tl.store(places, in_order((low.to(tl.float32) * scale).to(dtype), RUN), mask=here)
         here = inside[:, None] & (run * RUN + BYTES + lanes < INPUTS)[None, :]
-        tl.store(places + BYTES, (high.to(tl.float32) * scale).to(dtype), mask=here)
+        tl.store(places + BYTES, in_order((high.to(tl.float32) * scale).to(dtype), RUN), mask=here)
     else:
         if FORMAT == FLOAT8:
             scale *= FLOAT8_FACTOR
-        tl.store(places, (decode_bytes(code, zero, dtype, FORMAT).to(tl.float32) * scale).to(dtype), mask=here)
+        weights = (decode_bytes(code, zero, dtype, FORMAT).to(tl.float32) * scale).to(dtype)
+        tl.store(places, in_order(weights, RUN), mask=here)
+
+
+@triton.jit
+def in_order(weights: tl.tensor, RUN: tl.constexpr) -> tl.tensor:
+    """Inputs by their numbers, from the order TILE_ORDER of layout.py where codes lie in it."""
+    OUTPUTS: tl.constexpr = weights.shape[0]
+    BYTES: tl.constexpr = weights.shape[1]
+    if RUN == 128:
+        parts = weights.reshape(OUTPUTS, BYTES // 64, 4, 4, 2, 2)
+        weights = parts.permute(0, 1, 3, 4, 2, 5).reshape(OUTPUTS, BYTES)
+    return weights

@@ -3,10 +3,11 @@
     codes [panels, runs, PANEL, bytes]   panel p, row i: output p * PANEL + i; zeros past the last output and input
         8 bits: byte j of run r is input r * run + j
         4 bits: byte j of run r holds input r * run + j low and input r * run + run / 2 + j high, so that its two halves
-                are two tiles of consecutive inputs and nothing is shuffled
-    scales, zeros [groups, out]          a group is a whole number of runs, or all inputs
+                are two tiles of consecutive inputs
+        In runs of 128 each 64 bytes lie in the order TILE_ORDER.
+    scales, zeros [panels, groups, PANEL]  a group is a whole number of runs, or all inputs
 
-A program reads its panels from front to back without a gap. Inputs that do not lie by groups (activation order) are put
+A program reads its panel from front to back without a gap. Inputs that do not lie by groups (activation order) are put
 in order once, here, and x in the same order at each call.
 """
 
@@ -21,6 +22,10 @@ INTEGER4: Final = 0
 INTEGER8: Final = 1
 FLOAT8: Final = 2
 """Formats of a code; the kernels take them as numbers."""
+TILE: Final = 64
+TILE_ORDER: Final = torch.arange(TILE).view(4, 2, 4, 2).permute(2, 0, 1, 3).flatten()
+"""Input of each byte of a tile. The matrix units take four products of 16 inputs, whose pairs go to four threads; so
+each thread's are 16 neighbours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +50,9 @@ class PackedWeight:
     format: int
     codes: torch.Tensor
     scales: torch.Tensor
-    """[groups, out] of the narrowest float dtype that holds them exactly."""
+    """[panels, groups, PANEL] of the narrowest float dtype that holds them exactly."""
     zeros: torch.Tensor
-    """[groups, out] uint8, or [1, out] where all groups have the same."""
+    """[panels, groups, PANEL] uint8, one group where all have the same."""
     outputs: int
     inputs: int
     run: int
@@ -82,11 +87,13 @@ def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
     if weight.format == INTEGER4:
         low, high = panels.chunk(2, -1)
         panels = low | high << 4
+    if run == 2 * TILE:
+        panels = panels.reshape(*panels.shape[:3], -1, TILE)[..., TILE_ORDER.to(panels.device)].flatten(-2)
     return PackedWeight(
         format=weight.format,
         codes=panels.contiguous(),
-        scales=_narrowest(weight.scales.T.contiguous()).to(device),
-        zeros=_distinct(weight.zeros).to(device),
+        scales=_in_panels(_narrowest(weight.scales)).to(device),
+        zeros=_in_panels(_distinct(weight.zeros)).to(device),
         outputs=outputs,
         inputs=inputs,
         run=run,
@@ -102,14 +109,28 @@ def unpack_columns(weight: PackedWeight, first: int, last: int) -> torch.Tensor:
         places = torch.argsort(weight.order)[first:last]
     run, byte = places // weight.run, places % weight.run
     width = weight.codes.shape[3]
-    codes = weight.codes[:, run, :, byte % width].reshape(len(places), -1)[:, : weight.outputs]
+    high, byte = byte // width, byte % width
+    if weight.run == 2 * TILE:
+        byte = byte // TILE * TILE + torch.argsort(TILE_ORDER).to(byte.device)[byte % TILE]
+    codes = weight.codes[:, run, :, byte].reshape(len(places), -1)
     if weight.format == FLOAT8:
         values = codes.contiguous().view(torch.float8_e4m3fn).float()
     else:
-        values = codes.float() if weight.format == INTEGER8 else (codes >> 4 * (byte // width)[:, None] & 15).float()
+        values = codes.float() if weight.format == INTEGER8 else (codes >> 4 * high[:, None] & 15).float()
     group = run // weight.group_runs if weight.group_runs else torch.zeros_like(run)
-    zeros = weight.zeros[group if len(weight.zeros) > 1 else group * 0].float()
-    return weight.scales[group].float() * (values - zeros)
+    zeros = _of_groups(weight.zeros, group if weight.zeros.shape[1] > 1 else group * 0)
+    return (_of_groups(weight.scales, group) * (values - zeros))[:, : weight.outputs]
+
+
+def _in_panels(rows: torch.Tensor) -> torch.Tensor:
+    """[out, groups] -> [panels, groups, PANEL], zeros past the last output."""
+    padded = torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % PANEL))
+    return padded.view(-1, PANEL, rows.shape[1]).transpose(1, 2).contiguous()
+
+
+def _of_groups(panels: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """[len(groups), out in whole panels] float32."""
+    return panels[:, groups].transpose(0, 1).flatten(1).float()
 
 
 def _narrowest(scales: torch.Tensor) -> torch.Tensor:
@@ -121,5 +142,4 @@ def _narrowest(scales: torch.Tensor) -> torch.Tensor:
 
 
 def _distinct(zeros: torch.Tensor) -> torch.Tensor:
-    same = bool((zeros == zeros[:, :1]).all())
-    return (zeros[:, :1] if same else zeros).T.contiguous()
+    return zeros[:, :1] if bool((zeros == zeros[:, :1]).all()) else zeros

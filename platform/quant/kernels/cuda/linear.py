@@ -28,11 +28,11 @@ def multiply_packed(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias
     split_runs = count_split_runs(weight.outputs, rows, weight.runs)
     splits = -(-weight.runs // split_runs)
     assert max(weight.codes.numel(), rows * weight.inputs, splits * rows * y.stride(0)) < 2**31
-    grid = (-(-weight.outputs // tile.outputs), splits, -(-rows // tile.rows))
+    grid = (len(weight.codes), splits, -(-rows // tile.rows))
     shape = _shape(weight) | {
-        "SPLIT_RUNS": split_runs, "PASS_RUNS": tile.runs, "TILE_OUTPUTS": tile.outputs, "TILE_ROWS": tile.rows,
-        "AHEAD": tile.ahead, "STAGES": tile.stages, "WARPS": tile.warps, "CHAINED": chained, "launch_pdl": chained,
-        "num_warps": tile.warps, "num_stages": tile.stages,
+        "SPLIT_RUNS": split_runs, "PASS_RUNS": tile.runs, "TILE_ROWS": tile.rows, "STAGES": tile.stages,
+        "WARPS": tile.warps, "CHAINED": chained, "launch_pdl": chained, "num_warps": tile.warps,
+        "num_stages": tile.stages,
     }  # fmt: skip
     zeros, scales = weight.zeros, weight.scales
     if splits == 1:
@@ -74,5 +74,5 @@ def _shape(weight: PackedWeight) -> dict[str, Any]:
     return {
         "FORMAT": weight.format, "INPUTS": weight.inputs, "OUTPUTS": weight.outputs, "RUN": weight.run,
         "RUNS": weight.runs, "GROUP_RUNS": weight.group_runs, "PANEL": PANEL,
-        "ZERO_RUNS": weight.group_runs if len(weight.zeros) > 1 else 0, "enable_fp_fusion": True,
+        "ZERO_RUNS": weight.group_runs if weight.zeros.shape[1] > 1 else 0, "enable_fp_fusion": True,
     }  # fmt: skip

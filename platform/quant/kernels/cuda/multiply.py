@@ -17,56 +17,55 @@ def multiply(
     y: tl.tensor, x: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, bias: tl.tensor, rows: tl.tensor,
     FORMAT: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
     GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, PANEL: tl.constexpr, SPLIT_RUNS: tl.constexpr,
-    PASS_RUNS: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
-    TILE_ROWS: tl.constexpr, AHEAD: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr, CHAINED: tl.constexpr,
+    PASS_RUNS: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr, TILE_ROWS: tl.constexpr, STAGES: tl.constexpr,
+    WARPS: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (blocks of outputs, splits, blocks of rows). y: [rows, STRIDE] with one split, else parts of the sums in
-    fp32, [splits, rows, OUTPUTS]. GROUP_RUNS and ZERO_RUNS: runs that share scales and zeros, 0 where all do.
+    """Grid (panels, splits, blocks of rows). y: [rows, STRIDE] with one split, else parts of the sums in fp32,
+    [splits, rows, OUTPUTS]. GROUP_RUNS and ZERO_RUNS: runs that share scales and zeros, 0 where all do.
 
-    `stored` are outputs as they lie in memory, `outputs` those of the sums.
+    Scales and zero points are read a pass before their use: nothing else hides that read. `stored` are outputs as they
+    lie in memory, `summed` those of the sums.
     """
-    block, split, row_block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    panel, split, row_block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     let_next_begin(CHAINED)
     BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
     HALF: tl.constexpr = RUN // 2
-    SHUFFLED: tl.constexpr = HALF == 64 and TILE_OUTPUTS % (16 * WARPS) == 0
+    SHUFFLED: tl.constexpr = HALF == 64
     WHOLE: tl.constexpr = INPUTS % (RUN * PASS_RUNS) == 0
     first, last = split * SPLIT_RUNS, min(split * SPLIT_RUNS + SPLIT_RUNS, RUNS)
     if CHAINED:
-        for index in tl.static_range(-(-TILE_OUTPUTS // PANEL)):
-            place = block * TILE_OUTPUTS // PANEL + index
-            if place * PANEL < OUTPUTS:
-                count = min(last - first, STAGES * PASS_RUNS)
-                prefetch(codes + (place * RUNS + first) * (PANEL * BYTES), count * (PANEL * BYTES))
+        count = min(last - first, STAGES * PASS_RUNS)
+        prefetch(codes + (panel * RUNS + first) * (PANEL * BYTES), count * (PANEL * BYTES))
+        prefetch_groups(scales, panel, first, last, PANEL, RUNS, GROUP_RUNS)
+        prefetch_groups(zeros, panel, first, last, PANEL, RUNS, ZERO_RUNS)
     wait_for_previous(CHAINED)
-    stored = block * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
-    outputs = block * TILE_OUTPUTS + order_outputs(TILE_OUTPUTS, WARPS, SHUFFLED)
-    here = (stored < OUTPUTS) | (OUTPUTS % TILE_OUTPUTS == 0)
-    inside = (outputs < OUTPUTS) | (OUTPUTS % TILE_OUTPUTS == 0)
+    stored, summed = tl.arange(0, PANEL), order_outputs(PANEL, WARPS, SHUFFLED)
     row = row_block * TILE_ROWS + tl.arange(0, TILE_ROWS)
     live = row < rows
-    lanes = order_inputs(HALF, SHUFFLED)
+    lanes = tl.arange(0, HALF)
     values = x + row[:, None] * INPUTS + lanes[None, :]
-    panel = stored // PANEL * (RUNS * PANEL) + stored % PANEL
-    places = codes + panel[:, None] * BYTES + tl.arange(0, HALF)[None, :]
-    zero = load_group(zeros, first, stored, here, OUTPUTS, RUNS, ZERO_RUNS)
-    scale = load_group(scales, first, outputs, inside, OUTPUTS, RUNS, GROUP_RUNS)
-    next_zero, next_scale = zero, scale
-    total = tl.zeros((TILE_OUTPUTS, TILE_ROWS), tl.float32)
+    places = codes + panel * (RUNS * PANEL * BYTES) + stored[:, None] * BYTES + lanes[None, :]
+    zero = load_group(zeros, panel, first, stored, PANEL, RUNS, ZERO_RUNS)
+    scale = load_group(scales, panel, first, summed, PANEL, RUNS, GROUP_RUNS)
+    second_zero = load_next_group(zero, zeros, panel, first + 1, stored, PANEL, RUNS, ZERO_RUNS)
+    second_scale = load_next_group(scale, scales, panel, first + 1, summed, PANEL, RUNS, GROUP_RUNS)
+    total = tl.zeros((PANEL, TILE_ROWS), tl.float32)
     dtype: tl.constexpr = x.dtype.element_ty
 
     for pass_first in tl.range(first, last, PASS_RUNS, num_stages=STAGES):
+        next_run = pass_first + PASS_RUNS
+        next_zero = load_next_group(zero, zeros, panel, next_run, stored, PANEL, RUNS, ZERO_RUNS)
+        next_scale = load_next_group(scale, scales, panel, next_run, summed, PANEL, RUNS, GROUP_RUNS)
+        if PASS_RUNS == 2:
+            later_zero = load_next_group(zero, zeros, panel, next_run + 1, stored, PANEL, RUNS, ZERO_RUNS)
+            later_scale = load_next_group(scale, scales, panel, next_run + 1, summed, PANEL, RUNS, GROUP_RUNS)
         for index in tl.static_range(PASS_RUNS):
             run = pass_first + index
-            if ZERO_RUNS:
-                next_zero = load_group(zeros, run + AHEAD, stored, here, OUTPUTS, RUNS, ZERO_RUNS)
-            if GROUP_RUNS:
-                next_scale = load_group(scales, run + AHEAD, outputs, inside, OUTPUTS, RUNS, GROUP_RUNS)
-            if not AHEAD:
-                zero, scale = next_zero, next_scale
-            part = tl.zeros((TILE_OUTPUTS, TILE_ROWS), tl.float32)
-            held = here if RUNS % PASS_RUNS == 0 else here & (stored * 0 + run < RUNS)
-            code = tl.load(places + run * (PANEL * BYTES), mask=held[:, None], other=0)
+            if index == 1:
+                zero, scale = second_zero, second_scale
+            part = tl.zeros((PANEL, TILE_ROWS), tl.float32)
+            held = (stored * 0 + run < RUNS)[:, None] | (RUNS % PASS_RUNS == 0)
+            code = tl.load(places + run * (PANEL * BYTES), mask=held, other=0)
             within = live[:, None] & ((run * RUN + lanes < INPUTS) | WHOLE)[None, :]
             low = tl.load(values + run * RUN, mask=within, other=0.0)
             within = live[:, None] & ((run * RUN + HALF + lanes < INPUTS) | WHOLE)[None, :]
@@ -74,19 +73,22 @@ def multiply(
             if FORMAT == INTEGER4:
                 low_weights, high_weights = decode_halves(code, zero[:, None], dtype)
             else:
-                high_code = tl.load(places + run * (PANEL * BYTES) + HALF, mask=held[:, None], other=0)
+                high_code = tl.load(places + run * (PANEL * BYTES) + HALF, mask=held, other=0)
                 low_weights = decode_bytes(code, zero[:, None], dtype, FORMAT)
                 high_weights = decode_bytes(high_code, zero[:, None], dtype, FORMAT)
             part = multiply_tiles(shuffle(low_weights, WARPS, SHUFFLED), low.T, part)
             part = multiply_tiles(shuffle(high_weights, WARPS, SHUFFLED), high.T, part)
             total += part * scale.to(tl.float32)[:, None] if GROUP_RUNS else part
-            if AHEAD:
-                zero, scale = next_zero, next_scale
+        zero, scale = next_zero, next_scale
+        if PASS_RUNS == 2:
+            second_zero, second_scale = later_zero, later_scale
 
     if GROUP_RUNS == 0:
         total *= scale.to(tl.float32)[:, None]
     if FORMAT == FLOAT8:
         total *= FLOAT8_FACTOR
+    outputs = panel * PANEL + summed
+    inside = (outputs < OUTPUTS) | (OUTPUTS % PANEL == 0)
     if BIAS:
         total += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
     results = y + (split * rows + row)[:, None] * STRIDE + outputs[None, :]
@@ -105,9 +107,9 @@ def prefetch(start: tl.tensor, size: tl.tensor) -> None:
 
 @triton.jit
 def shuffle(weights: tl.tensor, WARPS: tl.constexpr, SHUFFLED: tl.constexpr) -> tl.tensor:
-    """A tile of 64 inputs whose threads have 16 neighbours of an output each, as they come from memory -> the same tile
-    with outputs and inputs in the order in which the matrix units take them from those threads: no number moves from
-    one thread to another, which would cost a way through shared memory."""
+    """A tile of 64 bytes of codes, in TILE_ORDER, whose threads have 16 neighbours of an output each, as they come from
+    memory -> the inputs in their own order, the outputs in that in which the matrix units take them from those threads:
+    no number moves from one thread to another, which would cost a way through shared memory."""
     if SHUFFLED:
         OUTPUTS: tl.constexpr = weights.shape[0]
         parts = weights.reshape(OUTPUTS // (16 * WARPS), 2, WARPS, 8, 4, 4, 2, 2)
@@ -126,22 +128,38 @@ def order_outputs(OUTPUTS: tl.constexpr, WARPS: tl.constexpr, SHUFFLED: tl.const
 
 
 @triton.jit
-def order_inputs(INPUTS: tl.constexpr, SHUFFLED: tl.constexpr) -> tl.tensor:
-    """And each input."""
-    place = tl.arange(0, INPUTS)
-    if SHUFFLED:
-        place = place // 2 % 4 * 16 + place // 16 * 4 + place // 8 % 2 * 2 + place % 2
-    return place
+def load_group(
+    source: tl.tensor, panel: tl.tensor, run: tl.tensor, outputs: tl.tensor,
+    PANEL: tl.constexpr, RUNS: tl.constexpr, GROUP_RUNS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Scales or zeros of the group that `run` is in, one an output of the panel; past the last run, that one's."""
+    place = panel
+    if GROUP_RUNS:
+        place = panel * tl.cdiv(RUNS, GROUP_RUNS) + min(run, RUNS - 1) // GROUP_RUNS
+    return tl.load(source + place * PANEL + outputs)
 
 
 @triton.jit
-def load_group(
-    source: tl.tensor, run: tl.tensor, outputs: tl.tensor, inside: tl.tensor,
-    OUTPUTS: tl.constexpr, RUNS: tl.constexpr, GROUP_RUNS: tl.constexpr,
+def load_next_group(
+    group: tl.tensor, source: tl.tensor, panel: tl.tensor, run: tl.tensor, outputs: tl.tensor,
+    PANEL: tl.constexpr, RUNS: tl.constexpr, GROUP_RUNS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Scales or zeros of the group that `run` is in, one an output; past the last run, that one's."""
-    group = min(run, RUNS - 1) // GROUP_RUNS if GROUP_RUNS else 0
-    return tl.load(source + group * OUTPUTS + outputs, mask=inside, other=0)
+    """As `load_group`; `group` itself where all runs share one."""
+    if GROUP_RUNS:
+        group = load_group(source, panel, run, outputs, PANEL, RUNS, GROUP_RUNS)
+    return group
+
+
+@triton.jit
+def prefetch_groups(
+    source: tl.tensor, panel: tl.tensor, first: tl.tensor, last: tl.tensor,
+    PANEL: tl.constexpr, RUNS: tl.constexpr, GROUP_RUNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """All scales or zeros of a panel's runs."""
+    if GROUP_RUNS:
+        begin, end = first // GROUP_RUNS, tl.cdiv(last, GROUP_RUNS)
+        group: tl.constexpr = PANEL * (source.dtype.element_ty.primitive_bitwidth // 8)
+        prefetch(source + (panel * tl.cdiv(RUNS, GROUP_RUNS) + begin) * PANEL, (end - begin) * group)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -12,8 +12,9 @@ LEAST_SPLIT_RUNS: Final = 4
 DENSE_ROWS: Final = 64
 """Above this many rows, dequantizing once and multiplying densely costs less than reading and decoding the weight once
 for each 64 rows: on an H200, of 256 rows, it took 0.27 to 0.44 of the time."""
-DENSE_BYTES: Final = 64 << 20
-"""Dequantized bytes at a time: a bound on memory, with tiles enough for every multiprocessor."""
+DENSE_BYTES: Final = 256 << 20
+"""Dequantized bytes at a time: a bound on memory. Each slice is a product of its own, whose last wave of tiles leaves
+multiprocessors without work."""
 ADDED_ELEMENTS: Final = 1024
 """Elements that one program adds up where the inputs were split."""
 CAST_ELEMENTS: Final = 64
@@ -21,24 +22,21 @@ CAST_ELEMENTS: Final = 64
 
 
 class Tile(NamedTuple):
-    """What one program of `multiply` owns. The weights take the tall side of the matrix units, 64 of them or more, so
-    that one row of x uses them as well as sixteen."""
+    """What one program of `multiply` owns: a panel of outputs and some rows. The weights take the tall side of the
+    matrix units, so that one row of x uses them as well as sixteen."""
 
-    outputs: int
     rows: int
     warps: int
     stages: int
     """Passes of the loop whose loads are on their way, and the one in use."""
-    ahead: int
-    """Runs that scales and zeros are read before their use: 1 where nothing else would hide that read."""
     programs: int
     """Programs that fill a device; with fewer tiles than that the inputs are split."""
     runs: int = 1
     """Runs of one pass of the loop: with more, fewer instructions that only count and address."""
 
 
-FEW: Final = Tile(outputs=64, rows=16, warps=4, stages=3, ahead=0, programs=512, runs=2)
-MANY: Final = Tile(outputs=64, rows=64, warps=4, stages=3, ahead=0, programs=384)
+FEW: Final = Tile(rows=16, warps=4, stages=3, programs=512, runs=2)
+MANY: Final = Tile(rows=64, warps=4, stages=3, programs=384)
 
 
 def choose_tile(rows: int) -> Tile:
@@ -58,6 +56,6 @@ def choose_run(group: int | None) -> int:
 def count_split_runs(outputs: int, rows: int, runs: int) -> int:
     """Runs that one program of `multiply` sums, by the shapes alone: the same shapes give the same bits."""
     tile = choose_tile(rows)
-    tiles = -(-outputs // tile.outputs) * -(-rows // tile.rows)
+    tiles = -(-outputs // PANEL) * -(-rows // tile.rows)
     splits = max(1, min(MOST_SPLITS, tile.programs // tiles, runs // LEAST_SPLIT_RUNS))
     return min(runs, -(-runs // (splits * tile.runs)) * tile.runs)
