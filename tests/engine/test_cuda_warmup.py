@@ -45,7 +45,7 @@ def attention_numbers(
 ) -> set[Any]:
     """What `attend` and `merge` are compiled for in a step."""
     query_heads, kv_heads, size = heads
-    tile = choose_tile(tokens, sequences, query_heads, kv_heads, size, 2, modern)
+    tile = choose_tile(tokens, sequences, query_heads, kv_heads, size, 2, 16, modern)
     queries = tile.rows // (query_heads // kv_heads)
     programs = bound_tiles(tokens, sequences, queries) * kv_heads
     if tokens == sequences:

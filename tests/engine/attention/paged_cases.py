@@ -45,14 +45,16 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def fill_both(
     cuda: CudaAttention, reference: ReferenceAttention, sequences: list[tuple[int, int]], block_size: int = 16,
-    blocks: int = UNUSED,
+    blocks: int = UNUSED, sizes: torch.Tensor | None = None,
 ) -> Batch:  # fmt: skip
-    """Give both the same bits at every position of the sequences in layer 0; the batch has the new tokens alone."""
+    """Give both the same bits at every position of the sequences in layer 0; the batch has the new tokens alone. sizes
+    [T]: what the values of each position, sequence after sequence, are multiplied by."""
     device = cuda._key.device
     everything = make_batch([(0, cached + new) for cached, new in sequences], block_size, blocks=blocks)
     everything = on_device(everything, device)
     shape = len(everything.positions), cuda.num_kv_heads, cuda.head_dim
-    reference.write(0, *(random(*shape, seed=seed).to(device) for seed in (2, 3)), everything)
+    key, value = (random(*shape, seed=seed).to(device) for seed in (2, 3))
+    reference.write(0, key, value if sizes is None else value * sizes.to(device)[:, None, None], everything)
     slots = everything.slot_mapping
     block, offset = slots // block_size, slots % block_size
     for place, cache in enumerate((cuda._key, cuda._value)):

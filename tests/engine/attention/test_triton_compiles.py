@@ -78,10 +78,26 @@ def test_no_spills_and_loads_ahead_of_their_use(
     assert len(rows) >= (24 if decodes else 4) and "cp.async.wait_group" in ptx
     scales = len(copies) - len(rows)
     assert (scales > 0) == (dtype in launch.FORMATS), "scales come ahead of their use, too"
-    tile = choose_tile(*step, HEADS, KV_HEADS, size, dtype.itemsize, architecture >= 90)
+    tile = choose_tile(*step, HEADS, KV_HEADS, size, dtype.itemsize, BLOCK, architecture >= 90)
     buffers = (tile.stages - 1) * 2 * tile.keys * 2 ** (size - 1).bit_length() * dtype.itemsize
     assert not decodes or shared >= buffers, "all steps but the one in use are on their way"
     assert ("cvt.rn.f16x2.e4m3x2" in ptx) == (dtype == E4M3 and architecture >= 90)
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), [(80, E4M3), (90, E4M3), (90, INT8), (100, E5M2)], ids=str)
+def test_bytes_of_a_decode_go_to_the_matrix_units_without_a_way_back(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen at a time from shared memory, to which nothing goes back; warps wait for each other's copies alone."""
+    compile_for(architecture, monkeypatch)
+    attend(dtype, 128, *DECODE)
+    ptx = kernels["attend"].compiled[0].asm["ptx"]
+    last = ptx.rindex("mma.sync")
+    header = ptx.rindex("Loop Header", 0, last)
+    loop = ptx[header : ptx.index("bra", ptx.index("cp.async.commit_group", last))]
+    assert len(re.findall(r"ld\.shared\.v4\.b32", loop)) == 8 and not re.search(r"ld\.shared\.[bus](8|16)", loop)
+    assert not re.search("ldmatrix|stmatrix|st.shared", loop)
+    assert loop.count("mma.sync") == 32 and loop.count("bar.sync") <= 2
 
 
 SHARED_OUT = [(architecture, BF16, 128, False) for architecture in SHARED_MEMORY]

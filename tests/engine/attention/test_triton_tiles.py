@@ -62,7 +62,7 @@ def test_few_programs_share_long_contexts() -> None:
 @pytest.mark.parametrize("modern", [False, True])
 def test_a_tile_has_room_for_one_query_and_decodes_take_the_least(group: int, head_dim: int, modern: bool) -> None:
     for tokens, sequences in ((1, 1), (64, 64), (300, 2), (5000, 3)):
-        tile = choose_tile(tokens, sequences, 2 * group, 2, head_dim, 2, modern)
+        tile = choose_tile(tokens, sequences, 2 * group, 2, head_dim, 2, 16, modern)
         assert tile.rows >= group and tile.rows.bit_count() == tile.keys.bit_count() == 1
         assert LEAST_SPLIT % tile.keys == 0
         assert tile.rows == max(16, 1 << (group - 1).bit_length()) or group > 32 or tokens > sequences

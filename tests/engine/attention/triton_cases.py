@@ -74,8 +74,8 @@ def test_equals_the_reference(name: str, sequences: list[tuple[int, int]]) -> No
     query = random(len(batch.positions), heads[0], size, dtype=dtype)
     actual, expected = (backend.attend(0, query, batch) for backend in backends)
     assert actual.dtype == dtype
-    # Weights of values in 8 bits are bfloat16, which has room for scales of any size.
-    tolerance = TOLERANCE[BF16 if cache in LARGEST and dtype == FP16 else dtype]
+    # Weights of values in 8 bits are bfloat16, which has room for scales of any size, but in decodes.
+    tolerance = TOLERANCE[BF16 if cache in LARGEST and dtype == FP16 and sequences is MIXED else dtype]
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
@@ -134,6 +134,26 @@ def test_where_sequences_fill_the_device_keys_are_cut_for_one_long_context_alone
         actual, expected = (backend.attend(0, query, batch) for backend in backends)
         torch.testing.assert_close(actual, expected, rtol=3e-6, atol=3e-6)
         assert parts_of(backends[0]) == parts
+
+
+@every_eight_bits
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_decodes_hold_numbers_of_any_size(head_dim: int, dtype: torch.dtype) -> None:
+    """Queries too large and too small for float16, heads of zeros, values of scales from 1e-26 to 1e24: of each
+    sequence alike, growing from key to key, and shrinking."""
+    backends = make_backends((8, 2), head_dim, cache_dtype=dtype)
+    exponents = [torch.full((100,), exponent) for exponent in (-24.0, 0.0, 24.0)]
+    exponents += [torch.linspace(-20, 20, 150), torch.linspace(20, -20, 150), torch.full((30,), -60.0)]
+    sequences = [(len(exponent) - 1, 1) for exponent in exponents]
+    batch = fill_both(*backends, sequences, sizes=10.0 ** torch.cat(exponents))
+    query = random(len(sequences), 8, head_dim) * 10.0 ** torch.tensor([-30, -6, 0, 0.5, 1, 5, 6, -45])[:, None]
+    query = query.bfloat16()
+    actual, expected = (backend.attend(0, query, batch).double() for backend in backends)
+    largest = expected.abs().amax(2, keepdim=True)
+    torch.testing.assert_close(
+        actual / largest.clamp(min=1e-40), expected / largest.clamp(min=1e-40), rtol=0, atol=0.01
+    )
+    assert largest[:5].gt(0).all()
 
 
 @every_eight_bits

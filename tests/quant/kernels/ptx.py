@@ -15,9 +15,13 @@ DTYPES = {"bf16x2": torch.bfloat16, "f16x2": torch.float16}
 def run(code: str, outputs: int, *inputs: Register) -> list[Register]:
     """What `code` leaves in its operands $0 to $outputs; the operands after those are the inputs."""
     registers = {f"${outputs + index}": value for index, value in enumerate(inputs)}
-    for line in code.strip("{} ").split(";"):
+    for line in code.removeprefix("{").removesuffix("}").split(";"):
         name, _, rest = line.strip().partition(" ")
-        if name and not name.startswith(".reg"):
+        if name == "mov.b32" and rest.startswith("{"):
+            halves, whole = rest.strip("{").split("}, ")
+            for shift, half in zip((0, 16), halves.split(", "), strict=True):
+                registers[half] = registers[whole] >> np.uint32(shift) & np.uint32(0xFFFF)
+        elif name and not name.startswith(".reg"):
             target, *operands = (part.strip() for part in rest.split(","))
             values = [registers[part] if part in registers else np.array(int(part, 0), np.uint32) for part in operands]
             registers[target] = np.asarray(execute(name, *values), np.uint32)
@@ -33,6 +37,10 @@ def execute(name: str, *values: Register) -> Register:
     if name == "cvt.rn.bf16x2.f32":
         high, low = map(from_float32, values)
         return to_pair(low, high, torch.bfloat16)
+    if name == "cvt.rn.f16x2.e4m3x2":
+        pairs = np.asarray(values[0], np.uint16).view(np.uint8).reshape(-1, 2)
+        low, high = torch.from_numpy(pairs).view(torch.float8_e4m3fn).double().numpy().T
+        return to_pair(low, high, torch.float16)
     assert re.fullmatch(r"fma\.rn\.(bf16x2|f16x2)", name), name
     a, b, c = (from_pair(value, DTYPES[kind]) for value in values)
     low, high = (a[lane] * b[lane] + c[lane] for lane in (0, 1))
@@ -54,6 +62,7 @@ BITS: dict[str, Callable[..., Register]] = {
     "mov.b32": lambda a: a,
     "and.b32": np.bitwise_and,
     "or.b32": np.bitwise_or,
+    "xor.b32": np.bitwise_xor,
     "shr.u32": np.right_shift,
     "prmt.b32": permute,
 }

@@ -10,21 +10,15 @@ Keys and values of 8 bits are widened before each product; their scales multiply
 scores and the result. Rows without any key give zeros.
 """
 
-from typing import Final
-
 import triton
 import triton.language as tl
 
-from loraplex.lora.kernels.matrix import multiply
 from loraplex.quant.kernels.cuda.chain import let_next_begin, wait_for_previous
 
+from .keys import LEAST_FACTOR, LOG2_E
 from .places import count_parts, find_part, find_sequence, see_keys, share_tiles, split_keys
-from .stored import FLOAT, unpack_scales, widen
-
-LOWEST: Final = tl.constexpr(-1e30)
-"""Stands for no score yet; finite, so that differences stay numbers."""
-LOG2_E: Final = tl.constexpr(1.4426950408889634)
-LEAST_FACTOR: Final = tl.constexpr(1e-30)
+from .sweep import sweep
+from .sweep_bytes import sweep_bytes
 
 
 @triton.jit(do_not_specialize=["sequences", "tokens", "width", "spare"])
@@ -37,7 +31,7 @@ def attend(
     SCALED: tl.constexpr, STATIC: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     SEARCHED: tl.constexpr, LEAST_SPLIT: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, CHAINED: tl.constexpr,
-    AHEAD: tl.constexpr,
+    AHEAD: tl.constexpr, OWN_KEYS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (tiles, G, splits), all static bounds; SHARED: (S + spare, G), of decodes whose keys are shared out. output,
     query [T, H, D]; sums [splits, T, H, D] and states [splits, T, H, 2] float32, with SHARED [S + spare, H, D] and
@@ -78,41 +72,27 @@ def attend(
     inner = (lanes < SIZE) | (SIZE == PADDED)
     heads = token * (KV_HEADS * GROUP) + head * GROUP + row % GROUP
     places = heads[:, None].to(tl.int64) * SIZE + lanes[None, :]
-    wait_for_previous(CHAINED)
-    q = tl.load(query + places, mask=live[:, None] & inner[None, :], other=0.0)
-    factor: tl.constexpr = SCALE * WORTH * (1.0 if SOFT_CAP > 0 else LOG2_E)
-    # Above 0, so that a score of minus infinity stays one.
-    score_factor = tl.maximum(tl.load(static + head) * factor, LEAST_FACTOR) if STATIC else factor
-    table = blocks + sequence.to(tl.int64) * width
-    top = tl.full((ROWS,), LOWEST, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    result = tl.zeros((ROWS, PADDED), tl.float32)
-
     start = first_tile + split * each
     steps = min((last_key + KEYS - 1) // KEYS - start, each)
-    position = start * KEYS + tl.arange(0, KEYS)
-    block = load_block(table, position, last_key, BLOCK)
-    following, score = block, tl.zeros((ROWS, KEYS), tl.float32)
-    whole = 0
-    if AHEAD:
-        known = is_between(position, first_key, last_key, WINDOW)
-        slot = find_slot(block, position, head, KV_HEADS, BLOCK, WIDE)
-        k = tl.load(key + slot[None, :] * SIZE + lanes[:, None], mask=known[None, :] & inner[:, None], other=0)
-        score = multiply(q, widen(k, q.dtype, FORMAT), score)
-        following = load_block(table, position + KEYS, last_key, BLOCK)
-        # All queries see all keys of the first steps.
-        whole = 0 if WINDOW else max(0, min(steps, (offset + first + 1) // KEYS - start))
-        for step in tl.range(0, whole, num_stages=STAGES):  # from 0, else triton does not see that rows are contiguous
-            top, total, result, score, block, following = take_keys(
-                start + step, top, total, result, score, block, following, q, offset + token, head, first_key, last_key,
-                score_factor, key, value, scales, table, lanes, inner,
-                SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, WIDE, AHEAD, False,
-            )  # fmt: skip
-    for step in tl.range(0, steps - whole, num_stages=STAGES):
-        top, total, result, score, block, following = take_keys(
-            start + whole + step, top, total, result, score, block, following, q, offset + token, head, first_key,
-            last_key, score_factor, key, value, scales, table, lanes, inner,
-            SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, WIDE, AHEAD, True,
+    table = blocks + sequence.to(tl.int64) * width
+    wait_for_previous(CHAINED)
+    factor: tl.constexpr = SCALE * WORTH * (1.0 if SOFT_CAP > 0 else LOG2_E)
+    score_factor = tl.maximum(tl.load(static + head) * factor, LEAST_FACTOR) if STATIC else factor
+    if OWN_KEYS:
+        top, total, result = sweep_bytes(
+            query, heads, live, offset + token, head, start, steps, first_key, last_key, score_factor, key, value,
+            scales, table,
+            SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, PADDED, BLOCK, ROWS, KEYS, STAGES, WIDE,
+        )  # fmt: skip
+    else:
+        q = tl.load(query + places, mask=live[:, None] & inner[None, :], other=0.0)
+        whole = 0
+        if AHEAD and not WINDOW:
+            whole = max(0, min(steps, (offset + first + 1) // KEYS - start))
+        top, total, result = sweep(
+            q, offset + token, head, start, steps, whole, first_key, last_key, score_factor, key, value, scales, table,
+            lanes, inner,
+            SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, STAGES, WIDE, AHEAD,
         )  # fmt: skip
 
     result *= (tl.load(static + KV_HEADS + head) if STATIC else 1.0) * WORTH
@@ -125,81 +105,3 @@ def attend(
     else:
         result /= tl.where(total == 0.0, 1.0, total)[:, None]
         tl.store(output + places, result.to(output.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def take_keys(
-    tile: tl.tensor, top: tl.tensor, total: tl.tensor, result: tl.tensor, score: tl.tensor, block: tl.tensor,
-    following: tl.tensor, q: tl.tensor, query_position: tl.tensor, head: tl.tensor, first_key: tl.tensor,
-    last_key: tl.tensor, factor: tl.tensor, key: tl.tensor, value: tl.tensor, scales: tl.tensor, table: tl.tensor,
-    lanes: tl.tensor, inner: tl.tensor,
-    SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, KV_HEADS: tl.constexpr,
-    SIZE: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, AHEAD: tl.constexpr,
-    MASKED: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """One step of the softmax over the keys of `tile`, all of which all queries see unless MASKED. block: the blocks of
-    these keys, read a step ahead. AHEAD: `score` are products with these keys already, and those with the next keys,
-    whose blocks are `following`, are computed beside the softmax of these."""
-    position = tile * KEYS + tl.arange(0, KEYS)
-    known = is_between(position, first_key, last_key, WINDOW)
-    slot = find_slot(block, position, head, KV_HEADS, BLOCK, WIDE)
-    key_slot, key_known = slot, known
-    if AHEAD:
-        key_slot = find_slot(following, position + KEYS, head, KV_HEADS, BLOCK, WIDE)
-        key_known = is_between(position + KEYS, first_key, last_key, WINDOW)
-    block = load_block(table, position + KEYS, last_key, BLOCK)
-    if AHEAD:
-        following = load_block(table, position + 2 * KEYS, last_key, BLOCK)
-    k = tl.load(key + key_slot[None, :] * SIZE + lanes[:, None], mask=key_known[None, :] & inner[:, None], other=0)
-    there = known[:, None] & inner[None, :] if MASKED else inner[None, :]
-    v = tl.load(value + slot[:, None] * SIZE + lanes[None, :], mask=there, other=0)
-    product = multiply(q, widen(k, q.dtype, FORMAT), tl.zeros_like(score))
-    own = score if AHEAD else product
-    if SCALED:
-        key_scale, value_scale = unpack_scales(tl.load(scales + slot, mask=known, other=0))
-        own *= key_scale[None, :]
-    if SOFT_CAP > 0:
-        own = cap(own * factor, SOFT_CAP)
-        factor = LOG2_E
-    if MASKED:
-        distance = query_position[:, None] - position[None, :]
-        seen = (distance >= 0) & (distance < WINDOW) if WINDOW else distance >= 0
-        own = tl.where(seen, own, float("-inf"))
-    higher = tl.maximum(top, tl.max(own, 1) * factor)
-    weight = tl.exp2(own * factor - higher[:, None])
-    less = tl.exp2(top - higher)
-    total = total * less + tl.sum(weight, 1)
-    if SCALED:
-        weight *= value_scale[None, :]
-    narrow: tl.constexpr = FORMAT != FLOAT and q.dtype.primitive_bitwidth == 16
-    weight_dtype: tl.constexpr = tl.bfloat16 if narrow else q.dtype
-    result = multiply(weight.to(weight_dtype), widen(v, weight_dtype, FORMAT), result * less[:, None])
-    return higher, total, result, product if AHEAD else score, block, following
-
-
-@triton.jit
-def is_between(position: tl.tensor, first: tl.tensor, end: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
-    """Without a window the first key is that of position 0."""
-    return (position >= first) & (position < end) if WINDOW else position < end
-
-
-@triton.jit
-def load_block(table: tl.tensor, position: tl.tensor, end: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
-    """The block of each position below `end`."""
-    return tl.load(table + position.to(tl.uint32) // BLOCK, mask=position < end, other=0)
-
-
-@triton.jit
-def find_slot(
-    block: tl.tensor, position: tl.tensor, head: tl.tensor, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Where a head's key or value of each position lies, in rows of the cache."""
-    line = (block.to(tl.int64) if WIDE else block) * KV_HEADS + head
-    return line * BLOCK + (position.to(tl.uint32) % BLOCK).to(tl.int32)
-
-
-@triton.jit
-def cap(score: tl.tensor, SOFT_CAP: tl.constexpr) -> tl.tensor:
-    """SOFT_CAP * tanh(score / SOFT_CAP)"""
-    return SOFT_CAP - 2.0 * SOFT_CAP / (1.0 + tl.exp2(score * (2.0 * LOG2_E / SOFT_CAP)))

@@ -132,8 +132,9 @@ def attend_paged(
         sequences, tokens, width, spare, SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
         WORTH=E4M3_WORTH if stored == E4M3 else 1.0, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, BLOCK=block, ROWS=tile.rows, STAGES=tile.stages,
-        WIDE=layer.key.numel() >= WIDE_NUMBERS, AHEAD=tile.ahead, num_warps=tile.warps, num_stages=tile.stages,
-        maxnreg=tile.static_registers if layer.static.numel() else None, launch_pdl=chained, **shared,
+        WIDE=layer.key.numel() >= WIDE_NUMBERS, AHEAD=tile.ahead, OWN_KEYS=tile.own_keys, num_warps=tile.warps,
+        num_stages=tile.stages, maxnreg=tile.static_registers if layer.static.numel() else tile.registers,
+        launch_pdl=chained, **shared,
     )  # fmt: skip
     if plan.cuts:
         merge[tokens, heads](
@@ -148,7 +149,7 @@ def plan_attend(
     """For steps of these shapes with tables of `width` blocks."""
     _, kv_heads, block, size = layer.key.shape
     modern = can_chain(layer.key.device)
-    tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, modern)
+    tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, block, modern)
     queries = tile.rows // (heads // kv_heads)
     if tokens == sequences:
         spare = count_spare(sequences, kv_heads, width * block, uneven)

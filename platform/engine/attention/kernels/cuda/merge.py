@@ -5,7 +5,7 @@ import triton.language as tl
 
 from loraplex.quant.kernels.cuda.chain import wait_for_previous
 
-from .attend import LOWEST
+from .keys import LOWEST
 from .places import count_parts, find_first_part, find_sequence, see_keys, share_tiles, split_keys
 
 

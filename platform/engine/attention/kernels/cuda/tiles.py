@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 FEWEST_ROWS: Final = 16
 """The height of one tile of the matrix units."""
 MOST_DECODE_ROWS: Final = 32
+WARP_KEYS: Final = 16
+"""That one warp multiplies at a time where each has its own."""
 FEW_BYTES: Final = 8 << 10
 """Of keys in one step of a decode: four steps of keys and values on their way leave room for three programs."""
 MANY_PROGRAMS: Final = 256
@@ -36,6 +38,10 @@ STORE_PAIRS: Final = 256
 DECODE_REGISTERS: Final = {False: 248, True: 168}
 """Of a thread, at most, where decodes read 8 bits with static scales: from sm_90 on three programs of four warps fit,
 before two. Said, because the assembler else takes 128 and puts the rest on the stack."""
+OWN_KEYS_REGISTERS: Final = {64: 128, 128: 168}
+"""Where each warp has its own keys, by the size of a head: four and three programs of four warps fit."""
+PADDED_REGISTERS: Final = 248
+"""Of sizes between, which take some more."""
 
 
 class Tile(NamedTuple):
@@ -49,25 +55,28 @@ class Tile(NamedTuple):
     """Steps of keys and values that are in memory of the multiprocessor at a time."""
     ahead: bool = False
     """Whether scores of the next keys are computed beside the softmax of these."""
+    own_keys: bool = False
+    """Whether each warp has keys of its own (sweep_bytes.py)."""
+    registers: int | None = None
+    """Of a thread, at most; None: as many as the assembler takes. `static_registers`: with static scales."""
     static_registers: int | None = None
-    """Of a thread, at most, with static scales; None: as many as the assembler takes."""
 
 
 def choose_tile(
-    tokens: int, sequences: int, heads: int, kv_heads: int, head_dim: int, item_size: int, modern: bool
+    tokens: int, sequences: int, heads: int, kv_heads: int, head_dim: int, item_size: int, block: int, modern: bool
 ) -> Tile:
-    """By the shapes of the step alone; item_size: bytes of a number in the cache; modern: the matrix units read their
-    operands from shared memory (sm_90 and later), which leaves registers for larger tiles."""
+    """By the shapes of the step alone; item_size: bytes of a number in the cache; block: keys of one of its blocks;
+    modern: the matrix units read their operands from shared memory (sm_90 and later), which leaves registers for
+    larger tiles."""
     group, padded = heads // kv_heads, pad_head(head_dim)
     fewest = max(FEWEST_ROWS, _next_power(group))
-    if fewest <= MOST_DECODE_ROWS and tokens <= sequences * (fewest // group):
-        return Tile(
-            fewest,
-            min(128, max(16, FEW_BYTES // (padded * item_size))),
-            4,
-            4,
-            static_registers=DECODE_REGISTERS[modern],
-        )
+    decodes = tokens <= sequences * (fewest // group)
+    if decodes and fewest == FEWEST_ROWS and item_size == 1 and padded in (64, 128) and block % WARP_KEYS == 0:
+        most = OWN_KEYS_REGISTERS.get(head_dim, PADDED_REGISTERS)
+        return Tile(fewest, 4 * WARP_KEYS, 4, stages=4, own_keys=True, registers=most, static_registers=most)
+    if decodes and fewest <= MOST_DECODE_ROWS:
+        keys = min(128, max(16, FEW_BYTES // (padded * item_size)))
+        return Tile(fewest, keys, 4, stages=4, static_registers=DECODE_REGISTERS[modern])
     if padded > 128:
         return Tile(max(64 if modern else 32, fewest), 32, warps=8, stages=2)
     ahead = modern and item_size == 2
