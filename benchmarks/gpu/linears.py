@@ -3,20 +3,32 @@
 import copy
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from typing import Final
 
 import torch
 import torch.nn.functional as F
 
+from loraplex.engine.kernels.cuda.gate import multiply_gate, multiply_gate_cast
+from loraplex.engine.kernels.cuda.norm import add_rms_norm, add_rms_norm_cast
 from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.linear import multiply_dense, multiply_packed
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
+from loraplex.quant.scheme import Float8Rows
 from tests.quant.kernels.weights import random_float8, random_integers
 
 from .card import copy_rate, scaled_product
 from .clock import Call
 from .figure import FLOAT8_TOLERANCE, TOLERANCE, Figure, Stage, require_call, seconds_of
 from .size import Size
+
+EPS: Final = 1e-5
+"""Of the norm."""
+CASTS: Final = {
+    "qkv": "with the cast of its norm", "o": "with its cast", "gate_up": "with the cast of its norm",
+    "down": "with the cast of the gate",
+}  # fmt: skip
 
 
 def figures(size: Size) -> list[Figure]:
@@ -32,7 +44,7 @@ def figures(size: Size) -> list[Figure]:
         found.append(Figure(what, "x", None, partial(packed_beside_dense, name, DENSE_ROWS)))
     for name in size.linears:
         for rows in size.float8_rows:
-            what = f"FP8 {name}, {rows} rows: speed with the cast / scaled product alone"
+            what = f"FP8 {name}, {rows} rows: scaled product alone / what it takes {CASTS[name]}"
             found.append(Figure(what, "x", 0.95, partial(beside_scaled_product, name, rows)))
     return found
 
@@ -83,14 +95,37 @@ def packed_beside_dense(name: str, rows: int, stage: Stage) -> float:
 
 
 def beside_scaled_product(name: str, rows: int, stage: Stage) -> float:
+    """Of the time beyond what making x takes without a cast, where the kernel that makes it casts it too."""
     methods, weight = eight_bits(stage, name)
     values = stage.random(rows, weight.shape[1]).to(torch.float8_e4m3fn)
     scales = torch.ones(rows, 1, device=stage.device)
     theirs = [partial(scaled_product, stage, values, scales, method._weight, method._scales) for method in methods]
     theirs[0]()
     x = checked(stage, methods[0].apply, weight, rows, FLOAT8_TOLERANCE)
-    taken = stage.clock.seconds({"ours": [partial(method.apply, x) for method in methods], "theirs": theirs})
-    return taken["theirs"] / taken["ours"]
+    made, cast = makers(stage, name, x)
+    ours = [partial(multiply_made, method, cast) for method in methods]
+    require_call(ours[0], made().float() @ weight.T, FLOAT8_TOLERANCE)
+    sides: dict[str, Sequence[Call]] = {} if name == "o" else {"made": [made for _ in methods]}
+    taken = stage.clock.seconds({**sides, "ours": ours, "theirs": theirs})
+    return taken["theirs"] / (taken["ours"] - taken.get("made", 0.0))
+
+
+def multiply_made(method: CudaScaledFloat8Linear, cast: Callable[[], Float8Rows]) -> torch.Tensor:
+    return method.apply_cast(cast())
+
+
+def makers(
+    stage: Stage, name: str, x: torch.Tensor
+) -> tuple[Callable[[], torch.Tensor], Callable[[], Float8Rows]]:  # fmt: skip
+    """What the engine makes the inputs of a linear with, plain and cast: the norm, or the gate; the output's come from
+    attention and are cast by themselves."""
+    if name == "o":
+        return (lambda: x), lambda: cast_rows(x)
+    if name == "down":
+        gate_up = stage.random(len(x), 2 * x.shape[1])
+        return partial(multiply_gate, gate_up), lambda: multiply_gate_cast(gate_up)[1:]
+    gain, nothing = stage.random(x.shape[1]), torch.zeros_like(x)
+    return partial(add_rms_norm, nothing, x, gain, EPS), lambda: add_rms_norm_cast(nothing, x, gain, EPS)[1:]
 
 
 @lru_cache(maxsize=1)
