@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .matrix import multiply_wide, pick
+from .matrix import multiply_split, multiply_wide, pick, split_wide
 from .share import count_chunks, find_pages, take_share, wait_for_previous
 
 
@@ -27,6 +27,8 @@ def expand(
         tl.extra.cuda.gdc_launch_dependents()
     MEMBERS: tl.constexpr = len(KINDS)
     BLOCKS: tl.constexpr = FIRST_BLOCKS[MEMBERS]
+    # With 8 of 16 the assembler puts two numbers on the stack (sm_100, triton 3.9).
+    MANY_TOGETHER: tl.constexpr = 12 if SPLITS > 12 else TOGETHER
     item, end = take_share(count_chunks(chunks, listed) * BLOCKS)
     while item < end:
         chunk, block = item // BLOCKS, item % BLOCKS
@@ -71,7 +73,7 @@ def expand(
             wait_for_previous(CHAINED)
             for first in tl.range(0, own, RANKS, num_stages=1):
                 following = load_ranks(weights, pages, first + RANKS, own, width, places, RANKS, PAGE, ALIGNMENT)
-                summed = sum_splits(h_rows, first + ranks, own, live, SPLITS, TOGETHER, ROOM)
+                summed = sum_splits(h_rows, first + ranks, own, live, SPLITS, MANY_TOGETHER, ROOM)
                 total = multiply_wide(summed, b, total)
                 b = following
             tl.store(y_rows + places[None, :], total.to(y.dtype.element_ty), mask=wanted)
@@ -89,7 +91,8 @@ def add_tile(
     """Up to `count` columns of one member of a chunk, from `first` on, for an adapter of no more ranks than `start` has
     places. The sum of their splits stays, and loads of columns to come are on their way."""
     ranks, columns = tl.arange(0, start.shape[0]), first + tl.arange(0, COLUMNS)
-    summed = tl.zeros((live.shape[0], start.shape[0]), tl.float32)
+    nothing = tl.zeros((live.shape[0], start.shape[0]), tl.float32)
+    high, low = split_wide(nothing, weights.dtype.element_ty)
     for begin in tl.range(0, tl.where(own > 0, count, 0), COLUMNS, num_stages=STAGES):
         places = columns + begin
         inside = places < width
@@ -100,7 +103,8 @@ def add_tile(
         if begin == 0:
             wait_for_previous(CHAINED)
             summed = sum_splits(h_rows, ranks, own, live, SPLITS, TOGETHER, ROOM)
-        total = multiply_wide(summed, b, values)
+            high, low = split_wide(summed, weights.dtype.element_ty)
+        total = multiply_split(high, low, b, values)
         tl.store(y_rows + places[None, :], total.to(y_rows.dtype.element_ty), mask=wanted)
 
 

@@ -30,14 +30,29 @@ def multiply(a: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def multiply_wide(h: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
-    """total + h b for h in fp32, on the matrix units, without rounding h to b's 16 bits: bfloat16 takes two products
-    of h's halves; float16, which has not their range, three in tf32, which holds b as it is."""
-    if b.dtype == tl.bfloat16:
+    """total + h b for h in fp32, on the matrix units, without rounding h to b's 16 bits."""
+    high, low = split_wide(h, b.dtype)
+    return multiply_split(high, low, b, total)
+
+
+@triton.jit
+def split_wide(h: tl.tensor, dtype: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """h in fp32 as `multiply_split` takes it for weights of `dtype`: in bfloat16 two halves that add up."""
+    high, low = h, h
+    if dtype == tl.bfloat16:
         high = h.to(tl.bfloat16)
         low = (h - high.to(tl.float32)).to(tl.bfloat16)
+    return high, low
+
+
+@triton.jit
+def multiply_split(high: tl.tensor, low: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
+    """total + h b for the h of `split_wide`: bfloat16 takes two products; float16, which has not their range, three in
+    tf32, which holds b as it is."""
+    if b.dtype == tl.bfloat16:
         total = multiply(low, b, multiply(high, b, total))
     elif b.dtype == tl.float16:
-        total = tl.dot(h, b.to(tl.float32), total, input_precision="tf32x3")
+        total = tl.dot(high, b.to(tl.float32), total, input_precision="tf32x3")
     else:
-        total = multiply(h, b, total)
+        total = multiply(high, b, total)
     return total
