@@ -35,12 +35,14 @@ class Tile(NamedTuple):
     """Runs of one pass of the loop: with more, fewer instructions that only count and address."""
 
 
+LEAST: Final = Tile(rows=8, warps=4, stages=3, programs=512, runs=2)
+"""Half of the room for x: up to eight programs fit a multiprocessor, before five."""
 FEW: Final = Tile(rows=16, warps=4, stages=3, programs=512, runs=2)
 MANY: Final = Tile(rows=64, warps=4, stages=3, programs=384)
 
 
 def choose_tile(rows: int) -> Tile:
-    return FEW if rows <= FEW.rows else MANY
+    return next((tile for tile in (LEAST, FEW) if rows <= tile.rows), MANY)
 
 
 def choose_run(group: int | None) -> int:
