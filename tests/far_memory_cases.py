@@ -325,6 +325,6 @@ def test_dequantized_weights() -> None:
     dense = far(PANEL, inputs)
     dequantize[runs, 1](
         dense, codes, scales, far(panels, 1, PANEL, dtype=torch.uint8), panels - 1, FORMAT=INTEGER8, INPUTS=inputs,
-        OUTPUTS=outputs, RUN=run, RUNS=runs, GROUP_RUNS=0, ZERO_RUNS=0, PANEL=PANEL,
+        OUTPUTS=outputs, RUN=run, RUNS=runs, GROUP_RUNS=0, ZERO_RUNS=0, ORDERED=True, PANEL=PANEL,
     )  # fmt: skip
     close(dense / 1000, values.flatten(1).repeat(1, runs).float() * scales[-1, 0, :, None] / 1000)

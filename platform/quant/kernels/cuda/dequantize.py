@@ -11,7 +11,7 @@ from .multiply import load_group
 def dequantize(
     dense: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, first_panel: tl.tensor,
     FORMAT: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
-    GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, PANEL: tl.constexpr,
+    GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, ORDERED: tl.constexpr, PANEL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (runs, panels): dense[0] is the first output of first_panel. Rounded once, as scale * (code - zero)."""
     run, place = tl.program_id(0), tl.program_id(1)
@@ -28,22 +28,22 @@ def dequantize(
     here = inside[:, None] & (run * RUN + lanes < INPUTS)[None, :]
     if FORMAT == INTEGER4:
         low, high = decode_halves(code, zero, dtype)
-        tl.store(places, in_order((low.to(tl.float32) * scale).to(dtype), RUN), mask=here)
+        tl.store(places, in_order((low.to(tl.float32) * scale).to(dtype), ORDERED), mask=here)
         here = inside[:, None] & (run * RUN + BYTES + lanes < INPUTS)[None, :]
-        tl.store(places + BYTES, in_order((high.to(tl.float32) * scale).to(dtype), RUN), mask=here)
+        tl.store(places + BYTES, in_order((high.to(tl.float32) * scale).to(dtype), ORDERED), mask=here)
     else:
         if FORMAT == FLOAT8:
             scale *= FLOAT8_FACTOR
         weights = (decode_bytes(code, zero, dtype, FORMAT).to(tl.float32) * scale).to(dtype)
-        tl.store(places, in_order(weights, RUN), mask=here)
+        tl.store(places, in_order(weights, ORDERED), mask=here)
 
 
 @triton.jit
-def in_order(weights: tl.tensor, RUN: tl.constexpr) -> tl.tensor:
-    """Inputs by their numbers, from the order TILE_ORDER of layout.py where codes lie in it."""
+def in_order(weights: tl.tensor, ORDERED: tl.constexpr) -> tl.tensor:
+    """Inputs by their numbers, from TILE_ORDER where codes lie in it."""
     OUTPUTS: tl.constexpr = weights.shape[0]
     BYTES: tl.constexpr = weights.shape[1]
-    if RUN == 128:
+    if ORDERED:
         parts = weights.reshape(OUTPUTS, BYTES // 64, 4, 4, 2, 2)
         weights = parts.permute(0, 1, 3, 4, 2, 5).reshape(OUTPUTS, BYTES)
     return weights

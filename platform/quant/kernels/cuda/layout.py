@@ -4,7 +4,7 @@
         8 bits: byte j of run r is input r * run + j
         4 bits: byte j of run r holds input r * run + j low and input r * run + run / 2 + j high, so that its two halves
                 are two tiles of consecutive inputs
-        In runs of 128 each 64 bytes lie in the order TILE_ORDER.
+        In runs of ORDERED_RUN inputs each TILE bytes lie in the order TILE_ORDER.
     scales, zeros [panels, groups, PANEL]  a group is a whole number of runs, or all inputs
 
 A program reads its panel from front to back without a gap. Inputs that do not lie by groups (activation order) are put
@@ -23,6 +23,7 @@ INTEGER8: Final = 1
 FLOAT8: Final = 2
 """Formats of a code; the kernels take them as numbers."""
 TILE: Final = 64
+ORDERED_RUN: Final = 2 * TILE
 TILE_ORDER: Final = torch.arange(TILE).view(4, 2, 4, 2).permute(2, 0, 1, 3).flatten()
 """Input of each byte of a tile. The matrix units take four products of 16 inputs, whose pairs go to four threads; so
 each thread's are 16 neighbours."""
@@ -64,6 +65,11 @@ class PackedWeight:
     def runs(self) -> int:
         return self.codes.shape[1]
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its codes lie in TILE_ORDER."""
+        return self.run == ORDERED_RUN
+
     def num_bytes(self) -> int:
         order = 0 if self.order is None else self.order.nbytes
         return self.codes.nbytes + self.scales.nbytes + self.zeros.nbytes + order
@@ -87,7 +93,7 @@ def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
     if weight.format == INTEGER4:
         low, high = panels.chunk(2, -1)
         panels = low | high << 4
-    if run == 2 * TILE:
+    if run == ORDERED_RUN:
         panels = panels.reshape(*panels.shape[:3], -1, TILE)[..., TILE_ORDER.to(panels.device)].flatten(-2)
     return PackedWeight(
         format=weight.format,
@@ -110,7 +116,7 @@ def unpack_columns(weight: PackedWeight, first: int, last: int) -> torch.Tensor:
     run, byte = places // weight.run, places % weight.run
     width = weight.codes.shape[3]
     high, byte = byte // width, byte % width
-    if weight.run == 2 * TILE:
+    if weight.is_ordered:
         byte = byte // TILE * TILE + torch.argsort(TILE_ORDER).to(byte.device)[byte % TILE]
     codes = weight.codes[:, run, :, byte].reshape(len(places), -1)
     if weight.format == FLOAT8:

@@ -74,5 +74,6 @@ def _shape(weight: PackedWeight) -> dict[str, Any]:
     return {
         "FORMAT": weight.format, "INPUTS": weight.inputs, "OUTPUTS": weight.outputs, "RUN": weight.run,
         "RUNS": weight.runs, "GROUP_RUNS": weight.group_runs, "PANEL": PANEL,
-        "ZERO_RUNS": weight.group_runs if weight.zeros.shape[1] > 1 else 0, "enable_fp_fusion": True,
+        "ZERO_RUNS": weight.group_runs if weight.zeros.shape[1] > 1 else 0, "ORDERED": weight.is_ordered,
+        "enable_fp_fusion": True,
     }  # fmt: skip

@@ -16,12 +16,13 @@ from .decode import FLOAT8, FLOAT8_FACTOR, INTEGER4, decode_bytes, decode_halves
 def multiply(
     y: tl.tensor, x: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, bias: tl.tensor, rows: tl.tensor,
     FORMAT: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
-    GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, PANEL: tl.constexpr, SPLIT_RUNS: tl.constexpr,
-    PASS_RUNS: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr, TILE_ROWS: tl.constexpr, STAGES: tl.constexpr,
-    WARPS: tl.constexpr, CHAINED: tl.constexpr,
+    GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, ORDERED: tl.constexpr, PANEL: tl.constexpr,
+    SPLIT_RUNS: tl.constexpr, PASS_RUNS: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr,
+    TILE_ROWS: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (panels, splits, blocks of rows). y: [rows, STRIDE] with one split, else parts of the sums in fp32,
-    [splits, rows, OUTPUTS]. GROUP_RUNS and ZERO_RUNS: runs that share scales and zeros, 0 where all do.
+    [splits, rows, OUTPUTS]. GROUP_RUNS and ZERO_RUNS: runs that share scales and zeros, 0 where all do. ORDERED: codes
+    lie in TILE_ORDER.
 
     Scales and zero points are read a pass before their use: nothing else hides that read. `stored` are outputs as they
     lie in memory, `summed` those of the sums.
@@ -30,7 +31,6 @@ def multiply(
     let_next_begin(CHAINED)
     BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
     HALF: tl.constexpr = RUN // 2
-    SHUFFLED: tl.constexpr = HALF == 64
     WHOLE: tl.constexpr = INPUTS % (RUN * PASS_RUNS) == 0
     first, last = split * SPLIT_RUNS, min(split * SPLIT_RUNS + SPLIT_RUNS, RUNS)
     if CHAINED:
@@ -39,7 +39,7 @@ def multiply(
         prefetch_groups(scales, panel, first, last, PANEL, RUNS, GROUP_RUNS)
         prefetch_groups(zeros, panel, first, last, PANEL, RUNS, ZERO_RUNS)
     wait_for_previous(CHAINED)
-    stored, summed = tl.arange(0, PANEL), order_outputs(PANEL, WARPS, SHUFFLED)
+    stored, summed = tl.arange(0, PANEL), order_outputs(PANEL, WARPS, ORDERED)
     row = row_block * TILE_ROWS + tl.arange(0, TILE_ROWS)
     live = row < rows
     lanes = tl.arange(0, HALF)
@@ -47,8 +47,9 @@ def multiply(
     places = codes + panel * (RUNS * PANEL * BYTES) + stored[:, None] * BYTES + lanes[None, :]
     zero = load_group(zeros, panel, first, stored, PANEL, RUNS, ZERO_RUNS)
     scale = load_group(scales, panel, first, summed, PANEL, RUNS, GROUP_RUNS)
-    second_zero = load_next_group(zero, zeros, panel, first + 1, stored, PANEL, RUNS, ZERO_RUNS)
-    second_scale = load_next_group(scale, scales, panel, first + 1, summed, PANEL, RUNS, GROUP_RUNS)
+    if PASS_RUNS == 2:
+        second_zero = load_next_group(zero, zeros, panel, first + 1, stored, PANEL, RUNS, ZERO_RUNS)
+        second_scale = load_next_group(scale, scales, panel, first + 1, summed, PANEL, RUNS, GROUP_RUNS)
     total = tl.zeros((PANEL, TILE_ROWS), tl.float32)
     dtype: tl.constexpr = x.dtype.element_ty
 
@@ -76,8 +77,8 @@ def multiply(
                 high_code = tl.load(places + run * (PANEL * BYTES) + HALF, mask=held, other=0)
                 low_weights = decode_bytes(code, zero[:, None], dtype, FORMAT)
                 high_weights = decode_bytes(high_code, zero[:, None], dtype, FORMAT)
-            part = multiply_tiles(shuffle(low_weights, WARPS, SHUFFLED), low.T, part)
-            part = multiply_tiles(shuffle(high_weights, WARPS, SHUFFLED), high.T, part)
+            part = multiply_tiles(shuffle(low_weights, WARPS, ORDERED), low.T, part)
+            part = multiply_tiles(shuffle(high_weights, WARPS, ORDERED), high.T, part)
             total += part * scale.to(tl.float32)[:, None] if GROUP_RUNS else part
         zero, scale = next_zero, next_scale
         if PASS_RUNS == 2:
@@ -106,11 +107,11 @@ def prefetch(start: tl.tensor, size: tl.tensor) -> None:
 
 
 @triton.jit
-def shuffle(weights: tl.tensor, WARPS: tl.constexpr, SHUFFLED: tl.constexpr) -> tl.tensor:
+def shuffle(weights: tl.tensor, WARPS: tl.constexpr, ORDERED: tl.constexpr) -> tl.tensor:
     """A tile of 64 bytes of codes, in TILE_ORDER, whose threads have 16 neighbours of an output each, as they come from
     memory -> the inputs in their own order, the outputs in that in which the matrix units take them from those threads:
     no number moves from one thread to another, which would cost a way through shared memory."""
-    if SHUFFLED:
+    if ORDERED:
         OUTPUTS: tl.constexpr = weights.shape[0]
         parts = weights.reshape(OUTPUTS // (16 * WARPS), 2, WARPS, 8, 4, 4, 2, 2)
         weights = parts.permute(0, 2, 1, 3, 5, 6, 4, 7).reshape(OUTPUTS, 64)
@@ -118,10 +119,10 @@ def shuffle(weights: tl.tensor, WARPS: tl.constexpr, SHUFFLED: tl.constexpr) -> 
 
 
 @triton.jit
-def order_outputs(OUTPUTS: tl.constexpr, WARPS: tl.constexpr, SHUFFLED: tl.constexpr) -> tl.tensor:
+def order_outputs(OUTPUTS: tl.constexpr, WARPS: tl.constexpr, ORDERED: tl.constexpr) -> tl.tensor:
     """Where `shuffle` has each output from."""
     place = tl.arange(0, OUTPUTS)
-    if SHUFFLED:
+    if ORDERED:
         block: tl.constexpr = 16 * WARPS
         place = place // block * block + place // 8 % 2 * (8 * WARPS) + place // 16 % WARPS * 8 + place % 8
     return place

@@ -19,6 +19,13 @@ def is_between(position: tl.tensor, first: tl.tensor, end: tl.tensor, WINDOW: tl
 
 
 @triton.jit
+def is_seen(query: tl.tensor, key: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
+    """By positions."""
+    distance = query - key
+    return (distance >= 0) & (distance < WINDOW) if WINDOW else distance >= 0
+
+
+@triton.jit
 def load_block(table: tl.tensor, position: tl.tensor, end: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
     """The block of each position below `end`."""
     return tl.load(table + position.to(tl.uint32) // BLOCK, mask=position < end, other=0)

@@ -18,16 +18,16 @@ NATIVE_E4M3: Final = tl.constexpr(4)
 """Bytes of 8-bit types; NATIVE_E4M3 those of E4M3 on a device that converts them by itself. As in launch.py."""
 _NATIVE: Final = tl.constexpr(not triton.knobs.runtime.interpret)
 HALF_CODES: Final = {
-    1: "{.reg .b32 x, y, a, o, n; mov.b32 a, 0x64646464; mov.b32 o, 0x3c003c00; mov.b32 n, 0xe480e480;"
+    INTEGER8.value: "{.reg .b32 x, y, a, o, n; mov.b32 a, 0x64646464; mov.b32 o, 0x3c003c00; mov.b32 n, 0xe480e480;"
     "xor.b32 x, $2, 0x80808080; prmt.b32 y, x, a, 0x4140; fma.rn.f16x2 $0, y, o, n;"
     "prmt.b32 y, x, a, 0x4342; fma.rn.f16x2 $1, y, o, n;}",
-    2: FLOAT8_HALF_CODE.value,
-    3: "{.reg .b32 z; mov.b32 z, 0; prmt.b32 $0, $2, z, 0x1404; prmt.b32 $1, $2, z, 0x3424;}",
-    4: "{.reg .b16 l, h; mov.b32 {l, h}, $2; cvt.rn.f16x2.e4m3x2 $0, l; cvt.rn.f16x2.e4m3x2 $1, h;}",
+    E4M3.value: FLOAT8_HALF_CODE.value,
+    E5M2.value: "{.reg .b32 z; mov.b32 z, 0; prmt.b32 $0, $2, z, 0x1404; prmt.b32 $1, $2, z, 0x3424;}",
+    NATIVE_E4M3.value: "{.reg .b16 l, h; mov.b32 {l, h}, $2; cvt.rn.f16x2.e4m3x2 $0, l; cvt.rn.f16x2.e4m3x2 $1, h;}",
 }
 """PTX by format: four bytes to two pairs of float16. Integers are put after the first ten bits of 1024, 128 too large,
 and rid of 1152."""
-_HALF_CODES: Final = tl.constexpr(("", *(HALF_CODES[number] for number in range(1, 5))))
+_HALF_CODES: Final = tl.constexpr(("", *HALF_CODES.values()))
 _ONE_AND_A_HALF: Final = tl.constexpr(12582912.0)
 """1.5 * 2^23: added to a number of up to 22 bits, its last bits are that number rounded to nearest even."""
 

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from loraplex.lora.kernels.matrix import multiply
 
-from .keys import LOG2_E, LOWEST, cap, find_slot, is_between, load_block
+from .keys import LOG2_E, LOWEST, cap, find_slot, is_between, is_seen, load_block
 from .stored import FLOAT, unpack_scales, widen
 
 
@@ -82,8 +82,7 @@ def take_keys(
         own = cap(own * factor, SOFT_CAP)
         factor = LOG2_E
     if MASKED:
-        distance = query_position[:, None] - position[None, :]
-        seen = (distance >= 0) & (distance < WINDOW) if WINDOW else distance >= 0
+        seen = is_seen(query_position[:, None], position[None, :], WINDOW)
         own = tl.where(seen, own, float("-inf"))
     higher = tl.maximum(top, tl.max(own, 1) * factor)
     weight = tl.exp2(own * factor - higher[:, None])

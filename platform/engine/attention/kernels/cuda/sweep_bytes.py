@@ -19,7 +19,7 @@ import triton.language as tl
 
 from loraplex.lora.kernels.matrix import multiply
 
-from .keys import LEAST_FACTOR, LOG2_E, LOWEST, cap, find_slot, is_between, load_block
+from .keys import LEAST_FACTOR, LOG2_E, LOWEST, cap, find_slot, is_between, is_seen, load_block
 from .stored import unpack_scales, widen_bytes
 
 LEAST_POWER: Final = tl.constexpr(2.0**-40)
@@ -87,8 +87,7 @@ def sweep_bytes(
         if SOFT_CAP > 0:
             score = cap(score * factor, SOFT_CAP)
             row_factor = LOG2_E
-        distance = query_position[None, :, None] - position[:, None, :]
-        seen = (distance >= 0) & (distance < WINDOW) if WINDOW else distance >= 0
+        seen = is_seen(query_position[None, :, None], position[:, None, :], WINDOW)
         score = tl.where(seen, score * row_factor, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 2))
         weight = tl.exp2(score - higher[:, :, None])
