@@ -17,7 +17,7 @@ RETRY_AFTER_SECONDS = 2
 LOGIN_PATH = "/login"
 CHAT = "Send POST /v1/chat/completions instead"
 INSTEAD = {
-    "/v1/responses": f"{CHAT}; OpenAI's Agents SDK does after set_default_openai_api('chat_completions')",
+    "/v1/responses": "Answers of POST /v1/responses are not kept: there is none to fetch, cancel or delete",
     "/v1/messages": CHAT,
     "/api/chat": CHAT,
     "/api/generate": "Send POST /v1/completions instead",

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
@@ -26,8 +26,20 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
+def event(data: bytes, name: str = "") -> bytes:
+    """One server-sent event of one line, by its name if it has one."""
+    named = f"event: {name}\n".encode() if name else b""
+    return named + b"data: " + data + b"\n\n"
+
+
+def ended(error: ApiError | None) -> bytes:
+    """How OpenAI's older streams end: with an event of their error, if they have one, and a last word."""
+    return DONE if error is None else event(msgspec.json.encode({"error": error.fields()})) + DONE
+
+
 class EventStream(Response):
-    """`events` are encoded events; an ApiError before the first becomes the HTTP status, a later one an error event.
+    """`events` are encoded events; an ApiError before the first becomes the HTTP status, a later one is told by
+    `ending`, whose bytes are the last.
 
     `late_headers` are read when the answer begins, so that the events' maker may still fill them in.
     """
@@ -38,12 +50,14 @@ class EventStream(Response):
         ping_seconds: float,
         headers: Mapping[str, str] | None = None,
         late_headers: Mapping[str, str] | None = None,
+        ending: Callable[[ApiError | None], bytes] = ended,
     ) -> None:
         super().__init__(headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._events = events
         self._late_headers = {} if late_headers is None else late_headers
         self._ping_seconds = ping_seconds
+        self._ending = ending
         self._opened = False
         self._last_sent = time.monotonic()
 
@@ -61,7 +75,7 @@ class EventStream(Response):
         if error is not None and not self._opened:
             await error.response()(scope, receive, send)
             return
-        await self._write(send, DONE if error is None else _error_event(error) + DONE)
+        await self._write(send, self._ending(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, send: Send) -> ApiError | None:
@@ -121,12 +135,3 @@ async def _end(task: "asyncio.Task[Any]") -> None:
     """Cancel it and wait until it has let go of everything."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def event(data: bytes) -> bytes:
-    """One server-sent event of one line."""
-    return b"data: " + data + b"\n\n"
-
-
-def _error_event(error: ApiError) -> bytes:
-    return event(msgspec.json.encode({"error": error.fields()}))

@@ -49,7 +49,15 @@ OF_SCOPE: Final = {
 
 PUBLIC_ROUTES: Final = frozenset({"/health", "/ready", "/version", "/openapi.json", "/login"})
 INFERENCE_ROUTES: Final = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{name:path}", "/tokenize", "/detokenize"}
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/models",
+        "/v1/models/{name:path}",
+        "/tokenize",
+        "/detokenize",
+    }
 )
 OPERATOR_ROUTES: Final = frozenset(
     {

@@ -27,6 +27,7 @@ API = {
     "GET /metrics": OPERATE,
     "POST /v1/chat/completions": INFERENCE,
     "POST /v1/completions": INFERENCE,
+    "POST /v1/responses": INFERENCE,
     "GET /v1/models": INFERENCE,
     "GET /v1/models/{name:path}": INFERENCE,
     "POST /tokenize": INFERENCE,

@@ -353,8 +353,7 @@ async def test_wrong_paths_and_methods(client: httpx.AsyncClient, method: str, p
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/v1/responses", "Send POST /v1/chat/completions instead; OpenAI's Agents SDK"),
-        ("/v1/responses/resp_1/cancel", "Send POST /v1/chat/completions instead"),
+        ("/v1/responses/resp_1/cancel", "are not kept"),
         ("/v1/embeddings", "make no embeddings"),
         ("/v1/messages", "Send POST /v1/chat/completions instead."),
         ("/api/generate", "Send POST /v1/completions instead."),

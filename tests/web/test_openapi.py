@@ -5,6 +5,7 @@ import httpx
 import msgspec
 import pytest
 
+from loraplex.web.openai.responses.schemas import ResponsesRequest
 from loraplex.web.openai.schemas import ChatRequest, CompletionRequest
 
 from .test_access import API
@@ -12,6 +13,7 @@ from .test_access import API
 PATHS = {
     "/v1/chat/completions": "post",
     "/v1/completions": "post",
+    "/v1/responses": "post",
     "/v1/models": "get",
     "/v1/models/{name}": "get",
     "/tokenize": "post",
@@ -58,7 +60,12 @@ async def test_the_management_api_has_a_document_of_its_own(client: httpx.AsyncC
 
 
 @pytest.mark.parametrize(
-    ("path", "struct"), [("/v1/chat/completions", ChatRequest), ("/v1/completions", CompletionRequest)]
+    ("path", "struct"),
+    [
+        ("/v1/chat/completions", ChatRequest),
+        ("/v1/completions", CompletionRequest),
+        ("/v1/responses", ResponsesRequest),
+    ],
 )
 async def test_bodies_are_those_that_are_checked(
     client: httpx.AsyncClient, path: str, struct: type[msgspec.Struct]

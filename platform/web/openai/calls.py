@@ -1,7 +1,5 @@
-"""What the two generating endpoints share: reading the body, and answering whole or as a stream."""
+"""What the generating endpoints share: reading the body, and answering whole or as a stream."""
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
@@ -13,16 +11,15 @@ from fastapi import Request
 from starlette.responses import Response
 
 from ..auth import Caller
-from ..errors import invalid
+from ..errors import ApiError, invalid
 from ..event_stream import EventStream, while_connected
-from ..generation import Answers, Delta, Generation, collect, deltas_of, usage_of
+from ..generation import Answers, Delta, Generation, Usage, collect, deltas_of, usage_of
 from ..json_body import convert, read_json
 from ..off_loop import off_loop
 from ..quotas import Admission
 from ..routing.copies import Repeatable, draw_copy
 from ..routing.watch import start_watched, version_header
 from ..state import State
-from .chunks import Chunks
 from .fields import check_fields, ignored_header
 from .schemas import GenerationFields
 
@@ -35,22 +32,20 @@ class Call(Repeatable, Protocol):
     """One request to a generating endpoint, checked. `start` builds the prompts and the generations, and reserves what
     they may use; it raises ApiError."""
 
-    @property
-    def object(self) -> str:
-        """Value of `object` in a whole answer."""
-
-    @property
-    def chunk_object(self) -> str:
-        """Value of `object` in a chunk."""
-
-    @property
-    def id_prefix(self) -> str: ...
-
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
-        """The members of a whole answer beside the head and the usage. May run on a thread."""
+        """The whole answer. May run on a thread."""
 
-    def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
-        """The events for one delta, possibly none."""
+    def events(self, delta: Delta, generation: Generation) -> bytes:
+        """The events of a stream for one delta, possibly none."""
+
+    def last_events(self, usage: Usage) -> bytes:
+        """Those that follow the last delta, possibly none."""
+
+    def ending(self, error: ApiError | None) -> bytes:
+        """What a stream ends with in any case; `error`: it ended early."""
+
+    def in_words(self, error: ApiError) -> ApiError:
+        """A refusal in terms of the fields that this endpoint has."""
 
 
 async def read_fields(
@@ -68,7 +63,8 @@ async def read_fields(
 async def answer(request: Request, state: State, caller: Caller, call: Call, headers: dict[str, str]) -> Response:
     limits: dict[str, str] = {}
     if call.fields.stream:
-        return EventStream(_stream(state, caller, call, limits), state.settings.ping_seconds, headers, limits)
+        events = _stream(state, caller, call, limits)
+        return EventStream(events, state.settings.ping_seconds, headers, limits, ending=call.ending)
     document = await while_connected(request, _complete(state, caller, call, limits))
     return Response(document, media_type="application/json", headers=headers | limits)
 
@@ -80,9 +76,17 @@ def _admitted(state: State, caller: Caller) -> Iterator[Admission]:
         yield admission
 
 
+@contextmanager
+def _in_words(call: Call) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise call.in_words(error) from error
+
+
 async def _complete(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> bytes:
     """`limits` becomes the headers that say what is left, and which version answers."""
-    with _admitted(state, caller) as admission:
+    with _admitted(state, caller) as admission, _in_words(call):
         generations = await start_watched(state, caller.tenant, call, admission)
         limits |= admission.headers() | version_header(call.served)
         answers = await collect(generations)
@@ -94,8 +98,7 @@ async def _complete(state: State, caller: Caller, call: Call, limits: dict[str, 
 
 
 def _whole(call: Call, generations: list[Generation], answers: Answers) -> bytes:
-    members = {**_head(call, call.object), **call.document(generations, answers), "usage": answers.usage.as_json()}
-    return msgspec.json.encode(members)
+    return msgspec.json.encode(call.document(generations, answers))
 
 
 def _size(answers: Answers) -> int:
@@ -108,25 +111,20 @@ def _size(answers: Answers) -> int:
 
 async def _stream(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> AsyncGenerator[bytes, None]:
     """`limits` as in _complete, before the first event."""
-    with _admitted(state, caller) as admission:
+    with _admitted(state, caller) as admission, _in_words(call):
         generations = await start_watched(state, caller.tenant, call, admission)
         limits |= admission.headers() | version_header(call.served)
         copy = draw_copy(state, caller.tenant, call, generations)
-        chunks = Chunks(_head(call, call.chunk_object), call.fields.wants_usage(), call.fields.wants_running_usage())
         n = call.fields.n
         async with aclosing(deltas_of(generations)) as deltas:
             async for delta in deltas:
                 if copy is not None:
                     copy.hear(delta)
-                events = call.events(delta, chunks, generations[delta.index // n])
+                events = call.events(delta, generations[delta.index // n])
                 if events:
                     yield events
-        if call.fields.wants_usage():
-            yield chunks.of_usage(usage_of(generations))
+        events = call.last_events(usage_of(generations))
+        if events:
+            yield events
     if copy is not None:
         copy.send()
-
-
-def _head(call: Call, object: str) -> dict[str, Any]:
-    call_id = f"{call.id_prefix}-{uuid.uuid4().hex}"
-    return {"id": call_id, "object": object, "created": int(time.time()), "model": call.fields.model}

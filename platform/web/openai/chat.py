@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -21,7 +21,7 @@ from ..token_text import TokenText
 from ..tool_calls.events import Event, Words
 from ..tool_calls.reader import CallReader
 from .calls import answer, read_fields
-from .chunks import Chunks
+from .chunks import ChunkedCall, head
 from .logprobs import chat_logprobs, prompt_logprobs
 from .prompts import chat_prompt
 from .schemas import ChatRequest
@@ -30,6 +30,7 @@ from .tool_use import ToolUse, plan_tools
 
 router = APIRouter(tags=["OpenAI"])
 encode = msgspec.json.encode
+ID_PREFIX: Final = "chatcmpl"
 
 
 @router.post("/v1/chat/completions")
@@ -39,16 +40,13 @@ async def create_chat_completion(request: Request, state: StateOf, caller: Calle
     return await answer(request, state, caller, ChatCall(state, caller, fields, sent, request_id), headers)
 
 
-class ChatCall:
-    object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-    id_prefix = "chatcmpl"
-
+class ChatCall(ChunkedCall):
     def __init__(
         self, state: State, caller: Caller, fields: ChatRequest, sent: frozenset[str], request_id: str
     ) -> None:
         """`sent`: members of the body; the serving profile has a say on the others."""
-        self.fields = fields
+        super().__init__(ID_PREFIX, "chat.completion.chunk", fields)
+        self.fields = self.filled = fields
         self._sent = sent
         self.served: Served | None = None
         self._state = state
@@ -77,7 +75,7 @@ class ChatCall:
         )
         prompt = await chat_prompt(self._state, served.wording, fields)
         max_tokens = output_tokens(served.profile, asked, None, self._state.max_model_len - len(prompt), field)
-        whole = filled(fields, self._sent, served.profile)
+        whole = self.filled = filled(fields, self._sent, served.profile)
         params, tools = whole.sampling(max_tokens, logprobs, fields.prompt_logprobs), plan_tools(whole, served.wording)
         in_words, self._tools = None, tools
         if tools is not None:
@@ -104,44 +102,50 @@ class ChatCall:
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         text = generations[0].wording.token_text
         choices = [self._choice(index, choice, text) for index, choice in enumerate(answers.choices)]
-        document: dict[str, Any] = {"choices": choices}
+        document = head(ID_PREFIX, "chat.completion", self.fields.model) | {"choices": choices}
         if self.fields.prompt_logprobs is not None:
             document["prompt_logprobs"] = prompt_logprobs(answers.prompt_logprobs[0], text)
-        return document
+        return document | {"usage": answers.usage.as_json()}
 
-    def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
-        index, usage, events = delta.index, generation.usage, b""
+    def events(self, delta: Delta, generation: Generation) -> bytes:
+        index, usage, chunks, events = delta.index, generation.usage, self.chunks, b""
         if index not in self._greeted:
             self._greeted.add(index)
             events = chunks.of_choice(_chunk(index, b'{"role":"assistant","content":""}', b"null"), usage)
         logprobs = b"null"
         if delta.logprobs:
             logprobs = encode(chat_logprobs(delta.logprobs, generation.wording.token_text))
-        finish_reason = delta.finish_reason
-        if self._tools is None:
-            deltas = [delta_of(Words(delta.text))] if delta.text or delta.logprobs else []
-        else:
-            reader = self._readers.setdefault(index, self._tools.reader(eager=True))
-            parts = reader.push(delta.text)
-            if finish_reason is not None:
-                parts += reader.end(is_cut(finish_reason, delta.stop_reason))
-            finish_reason = finish_reason_of(reader, finish_reason)
-            deltas = [delta_of(part) for part in parts] or ([b"{}"] if delta.logprobs else [])
-        for part in deltas:
+        parts, finish_reason = self.parts_of(delta)
+        for part in [delta_of(part) for part in parts] or ([b"{}"] if delta.logprobs else []):
             events += chunks.of_choice(_chunk(index, part, logprobs), usage)
             logprobs = b"null"
         if finish_reason is not None:
             events += chunks.of_choice(encode(_last_chunk(index, finish_reason, delta.stop_reason)), usage)
         return events
 
+    def parts_of(self, delta: Delta) -> tuple[list[Event], str | None]:
+        """What is new of a choice of a stream, and how it ended, once it has."""
+        finish_reason = delta.finish_reason
+        if self._tools is None:
+            return [Words(delta.text)] if delta.text or delta.logprobs else [], finish_reason
+        reader = self._readers.setdefault(delta.index, self._tools.reader(eager=True))
+        parts = reader.push(delta.text)
+        if finish_reason is not None:
+            parts += reader.end(is_cut(finish_reason, delta.stop_reason))
+        return parts, finish_reason_of(reader, finish_reason)
+
+    def all_parts_of(self, choice: Choice) -> tuple[list[Event], str | None]:
+        """A whole choice, and how it ended."""
+        finish_reason = choice.finish_reason
+        if self._tools is None:
+            return [Words(choice.text)], finish_reason
+        reader = self._tools.reader(eager=False)
+        parts = reader.push(choice.text) + reader.end(is_cut(finish_reason, choice.stop_reason))
+        return parts, finish_reason_of(reader, finish_reason)
+
     def _choice(self, index: int, choice: Choice, text: TokenText) -> dict[str, Any]:
         logprobs = chat_logprobs(choice.logprobs, text) if self.fields.logprobs else None
-        parts: list[Event] = [Words(choice.text)]
-        finish_reason = choice.finish_reason
-        if self._tools is not None:
-            reader = self._tools.reader(eager=False)
-            parts = reader.push(choice.text) + reader.end(is_cut(finish_reason, choice.stop_reason))
-            finish_reason = finish_reason_of(reader, finish_reason)
+        parts, finish_reason = self.all_parts_of(choice)
         return {
             "index": index,
             "message": whole_message(parts),

@@ -1,29 +1,58 @@
 """Chunks: the events of one completion stream. What stays the same over a stream is encoded once."""
 
+import time
+import uuid
 from typing import Any
 
 import msgspec
 
+from ..errors import ApiError
+from ..event_stream import ended
 from ..generation import Usage
+from .schemas import GenerationFields
 
 encode = msgspec.json.encode
 
 
-class Chunks:
-    """`with_usage`: every chunk has the member `usage`, null in all but the last; with `running` it counts along."""
+def head(prefix: str, kind: str, model: str) -> dict[str, Any]:
+    """What an answer begins with, and each of its chunks. `prefix`: of its id; `kind`: its `object`."""
+    return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
-    def __init__(self, head: dict[str, Any], with_usage: bool, running: bool) -> None:
-        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
-        self._running = running
+
+class Chunks:
+    """Where usage is asked for, every chunk has the member `usage`: null in all but the last, or counting along."""
+
+    def __init__(self, prefix: str, kind: str, fields: GenerationFields) -> None:
+        """`prefix` and `kind` as in `head`."""
+        self._head = b"data: " + encode(head(prefix, kind, fields.model))[:-1] + b',"choices":['
+        self._with_usage = fields.wants_usage()
+        self._tail = b'],"usage":null}\n\n' if self._with_usage else b"]}\n\n"
+        self._running = fields.wants_running_usage()
 
     def of_choice(self, choice: bytes, usage: Usage) -> bytes:
         """One event with one choice; `usage` is what its prompt has used so far."""
-        return self._with_usage(choice, usage) if self._running else self._head + choice + self._tail
+        return self._counting(choice, usage) if self._running else self._head + choice + self._tail
 
     def of_usage(self, usage: Usage) -> bytes:
-        """The event before [DONE]: no choice, only the usage of the whole call."""
-        return self._with_usage(b"", usage)
+        """The event before [DONE], where it is asked for: no choice, only the usage of the whole call."""
+        return self._counting(b"", usage) if self._with_usage else b""
 
-    def _with_usage(self, choice: bytes, usage: Usage) -> bytes:
+    def _counting(self, choice: bytes, usage: Usage) -> bytes:
         return self._head + choice + b'],"usage":' + encode(usage.as_json()) + b"}\n\n"
+
+
+class ChunkedCall:
+    """What calls have in common whose streams are chunks."""
+
+    def __init__(self, prefix: str, kind: str, fields: GenerationFields) -> None:
+        """`prefix` and `kind` as in `head`."""
+        self.chunks = Chunks(prefix, kind, fields)
+
+    def last_events(self, usage: Usage) -> bytes:
+        return self.chunks.of_usage(usage)
+
+    def ending(self, error: ApiError | None) -> bytes:
+        return ended(error)
+
+    def in_words(self, error: ApiError) -> ApiError:
+        return error

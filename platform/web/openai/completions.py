@@ -1,7 +1,7 @@
 """POST /v1/completions."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -20,13 +20,15 @@ from ..serving import Order, start_generations
 from ..state import State
 from ..wording import Wording
 from .calls import answer, read_fields
-from .chunks import Chunks
+from .chunks import ChunkedCall, head
 from .logprobs import CompletionLogprobs, prompt_logprobs
 from .prompts import completion_prompts
 from .schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
 
 router = APIRouter(tags=["OpenAI"])
 encode = msgspec.json.encode
+KIND: Final = ("cmpl", "text_completion")
+"""Prefix of an answer's id, and its `object`, that of chunks too."""
 
 
 @router.post("/v1/completions")
@@ -36,15 +38,12 @@ async def create_completion(request: Request, state: StateOf, caller: CallerOf, 
     return await answer(request, state, caller, CompletionCall(state, caller, fields, sent, request_id), headers)
 
 
-class CompletionCall:
-    object = "text_completion"
-    chunk_object = "text_completion"
-    id_prefix = "cmpl"
-
+class CompletionCall(ChunkedCall):
     def __init__(
         self, state: State, caller: Caller, fields: CompletionRequest, sent: frozenset[str], request_id: str
     ) -> None:
         """`sent`: members of the body; the serving profile has a say on the others."""
+        super().__init__(*KIND, fields)
         self.fields = fields
         self._sent = sent
         self.served: Served | None = None
@@ -86,14 +85,13 @@ class CompletionCall:
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         n = self.fields.n
-        return {
-            "choices": [
-                self._choice(index, choice, generations[index // n], answers.prompt_logprobs[index // n])
-                for index, choice in enumerate(answers.choices)
-            ]
-        }
+        choices = [
+            self._choice(index, choice, generations[index // n], answers.prompt_logprobs[index // n])
+            for index, choice in enumerate(answers.choices)
+        ]
+        return head(*KIND, self.fields.model) | {"choices": choices, "usage": answers.usage.as_json()}
 
-    def events(self, delta: Delta, chunks: Chunks, generation: Generation) -> bytes:
+    def events(self, delta: Delta, generation: Generation) -> bytes:
         events, text = b"", delta.text
         if delta.index not in self._begun:
             self._begun[delta.index] = self._new_logprobs(generation.wording)
@@ -105,9 +103,9 @@ class CompletionCall:
                 encode(text),
                 logprobs,
             )
-            events = chunks.of_choice(choice, generation.usage)
+            events = self.chunks.of_choice(choice, generation.usage)
         if delta.finish_reason is not None:
-            events += chunks.of_choice(encode(_last_chunk(delta)), generation.usage)
+            events += self.chunks.of_choice(encode(_last_chunk(delta)), generation.usage)
         return events
 
     def _prompt_logprobs(self, max_tokens: int) -> int | None:

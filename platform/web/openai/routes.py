@@ -3,5 +3,13 @@
 from fastapi import APIRouter
 
 from . import chat, completions, health, models, tokenize
+from .responses import call as responses
 
-routers: tuple[APIRouter, ...] = (chat.router, completions.router, models.router, tokenize.router, health.router)
+routers: tuple[APIRouter, ...] = (
+    chat.router,
+    completions.router,
+    responses.router,
+    models.router,
+    tokenize.router,
+    health.router,
+)

@@ -64,12 +64,10 @@ class Adapted(EndUser, kw_only=True):
         return scales
 
 
-class GenerationFields(Adapted, kw_only=True):
-    """What chat and completions share."""
+class SamplingFields(Adapted, kw_only=True):
+    """What all generating endpoints share: what runs, and how tokens are drawn."""
 
     model: Name
-    max_tokens: Limit | None = None
-    n: Choices = 1
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     top_k: Annotated[int, Meta(ge=-1, lt=2**31)] = 0
@@ -86,8 +84,6 @@ class GenerationFields(Adapted, kw_only=True):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    prompt_logprobs: Tops | None = None
-    response_format: ResponseFormat | None = None
     structured_outputs: StructuredFields | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
@@ -95,9 +91,18 @@ class GenerationFields(Adapted, kw_only=True):
     guided_grammar: str | None = None
     """Older names of what structured_outputs has."""
     stream: bool = False
-    stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+
+class GenerationFields(SamplingFields, kw_only=True):
+    """What chat and completions share."""
+
+    max_tokens: Limit | None = None
+    n: Choices = 1
+    prompt_logprobs: Tops | None = None
+    response_format: ResponseFormat | None = None
+    stream_options: StreamOptions | None = None
 
     def sampling(self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
         """Not yet verified against the vocabulary."""

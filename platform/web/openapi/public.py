@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import ChatRequest, CompletionRequest, Detokenize, TokenizeChat, TokenizeText
 from .operation import JSON, Answer, Operation, answers
 from .public_answers import (
@@ -14,6 +15,7 @@ from .public_answers import (
     ServerVersion,
     Tokenized,
 )
+from .response_answers import ResponseAnswer
 
 EVENTS: Final = "text/event-stream"
 METRICS: Final = {200: Answer({"text/plain": str})}
@@ -25,6 +27,9 @@ OPERATIONS: Final = {
     ),
     "POST /v1/completions": Operation(
         {200: Answer({JSON: CompletionAnswer, EVENTS: str})}, (CompletionRequest,), refusals=(404, 429)
+    ),
+    "POST /v1/responses": Operation(
+        {200: Answer({JSON: ResponseAnswer, EVENTS: str})}, (ResponsesRequest,), refusals=(404, 429)
     ),
     "GET /v1/models": Operation(answers(ModelList)),
     "GET /v1/models/{name}": Operation(answers(Model)),

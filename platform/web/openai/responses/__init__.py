@@ -1,0 +1,1 @@
+"""The Responses API without a memory: items in, items out, on the way of a chat."""

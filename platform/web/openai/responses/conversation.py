@@ -1,0 +1,127 @@
+"""Conversation: the items of an input as messages of a chat, each with the name that the request has for it."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from ...errors import ApiError, invalid
+from ..schemas import ChatMessage, ContentPart
+from ..tools import CalledFunction, ToolCall
+from .schemas import Item, Part, ResponsesRequest
+
+ROLES: Final = ("user", "assistant", "system", "developer")
+TEXTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text"})
+IN_MESSAGES: Final = re.compile(r"messages\[(\d+)\](?:\.(content)|\.tool_calls(?:\[(\d+)\](?:\.function)?)?)?")
+
+
+@dataclass(slots=True)
+class Place:
+    """Where in the request a message comes from: its text, and its calls."""
+
+    item: str
+    text: str
+    calls: list[str] = field(default_factory=list)
+
+
+class Conversation:
+    def __init__(self, fields: ResponsesRequest) -> None:
+        """Raises ApiError that names the item at fault."""
+        self.messages: list[ChatMessage] = []
+        self._places: list[Place] = []
+        self._reasoning = ""
+        """Of the assistant's message that follows."""
+        self._called = set[str]()
+        if fields.instructions is not None:
+            self._say("system", fields.instructions, "instructions", "")
+        if isinstance(fields.input, str):
+            self._say("user", fields.input, "input", "")
+            return
+        for number, item in enumerate(fields.input):
+            self._read(item, f"input[{number}]")
+
+    def in_words(self, text: str) -> str:
+        """What is said of messages, in terms of the items."""
+        if text.partition(" ")[0] == "messages":
+            return "input" + text.removeprefix("messages")
+        return IN_MESSAGES.sub(self._place_of, text)
+
+    def _place_of(self, found: re.Match[str]) -> str:
+        place, in_calls = self._places[int(found[1])], "tool_calls" in found[0]
+        if in_calls:
+            return place.calls[int(found[3] or 0)]
+        return place.text if found[2] else place.item
+
+    def _read(self, item: Item, path: str) -> None:
+        match item.type or "message":
+            case "message":
+                self._read_message(item, path)
+            case "function_call":
+                self._read_call(item, path)
+            case "function_call_output":
+                self._read_output(item, path)
+            case "reasoning":
+                self._reasoning = "\n".join(part.text or "" for part in item.content or () if isinstance(part, Part))
+            case "item_reference":
+                raise _unsupported(f"{path}.type", "answers are not kept here. Send the item itself")
+            case kind:
+                raise _unsupported(f"{path}.type", f"an item of type {kind[:64]!a}. Leave it out")
+
+    def _read_message(self, item: Item, path: str) -> None:
+        if item.role not in ROLES:
+            got = "it is missing" if item.role is None else f"got {item.role[:40]!a}"
+            raise invalid(f"{path}.role must be one of {', '.join(ROLES)}; {got}.", f"{path}.role")
+        if item.content is None:
+            _refuse_missing(f"{path}.content", "a string or a list of parts")
+        self._say(item.role, _texts(item.content, f"{path}.content"), path, ".content")
+
+    def _read_call(self, item: Item, path: str) -> None:
+        """Calls belong to what the assistant said before them."""
+        if not item.call_id:
+            _refuse_missing(f"{path}.call_id", "a string")
+        if item.name is None or item.arguments is None:
+            _refuse_missing(f"{path}.{'name' if item.name is None else 'arguments'}", "a string")
+        if not self.messages or self.messages[-1].role != "assistant":
+            self._say("assistant", None, path, "")
+        calls = self.messages[-1].tool_calls = self.messages[-1].tool_calls or []
+        calls.append(ToolCall(id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments)))
+        self._places[-1].calls.append(path)
+        self._called.add(item.call_id)
+
+    def _read_output(self, item: Item, path: str) -> None:
+        if item.call_id not in self._called:
+            words = f"{path}.call_id: no function_call before it has this call_id. Answers are not kept here: send"
+            raise invalid(f"{words} the call that was answered too.", f"{path}.call_id")
+        if item.output is None:
+            _refuse_missing(f"{path}.output", "a string or a list of parts")
+        self._say("tool", _texts(item.output, f"{path}.output"), path, ".output")
+        self.messages[-1].tool_call_id = item.call_id
+
+    def _say(self, role: str, content: str | list[ContentPart] | None, path: str, member: str) -> None:
+        message = ChatMessage(role=role, content=content)
+        if role == "assistant" and self._reasoning:
+            message.reasoning_content = self._reasoning
+        self._reasoning = ""
+        self.messages.append(message)
+        self._places.append(Place(path, path + member))
+
+
+def _texts(content: str | list[Part], path: str) -> str | list[ContentPart]:
+    if isinstance(content, str):
+        return content
+    return [ContentPart("text", _text(part, f"{path}[{number}]")) for number, part in enumerate(content)]
+
+
+def _text(part: Part, path: str) -> str:
+    text = part.refusal if part.type == "refusal" else part.text if part.type in TEXTS else None
+    if text is None:
+        words = f"{path}: only parts of type input_text or output_text with a text are supported."
+        raise invalid(words, f"{path}.type", "unsupported")
+    return text
+
+
+def _unsupported(path: str, words: str) -> ApiError:
+    return invalid(f"{path} is not supported: {words}.", path, "unsupported")
+
+
+def _refuse_missing(path: str, kind: str) -> NoReturn:
+    raise invalid(f"{path} is missing; it must be {kind}.", path)

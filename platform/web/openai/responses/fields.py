@@ -1,0 +1,59 @@
+"""Members of a body that the Responses API here has not: refused in words, or ignored by name."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...errors import invalid
+from ..fields import check_fields
+from .schemas import ResponsesRequest
+
+STATELESS: Final = "answers are not kept here. Send the whole conversation in input, what was answered included"
+INSTEAD: Final = {
+    "previous_response_id": STATELESS,
+    "conversation": STATELESS,
+    "prompt": "prompts are not kept here. Send instructions and input",
+    "messages": "it belongs to /v1/chat/completions. Send input",
+    "max_tokens": "it belongs to /v1/chat/completions. Send max_output_tokens",
+    "max_completion_tokens": "it belongs to /v1/chat/completions. Send max_output_tokens",
+    "response_format": "it belongs to /v1/chat/completions. Send text.format",
+    "logprobs": 'it belongs to /v1/chat/completions. Send include: ["message.output_text.logprobs"]',
+    "n": "one answer is made. Ask several times",
+    "context_management": "nothing is left out of an input. Leave it out, and shorten the input yourself",
+    "moderation": "answers are not looked through. Leave it out",
+}
+"""Members that would change the answer: why they are refused, and what to do."""
+NEUTRAL: Final[dict[str, object]] = {"n": 1, "logprobs": False}
+SILENT: Final = frozenset({"stream_options", "prompt_cache_options", "background"})
+"""Members that change nothing: an answer in the background is refused where it is asked for."""
+
+
+def check_members(body: Mapping[str, Any]) -> list[str]:
+    """Names of the members that are ignored. ApiError 400 names the first that is known and not supported."""
+    for name, words in INSTEAD.items():
+        if name in body and not (name in NEUTRAL and body[name] == NEUTRAL[name]):
+            raise invalid(f"{name} is not supported: {words}.", name, "unsupported")
+    if body.get("background"):
+        raise invalid(f"background is not supported: {STATELESS}.", "background", "unsupported")
+    _check_kinds(body)
+    others = {name: value for name, value in body.items() if name not in (*INSTEAD, *SILENT, "reasoning")}
+    return check_fields(others, ResponsesRequest.__struct_fields__) + _ignored_reasoning(body)
+
+
+def _check_kinds(body: Mapping[str, Any]) -> None:
+    """Of tools, and of the choice among them."""
+    tools = body.get("tools")
+    listed = tools if isinstance(tools, list) else []
+    named = {f"tools[{number}].type": tool.get("type") for number, tool in enumerate(listed) if isinstance(tool, dict)}
+    if isinstance(body.get("tool_choice"), dict):
+        named["tool_choice.type"] = body["tool_choice"].get("type")
+    for path, kind in named.items():
+        if isinstance(kind, str) and kind != "function":
+            words = f"{path}: {kind[:64]!a} is not supported; tools are functions, which the client runs."
+            raise invalid(words, path, "unsupported")
+
+
+def _ignored_reasoning(body: Mapping[str, Any]) -> list[str]:
+    """Models here think as much as they do."""
+    asked = body.get("reasoning")
+    said = asked.values() if isinstance(asked, dict) else [asked]
+    return ["reasoning"] if any(value is not None for value in said) else []
