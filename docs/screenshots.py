@@ -48,8 +48,8 @@ PAGES: Final = {
 WHOLE: Final = frozenset({"adapter", "cache", "playground", "upload", "usage"})
 """Pages whose best parts lie below the first screen: taken from top to bottom."""
 KEYS: Final = {
-    "support chat": {"Tokens a day": "100000", "Requests a minute": "600"},
-    "nightly batch": {"Tokens a day": "1000000", "Requests at once": "8"},
+    "support chat": {"Tokens per day": "100000", "Requests per minute": "600"},
+    "nightly batch": {"Tokens per day": "1000000", "Concurrent requests": "8"},
 }
 """Label -> limits."""
 USERS: Final = {"mia": "editor", "noah": "viewer"}
@@ -141,11 +141,11 @@ async def furnish(browser: Browser, address: str) -> tuple[dict[str, str], list[
     await second_version(page)
     tokens = []
     for label, limits in KEYS.items():
-        await submit(page, "/keys", {"Label": label} | limits, "Make the key")
+        await submit(page, "/keys", {"Label": label} | limits, "Create key")
         tokens.append(await page.locator("#token").inner_text())
     for name, role in USERS.items():
-        await submit(page, "/users", {"Name": name}, "Add the user", role)
-    await submit(page, "/tenants", {"Name": "research", "Tokens a day": "2000000"}, "Make the tenant")
+        await submit(page, "/users", {"Name": name}, "Create user", role)
+    await submit(page, "/tenants", {"Name": "research", "Tokens per day": "2000000"}, "Create tenant")
     await page.goto("/audit")
     row = await page.locator("#audit-rows tbody a[href*='/audit/']").first.get_attribute("href")
     assert row is not None

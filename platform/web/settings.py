@@ -65,7 +65,7 @@ class Settings(BaseSettings):
 
     tool_call_parser: ToolCallParser = Field(
         "auto",
-        description="How the model writes tool calls, unless an adapter's profile says it; auto: by the template",
+        description="Tool call format. An adapter's profile overrides it. auto: from the chat template",
     )
 
     certify_uploads: bool = Field(

@@ -29,14 +29,14 @@ PAGES = (
 )
 EMPTY = {
     "/adapters": "No adapters yet",
-    "/cache": "No adapter is registered",
-    "/requests": "No request has ended yet",
-    "/usage": "Nothing was used in these",
+    "/cache": "No adapters registered",
+    "/requests": "No requests yet",
+    "/usage": "No usage in these",
     "/keys?tenant=acme": "No keys yet",
-    "/users?tenant=acme": "Nobody can log in here yet",
-    "/tenants/acme": "Nobody can log in here yet",
+    "/users?tenant=acme": "No users yet",
+    "/tenants/acme": "Nobody can log in yet",
     "/users/admin": "The only admin of this tenant",
-    "/nowhere": "This server has no page /nowhere",
+    "/nowhere": "There is no page at /nowhere",
 }
 """Pages before anything has happened, and what each says then."""
 WIDTH = 400
@@ -106,7 +106,7 @@ async def test_empty_pages_the_login_and_refusals_are_for_everybody_too(
     await page.get_by_label("User").fill("admin")
     await page.get_by_label("Password").fill("wrong")
     await page.get_by_role("button", name="Log in").click()
-    await is_for_everybody(page, "User or password is wrong.")
+    await is_for_everybody(page, "Wrong user or password.")
 
 
 async def is_for_everybody(page: Page, words: str) -> None:
@@ -137,8 +137,8 @@ async def test_a_keyboard_is_enough(
     await expect(page.get_by_text("Loaded into memory.")).to_be_visible()
     await tab_to(page, "Pin")
     await page.keyboard.press("Space")
-    await expect(page.get_by_text("Pinned: it stays in memory.")).to_be_visible()
-    await tab_to(page, "Show the tensors of version 1")
+    await expect(page.get_by_text("Pinned. It stays in memory.")).to_be_visible()
+    await tab_to(page, "Show tensors of version 1")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("region", name="All tensors")).to_contain_text("lora_A")
     await listening(page)

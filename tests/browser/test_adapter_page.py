@@ -38,11 +38,11 @@ async def test_an_older_version_is_compared_and_brought_back(
 
     await rows.nth(1).get_by_role("button", name="Diff").click()
     diff = page.locator("#diff")
-    await expect(diff.get_by_role("heading")).to_have_text("From version 1 to version 2")
+    await expect(diff.get_by_role("heading")).to_have_text("Changes from version 1 to version 2")
     changed = diff.locator("tbody tr")
     alpha = config["lora_alpha"]
     await expect(changed.locator("td")).to_have_text(["lora_alpha", f"{alpha}", f"{alpha + 3}"])
-    await expect(diff).to_contain_text("of the same shape with other values.")
+    await expect(diff).to_contain_text("with the same shape and different values.")
 
     await rows.nth(1).get_by_role("button", name="Roll back").click()
     await expect(page.get_by_role("heading", name="Version 1", exact=True)).to_be_visible()
@@ -64,7 +64,7 @@ async def test_what_is_observed_follows_the_engine_without_a_reload(
     await page.goto("/adapters/sql")
     memory = page.locator("#states tr", has_text="Memory")
     await expect(memory).to_contain_text("on disk")
-    await expect(page.locator("#moves")).to_contain_text("It has neither come into memory nor left it.")
+    await expect(page.locator("#moves")).to_contain_text("No loads or evictions yet.")
     await page.evaluate("window.kept = true")
     assert (await http.post("/api/v1/adapters/sql/load")).status_code == 200
     await expect(memory).to_contain_text("in memory")
@@ -97,7 +97,7 @@ async def test_traffic_and_latency_are_drawn_told_in_tables_and_dated_in_utc_too
     await add(http, "json", adapter_folders[1])
     page = await (await new_context(timezone_id=ZONE.key, locale="en-GB")).new_page()
     await page.goto("/adapters/sql")
-    await expect(page.locator("#latency-chart")).to_have_text("No request yet.")
+    await expect(page.locator("#latency-chart")).to_have_text("No requests yet.")
     assert await ink(page, "traffic-chart", "--accent") == 0
     [sql, _] = engine.registered
     engine.delay = 0.02  # else a request's two points lie upon each other

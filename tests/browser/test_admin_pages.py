@@ -24,8 +24,8 @@ async def make_key(page: Page, label: str) -> str:
     """The token of a new key."""
     await page.goto("/keys")
     await page.get_by_label("Label").fill(label)
-    await page.get_by_role("button", name="Make the key").click()
-    await expect(page.get_by_text(f"Key “{label}” is made")).to_be_visible()
+    await page.get_by_role("button", name="Create key").click()
+    await expect(page.get_by_text(f"Key “{label}” created")).to_be_visible()
     return await page.locator("#token").inner_text()
 
 
@@ -52,7 +52,7 @@ async def test_a_key_is_made_copied_shown_once_and_revoked(page: Page, http: htt
     assert await status_with(http, token) == 200
     await page.get_by_role("button", name="Revoke billing").click()
     await asked.get_by_role("button", name="Revoke key").click()
-    await expect(page.get_by_text("answered 401 from now on")).to_be_visible()
+    await expect(page.get_by_text("refused with 401")).to_be_visible()
     await expect(page.get_by_role("link", name="billing")).to_have_count(0)
     assert await status_with(http, token) == 401
 
@@ -61,19 +61,19 @@ async def test_a_wrong_limit_is_said_beside_its_field(page: Page, watch: Watch) 
     watch.expected = ["400"]
     await page.goto("/keys")
     await page.get_by_label("Label").fill("billing")
-    await page.get_by_label("Tokens a day").fill("lots")
-    await page.get_by_label("Expires", exact=True).select_option("On a day…")
-    await page.get_by_label("Day on which it expires").fill("2099-01-31")
-    await page.get_by_role("button", name="Make the key").click()
-    wrong = page.get_by_label("Tokens a day")
+    await page.get_by_label("Tokens per day").fill("lots")
+    await page.get_by_label("Expires", exact=True).select_option("On a date…")
+    await page.get_by_label("Expiry date").fill("2099-01-31")
+    await page.get_by_role("button", name="Create key").click()
+    wrong = page.get_by_label("Tokens per day")
     await expect(wrong).to_be_focused()
     await expect(wrong).to_have_accessible_description(
-        "Type a whole number of at least 1, or leave it empty for no limit."
+        "Enter a whole number of at least 1, or leave blank for no limit."
     )
     await expect(page.get_by_label("Label")).to_have_value("billing")
-    await expect(page.get_by_label("Day on which it expires")).to_have_value("2099-01-31")
+    await expect(page.get_by_label("Expiry date")).to_have_value("2099-01-31")
     await wrong.fill("5000")
-    await page.get_by_role("button", name="Make the key").click()
+    await page.get_by_role("button", name="Create key").click()
     await expect(page.get_by_text("0 of 5,000 tokens")).to_be_visible()
 
 
@@ -83,7 +83,7 @@ async def test_a_user_is_invited_logs_in_and_sees_what_the_role_allows(
     watch.expected = ["401"]  # what the page of who was removed may still poll
     await page.goto("/users")
     await page.get_by_label("Name").fill("vera")
-    await page.get_by_role("button", name="Add the user").click()
+    await page.get_by_role("button", name="Create user").click()
     password = await page.locator("#password-once").inner_text()
     context = await new_context()
     await context.clear_cookies()
@@ -111,17 +111,17 @@ async def test_a_user_is_invited_logs_in_and_sees_what_the_role_allows(
 async def test_a_tenant_is_made_and_its_first_admin_logs_in(page: Page) -> None:
     await page.goto("/tenants")
     await page.get_by_label("Name", exact=True).fill("acme")
-    await page.get_by_role("button", name="Make the tenant").click()
-    await page.get_by_role("link", name="Make its first user").click()
-    await expect(page.get_by_text("You look at the tenant acme")).to_be_visible()
+    await page.get_by_role("button", name="Create tenant").click()
+    await page.get_by_role("link", name="Create its first user").click()
+    await expect(page.get_by_text("Viewing tenant acme")).to_be_visible()
     await page.get_by_label("Name", exact=True).fill("root")
     await page.get_by_label("admin", exact=False).check()
-    await page.get_by_role("button", name="Add the user").click()
+    await page.get_by_role("button", name="Create user").click()
     await expect(page.locator(".once")).to_contain_text("acme/root")
-    await page.get_by_role("link", name="All of acme").click()
+    await page.get_by_role("link", name="Open its page").click()
     await page.get_by_role("button", name="Disable").click()
     await page.get_by_role("dialog").get_by_role("button", name="Disable tenant").click()
-    await expect(page.get_by_text("open nothing, its adapters leave memory")).to_be_visible()
+    await expect(page.get_by_text("no longer work, and its adapters are unloaded")).to_be_visible()
     await page.get_by_role("button", name="Enable").click()
     await expect(page.get_by_text("work again")).to_be_visible()
 
@@ -147,7 +147,7 @@ async def test_usage_is_drawn_told_in_tables_and_narrowed(page: Page, http: http
     assert text.startswith("day,requests,errors,")
     await page.get_by_label("Adapter", exact=True).fill("none of this name")
     await page.get_by_label("Adapter", exact=True).press("Enter")
-    await expect(page.get_by_role("heading", name="Nothing was used")).to_be_visible()
+    await expect(page.get_by_role("heading", name="No usage")).to_be_visible()
 
 
 @pytest.mark.parametrize("width", [400, 1280])
@@ -173,14 +173,14 @@ async def test_the_audit_log_is_verified_and_searched(page: Page) -> None:
     await page.goto("/audit")
     await expect(page.get_by_text("✓ Intact")).to_be_visible()
     rows = page.locator("#audit-rows tbody tr")
-    await page.get_by_label("Did").fill("set_pass")
+    await page.get_by_label("Action").fill("set_pass")
     await expect(rows).to_have_count(1)
-    await page.get_by_label("Did").fill("key.create")
+    await page.get_by_label("Action").fill("key.create")
     await expect(rows.first).to_contain_text("key.create")
     await expect(rows.first).to_contain_text("user:admin")
     await rows.first.get_by_role("link", name="Row").click()
     await expect(page.locator("main pre")).to_contain_text('"name": "billing"')
-    await page.get_by_role("link", name="its page").click()
+    await page.get_by_role("link", name="Open page").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("billing")
 
 

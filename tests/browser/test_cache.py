@@ -38,23 +38,23 @@ async def test_who_is_in_memory_and_who_leaves_next(
     sql, json = await digests_of(http, adapter_folders, "sql-v2", "json")
     await page.goto("/cache")
     next_out = page.locator("#next-out")
-    await expect(next_out).to_have_text("Each loads at its first request")
+    await expect(next_out).to_have_text("Adapters load on their first request")
     await expect(row(page, "sql-v2")).to_contain_text("Ready · on disk")
     for name in ("sql-v2", "json"):
         await http.post(f"/api/v1/adapters/{name}/load")
     engine.idle = {sql: 840.0, json: 3.0}
-    await expect(next_out).to_have_text("sql-v2 would be evicted next, idle 14 min")
-    await expect(row(page, "sql-v2")).to_contain_text("next out")
+    await expect(next_out).to_have_text("Next to be evicted: sql-v2, idle 14 min")
+    await expect(row(page, "sql-v2")).to_contain_text("evicted next")
     await expect(row(page, "sql-v2")).to_contain_text("1.0 kB2 pages")
     await expect(row(page, "json")).to_contain_text("idle 3 s")
     await expect(page.locator("#cache").get_by_text("2.0 kB of 1.0 MB")).to_be_visible()
     await http.post("/api/v1/adapters/sql-v2/evict")
     engine.evicted_for = {sql: json}
     engine.kept = {sql}
-    await expect(row(page, "sql-v2")).to_contain_text("1last for json")
+    await expect(row(page, "sql-v2")).to_contain_text("1Last eviction: for json")
     await expect(row(page, "sql-v2")).to_contain_text("Ready · in host cache")
     await expect(page.get_by_text("of 1.0 MB, 1 kept")).to_be_visible()
-    await expect(next_out).to_have_text("json would be evicted next, idle 3 s")
+    await expect(next_out).to_have_text("Next to be evicted: json, idle 3 s")
 
 
 async def test_requests_are_seen_while_they_run(
@@ -66,7 +66,9 @@ async def test_requests_are_seen_while_they_run(
     engine.delay = 0.5  # longer than anybody looks
     running = asyncio.create_task(generate(http, "sql", 100))
     await expect(row(page, "sql")).to_contain_text("1 running")
-    await expect(page.locator("#next-out")).to_have_text("Nothing would be evicted: all in memory are pinned or in use")
+    await expect(page.locator("#next-out")).to_have_text(
+        "Nothing can be evicted: all adapters in memory are pinned or in use"
+    )
     engine.delay = 0.0
     await running
     await expect(row(page, "sql")).not_to_contain_text("running")
@@ -81,8 +83,8 @@ async def test_the_buttons_do_what_they_say(
     for button, words, resident in (
         ("Load", "Loaded into memory.", True),
         ("Evict", "Evicted from memory.", False),
-        ("Pin", "Pinned: it stays in memory.", True),
-        ("Unpin", "No longer pinned", True),
+        ("Pin", "Pinned. It stays in memory.", True),
+        ("Unpin", "Unpinned.", True),
     ):
         # Curves are drawn with the first live state.
         await expect(page.locator("#live")).to_have_text("live")
@@ -113,7 +115,7 @@ async def test_a_button_stays_under_the_finger_while_the_page_moves(
     await expect(row(page, "json")).to_contain_text("idle 60 s")
     await expect(button).to_be_focused()
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("Pinned: it stays in memory.")).to_be_visible()
+    await expect(page.get_by_text("Pinned. It stays in memory.")).to_be_visible()
     assert engine.registered[sql].pinned
 
 
@@ -150,7 +152,7 @@ async def test_a_larger_memory_is_tried_on_the_recorded_traffic(
     engine.info.adapter_memory = 1000
     await page.goto("/cache")
     what_if = page.locator("#what-if")
-    await expect(what_if).to_contain_text("No request has ended yet that ran with an adapter.")
+    await expect(what_if).to_contain_text("No adapter requests have finished yet.")
     for model in ("sql", "json", "sql", "tiny", "json", "sql"):
         await generate(http, model, 2)
     await page.reload()
@@ -158,16 +160,16 @@ async def test_a_larger_memory_is_tried_on_the_recorded_traffic(
     rows = what_if.locator("tbody tr")
     for place, cells in enumerate(
         (
-            ["0.5 times", "500 B", "0.0 %", "", "5 loads"],
-            ["as it is", "1.0 kB", "0.0 %", "", "5 loads"],
-            ["2 times", "2.0 kB", "60.0 %", "", "2 loads"],
-            ["4 times", "4.0 kB", "60.0 %", "", "2 loads"],
+            ["0.5×", "500 B", "0.0 %", "", "5 loads"],
+            ["current", "1.0 kB", "0.0 %", "", "5 loads"],
+            ["2×", "2.0 kB", "60.0 %", "", "2 loads"],
+            ["4×", "4.0 kB", "60.0 %", "", "2 loads"],
         )
     ):
         await expect(rows.nth(place).locator("td")).to_have_text(cells)
         await expect(rows.nth(place).locator("rect")).to_have_attribute("width", cells[2].replace(" ", ""))
     await expect(rows).to_have_count(4)
-    await expect(what_if.locator(".chosen-row")).to_contain_text("as it is")
+    await expect(what_if.locator(".chosen-row")).to_contain_text("current")
 
 
 async def test_loads_and_evictions_are_drawn_and_told_in_a_table(
@@ -214,8 +216,8 @@ async def test_older_versions_have_rows_of_their_own(
 
 async def test_without_adapters_and_without_an_engine(page: Page, engine: FakeEngine) -> None:
     await page.goto("/cache")
-    await expect(page.get_by_role("heading", name="No adapter is registered")).to_be_visible()
-    await expect(page.get_by_text("No adapter is registered").filter(visible=True)).to_have_count(1)
+    await expect(page.get_by_role("heading", name="No adapters registered")).to_be_visible()
+    await expect(page.get_by_text("No adapters registered").filter(visible=True)).to_have_count(1)
     engine.crash()
     await expect(page.locator("#cache").get_by_text("Waiting for the engine.")).to_be_visible()
     await engine.start()

@@ -140,7 +140,7 @@ async def test_the_dot_says_when_the_server_is_silent_and_when_it_is_back(
         await page.context.set_offline(True)
         await asyncio.sleep(0.5)
         await expect(dot).to_have_text("reconnecting…")
-        await expect(engine).to_have_text("No answer")
+        await expect(engine).to_have_text("No response")
     await page.context.set_offline(False)
     await expect(dot).to_have_text("live")
     await expect(engine).to_have_text(ready)

@@ -27,7 +27,7 @@ def hub(adapter_folders: list[Path], state: State, monkeypatch: pytest.MonkeyPat
 
 
 async def fetch(page: Page, source: str) -> None:
-    await page.get_by_label("Hugging Face hub").check()
+    await page.get_by_label("Hugging Face Hub").check()
     await page.get_by_label("Repository and commit").fill(source)
     await page.get_by_role("button", name="Upload and check").click()
 
@@ -36,7 +36,7 @@ async def test_an_id_at_a_commit_becomes_an_adapter(
     hub: FakeHub, page: Page, http: httpx.AsyncClient, engine: FakeEngine, state: State, watch: Watch
 ) -> None:
     await page.goto("/upload")
-    await page.get_by_label("Name, which clients send").fill("sql")
+    await page.get_by_label("Name (clients send it").fill("sql")
     report = page.get_by_role("region", name="Result")
 
     await fetch(page, f"{REPOSITORY}@main")
@@ -44,7 +44,7 @@ async def test_an_id_at_a_commit_becomes_an_adapter(
     assert hub.asked == [], "what may change under its name is not even asked for"
 
     await fetch(page, f"{REPOSITORY}@{COMMIT}")
-    await expect(report).to_contain_text("All is checked; nothing is registered yet.")
+    await expect(report).to_contain_text("Checks passed. Ready to register.")
     await expect(report.locator(".tag", has_text="pass").first).to_be_visible()
     await expect(report.locator(".tag", has_text="fail")).to_have_count(0)
     assert {file for method, file in hub.asked if method == "GET"} == {CONFIG_FILE, WEIGHTS_FILE}

@@ -27,7 +27,7 @@ async def test_a_wrong_password_is_refused_in_words(new_context: NewContext, wat
     page = await stranger(new_context)
     await page.goto("/login")
     await submit(page, "wrong")
-    await expect(page.get_by_role("alert")).to_have_text("User or password is wrong.")
+    await expect(page.get_by_role("alert")).to_have_text("Wrong user or password.")
     await expect(page.get_by_label("User")).to_have_value("admin")
 
 

@@ -96,7 +96,7 @@ async def test_adapters_in_memory_are_tiles_that_lead_to_their_pages(
     for name, folder in zip(("sql", "json"), adapter_folders, strict=True):
         await add(http, name, folder)
     await page.goto("/")
-    await expect(page.get_by_text("None of 2 adapters is in memory")).to_be_visible()
+    await expect(page.get_by_text("0 of 2 adapters in memory")).to_be_visible()
     await http.post("/api/v1/adapters/sql/load")
     await expect(page.locator(".tile")).to_have_count(1)
     await expect(page.locator(".tile")).to_contain_text("not used yet")
@@ -119,7 +119,7 @@ async def test_what_needs_attention_is_said_and_the_curves_have_a_table(page: Pa
     await page.locator("#figure-values summary").click()
     await expect(page.locator("#figure-values tbody tr")).to_have_count(60)
     engine.restarts = 2
-    await page.get_by_role("link", name="The engine was restarted 2 times").click()
+    await page.get_by_role("link", name="The engine has restarted 2 times").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("System")
     await expect(page.get_by_text("! 2", exact=True)).to_be_visible()
 

@@ -29,10 +29,10 @@ async def test_typed_previewed_refused_and_saved(
     watch.expected = ["400"]
     await add(http, "sql", adapter_folders[0])
     await page.goto("/adapters/sql")
-    await expect(card(page)).to_contain_text("none: asked as requests say")
+    await expect(card(page)).to_contain_text("No defaults set")
     await card(page).get_by_label("System prompt").fill("\nAnswer in <b>SQL</b>.\nOnly.")
-    await card(page).get_by_label("A message to preview").fill("Who is above 30?")
-    await press(page, "Preview the prompt")
+    await card(page).get_by_label("Sample message").fill("Who is above 30?")
+    await press(page, "Preview prompt")
     shown = card(page).locator("#profile-preview pre")
     await expect(shown).to_have_text(
         "<|system|>\nAnswer in <b>SQL</b>.\nOnly.</s><|user|>Who is above 30?</s><|assistant|>", use_inner_text=True
@@ -78,12 +78,12 @@ async def test_the_playground_asks_as_the_profile_says(
     await page.goto("/playground?model=sql")
     await page.get_by_role("button", name="Run").click()
     pane = page.locator(".pane", has_text="sql")
-    await expect(pane.locator("h2")).to_contain_text("profile: system prompt, temperature 0.7, bound of max tokens 5")
+    await expect(pane.locator("h2")).to_contain_text("profile: system prompt, temperature 0.7, max tokens cap 5")
     await expect(page.locator("#spoken")).to_have_text("All answers are complete.")
     asked = {bool(request.adapters): request.params for request in engine.requests}
     assert (asked[True].temperature, asked[True].max_tokens, asked[True].seed) == (0.7, 5, 0)
     assert (asked[False].temperature, asked[False].max_tokens) == (0, 128)
-    await page.get_by_label("Sampling as serving profiles say").uncheck()
+    await page.get_by_label("Use each adapter's default settings").uncheck()
     await page.get_by_label("Max tokens").fill("4")
     await page.get_by_role("button", name="Run").click()
     await expect(page.locator(".pane footer", has_text="4 tokens")).to_have_count(2)

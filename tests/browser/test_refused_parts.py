@@ -76,5 +76,5 @@ async def test_what_is_clicked_and_refused_is_said(
         await expect(page.locator("#diff")).to_be_empty()
         await page.unroute("**/diff?*")
     await compare.click()
-    await expect(page.locator("#diff")).to_contain_text("From version 1 to version 2")
+    await expect(page.locator("#diff")).to_contain_text("Changes from version 1 to version 2")
     await expect(trouble).to_be_hidden()

@@ -40,7 +40,7 @@ async def drop_folder(page: Page, folder: Path) -> None:
 
 
 async def send(page: Page, name: str) -> None:
-    await page.get_by_label("Name, which clients send").fill(name)
+    await page.get_by_label("Name (clients send it").fill(name)
     await page.get_by_role("button", name="Upload and check").click()
 
 
@@ -65,7 +65,7 @@ async def test_two_dropped_files_become_an_adapter(page: Page, engine: FakeEngin
     await page.goto("/upload")
     await drop_folder(page, adapter_folders[0])
     await send(page, "sql")
-    await expect(page.get_by_text("All is checked; nothing is registered yet.")).to_be_visible()
+    await expect(page.get_by_text("Checks passed. Ready to register.")).to_be_visible()
     assert not engine.registered
     await page.get_by_role("button", name="Register sql").click()
     await expect(page.get_by_text("sql version 1 is registered and served from now on.")).to_be_visible()
@@ -148,10 +148,10 @@ async def test_a_chosen_folder_counts_as_what_lies_directly_in_it(
 async def test_a_missing_file_is_named(page: Page, adapter_folders: list[Path]) -> None:
     await page.goto("/upload")
     await drop(page, adapter_folders[0] / CONFIG_FILE)
-    await expect(page.get_by_text(f"{WEIGHTS_FILE} is still missing")).to_be_visible()
+    await expect(page.get_by_text(f"{WEIGHTS_FILE} is missing")).to_be_visible()
     await expect(page.get_by_role("button", name="Upload and check")).to_be_disabled()
     await drop(page, adapter_folders[0] / WEIGHTS_FILE)
-    await expect(page.get_by_text("is still missing")).to_have_count(0)
+    await expect(page.get_by_text("is missing")).to_have_count(0)
     await expect(page.get_by_role("button", name="Upload and check")).to_be_enabled()
 
 
@@ -162,10 +162,10 @@ async def test_folders_of_a_folder_are_named_where_nothing_else_is_found(
     await page.goto("/upload")
     await page.locator("#folder").set_input_files(tmp_path / "runs")
     await expect(page.locator("#chosen")).to_contain_text(
-        "checkpoint-100/ is left out: take the folder that holds the files itself"
+        "checkpoint-100/ was skipped: choose the folder that contains the files"
     )
     await page.locator("#folder").set_input_files(tmp_path / "runs" / "checkpoint-100")
-    await expect(page.locator("#chosen")).not_to_contain_text("left out")
+    await expect(page.locator("#chosen")).not_to_contain_text("was skipped")
 
 
 async def test_files_that_are_refused_stay_unsent_whatever_else_is_chosen(
@@ -177,17 +177,17 @@ async def test_files_that_are_refused_stay_unsent_whatever_else_is_chosen(
     await page.goto("/upload")
     await drop_folder(page, broken)
     await expect(page.locator("#chosen li[data-tone=bad]")).to_have_count(1)
-    await page.get_by_label("Hugging Face hub").check()
+    await page.get_by_label("Hugging Face Hub").check()
     await expect(send_button).to_be_enabled()
-    await page.get_by_label("this computer").check()
+    await page.get_by_label("This computer").check()
     await expect(send_button).to_be_disabled()
     await page.route("**/files/*", hold)
     await drop_folder(page, adapter_folders[0])
     await send(page, "sql")
     await expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    await page.get_by_label("a folder of the server").check()
+    await page.get_by_label("Folder on the server").check()
     await expect(send_button).to_be_disabled()
-    await page.get_by_label("this computer").check()
+    await page.get_by_label("This computer").check()
     await drop_folder(page, broken)
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_text("Cancelled. Nothing was registered.")).to_be_visible()
@@ -202,12 +202,12 @@ async def test_files_that_cannot_be_meant_are_explained(
     pickle.write_bytes(b"\x80\x04")
     await page.goto("/upload")
     await drop(page, adapter_folders[0] / CONFIG_FILE, pickle)
-    await expect(page.get_by_text("pickle files are never read; save with safe_serialization=True")).to_be_visible()
+    await expect(page.get_by_text("pickle files are not accepted; save with safe_serialization=True")).to_be_visible()
     other = tmp_path / "adapter.tar.xz"
     other.write_bytes(b"\xfd7zXZ")
     await drop(page, other)
     await expect(
-        page.get_by_text("adapter.tar.xz is left out: of archives zip, tar and tar.gz are read")
+        page.get_by_text("adapter.tar.xz was skipped: supported archives are zip, tar and tar.gz")
     ).to_be_visible()
 
 
@@ -226,7 +226,7 @@ async def test_every_kind_that_the_server_takes_may_be_sent(
     ("text", "words"),
     [
         ("{", "is not valid JSON"),
-        ('{"peft_type": "P_TUNING"}', 'its peft_type is "P_TUNING"; served are LORA, IA3, ADALORA, LOHA, LOKR, VERA'),
+        ('{"peft_type": "P_TUNING"}', 'its peft_type is "P_TUNING"; supported: LORA, IA3, ADALORA, LOHA, LOKR, VERA'),
         ('{"peft_type": "LORA"}', "has no rank r"),
     ],
 )
@@ -268,7 +268,7 @@ async def test_bytes_that_are_here_are_not_sent_again(page: Page, adapter_folder
     assert sent == [CONFIG_FILE, WEIGHTS_FILE]
     await drop(page, adapter_folders[0] / CONFIG_FILE)
     await send(page, "sql")
-    await expect(page.get_by_text(f"were not sent: {WEIGHTS_FILE}.")).to_be_visible()
+    await expect(page.get_by_text(f"not sent again: {WEIGHTS_FILE}.")).to_be_visible()
     await page.get_by_role("button", name="Register sql").click()
     await expect(page.get_by_text("sql version 1 is registered")).to_be_visible()
     assert sent == [CONFIG_FILE, WEIGHTS_FILE, CONFIG_FILE]
@@ -299,5 +299,5 @@ async def test_a_broken_connection_is_said(page: Page, adapter_folders: list[Pat
     await drop_folder(page, adapter_folders[0])
     await send(page, "sql")
     # Six tries, between which it waits for sixteen seconds.
-    await expect(page.get_by_text("Not uploaded. The connection broke.")).to_be_visible(timeout=3 * MILLISECONDS)
+    await expect(page.get_by_text("Not uploaded. Connection lost.")).to_be_visible(timeout=3 * MILLISECONDS)
     await expect(page.get_by_role("button", name="Upload and check")).to_be_enabled()

@@ -89,9 +89,9 @@ async def test_no_way_back_is_offered_that_an_alias_closes(
     for stable, open_to, words in ((3, set(), "versions up to 2"), (2, {2}, "version 1")):
         routes.set("sql", "prod", stable, actor="cli")
         assert await offered(person) == open_to
-        note = f"To roll back to {words}, add a route for &#39;default&#39; to it below"
+        note = f"To roll back to {words}, add a route for &#39;default&#39; below"
         page = (await person.get("/adapters/sql")).text
-        assert note in page and "they answer the callers of sql@prod." in page
+        assert note in page and "which serve the callers of sql@prod." in page
         for number in {1, 2} - open_to:
             answer = await person.post(f"/adapters/sql@{number}/current", headers=trusted)
             assert answer.status_code == 409 and "the callers of sql@prod" in answer.text
@@ -142,12 +142,12 @@ async def test_what_differs_between_versions(three_versions: None, person: httpx
         assert answer.status_code == 200
         return " ".join(BeautifulSoup(answer.text, "html.parser").get_text(" ").split())
 
-    assert "The configuration is the same. Tensors:" in await text(1, 2)
-    assert "of the same shape with other values." in await text(1, 2)
+    assert "The configuration has not changed. Tensors:" in await text(1, 2)
+    assert "with the same shape and different values." in await text(1, 2)
     changed = await text(1, 3)
     assert "lora_alpha" in changed
     assert 'revision null "main"' in changed or 'revision not set "main"' in changed
-    assert "The same bytes" in await text(2, 2)
+    assert "the same bytes" in await text(2, 2)
     assert (await person.get("/adapters/sql/diff", params={"before": "9", "after": "1"})).status_code == 404
     assert (await person.get("/adapters/sql/diff", params={"before": "x", "after": ""})).status_code == 404
 
@@ -164,7 +164,7 @@ async def test_desired_stands_beside_observed(person: httpx.AsyncClient, trusted
         soup = BeautifulSoup((await person.get("/adapters/sql")).text, "html.parser")
         return {row.th.text: row.get_text(" ", strip=True) for row in soup.select(".states tbody tr") if row.th}
 
-    assert "loaded as needed ✓ on disk" in (await states())["Memory"]
+    assert "loaded on demand ✓ on disk" in (await states())["Memory"]
     await person.post("/adapters/sql/pin", headers=trusted)
     engine.resident.clear()
     assert "in memory (pinned) … on disk" in (await states())["Memory"]

@@ -1,4 +1,4 @@
-"""Aliases over HTTP: who is answered by which version, and what may change that."""
+"""Aliases over HTTP: Which version serves which callers, and what may change that."""
 
 import asyncio
 from typing import Any

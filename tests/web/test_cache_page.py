@@ -78,7 +78,7 @@ async def test_the_buttons_act_on_a_version_too(
         ("/cache/none/load", 404, "There is no adapter"),
         ("/cache/none/pin", 404, "There is no adapter"),
         ("/cache/A B/load", 400, "cannot name an adapter"),
-        ("/cache/sql@7/load", 400, "nothing to load"),
+        ("/cache/sql@7/load", 400, "Enable it before you load it"),
         ("/cache/sql/evict", 400, "adapter &#39;sql&#39; is pinned; unpin it first"),
     ],
 )
@@ -128,10 +128,10 @@ async def test_rows_stand_in_the_order_in_which_they_would_stay(
     assert [row.evicted_for for row in view.rows] == [
         "",
         "",
-        "last asked to leave",
-        "last for another adapter",
-        "last asked to leave",
-        "last for sql",
+        "Last eviction: manual",
+        "Last eviction: for another adapter",
+        "Last eviction: manual",
+        "Last eviction: for sql",
     ]
     assert [row.can_load for row in view.rows] == [False, False, False, True, True, True]
     assert (view.resident, view.total, view.evictions, view.next_idle) == (3, 6, 11, "idle 50 s")

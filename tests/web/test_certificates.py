@@ -125,7 +125,7 @@ async def test_the_page_shows_a_faults_cause_to_the_operator_alone(
     for user, sees in (("admin", True), ("acme/bob", False)):
         cookie, _ = await log_in(state, user)
         page = (await client.get("/adapters/sql", headers=cookie | {"accept": "text/html"})).text
-        assert problem in page and ("What went wrong: <code>RuntimeError: a bug</code>" in page) is sees
+        assert problem in page and ("Cause: <code>RuntimeError: a bug</code>" in page) is sees
         assert sees or "a bug" not in page
 
 

@@ -57,7 +57,7 @@ async def test_an_adapters_page_warns_of_clipped_values(
         state.registry.users.create("bob", ADMIN_PASSWORD, "viewer", actor="system")
         viewer, _ = await log_in(state, "bob")
         [told] = await adapter_page(client, viewer)
-        assert "tell the operator of this server" in told and "calibrate-kv" not in told
+        assert "Ask the operator" in told and "calibrate-kv" not in told
 
 
 async def test_metrics_tell_clipped_from_written(

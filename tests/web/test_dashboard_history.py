@@ -188,5 +188,11 @@ async def test_attention_names_what_is_wrong_the_worst_first(
     items = attention(state, traffic, CacheHistory(), "default")
     assert [item["tone"] for item in items] == ["bad"] * 3 + ["warn"] * 2
     words = " ".join(item["text"] for item in items)
-    for part in ("restarted 1 time", "10 B left", "1 of 2 requests failed", "out of order", "wait for blocks: 3"):
+    for part in (
+        "restarted 1 time",
+        "10 B left",
+        "1 of 2 requests failed",
+        "memory accounting",
+        "waiting for blocks: 3",
+    ):
         assert part in words

@@ -60,7 +60,7 @@ async def test_a_key_is_shown_once_works_and_is_revoked(person: httpx.AsyncClien
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        ({"name": " "}, "name", "Give it a label"),
+        ({"name": " "}, "name", "Enter a label"),
         ({"name": "x" * 101}, "name", "1 to 100"),
         ({"name": "a\u202eb"}, "name", "printable"),
         ({"scope_inference": ""}, "scopes", "at least one"),
@@ -68,11 +68,11 @@ async def test_a_key_is_shown_once_works_and_is_revoked(person: httpx.AsyncClien
         ({"tokens_per_minute": "1.5"}, "tokens_per_minute", "whole number"),
         ({"max_concurrent": "-3"}, "max_concurrent", "whole number"),
         ({"tokens_per_day": "9" * 19}, "tokens_per_day", "whole number"),
-        ({"expires": "day", "expires_day": "31.1.2027"}, "expires", "Choose the day"),
-        ({"expires": "day", "expires_day": "2020-01-01"}, "expires", "has begun already"),
-        ({"expires": "1000000"}, "expires", "Choose one"),
-        ({"adapters": "sql, \u0007"}, "adapters", "cannot be a model's name"),
-        ({"adapters": "sql", "scope_admin": "on"}, "adapters", "for all models"),
+        ({"expires": "day", "expires_day": "31.1.2027"}, "expires", "Enter a date"),
+        ({"expires": "day", "expires_day": "2020-01-01"}, "expires", "not in the future"),
+        ({"expires": "1000000"}, "expires", "Choose an expiry"),
+        ({"adapters": "sql, \u0007"}, "adapters", "is not a valid model name"),
+        ({"adapters": "sql", "scope_admin": "on"}, "adapters", "can use all models"),
     ],
 )
 async def test_a_wrong_form_says_so_beside_the_field(
@@ -171,7 +171,7 @@ async def test_keys_are_the_tenants_own_and_the_operator_says_whose(
     assert "theirs" not in shown(await person.get("/keys"))
     there = await person.get("/keys", params={"tenant": "acme"})
     assert shown(there) == ["theirs"]
-    assert "You look at the tenant" in there.text
+    assert "Viewing tenant" in there.text
     link = soup_of(there).select("#key-rows tbody a")[0]["href"]
     assert (await person.get(str(link))).status_code == 200
     assert (await person.get(str(link).partition("?")[0])).status_code == 404

@@ -138,11 +138,11 @@ async def test_pages_run_nothing_inline_and_are_not_kept(person: httpx.AsyncClie
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/nowhere", 404, "no page /nowhere. The address may have a typing error"),
-        ("GET", "/static/none.css", 404, "no page /static/none.css"),
-        ("GET", "/logout", 405, "/logout shows nothing: it only takes what a form"),
-        ("POST", "/system", 405, "/system shows nothing"),
-        ("GET", "/cache", 500, "under which its log says why"),
+        ("GET", "/nowhere", 404, "no page at /nowhere. Check the address"),
+        ("GET", "/static/none.css", 404, "no page at /static/none.css"),
+        ("GET", "/logout", 405, "/logout cannot be opened directly. Go back and use the form"),
+        ("POST", "/system", 405, "/system cannot be opened directly"),
+        ("GET", "/cache", 500, "the server's log has the cause"),
     ],
 )
 async def test_what_no_page_answers_is_a_page_for_browsers_and_json_for_programs(
@@ -177,7 +177,7 @@ async def test_only_the_operator_is_offered_what_only_the_operator_may(
         text = (await client.get("/upload", headers=HTML | {"authorization": f"Bearer {token}"})).text
         soup = BeautifulSoup(text, "html.parser")
         overview = (await client.get("/", headers=HTML | {"authorization": f"Bearer {token}"})).text
-        may_certify[tenant] = "Press Certify" in overview, "The operator of this server can have it" in overview
+        may_certify[tenant] = "Press Certify" in overview, "The operator of this server can start it" in overview
         shown[tenant] = [choice["value"] for choice in soup.select("[name=from]")], str(tmp_path) in text
     assert shown == {"default": (["files", "hub", "folder"], True), "acme": (["files"], False)}
     assert may_certify == {"default": (True, False), "acme": (False, True)}, "the base's certificate"
@@ -361,7 +361,7 @@ async def test_a_query_that_means_nothing_is_refused_on_a_page(
     refused = await person.get(path, headers=HTML)
     assert refused.status_code == 400 and refused.headers["content-type"].startswith("text/html")
     page = BeautifulSoup(refused.text, "html.parser")
-    assert page.select_one("h1") is not None and "That did not work" in refused.text and f"{field}: " in refused.text
+    assert page.select_one("h1") is not None and "Something went wrong" in refused.text and f"{field}: " in refused.text
     assert page.select_one("nav a") is not None, "the menu leads on"
     for_programs = await person.get(path, headers={"accept": "application/json"})
     assert for_programs.json()["error"]["param"] == field
@@ -387,7 +387,7 @@ async def test_a_lost_engine_leaves_every_page_standing(
     assert document["residency"]["states"] is None
     answer = await person.post("/adapters/sql/load", headers=trusted)
     assert answer.status_code == 503 and answer.headers["retry-after"]
-    assert "Not available right now" in answer.text
+    assert "Temporarily unavailable" in answer.text
 
 
 async def test_a_failed_start_is_said_and_to_the_operator_why(
@@ -398,7 +398,7 @@ async def test_a_failed_start_is_said_and_to_the_operator_why(
     state.registry.users.create("bob", ADMIN_PASSWORD, "viewer", actor="system")
     headers, _ = await log_in(state, "bob")
     page = (await client.get("/", headers=HTML | headers)).text
-    assert "The engine could not start. Tell the operator of this server." in page
+    assert "The engine could not start. Tell the operator." in page
     client.headers.clear()
     everybody = await client.get("/ready")
     assert everybody.status_code == 503 and "the engine could not start" in everybody.json()["reasons"][0]

@@ -264,9 +264,9 @@ async def test_a_viewer_reads_what_others_have_in_forms(
     profile, routes, certificate = (" ".join(soup.select_one(id).get_text(" ").split()) for id in IDS)  # type: ignore[union-attr]
     assert "Temperature 0.3" in profile and '"\\n\\n"' in profile
     assert "sql@prod 1 stable 90 %" in routes and "2 candidate 10 %" in routes
-    assert "Guard of sql@prod : errors at most 2 %; judged after 20 requests within 600 s." in routes
-    assert "An editor or admin of your tenant can have it measured" in certificate
+    assert "Guard for sql@prod : max error rate 2 %; evaluated after 20 requests within 600 s." in routes
+    assert "An editor or admin of your tenant can start it" in certificate
     assert soup.select("main form, main input, main textarea, main select") == []
     assert [section for section in soup.select("main section") if not section.select(SAYS)] == []
     other = (await client.get("/adapters/sql@1/profile", headers=viewer.headers | HTMX)).text
-    assert "Nothing is set." in other
+    assert "No defaults set." in other

@@ -82,7 +82,7 @@ def test_a_form_says_every_field() -> None:
         ("top_p", "NaN", "top_p"),
         ("top_k", "1.5", "top_k"),
         ("max_tokens", "0", "max_tokens must be between 1"),
-        ("stop", '"open', "no JSON string"),
+        ("stop", '"open', "not a valid JSON string"),
         ("system_prompt", "x" * 40_000, "at most 32,768 bytes"),
         ("chat_template", "{{ messages }}", "chat_template is refused"),
     ],

@@ -54,7 +54,7 @@ async def test_of_a_request_that_is_not_kept_is_said_what_that_can_mean(
     part = await person.get("/requests", params={"search": "0", "status": "error"}, headers=HTMX)
     page = BeautifulSoup(part.text, "html.parser")
     assert page.select(since)[0]["datetime"] == "1970-01-01T00:00:01+00:00"
-    assert "among those failed" in page.text
+    assert "No failed request" in page.text
 
 
 async def test_requests_are_narrowed_by_how_they_ended_and_by_tenant(person: httpx.AsyncClient, state: State) -> None:
@@ -73,7 +73,7 @@ async def test_only_the_newest_are_shown(
     state.metrics.recent.extend(finished(float(number), request_id=str(number)) for number in range(5))
     page = await person.get("/requests")
     assert ids(page) == ["4", "3"]
-    assert "5 requests; the newest 2 are shown" in page.text
+    assert "5 requests; showing the newest 2" in page.text
 
 
 async def test_the_system_page_hides_secrets_and_marks_what_was_set(person: httpx.AsyncClient, state: State) -> None:

@@ -40,14 +40,14 @@ async def test_the_guard_takes_a_failing_candidate_out_for_good(
     entry = (await client.get("/api/v1/audit?limit=1")).json()["data"][0]
     assert (entry["actor"], entry["action"], entry["subject"]) == ("guard", "alias.trip", "adapter:sql@prod")
     overview = (await client.get("/")).text
-    assert "sql@prod went back" in overview and "/adapters/sql#aliases" in overview
+    assert "sql@prod was rolled back" in overview and "/adapters/sql#aliases" in overview
     engine.fails = set()
     await state.guard.look()
     assert (await client.get(PROD)).json()["weights"] == {"1": 100}, "it never puts one back"
     await put(client, PROD, version=1, weights={"1": 0, "2": 100})
     await state.guard.look()
     assert (await client.get(PROD)).json()["weights"]["2"] == 100, "a new share is judged by new requests"
-    assert "sql@prod went back" not in (await client.get("/")).text
+    assert "sql@prod was rolled back" not in (await client.get("/")).text
 
 
 @pytest.mark.parametrize(("stable_requests", "kept"), [(1, False), (3, False), (4, True)])

@@ -55,11 +55,11 @@ async def test_sums_by_adapter_with_units_and_what_is_unknown(person: httpx.Asyn
     page = await person.get("/usage")
     assert [row[:4] for row in table_of(page)] == [
         ["sqlaaaaaaaaaaaa, removed", "71 error", "1,000250 from cache", "500"],
-        ["tinythe base alone", "1", "0", "0300 unknown"],
+        ["tinybase model", "1", "0", "0300 unknown"],
     ]
     words = BeautifulSoup(page.text, "html.parser").get_text(" ", strip=True)
-    assert "1 request ran while a server process was killed" in words
-    assert "25 % of them from the cache" in words
+    assert "1 request lost when a server process was killed" in words
+    assert "25 % from cache" in words
     assert [figure.text for figure in BeautifulSoup(page.text, "html.parser").select(".figure .value")] == [
         *("8", "1,000", "500", "300"),
     ]
@@ -127,7 +127,7 @@ async def test_the_last_day_of_all(person: httpx.AsyncClient) -> None:
     ("asked", "words"),
     [
         ({"from": "yesterday"}, "“From” must be a day"),
-        ({"from": "2026-11-22", "to": "2026-11-21"}, "must not be after"),
+        ({"from": "2026-11-22", "to": "2026-11-21"}, "on or before the last"),
         ({"from": "0001-01-01"}, "ten years"),
         ({"to": "0001-01-01"}, "no days before"),
         ({"actor": "bob"}, "key:PREFIX or user:NAME"),
@@ -144,10 +144,10 @@ async def test_wrong_filters_are_said_in_place(person: httpx.AsyncClient, asked:
 
 async def test_nothing_used_is_said_with_a_way_on(person: httpx.AsyncClient) -> None:
     assert (
-        "Nothing was used in these 2 days"
+        "No usage in these 2 days"
         in (await person.get("/usage", params={"from": "2020-01-01", "to": "2020-01-02"})).text
     )
-    assert "Look at everything in these days" in (await person.get("/usage", params={"adapter": "none"})).text
+    assert "Show everything for these dates" in (await person.get("/usage", params={"adapter": "none"})).text
 
 
 async def test_viewers_see_usage_but_no_labels_of_keys(client: httpx.AsyncClient, state: State, booked: str) -> None:

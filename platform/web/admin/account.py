@@ -17,14 +17,14 @@ from .forms import Form, read_form
 from .page import PageRoute, go_to, page
 
 SECTION: Final = "/account"
-NOTICES: Final = {"password": "The password is changed. You were logged out everywhere else."}
+NOTICES: Final = {"password": "Password changed. Your other sessions are logged out."}
 MAY: Final = {
-    VIEWER_ROLE: "look at adapters, memory and usage",
+    VIEWER_ROLE: "view adapters, memory and usage",
     EDITOR_ROLE: "use models, upload adapters and change how they are served",
-    ADMIN_ROLE: "manage keys, users and the audit log",
+    ADMIN_ROLE: "manage keys and users, and read the audit log",
 }
 """What each role adds to those before it."""
-OPERATE: Final = "operate the server: tenants, the engine, its settings"
+OPERATE: Final = "operate the server: tenants, engine and settings"
 
 router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRoute)
 
@@ -43,7 +43,7 @@ async def set_password(request: Request, state: StateOf, caller: CallerOf) -> Re
     new = form.values.get("password", "")
     address = client_address(request)
     if not await asyncio.to_thread(state.sessions.confirm, session, form.values.get("current", ""), address):
-        form.errors["current"] = "That is not your password now."
+        form.errors["current"] = "This is not your current password."
     else:
         by = {"actor": caller.actor, "tenant": caller.tenant}
         with form.refusals(weak_secret="password"):

@@ -16,15 +16,15 @@ from ..state import State
 from .rolling import aliases_in_the_way
 
 NOTICES: Final = {
-    "enable": "Enabled: requests are served.",
-    "disable": "Disabled: new requests for it are refused, running ones finish.",
-    "pin": "Pinned: it stays in memory.",
-    "unpin": "No longer pinned: it may leave memory when others need the room.",
+    "enable": "Enabled. Requests are served again.",
+    "disable": "Disabled. New requests are refused; running ones finish.",
+    "pin": "Pinned. It stays in memory.",
+    "unpin": "Unpinned. It may be evicted when others need memory.",
     "load": "Loaded into memory.",
     "evict": "Evicted from memory. The next request loads it again.",
-    "certify": "Asked for a certificate. It is measured in the background, at low priority.",
-    "current": "Rolled: the name means this version now. Running requests finish on the one they began with.",
-    "profile": "Saved. Requests that begin now are asked by it.",
+    "certify": "Certificate requested. It is measured in the background at low priority.",
+    "current": "Switched. The name now serves this version. Running requests finish on the version they started with.",
+    "profile": "Saved. It applies to new requests.",
     "delete": "Deleted. Running requests finish.",
 }
 """What a page says after it was done."""
@@ -76,8 +76,8 @@ def _check_unrouted(adapter: Adapter, version: Version) -> None:
     names = ", ".join(aliases_in_the_way(adapter, version))
     if names:
         message = (
-            f"For that newer versions would be disabled, and they answer the callers of {names}. Add a route for "
-            f"'{DEFAULT}' to version {version.number} instead: then the name means it, and the others stay."
+            f"This would disable newer versions, which serve the callers of {names}. Instead, add a route for "
+            f"'{DEFAULT}' to version {version.number}: it changes the default version only."
         )
         raise ApiError(409, message, code="version_in_use")
 
@@ -113,7 +113,7 @@ async def _move(state: State, tenant: str, reference: str, action: str) -> None:
     adapter = await asyncio.to_thread(get_adapter, state, parsed.name, tenant)
     version = adapter.select(parsed.selector)
     if version is None or not version.enabled or not adapter.enabled:
-        raise ApiError(400, f"Adapter '{reference}' is disabled, so there is nothing to {action}. Enable it first.")
+        raise ApiError(400, f"Adapter '{reference}' is disabled. Enable it before you {action} it.")
     move = state.engine.load_adapter if action == "load" else state.engine.evict_adapter
     with in_words(names={version.digest: reference}):
         await move(version.digest)

@@ -64,5 +64,5 @@ def _why(move: Move, names: dict[str, str]) -> str:
         source = "from the host cache" if move.from_host else "from disk"
         return source if move.seconds is None else f"{source}, in {duration_words(move.seconds)}"
     if move.winner is None:
-        return "asked to leave"
+        return "manual"
     return f"to make room for {names.get(move.winner, move.winner[:12])}"

@@ -105,7 +105,7 @@ def facts_of(version: Version) -> list[tuple[str, str]]:
         *([("Invocation tokens", ", ".join(map(str, version.invocation_tokens)))] if version.invocation_tokens else []),
         ("Parameters", f"{version.parameters:,}"),
         ("File size", size_words(version.size)),
-        ("Trained on", version.base_model or "not said"),
+        ("Trained on", version.base_model or "not stated"),
         ("Uploaded by", version.uploaded_by),
     ]
 

@@ -34,6 +34,6 @@ def state_rows(state: State, adapter: Adapter, version: Version) -> list[StateRo
     generation, reached = state.registry.snapshots.current.generation, state.reconciler.generation
     return [
         StateRow("Serves", f"version {version.number}", serves, settled),
-        StateRow("Memory", "in memory (pinned)" if pinned else "loaded as needed", where, not pinned or resident),
+        StateRow("Memory", "in memory (pinned)" if pinned else "loaded on demand", where, not pinned or resident),
         StateRow("Generation", str(generation), str(reached) if reached >= 0 else "none yet", reached == generation),
     ]

@@ -140,7 +140,7 @@ async def tensors(request: Request, name: str, state: StateOf, caller: CallerOf,
 async def delete(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     fields = await form_fields(request)
     if fields.get("confirm", "").strip() != name:
-        raise ApiError(400, f"Nothing was deleted. To delete the adapter, type its name, {name}, beside the button.")
+        raise ApiError(400, f"Nothing was deleted. To confirm, type the adapter's name: {name}")
     await change(state, lambda: state.registry.adapters.remove(name, actor=caller.actor, tenant=caller.tenant))
     state.metrics.forget(caller.tenant, name)
     return go_to(request, f"{SECTION}?done=delete")

@@ -30,15 +30,15 @@ NONE: Final = "–"
 COUNTS: Final = ("min_requests", "window_seconds")
 """Of a guard's fields those that are whole numbers."""
 NOTICES: Final = {
-    "route": "The route is there: its alias means this version now.",
-    "weights": "The weights hold now. A caller keeps its version while they stay.",
-    "promote": "Promoted: this version answers all callers now.",
-    "rollback": "Rolled back: the stable version answers all callers now.",
-    "guard": "The guard watches the candidates now.",
-    "unguard": "Nobody watches the candidates any more.",
-    "shadow": "Copies go to this version now; its answers are counted and thrown away.",
-    "unshadow": "No copies any more.",
-    "unalias": "The alias is gone; its versions stay.",
+    "route": "Route added.",
+    "weights": "Weights saved. Each caller keeps its version until they change.",
+    "promote": "Promoted. This version now serves all callers.",
+    "rollback": "Rolled back. The stable version now serves all callers.",
+    "guard": "Guard saved.",
+    "unguard": "Guard removed.",
+    "shadow": "Shadow saved. Its responses are measured, then discarded.",
+    "unshadow": "Shadow stopped.",
+    "unalias": "Route removed. Its versions are kept.",
 }
 """What the page says after it was done."""
 
@@ -213,7 +213,7 @@ def _row(part: Part) -> PartRow:
         errors=f"{figures.errors:,} ({percent_words(figures.error_rate)})" if figures.requests else NONE,
         first_token=_time(figures.first_token),
         latency=_time(figures.latency),
-        copies=f"{copies.equal:,} of {copies.compared:,} greedy answers equal; {copies.dropped:,} gave way"
+        copies=f"{copies.equal:,} of {copies.compared:,} greedy answers identical; {copies.dropped:,} dropped"
         if part.role == "shadow"
         else "",
     )

@@ -20,7 +20,7 @@ FULL_SHARE: Final = 0.95
 THRASH_SECONDS: Final = 60
 THRASH_EVICTIONS: Final = 20
 MOST_NAMES: Final = 3
-TELL: Final = "Tell the operator of this server."
+TELL: Final = "Tell the operator."
 Item = dict[str, Any]
 """`tone`, `text` and the `path` of the page where more is to be seen, empty for who may not open that."""
 QUERY: Final = re.compile("[?#]")
@@ -53,10 +53,10 @@ def _engine(state: State) -> list[Item]:
     if state.start_error is not None:
         return [_item("bad", "The engine could not start.", "/system", f"Why: {state.start_error}", TELL)]
     if state.engine.state is EngineState.READY and not state.engine.ready():
-        return [_item("bad", "The engine does not respond. It is restarted if it stays silent.", "/system")]
+        return [_item("bad", "The engine is not responding. It will be restarted if it stays silent.", "/system")]
     if state.engine.restarts:
         times = count_words(state.engine.restarts, "time")
-        words = f"The engine was restarted {times} since the server's start."
+        words = f"The engine has restarted {times} since the server started."
         return [_item("warn", words, "/system", "The log says why.")]
     return []
 
@@ -64,7 +64,9 @@ def _engine(state: State) -> list[Item]:
 def _registry(state: State) -> list[Item]:
     items = []
     if state.registry.snapshots.age > STALE_SECONDS:
-        items.append(_item("bad", "The database does not answer. What was known before is still served.", "/system"))
+        items.append(
+            _item("bad", "The database is unreachable. Serving continues from the last known state.", "/system")
+        )
     free, floor = free_disk(state), int(state.settings.min_free_bytes)
     if free < 2 * floor:
         words = f"The data folder's disk has {size_words(free)} left; uploads stop at {size_words(floor)}."
@@ -92,7 +94,9 @@ def _routes(state: State, tenant: str) -> list[Item]:
     """Where a guard has acted, until a person changes the route."""
     return [
         _item(
-            "bad", f"{adapter.name}@{route.alias} went back. {route.trip.reason}", f"/adapters/{adapter.name}#aliases"
+            "bad",
+            f"{adapter.name}@{route.alias} was rolled back. {route.trip.reason}",
+            f"/adapters/{adapter.name}#aliases",
         )
         for adapter in state.registry.snapshots.current.of_tenant(tenant)
         for route in adapter.routes.values()
@@ -113,14 +117,14 @@ def _memory(state: State, cache: CacheHistory) -> list[Item]:
     if status is None:
         return []
     if status.integrity_errors:
-        words = "The engine found its own books of blocks or pages out of order."
+        words = "The engine's memory accounting has errors."
         items.append(_item("bad", words, "/system", "Restart the server.", TELL))
     if status.waiting and used_blocks(status) > FULL_SHARE * len(status.block_map):
-        words = f"The KV cache is full; requests that wait for blocks: {status.waiting:,}."
+        words = f"The KV cache is full. Requests waiting for blocks: {status.waiting:,}."
         items.append(_item("warn", words, "/cache"))
     evictions = cache.evictions(THRASH_SECONDS)
     if evictions >= THRASH_EVICTIONS:
-        words = f"{evictions:,} adapters left memory in the last minute."
-        remedy = "More adapter_memory would keep them loaded."
-        items.append(_item("warn", words, "/cache", remedy, "The operator of this server can give them more."))
+        words = f"{evictions:,} adapter evictions in the last minute."
+        remedy = "Raise adapter_memory to keep more adapters loaded."
+        items.append(_item("warn", words, "/cache", remedy, "Ask the operator for more adapter memory."))
     return items

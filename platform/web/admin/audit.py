@@ -86,7 +86,7 @@ async def detail(
     known = number.isascii() and number.isdigit() and len(number) < 19
     entry = await asyncio.to_thread(state.registry.audit.get, int(number), scope) if known else None
     if entry is None:
-        raise ApiError(404, "The audit log has no such row that you may see.")
+        raise ApiError(404, "This audit log row does not exist, or you cannot see it.")
     frame = _frame(request, caller, tenant, everyone, {})
     return page(
         request,

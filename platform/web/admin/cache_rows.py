@@ -169,6 +169,6 @@ def _cause(status: AdapterStatus, owners: dict[str, Owner]) -> str:
     if not status.evictions:
         return ""
     if status.evicted_for is None:
-        return "last asked to leave"
+        return "Last eviction: manual"
     winner = owners.get(status.evicted_for)
-    return f"last for {_name(*winner) if winner else OTHER}"
+    return f"Last eviction: for {_name(*winner) if winner else OTHER}"

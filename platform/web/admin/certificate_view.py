@@ -84,7 +84,7 @@ def version_certificate(
         ask=f"{path}@{version.number}/certify",
         command=f"loraplex certify {adapter.name}@{version.number}",
         also="#versions",
-        rule="" if least is None else f"Aliases move to versions with at least {least} only.",
+        rule="" if least is None else f"Aliases can only point to versions with at least {least}.",
     )
     return certificate_view(standing, place)
 
@@ -123,8 +123,8 @@ def _words(state: str, share: int) -> str:
 
 def _rows(certificate: Certificate) -> list[FigureRow]:
     parts = (
-        ("Weights alone", certificate.weights),
-        ("KV cache alone", certificate.kv_cache),
+        ("Weights only", certificate.weights),
+        ("KV cache only", certificate.kv_cache),
         ("Both, as served", certificate.both),
     )
     return [_row(label, figures) for label, figures in parts]
@@ -144,7 +144,7 @@ def _row(label: str, figures: Figures) -> FigureRow:
 def _covers(certificate: Certificate) -> str:
     """What was served, in words."""
     coverage = certificate.coverage
-    weights = coverage.quantization or "weights as the reference has them"
+    weights = coverage.quantization or "unquantized weights"
     how = f"KV cache in {coverage.kv_cache_dtype}; computed by {coverage.arithmetic}; {runtime_words(coverage.runtime)}"
     return f"{weights}; {how}; loraplex {coverage.version}"
 

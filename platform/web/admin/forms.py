@@ -17,13 +17,13 @@ from ..errors import ApiError
 
 DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 LIMITS: Final = {
-    "requests_per_minute": "Requests a minute",
-    "tokens_per_minute": "Tokens a minute",
-    "max_concurrent": "Requests at once",
-    "tokens_per_day": "Tokens a day",
+    "requests_per_minute": "Requests per minute",
+    "tokens_per_minute": "Tokens per minute",
+    "max_concurrent": "Concurrent requests",
+    "tokens_per_day": "Tokens per day",
 }
 """Fields of Quota, as people call them."""
-NO_LIMIT: Final = "Type a whole number of at least 1, or leave it empty for no limit."
+NO_LIMIT: Final = "Enter a whole number of at least 1, or leave blank for no limit."
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ def quota_words(quota: Quota) -> list[str]:
     units = {
         "requests_per_minute": "requests/min",
         "tokens_per_minute": "tokens/min",
-        "max_concurrent": "at once",
+        "max_concurrent": "concurrent",
     }
     limits = structs.asdict(quota)
     return [f"{limits[name]:,} {unit}" for name, unit in units.items() if limits[name] is not None]

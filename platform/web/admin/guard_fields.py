@@ -9,11 +9,11 @@ from ..units import count_words
 
 PERCENT: Final = "max_error_rate"
 LIMITS: Final = {
-    PERCENT: "errors at most {} %",
-    "max_first_token_ms": "p95 first token at most {} ms",
-    "max_first_token_ratio": "p95 first token at most {} × stable",
-    "max_latency_ms": "p95 latency at most {} ms",
-    "max_latency_ratio": "p95 latency at most {} × stable",
+    PERCENT: "max error rate {} %",
+    "max_first_token_ms": "max p95 first token {} ms",
+    "max_first_token_ratio": "max p95 first token {} × stable",
+    "max_latency_ms": "max p95 latency {} ms",
+    "max_latency_ratio": "max p95 latency {} × stable",
 }
 
 
@@ -31,8 +31,8 @@ def guard_words(guard: Guard | None) -> str:
     limits = ", ".join(LIMITS[name].format(shown) for name, shown in _limits(guard).items())
     requests = count_words(guard.min_requests, "request")
     return (
-        f"{limits}; judged after {requests} within {guard.window_seconds} s. A candidate that breaks a limit loses its "
-        "callers to the stable version by itself."
+        f"{limits}; evaluated after {requests} within {guard.window_seconds} s. A candidate that breaks a limit is "
+        "rolled back automatically."
     )
 
 

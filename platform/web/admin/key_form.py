@@ -13,11 +13,11 @@ from .forms import Form, quota_values
 SCOPE_WORDS: Final = {
     "inference": "use models",
     "adapters": "upload and change adapters",
-    "admin": "everything in the tenant, keys and users too",
+    "admin": "everything in the tenant, including keys and users",
 }
 ON_A_DAY: Final = "day"
 DURATIONS: Final = {"": "Never", "7": "In 7 days", "30": "In 30 days", "90": "In 90 days", "365": "In a year"}
-CHOICES: Final = DURATIONS | {ON_A_DAY: "On a day…"}
+CHOICES: Final = DURATIONS | {ON_A_DAY: "On a date…"}
 
 
 def new_key_form() -> Form:
@@ -35,14 +35,14 @@ def form_of(key: ApiKey) -> Form:
 def read_label(form: Form) -> str:
     name = form.text("name")
     if not is_label(name):
-        form.errors["name"] = f"Give it a label of 1 to {MAX_LABEL} printable characters."
+        form.errors["name"] = f"Enter a label of 1 to {MAX_LABEL} printable characters."
     return name
 
 
 def read_scopes(form: Form) -> Sequence[str]:
     found = [scope for scope in SCOPES if form.text(f"scope_{scope}")]
     if not found:
-        form.errors["scopes"] = "Choose at least one: a key without a scope opens nothing."
+        form.errors["scopes"] = "Choose at least one permission."
     return found
 
 
@@ -52,25 +52,25 @@ def read_adapters(form: Form) -> Sequence[str] | None:
     names = [name for name in parts if name]
     wrong = next((name for name in names if not is_label(name)), None)
     if wrong is not None:
-        form.errors["adapters"] = f"{wrong[:80]!a} cannot be a model's name. Put commas between names."
+        form.errors["adapters"] = f"{wrong[:80]!a} is not a valid model name. Separate names with commas."
     return names or None
 
 
 def read_expiry(form: Form, now: datetime) -> datetime | None:
-    """A day ends the key as it begins, in UTC."""
+    """A day ends the key at 00:00 UTC."""
     choice = form.text("expires")
     if choice == "":
         return None
     if choice != ON_A_DAY:
         if choice not in DURATIONS:
-            form.errors["expires"] = "Choose one of the times, or a day."
+            form.errors["expires"] = "Choose an expiry or a date."
             return None
         return now + timedelta(days=int(choice))
     try:
         moment = datetime.combine(date.fromisoformat(form.text("expires_day")), time(), UTC)
     except ValueError:
-        form.errors["expires"] = "Choose the day, such as 2027-01-31."
+        form.errors["expires"] = "Enter a date, such as 2027-01-31."
         return None
     if moment <= now:
-        form.errors["expires"] = "That day has begun already. Choose a later one, or revoke the key."
+        form.errors["expires"] = "This date is not in the future. Choose a later one, or revoke the key."
     return moment

@@ -34,7 +34,7 @@ from .page import PageRoute, address_of, go_to, is_fragment, page
 SECTION: Final = "/keys"
 MOST_ROWS: Final = 100
 NOTICES: Final = {
-    "revoke": "Revoked: whoever sends it is answered 401 from now on.",
+    "revoke": "Revoked. Requests with this key are refused with 401.",
     "change": "Saved. Running requests finish under the old limits.",
 }
 FORM: Final = {"limits": LIMITS, "scopes": SCOPE_WORDS, "expiries": CHOICES}
@@ -115,7 +115,7 @@ async def _create(state: State, caller: Caller, tenant: str, form: Form) -> Crea
     name, scopes, adapters, quota = read_label(form), read_scopes(form), read_adapters(form), form.quota()
     expires_at = read_expiry(form, datetime.now(UTC))
     if ADMIN in scopes and adapters:
-        form.errors["adapters"] = "A key that may do everything is for all models: leave this empty, or untick admin."
+        form.errors["adapters"] = "Admin keys can use all models. Leave this blank, or clear admin."
     if form.is_good:
         with form.refusals(registry_error="adapters"):
             return await asyncio.to_thread(

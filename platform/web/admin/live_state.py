@@ -147,19 +147,17 @@ def _memory_sentence(
     resident: list[AdapterStatus], status: EngineStatus, info: EngineInfo, names: Mapping[str, str]
 ) -> str:
     if not status.adapters:
-        return "No adapter is registered."
+        return "No adapters registered."
     total = count_words(len(status.adapters), "adapter")
     sizes = f"{size_words(status.adapter_bytes_used)} of {size_words(info.adapter_memory)}"
     if not resident:
-        return f"None of {total} is in memory: each loads at its first request. {sizes} used."
+        return f"0 of {total} in memory, {sizes}. Each loads on its first request."
     return f"{len(resident)} of {total} in memory, {sizes}.{_next_out(resident, names)}"
 
 
 def _next_out(resident: list[AdapterStatus], names: Mapping[str, str]) -> str:
     oldest = next_out(resident)
-    return (
-        "" if oldest is None else f" If memory runs out, {_label(oldest, names)} leaves first ({idle_words(oldest)})."
-    )
+    return "" if oldest is None else f" Next to be evicted: {_label(oldest, names)} ({idle_words(oldest)})."
 
 
 def _label(adapter: AdapterStatus, names: Mapping[str, str]) -> str:

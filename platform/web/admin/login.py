@@ -12,7 +12,7 @@ from ..dependencies import CallerOf, StateOf
 from ..errors import LOGIN_PATH, ApiError
 from .page import NOT_KEPT, TEMPLATES, PageRoute, go_to, root_of
 
-WRONG: Final = "User or password is wrong."
+WRONG: Final = "Wrong user or password."
 LOCAL_PATH: Final = re.compile(r"/(?!/)[!-\[\]-~]*")
 """Printable ASCII without a backslash: browsers drop tabs and read a backslash as a slash."""
 

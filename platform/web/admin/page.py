@@ -26,15 +26,15 @@ NOT_KEPT: Final = {"cache-control": "no-store"}
 HEADINGS: Final = {
     403: "Not allowed",
     404: "Not found",
-    405: "Nothing to look at here",
+    405: "Nothing to show here",
     413: "Too large",
-    500: "The server failed",
-    503: "Not available right now",
+    500: "Server error",
+    503: "Temporarily unavailable",
 }
-OTHER_HEADING: Final = "That did not work"
+OTHER_HEADING: Final = "Something went wrong"
 NOT_ABOUT_WHO: Final = frozenset({413, 500, 503})
 """A login would change nothing."""
-START: Final = ("/", "To the start page")
+START: Final = ("/", "Go to the overview")
 LOGIN: Final = (LOGIN_PATH, "Log in")
 
 

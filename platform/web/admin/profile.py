@@ -83,7 +83,7 @@ async def save(request: Request, reference: str, state: StateOf, caller: CallerO
         return _section(request, refused, 400)
     if not is_fragment(request):
         return go_to(request, f"{SECTION}/{name}?done=profile")
-    done = "Saved. Requests that begin now are asked by it." if document else "Removed. Requests are asked as they say."
+    done = "Saved. It applies to new requests." if document else "Removed. Requests use their own settings."
     version, profile = await find_profile(state, caller, pinned)
     return _section(request, _view(state, name, version, profile, done=done))
 

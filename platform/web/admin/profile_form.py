@@ -34,7 +34,7 @@ NUMBERS: Final[Sequence[NumberField]] = (
     NumberField("repetition_penalty", "Repetition penalty", "1"),
     NumberField("seed", "Seed", "server's"),
     NumberField("max_tokens", "Max tokens", "endpoint's"),
-    NumberField("max_tokens_limit", "Bound of max tokens", "none"),
+    NumberField("max_tokens_limit", "Max tokens cap", "none"),
 )
 
 
@@ -66,7 +66,7 @@ def summary(profile: ServingProfile) -> str:
     given = profile.given()
     words = [name.replace("_", " ") for name in TEXTS if name in given]
     words += ["JSON schema"] if SCHEMA in given else []
-    words += [f"tool calls as {given[PARSER]}"] if PARSER in given else []
+    words += [f"tool calls: {given[PARSER]}"] if PARSER in given else []
     words += [f"{field.label.lower()} {_shown(given[field.name])}" for field in NUMBERS if field.name in given]
     return ", ".join(words + ([count_words(len(given["stop"]), "stop string")] if "stop" in given else []))
 
@@ -101,5 +101,7 @@ def _stop(line: str) -> str:
     except ValueError:
         text = None
     if not isinstance(text, str):
-        raise invalid(f"stop has the line {line[:40]!a}, which begins with a quote and is no JSON string.", "stop")
+        raise invalid(
+            f"stop has the line {line[:40]!a}, which starts with a quote but is not a valid JSON string.", "stop"
+        )
     return text

@@ -19,12 +19,12 @@ from .page import is_for_people, refusal_page, root_of
 APIS: Final = ("/v1/", "/api/")
 """Below these even a browser gets JSON."""
 WORDS: Final = {
-    404: "This server has no page {path}. The address may have a typing error, or what was there has been removed.",
-    405: "{path} shows nothing: it only takes what a form on another page sends. Go back, and use that form.",
+    404: "There is no page at {path}. Check the address; the page may also have been removed.",
+    405: "{path} cannot be opened directly. Go back and use the form that leads here.",
 }
 FAILED: Final = (
-    "That is its fault, not yours. Try again; if it fails again, tell whoever runs this server the request id "
-    "{request_id}, under which its log says why."
+    "This is a fault of the server. Try again. If it fails again, give the operator the request id {request_id}: "
+    "the server's log has the cause under it."
 )
 
 logger = logging.getLogger(__name__)

@@ -32,6 +32,6 @@ def rolling_note(adapter: Adapter) -> str:
     names = ", ".join(aliases_in_the_way(adapter, blocked[0]))
     words = f"version {blocked[0].number}" if len(blocked) == 1 else f"versions up to {blocked[-1].number}"
     return (
-        f"To roll back to {words}, add a route for '{DEFAULT}' to it below: rolling back here would disable newer "
-        f"versions, and they answer the callers of {names}."
+        f"To roll back to {words}, add a route for '{DEFAULT}' below. Rolling back here would disable newer versions, "
+        f"which serve the callers of {names}."
     )

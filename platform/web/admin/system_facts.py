@@ -85,9 +85,9 @@ def device_facts(state: State) -> list[tuple[str, str]]:
         ("Arithmetic", info.arithmetic),
         ("Threads", str(info.num_threads)),
         ("Vocabulary", f"{info.vocab_size:,} tokens"),
-        ("Loaded in", duration_words(info.load_seconds)),
-        ("Host cache for adapters", size_words(info.adapter_host_memory) if info.adapter_host_memory else "off"),
-        ("Adapters loaded at once", f"at most {info.max_loaded_adapters:,}"),
+        ("Load time", duration_words(info.load_seconds)),
+        ("Host cache", size_words(info.adapter_host_memory) if info.adapter_host_memory else "off"),
+        ("Adapters in memory", f"at most {info.max_loaded_adapters:,}"),
     ]
 
 
@@ -126,9 +126,7 @@ def _engine_checks(state: State) -> list[Check]:
     if status is not None:
         broken = status.integrity_errors
         checks.append(Check("Heartbeat", f"{duration_words(state.engine.heartbeat_age())} ago", "good"))
-        checks.append(
-            Check("Books of blocks and pages", f"{broken} errors" if broken else "in order", _tone(not broken))
-        )
+        checks.append(Check("Memory accounting", f"{broken} errors" if broken else "OK", _tone(not broken)))
     return checks
 
 
@@ -136,15 +134,15 @@ def _database(state: State) -> Check:
     age, dialect = state.registry.snapshots.age, make_url(state.settings.database).get_backend_name()
     away = age > STALE_SECONDS
     return Check(
-        "Database", f"{dialect}, away for {span_words(age)}" if away else f"{dialect}, answers", _tone(not away)
+        "Database", f"{dialect}, unreachable for {span_words(age)}" if away else f"{dialect}, OK", _tone(not away)
     )
 
 
 def _disk(state: State) -> Check:
     free, floor = free_disk(state), int(state.settings.min_free_bytes)
     tone = "bad" if free < floor else "warn" if free < 2 * floor else "good"
-    rule = f", {size_words(floor)} must stay free" if floor else ""
-    return Check("Disk of the data folder", f"{size_words(free)} free{rule}", tone)
+    rule = f", {size_words(floor)} kept free" if floor else ""
+    return Check("Data folder disk", f"{size_words(free)} free{rule}", tone)
 
 
 def _tone(good: bool) -> str:

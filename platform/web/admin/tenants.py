@@ -21,9 +21,9 @@ from .page import PageRoute, go_to, is_fragment, page
 
 SECTION: Final = "/tenants"
 NOTICES: Final = {
-    "change": "Saved. The limits hold from the next request on.",
-    "disable": "Disabled: its keys and sessions open nothing, its adapters leave memory. All its rows stay.",
-    "enable": "Enabled: its keys, sessions and adapters work again.",
+    "change": "Saved. The limits apply from the next request.",
+    "disable": "Disabled. Its keys and sessions no longer work, and its adapters are unloaded. Nothing was deleted.",
+    "enable": "Enabled. Its keys, sessions and adapters work again.",
 }
 
 router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRoute)

@@ -126,7 +126,7 @@ def _query(tenant: str, first: str, to: str, actor: str, adapter: str, by: str) 
     asked = actor.strip()
     kind, _, name = asked.partition(":")
     if asked not in ("", SHADOW) and (kind not in ("key", "user") or not name):
-        raise invalid(f"Write whose usage you look for as key:PREFIX or user:NAME, or {SHADOW} for copies.", "actor")
+        raise invalid(f"Enter key:PREFIX or user:NAME, or {SHADOW} for shadow requests.", "actor")
     key, user = (name, "") if kind == "key" else ("", name)
     last = to or datetime.now(UTC).date().isoformat()
     try:
@@ -137,7 +137,7 @@ def _query(tenant: str, first: str, to: str, actor: str, adapter: str, by: str) 
     except OverflowError:
         raise invalid("There are no days before 0001-01-01. Choose later ones.", "to") from None
     if not 0 <= (date.fromisoformat(last) - date.fromisoformat(begin)).days < MOST_DAYS:
-        raise invalid("The first day must not be after the last one, nor more than ten years before it.", "from")
+        raise invalid("The first day must be on or before the last, and at most ten years earlier.", "from")
     return replace(query, first=begin, actor=asked if asked == SHADOW else query.actor)
 
 

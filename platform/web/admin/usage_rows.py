@@ -93,8 +93,8 @@ def unknown_words(total: Mapping[str, int]) -> str:
         return ""
     requests = count_words(total["unknown"], "request")
     return (
-        f"{requests} ran while a server process was killed. How much they used is unknown; the "
-        f"{total['unknown_tokens']:,} tokens that were reserved for them are counted instead."
+        f"{requests} lost when a server process was killed. Usage is unknown, so the "
+        f"{total['unknown_tokens']:,} tokens reserved are counted instead."
     )
 
 
@@ -149,7 +149,7 @@ def _actor(actor: str, names: Mapping[str, str]) -> Cell:
     kind, _, name = actor.partition(":")
     query = {"actor": actor}
     if actor == SHADOW:
-        return Cell(actor, "copies of requests", query)
+        return Cell(actor, "shadow requests", query)
     if kind == "key":
         return Cell(names.get(name, f"lp-{name}…"), f"lp-{name}…" if name in names else "key", query)
     return Cell(name or actor, kind if name else "", query)
@@ -157,5 +157,5 @@ def _actor(actor: str, names: Mapping[str, str]) -> Cell:
 
 def _adapter(name: str, digest: str, versions: VersionWords) -> Cell:
     gone = "a sum" if "+" in name else f"{digest[:12]}, removed"
-    note = "the base alone" if not digest else versions.get((name, digest), gone)
+    note = "base model" if not digest else versions.get((name, digest), gone)
     return Cell(name, note, {"adapter": name})

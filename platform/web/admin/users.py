@@ -23,13 +23,13 @@ from .page import PageRoute, address_of, go_to, is_fragment, page
 
 SECTION: Final = "/users"
 ROLE_WORDS: Final = {
-    "viewer": "looks at adapters, memory and usage",
-    "editor": "also uses models, uploads adapters and changes how they are served",
-    "admin": "also manages keys, users and the audit log",
+    "viewer": "can view adapters, memory and usage",
+    "editor": "can also use models, upload adapters and change how they are served",
+    "admin": "can also manage keys and users, and read the audit log",
 }
 NOTICES: Final = {
-    "role": "The role is changed, from the next request on.",
-    "remove": "Removed, and logged out everywhere.",
+    "role": "Role changed. It applies from the next request.",
+    "remove": "User removed and logged out everywhere.",
 }
 FORM: Final = {"roles": ROLE_WORDS, "password_length": MIN_PASSWORD_LENGTH}
 GENERATED_BYTES: Final = 12
@@ -79,7 +79,7 @@ async def create(request: Request, state: StateOf, caller: CallerOf, tenant: Ten
         await asyncio.to_thread(state.registry.users.create, name, chosen, role, **by)
     if not form.is_good:
         return await _page(request, state, caller, tenant, form, status=form.status)
-    made = Login(login_of(name, tenant), None if password else chosen, f"“{name}” may log in now")
+    made = Login(login_of(name, tenant), None if password else chosen, f"User “{name}” created")
     return await _page(request, state, caller, tenant, new_user_form(), status=201, made=made)
 
 
@@ -112,7 +112,7 @@ async def set_password(request: Request, user: str, state: StateOf, caller: Call
         await asyncio.to_thread(state.registry.users.set_password, user, chosen, role=None, **by)
     if not form.is_good:
         return await _detail(request, state, caller, tenant, user, form, status=form.status)
-    words = f"“{user}” has a new password and is logged out everywhere"
+    words = f"“{user}” has a new password and was logged out everywhere"
     made = Login(login_of(user, tenant), None if password else chosen, words)
     return await _detail(request, state, caller, tenant, user, made=made)
 

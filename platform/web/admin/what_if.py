@@ -79,7 +79,7 @@ def replay(uses: Sequence[str], sizes: Mapping[str, int], pinned: Collection[str
 def _scenario(factor: float, memory: int, result: Replay) -> Scenario:
     hits = (result.uses - result.loads) / result.uses
     return Scenario(
-        label="as it is" if factor == NOW else f"{factor:g} times",
+        label="current" if factor == NOW else f"{factor:g}×",
         memory=size_words(memory),
         hit_rate=percent_words(hits),
         share=round(100 * hits, 1),

@@ -12,7 +12,7 @@ PerDay = Annotated[int | None, typer.Option("--tokens-per-day", help="Tokens in 
 LIMITS: Final = {
     "requests_per_minute": "rpm",
     "tokens_per_minute": "tpm",
-    "max_concurrent": "at once",
+    "max_concurrent": "concurrent",
     "tokens_per_day": "tokens a day",
 }
 

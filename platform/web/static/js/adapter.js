@@ -20,17 +20,17 @@ async function refresh() {
 function draw({ hours, requests }) {
   drawChart(document.getElementById("traffic-chart"), hours.at, [
     { label: "Requests", values: hours.requests, bars: true },
-    { label: "of them errors", values: hours.errors, bars: true, colour: "--bad" },
+    { label: "Errors", values: hours.errors, bars: true, colour: "--bad" },
   ]);
   const latency = document.getElementById("latency-chart");
   if (!requests.at.length) {
-    latency.textContent = "No request yet.";
+    latency.textContent = "No requests yet.";
     return;
   }
-  if (latency.textContent === "No request yet.") latency.textContent = "";
+  if (latency.textContent === "No requests yet.") latency.textContent = "";
   drawChart(latency, requests.at, [
     { label: "Time to first token", unit: "ms", values: requests.first_token_ms, dots: true },
-    { label: "Whole request", unit: "ms", values: requests.duration_ms, dots: true, colour: "--warn" },
+    { label: "Total duration", unit: "ms", values: requests.duration_ms, dots: true, colour: "--warn" },
   ]);
 }
 

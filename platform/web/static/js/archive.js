@@ -20,7 +20,7 @@ export function isArchive(name) {
 
 // Throws an Error in words. `limit`: bytes that one file may have.
 export async function filesOfArchive(archive, limit) {
-  if (archive.size > 2 * limit) throw new Error(`it has ${size(archive.size)}, more than an adapter may have`);
+  if (archive.size > 2 * limit) throw new Error(`it is ${size(archive.size)}, more than an adapter may be`);
   const entries = /\.zip$/i.test(archive.name) ? await zipEntries(archive) : await tarEntries(archive, limit);
   const chosen = choose(entries);
   for (const entry of chosen) check(entry, limit);
@@ -44,7 +44,7 @@ function choose(entries) {
   if (!configs.length) throw new Error(`there is no ${CONFIG} in it`);
   const depth = Math.min(...configs.map(({ path }) => path.split("/").length));
   const folders = [...new Set(configs.filter(({ path }) => path.split("/").length === depth).map(({ path }) => folderOf(path)))];
-  if (folders.length > 1) throw new Error(`it holds several adapters (${folders.slice(0, 3).join(", ")}); pack one`);
+  if (folders.length > 1) throw new Error(`it contains several adapters (${folders.slice(0, 3).join(", ")}); upload one at a time`);
   const chosen = entries.filter(({ path }) => folderOf(path) === folders[0] && [...WANTED, ...OPTIONAL].includes(baseOf(path)));
   const names = chosen.map(({ path }) => path);
   const twice = names.find((name, i) => names.indexOf(name) !== i);
@@ -53,9 +53,9 @@ function choose(entries) {
 }
 
 function refuseHostile(path) {
-  if (path.length > MAX_NAME) throw new Error("a name in it is longer than any path");
+  if (path.length > MAX_NAME) throw new Error("it contains a file name that is too long");
   if (path.startsWith("/") || /^[a-z]:/i.test(path) || path.includes("\\") || path.split("/").includes("..") || path.includes("\0"))
-    throw new Error(`the name ${JSON.stringify(path.slice(0, 80))} in it points out of the archive; pack the adapter's own folder`);
+    throw new Error(`the path ${JSON.stringify(path.slice(0, 80))} points outside the archive; pack the adapter's own folder`);
 }
 
 function check(entry, limit) {
@@ -63,24 +63,24 @@ function check(entry, limit) {
   if (entry.problem) throw new Error(`${name} ${entry.problem}`);
   if (entry.size > limit) throw new Error(`${name} unpacks to ${size(entry.size)}, more than the limit of ${size(limit)}`);
   if (entry.packed !== undefined && entry.size > SMALL_FILE + entry.packed * MAX_EXPANSION)
-    throw new Error(`${name} claims to unpack to ${size(entry.size)} from ${size(entry.packed)}, which no deflated file does`);
+    throw new Error(`${name} claims to unpack from ${size(entry.packed)} to ${size(entry.size)}, which is not possible`);
 }
 
 async function zipEntries(archive) {
   const tail = await viewOf(archive.slice(Math.max(0, archive.size - END_BYTES - 0xffff)));
   let end = tail.byteLength - END_BYTES;
   while (end >= 0 && tail.getUint32(end, true) !== END_OF_DIRECTORY) end--;
-  if (end < 0) throw new Error("it is no zip archive, or its end is missing");
+  if (end < 0) throw new Error("it is not a zip archive, or it is cut off");
   const [count, length, start] = [tail.getUint16(end + 10, true), tail.getUint32(end + 12, true), tail.getUint32(end + 16, true)];
-  if (start === IN_ZIP64 || length === IN_ZIP64 || count === 0xffff) throw new Error("zip64 archives are not read; pack a tar, or fewer files");
+  if (start === IN_ZIP64 || length === IN_ZIP64 || count === 0xffff) throw new Error("zip64 is not supported; use a tar, or fewer files");
   if (count > MAX_ENTRIES) throw new Error(`it has ${count} entries; at most ${MAX_ENTRIES} are read`);
-  if (start + length > archive.size) throw new Error("its list of files lies outside of it");
+  if (start + length > archive.size) throw new Error("its file list is broken");
   const directory = await viewOf(archive.slice(start, start + length));
   const entries = [];
   for (let at = 0; entries.length < count; ) {
-    if (at + 46 > length || directory.getUint32(at, true) !== DIRECTORY_ENTRY) throw new Error("its list of files is broken");
+    if (at + 46 > length || directory.getUint32(at, true) !== DIRECTORY_ENTRY) throw new Error("its file list is broken");
     const [nameLength, extra, comment] = [28, 30, 32].map((offset) => directory.getUint16(at + offset, true));
-    if (at + 46 + nameLength > length) throw new Error("its list of files is broken");
+    if (at + 46 + nameLength > length) throw new Error("its file list is broken");
     entries.push(zipEntry(archive, directory, at, nameLength));
     at += 46 + nameLength + extra + comment;
   }
@@ -94,9 +94,9 @@ function zipEntry(archive, directory, at, nameLength) {
   const path = textOf(new Uint8Array(directory.buffer, directory.byteOffset + at + 46, nameLength));
   let problem = "";
   if (flags & ENCRYPTED) problem = "is encrypted; pack it without a password";
-  else if (method !== STORED && method !== DEFLATED) problem = "is packed by a method that is not read; use deflate or none";
-  else if ([packed, unpacked, offset].includes(IN_ZIP64)) problem = "is in zip64 form, which is not read; pack a tar";
-  else if ((mode & 0xf000) === 0xa000) problem = "is a link; pack the file itself";
+  else if (method !== STORED && method !== DEFLATED) problem = "uses an unsupported compression method; use deflate or none";
+  else if ([packed, unpacked, offset].includes(IN_ZIP64)) problem = "uses zip64, which is not supported; use a tar";
+  else if ((mode & 0xf000) === 0xa000) problem = "is a link; include the file itself";
   const read = async (limit) => {
     const head = await viewOf(archive.slice(offset, offset + 30));
     if (head.byteLength < 30 || head.getUint32(0, true) !== LOCAL_ENTRY) throw new Error(`${baseOf(path)} is not where the archive says`);
@@ -127,7 +127,7 @@ async function tarEntries(archive, limit) {
     if (kind === "L" || kind === "x") long = await longName(kind, data, long);
     else if (kind !== "g") {
       const path = (long || tarName(head)).replace(/^(\.\/)+/, "");
-      if (kind !== "5") entries.push({ path, size: length, problem: kind === "0" || kind === "7" ? "" : "is a link or a device; pack the file itself", read: async () => data });
+      if (kind !== "5") entries.push({ path, size: length, problem: kind === "0" || kind === "7" ? "" : "is a link or a device; include the file itself", read: async () => data });
       long = "";
     }
     if (entries.length > MAX_ENTRIES) throw new Error(`it has more than ${MAX_ENTRIES} entries`);
@@ -139,7 +139,7 @@ async function tarEntries(archive, limit) {
 function checkTarHead(head) {
   const sum = head.reduce((total, byte, i) => total + (i >= 148 && i < 156 ? 32 : byte), 0);
   const told = textOf(head.subarray(148, 156)).replace(/[\0 ]/g, "");
-  if (!/^[0-7]+$/.test(told) || sum !== Number.parseInt(told, 8)) throw new Error("it is no tar archive, or it is broken");
+  if (!/^[0-7]+$/.test(told) || sum !== Number.parseInt(told, 8)) throw new Error("it is not a tar archive, or it is damaged");
 }
 
 function octal(bytes) {
@@ -155,7 +155,7 @@ function tarName(head) {
 }
 
 async function longName(kind, data, known) {
-  if (data.size > SMALL_FILE) throw new Error("a name in it is longer than any path");
+  if (data.size > SMALL_FILE) throw new Error("it contains a file name that is too long");
   const text = await data.text();
   if (kind === "L") return text.split("\0")[0];
   if (/(^|\n)\d+ size=/.test(text)) throw new Error("it has a file too large for a tar header");

@@ -52,14 +52,14 @@ function configProblem(text) {
     return "is not valid JSON";
   }
   const kind = config?.peft_type;
-  if (!KINDS.includes(kind)) return `its peft_type is ${JSON.stringify(kind)}; served are ${KINDS.join(", ")}`;
+  if (!KINDS.includes(kind)) return `its peft_type is ${JSON.stringify(kind)}; supported: ${KINDS.join(", ")}`;
   return kind !== "LORA" || (Number.isInteger(config.r) && config.r > 0) ? null : "has no rank r";
 }
 
 export function adviceOn(name) {
-  if (/\.(bin|pt|pth|ckpt)$/.test(name)) return "pickle files are never read; save with safe_serialization=True";
-  if (/\.(xz|bz2|zst|7z|rar)$/i.test(name)) return "of archives zip, tar and tar.gz are read";
-  return `an adapter's files are ${WANTED.join(" and ")}, and its tokenizer's`;
+  if (/\.(bin|pt|pth|ckpt)$/.test(name)) return "pickle files are not accepted; save with safe_serialization=True";
+  if (/\.(xz|bz2|zst|7z|rar)$/i.test(name)) return "supported archives are zip, tar and tar.gz";
+  return `an adapter consists of ${WANTED.join(" and ")}, and optional tokenizer files`;
 }
 
 // Read piece by piece: the weights need not fit into memory, and the browser's own SHA-256 takes only whole buffers.

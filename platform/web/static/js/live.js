@@ -75,7 +75,7 @@ async function poll() {
 // Nobody shall read that an engine is ready of which nothing is heard.
 function fallSilent() {
   for (const tag of document.querySelectorAll('[data-bind="engine.words"]')) {
-    tag.textContent = "No answer";
+    tag.textContent = "No response";
     tag.dataset.tone = "bad";
   }
 }

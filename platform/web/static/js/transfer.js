@@ -81,7 +81,7 @@ function refusal(status, text, retryAfter) {
 }
 
 function broken() {
-  return new Broken("The connection broke. Upload again: it goes on where it stopped.");
+  return new Broken("Connection lost. Upload again to resume where it stopped.");
 }
 
 function pause(milliseconds, signal) {

@@ -37,8 +37,8 @@ async function take(list, folders = []) {
   const lines = [];
   for (const name of namesToSend()) lines.push(await lineOf(name));
   ready = lines.every((line) => line.tone === "good");
-  if (!ready) for (const file of strange.slice(0, 5)) lines.push(line("warn", `${file.name} is left out: ${adviceOn(file.name)}`));
-  if (!ready) for (const folder of folders.slice(0, 5)) lines.push(line("warn", `${folder}/ is left out: take the folder that holds the files itself`));
+  if (!ready) for (const file of strange.slice(0, 5)) lines.push(line("warn", `${file.name} was skipped: ${adviceOn(file.name)}`));
+  if (!ready) for (const folder of folders.slice(0, 5)) lines.push(line("warn", `${folder}/ was skipped: choose the folder that contains the files`));
   document.getElementById("chosen").replaceChildren(...[...notes, ...lines].map(shown));
   allowSending();
   report.hidden = true;
@@ -53,10 +53,10 @@ async function unpack(archive, notes) {
   drop.setAttribute("aria-busy", "true");
   try {
     const found = await filesOfArchive(archive, limit);
-    notes.push(line("good", `${archive.name} unpacked here, in your browser`));
+    notes.push(line("good", `${archive.name} unpacked in your browser`));
     return found;
   } catch (error) {
-    notes.push(line("bad", `${archive.name} was not taken: ${error.message}.`));
+    notes.push(line("bad", `${archive.name} cannot be used: ${error.message}.`));
     return [];
   } finally {
     drop.removeAttribute("aria-busy");
@@ -69,7 +69,7 @@ function namesToSend() {
 
 async function lineOf(name) {
   const file = files.get(name);
-  if (!file) return line("warn", `${name} is still missing`);
+  if (!file) return line("warn", `${name} is missing`);
   const problem = await problemOf(file, limit);
   return problem ? line("bad", `${name}: ${problem}`) : line("good", `${name}, ${size(file.size)}`);
 }
@@ -132,8 +132,8 @@ async function uploadFiles(adapter, signal) {
   let answer = await post(path, fields, signal);
   const here = namesToSend().filter((name) => !answer.missing.includes(name));
   if (answer.missing.length) {
-    const onBreak = (attempt) => say(`The connection broke. Going on from there (try ${attempt + 1})…`);
-    const onWait = (reason) => say(`Waiting, this page tries again by itself. ${reason}`);
+    const onBreak = (attempt) => say(`Connection lost. Resuming (attempt ${attempt + 1})…`);
+    const onWait = (reason) => say(`Waiting to retry. ${reason}`);
     await each("Sending", answer.missing, (name, onProgress) =>
       sendFile(adapter, files.get(name), digests[name], { onProgress, onBreak, onWait, signal }),
     );
@@ -141,11 +141,11 @@ async function uploadFiles(adapter, signal) {
     answer = await post(path, fields, signal);
   }
   show(answer.text);
-  if (here.length) report.prepend(Object.assign(document.createElement("p"), { className: "muted small", textContent: `The server already had these bytes, so they were not sent: ${here.join(", ")}.` }));
+  if (here.length) report.prepend(Object.assign(document.createElement("p"), { className: "muted small", textContent: `Already on the server, not sent again: ${here.join(", ")}.` }));
 }
 
 async function fetchByServer(adapter, source, signal) {
-  say("The server reads it…");
+  say("The server is checking it…");
   show((await post("/upload/fetch", { name: adapter, source }, signal)).text);
 }
 

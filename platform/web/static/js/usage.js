@@ -17,12 +17,12 @@ async function refresh() {
 
 function draw(points) {
   drawChart(document.getElementById("tokens-chart"), points.at, [
-    { label: "All", unit: "tokens", values: points.prompt_tokens.map((count, i) => count + points.completion_tokens[i]), bars: true },
-    { label: "of them output", unit: "tokens", values: points.completion_tokens, bars: true, colour: "--good" },
+    { label: "Total", unit: "tokens", values: points.prompt_tokens.map((count, i) => count + points.completion_tokens[i]), bars: true },
+    { label: "Output", unit: "tokens", values: points.completion_tokens, bars: true, colour: "--good" },
   ]);
   drawChart(document.getElementById("requests-chart"), points.at, [
     { label: "Requests", values: points.requests, bars: true },
-    { label: "of them errors", values: points.errors, bars: true, colour: "--bad" },
+    { label: "Errors", values: points.errors, bars: true, colour: "--bad" },
   ]);
 }
 
