@@ -8,8 +8,10 @@ is found before it is used; the file is no defence against someone who may write
 
 import hashlib
 import json
+import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from io import FileIO
 from pathlib import Path
@@ -21,6 +23,10 @@ from .packed import Land, PackedLinear
 
 MAGIC: Final = b"loraplex packed\n"
 CACHE_LINE: Final = 64
+READERS: Final = 4
+"""Threads that read. Most of the time the system looks for memory, which it does for several at once."""
+PART: Final = 8 << 20
+"""Bytes that one of them reads at a time."""
 TRAILER: Final = 8 + hashlib.sha256().digest_size + len(MAGIC)
 
 
@@ -76,6 +82,7 @@ class PackedReader:
     def __init__(self, path: Path, land: Land) -> None:
         """FileNotFoundError when there is none."""
         self._file, self._land = FileIO(path), land
+        self._readers = ThreadPoolExecutor(READERS, "packed-weights")
         try:
             self._index = self._read_index(path.stat().st_size)
         except BaseException:
@@ -87,6 +94,7 @@ class PackedReader:
         return self._packed(name, self._index[name]) if name in self._index else None
 
     def close(self) -> None:
+        self._readers.shutdown(cancel_futures=True)
         self._file.close()
 
     def _packed(self, name: str, entry: Mapping[str, Any]) -> PackedLinear:
@@ -96,23 +104,36 @@ class PackedReader:
         return PackedLinear(entry["method"], entry["in_features"], out_features, entry["facts"], arrays, inner)
 
     def _array(self, what: str, entry: Mapping[str, Any]) -> torch.Tensor:
-        self._file.seek(entry["begin"])
-        checksum = 0
+        begin, checksum = entry["begin"], 0
 
         def fill(room: memoryview) -> None:
-            nonlocal checksum
-            filled = 0
-            while filled < len(room):
-                count = self._file.readinto(room[filled:])
-                if not count:
-                    raise BrokenPackedFile(f"it ends within {what}")
-                filled += count
-            checksum = zlib.crc32(room, checksum)
+            nonlocal begin, checksum
+            for part in self._read(room, begin, what):
+                checksum = zlib.crc32(part, checksum)
+            begin += len(room)
 
         array = self._land(getattr(torch, entry["dtype"]), entry["shape"], fill)
         if checksum != entry["crc"]:
             raise BrokenPackedFile(f"the checksum of {what} is another")
         return array
+
+    def _read(self, room: memoryview, begin: int, what: str) -> Iterator[memoryview]:
+        """Fills `room` from the byte `begin` on, and yields its parts in their order as they are there."""
+        parts = [room[at : at + PART] for at in range(0, len(room), PART)]
+        begins = range(begin, begin + len(room), PART)
+        for part, complete in zip(parts, self._readers.map(self._read_part, parts, begins), strict=True):
+            if not complete:
+                raise BrokenPackedFile(f"it ends within {what}")
+            yield part
+
+    def _read_part(self, part: memoryview, begin: int) -> bool:
+        """False where the file ends before it."""
+        while part:
+            count = os.preadv(self._file.fileno(), [part], begin)
+            if not count:
+                return False
+            part, begin = part[count:], begin + count
+        return True
 
     def _read_index(self, size: int) -> dict[str, Any]:
         if size < TRAILER:
