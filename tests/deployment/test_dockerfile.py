@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from deploy import requirements
+from deploy import requirements, third_party
 
 from .dockerfile import ROOT, Stage, environment_of, line_of, read
 
@@ -104,6 +104,12 @@ def test_requirements_are_pinned_and_complete() -> None:
         if wanted.name not in requirements.APART:
             assert pinned[wanted.name.lower()] in wanted.specifier, f"{wanted}: run deploy/requirements.py again"
     assert {Requirement(line).name for line in requirements.pins(requirements.direct("postgres"))} <= set(pinned)
+
+
+def test_every_package_has_its_licence_in_the_list() -> None:
+    listed = {line.split(" | ")[0].removeprefix("| ") for line in (ROOT / "THIRD_PARTY.md").read_text().splitlines()}
+    shipped = {*third_party.image_packages(), *(name for name, _ in third_party.dashboard_packages())}
+    assert shipped <= listed, "run deploy/third_party.py again"
 
 
 def test_scripts_can_be_run() -> None:
