@@ -153,6 +153,7 @@ class LLM:
             params=params,
             adapters=self._references(adapter, token_ids),
         )
+        params.check_types()
         params.verify(most_tokens(self._opened().info.vocab_size, request))
         return request
 

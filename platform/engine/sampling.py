@@ -1,9 +1,10 @@
 """SamplingParams: how the next token is chosen and when to stop. The field names and meanings are vLLM's."""
 
-import math
+from typing import Any, Final
 
 import msgspec
 
+from .field_types import BIASES, FLAG, INTEGER, NUMBER, STOP, STOP_TOKEN_IDS, TOKEN_IDS, Fields, Kind, Unfit
 from .structured_outputs import StructuredOutputs
 
 MAX_N = 16
@@ -14,8 +15,10 @@ MAX_LOGIT_BIAS = 1024
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Validated by `verify()`; every process that accepts one from outside calls it once.
+    """Types are checked as it is made: ValueError. Bounds are checked by `verify()`; every process that accepts one
+    from outside calls it once.
 
+    `stop` may be one string, and `stop` and `stop_token_ids` may be None for none: both are kept as lists.
     `temperature` 0 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 switch the filter off. `logprobs` k returns the
     sampled token's and the k most likely tokens' log-probabilities of the unmodified distribution.
     """
@@ -43,6 +46,13 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
     """What the text must look like. Log-probabilities stay those of the unmodified distribution."""
+
+    def __post_init__(self) -> None:
+        self.check_types()
+
+    def check_types(self) -> None:
+        """Again after fields were set. ValueError names the field that holds what it cannot."""
+        FIELDS.check(self)
 
     def verify(self, vocab_size: int) -> None:
         """Raise ValueError naming the first field that is out of bounds."""
@@ -88,8 +98,26 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
                 raise ValueError("structured_outputs and allowed_token_ids exclude each other; send one of them")
 
 
+def _read_form(value: Any) -> StructuredOutputs:
+    if isinstance(value, StructuredOutputs):
+        return value
+    raise Unfit(value)
+
+
+FORM: Final = Kind("StructuredOutputs", _read_form, frozenset({StructuredOutputs}))
+FIELDS: Final = Fields(
+    dict.fromkeys(("n", "top_k", "min_tokens"), INTEGER)
+    | dict.fromkeys(("seed", "max_tokens", "logprobs", "prompt_logprobs"), INTEGER.or_none())
+    | dict.fromkeys(("temperature", "top_p", "min_p"), NUMBER)
+    | dict.fromkeys(("presence_penalty", "frequency_penalty", "repetition_penalty"), NUMBER)
+    | dict.fromkeys(("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"), FLAG)
+    | {"logit_bias": BIASES.or_none(), "allowed_token_ids": TOKEN_IDS.or_none()}
+    | {"stop": STOP, "stop_token_ids": STOP_TOKEN_IDS, "structured_outputs": FORM.or_none()}
+)
+
+
 def _bounded(name: str, value: float, low: float, high: float) -> None:
-    if not math.isfinite(value) or not low <= value <= high:
+    if not low <= value <= high:
         raise ValueError(f"{name} must be between {low} and {high}, got {value}")
 
 

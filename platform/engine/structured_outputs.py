@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
+from .field_types import FLAG, TEXT, TEXTS, Fields, Kind, Unfit
+
 SOURCES: Final = ("json", "regex", "choice", "grammar")
 """Of source(): the kinds, where a schema of any object is one of json."""
 KINDS: Final = ("json", "regex", "choice", "grammar", "json_object")
@@ -22,7 +24,7 @@ class FormRefused(ValueError):
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Exactly one is set; `verify()` looks."""
+    """Exactly one is set; `verify()` looks. Types are checked as it is made: ValueError."""
 
     json: str | dict[str, Any] | None = None
     """A JSON Schema, or its text."""
@@ -36,6 +38,9 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid
     """True: any JSON object."""
     field: str = "structured_outputs"
     """What the request calls it, for errors."""
+
+    def __post_init__(self) -> None:
+        FIELDS.check(self)
 
     def verify(self) -> None:
         """Raise ValueError for none or several, and for one that is empty or too large."""
@@ -65,3 +70,23 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid
             return "grammar", self.grammar
         schema = {"type": "object"} if self.json is None else self.json
         return "json", schema if isinstance(schema, str) else json_text.dumps(schema)
+
+
+def _read_schema(value: Any) -> str | dict[str, Any]:
+    if isinstance(value, str | dict):
+        return value
+    raise Unfit(value)
+
+
+SCHEMA: Final = Kind("a JSON Schema as a dict or a string", _read_schema, frozenset({str, dict}))
+FIELDS: Final = Fields(
+    {
+        "json": SCHEMA.or_none(),
+        "regex": TEXT.or_none(),
+        "choice": TEXTS.or_none(),
+        "grammar": TEXT.or_none(),
+        "json_object": FLAG.or_none(),
+        "field": TEXT,
+    },
+    prefix="structured_outputs.",
+)

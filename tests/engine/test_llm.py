@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +90,24 @@ def test_a_stop_string_ends_one_choice_and_leaves_the_others(llm: LLM) -> None:
         assert after.text == before.text.split(stop)[0]
 
 
+def test_a_stop_string_may_stand_alone_and_stops_as_a_whole(llm: LLM) -> None:
+    fields: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_tokens": 24, "ignore_eos": True}
+    free = llm.generate("hello", SamplingParams(**fields), use_tqdm=False)[0].outputs[0].text
+    pairs = (free[place : place + 2] for place in range(1, len(free) - 1))
+    stop = next(pair for pair in pairs if free.find(pair[0]) < free.find(pair))
+    for given in (stop, [stop], (stop,)):
+        stopped = llm.generate("hello", SamplingParams(stop=given, **fields), use_tqdm=False)[0].outputs[0]  # type: ignore[arg-type]
+        assert (stopped.text, stopped.stop_reason) == (free.split(stop)[0], stop)
+
+
+def test_no_stop_is_none_or_an_empty_list(llm: LLM) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, stop=None, stop_token_ids=None)  # type: ignore[arg-type]
+    assert (
+        llm.generate("hello", params, use_tqdm=False)[0].outputs
+        == llm.generate("hello", GREEDY, use_tqdm=False)[0].outputs
+    )
+
+
 def test_an_end_token_is_an_id_but_no_text(llm: LLM) -> None:
     token_id = llm.generate("hello", GREEDY, use_tqdm=False)[0].outputs[0].token_ids[2]
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, stop_token_ids=[token_id])
@@ -127,6 +146,8 @@ def test_a_seed_makes_the_whole_program_repeatable(base: Path) -> None:
             "adapter must be one name, or one dict of scales, for all prompts, or one for each of 1",
         ),
         (["a"], SamplingParams(top_p=2.0), None, "top_p must be between"),
+        (["a"], SamplingParams(max_tokens=10**400), None, "max_tokens must be between"),
+        (["a"], {"temperature": 0}, None, "params must be one SamplingParams for all prompts"),
         (["a" * 600], None, None, "tokens, but prompt and output together may have 256"),
     ],
 )
