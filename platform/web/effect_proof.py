@@ -34,7 +34,7 @@ NOT_HERE: Final = Finding(
     CHECK,
     "warn",
     "its weights were judged, but its logits were not compared with the base's: no engine runs here",
-    "`loraplex adapters push` sends an adapter to a server, which compares them before it is served",
+    "add it beside a running server, or name one with --server: it compares them before it serves the adapter",
 )
 
 

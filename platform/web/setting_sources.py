@@ -3,8 +3,10 @@
 import difflib
 import logging
 import os
+import tomllib
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic_settings import BaseSettings
 
@@ -14,6 +16,12 @@ IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
 DEFAULT_DATA_DIR = ROOT / ".data" if IN_CHECKOUT else Path.home() / ".local" / "share" / "loraplex"
 CONFIG_FILE = "loraplex.toml"
 PREFIX = "LORAPLEX_"
+Source = Literal["flag", "environment", "file", "default", "computed"]
+FLAG: Final = "flag"
+ENVIRONMENT: Final = "environment"
+FILE: Final = "file"
+DEFAULT: Final = "default"
+COMPUTED: Final = "computed"
 LOG = logging.getLogger(__name__)
 OF_CLIENTS: Final = ("server", "key")
 """LORAPLEX_SERVER and LORAPLEX_KEY, which words of the command line read."""
@@ -28,6 +36,20 @@ def config_file(flags: dict[str, Any]) -> Path:
         return Path(named)
     data_dir = flags.get("data_dir") or os.environ.get("LORAPLEX_DATA_DIR") or DEFAULT_DATA_DIR
     return Path(data_dir) / CONFIG_FILE
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """What the file sets; nothing where there is none."""
+    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def sources_of(flags: Collection[str], in_file: Collection[str]) -> dict[str, Source]:
+    """Setting -> where its value is from, without those that have their default."""
+    prefix = PREFIX.lower()
+    in_environment = [name.lower().removeprefix(prefix) for name in os.environ if name.lower().startswith(prefix)]
+    sources: dict[str, Source] = dict.fromkeys(in_file, FILE)
+    sources |= dict.fromkeys(in_environment, ENVIRONMENT)
+    return sources | dict.fromkeys(flags, FLAG)
 
 
 def refuse_unknown(file: Path, values: dict[str, Any], settings: type[BaseSettings]) -> None:

@@ -2,8 +2,9 @@
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 from pydantic_settings import NoDecode
@@ -43,6 +44,15 @@ def _check_root_path(path: str) -> str:
     return path
 
 
+def kinds_of(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation is made of."""
+    yield get_origin(annotation) or annotation
+    for part in get_args(annotation):
+        yield from kinds_of(part)
+
+
 Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
 Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_check_folders)]
+WholePath = Annotated[Path, AfterValidator(Path.absolute)]
+"""Also where it was given from the folder that one was in."""
 RootPath = Annotated[str, AfterValidator(_check_root_path)]

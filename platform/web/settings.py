@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ByteSize, Field, SecretStr, model_validator
+from pydantic import ByteSize, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from loraplex.engine.config import ADAPTER_SHARE, EngineConfig, check_step
@@ -11,8 +11,19 @@ from loraplex.registry.passwords import check_password
 from loraplex.registry.tokens import check_token
 
 from .setting_secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
-from .setting_sources import DEFAULT_DATA_DIR, PREFIX, ROOT, config_file, refuse_unknown, warn_of_unknown_variables
-from .setting_types import Bytes, Count, Folders, Fraction, Port, RootPath, Share
+from .setting_sources import (
+    DEFAULT,
+    DEFAULT_DATA_DIR,
+    PREFIX,
+    ROOT,
+    Source,
+    config_file,
+    read_file,
+    refuse_unknown,
+    sources_of,
+    warn_of_unknown_variables,
+)
+from .setting_types import Bytes, Count, Folders, Fraction, Port, RootPath, Share, WholePath
 from .tool_calls.formats.known import ToolCallParser
 
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
@@ -30,22 +41,22 @@ class Settings(BaseSettings):
     root_path: RootPath = Field(
         "", description="Path that a proxy in front cuts off before it passes requests on, such as /loraplex"
     )
-    data_dir: Path = Field(DEFAULT_DATA_DIR, description="Folder of the database, the artifacts and the credentials")
+    data_dir: WholePath = Field(DEFAULT_DATA_DIR, description="Folder of database, artifacts and credentials")
     model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")
     served_name: str = Field("", description="Name of the base model in the API; empty: the last part of `model`")
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the data folder")
     database_password: SecretStr | None = Field(None, description="Password of the database, where its URL has none")
-    database_password_file: Path | None = Field(None, description="File that holds the database's password")
+    database_password_file: WholePath | None = Field(None, description="File that holds the database's password")
     admin_password: SecretStr | None = Field(
         None, description="Password of the dashboard; none: made at the first start"
     )
-    admin_password_file: Path | None = Field(None, description="File that holds the admin password")
+    admin_password_file: WholePath | None = Field(None, description="File that holds the admin password")
     api_key: SecretStr | None = Field(
         None,
         description="First inference key that is let in (clients read theirs from LORAPLEX_KEY); none: made at the "
         "first start",
     )
-    api_key_file: Path | None = Field(None, description="File that holds the first inference key")
+    api_key_file: WholePath | None = Field(None, description="File that holds the first inference key")
 
     adapter_folders: Folders = Field(
         (),
@@ -71,7 +82,7 @@ class Settings(BaseSettings):
     certify_uploads: bool = Field(
         False, description="Measure a parity certificate of the base and of each uploaded adapter, at low priority"
     )
-    certificate_reference: Path | None = Field(
+    certificate_reference: WholePath | None = Field(
         None, description="Unquantized checkpoint that certificates compare with; none: the base as it is stored"
     )
     promotion_min_agreement: Annotated[float, Field(gt=0, le=1)] | None = Field(
@@ -153,6 +164,22 @@ class Settings(BaseSettings):
     metrics_host: str = Field("127.0.0.1", min_length=1, description="Address that metrics_port listens on")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
     log_json: bool = Field(False, description="One JSON object per log line")
+
+    _flags: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, **flags: Any) -> None:
+        super().__init__(**flags)
+        self._flags, self._sources = flags, sources_of(flags, read_file(config_file(flags)))
+
+    def read_again(self) -> Self:
+        """What a restart with the same flags would read. Raises as the first reading."""
+        return type(self)(**self._flags)
+
+    def source_of(self, name: str) -> Source:
+        """Of a secret that is in a file of its own, where that is named."""
+        in_file = self._sources.get(f"{name}_file", DEFAULT)
+        return self._sources.get(name, in_file)
 
     @classmethod
     def settings_customise_sources(

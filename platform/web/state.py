@@ -1,6 +1,7 @@
 """State: everything a request may need, made once at start and found at `app.state.loraplex`."""
 
 import asyncio
+import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -88,6 +89,8 @@ class State:
     requests: Slots
     uploads: UploadSlots
     used_keys: UsedKeys = field(default_factory=UsedKeys)
+    local_key: str = field(default_factory=partial(secrets.token_urlsafe, 32), repr=False)
+    """The operator's, for words of the command line that may read the data folder (`running_server.py`)."""
     name_locks: NameLocks = field(default_factory=NameLocks)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the first start of the engine has ended, well or not."""

@@ -77,9 +77,14 @@ class LiveServer:
         raise AssertionError(f"not ready after {START_SECONDS:.0f} s\n{self.log()}")
 
     def spawn(self) -> None:
+        self.spawn_in(None, "serve")
+
+    def spawn_in(self, folder: Path | None, *words: str) -> None:
+        """`loraplex serve` with flags; None: in the folder of this process."""
+        command = [sys.executable, "-m", "loraplex", *words]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "loraplex", "serve"], stdout=log, stderr=log, env=environment(self.settings)
+                command, stdout=log, stderr=log, env=environment(self.settings), cwd=folder
             )
 
     def until_said(self, words: str) -> None:

@@ -67,6 +67,7 @@ API = {
     "POST /load_lora_adapter": OPERATE,
     "POST /unload_lora_adapter": OPERATE,
     "GET /api/v1/engine": OPERATE,
+    "GET /api/v1/settings": OPERATE,
     "GET /api/v1/keys": ADMIN,
     "POST /api/v1/keys": ADMIN,
     "GET /api/v1/keys/{prefix}": ADMIN,

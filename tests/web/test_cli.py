@@ -15,7 +15,7 @@ import typer
 import loraplex
 from loraplex.registry.migrate import head
 from loraplex.registry.report import Finding
-from loraplex.web.cli.adapters import print_findings
+from loraplex.web.cli.added import print_findings
 from loraplex.web.cli.app import app
 from loraplex.web.cli.later import Later
 from loraplex.web.settings import Settings
@@ -41,7 +41,7 @@ def test_adapters_from_add_to_remove(run: Run, adapter_folders: list[Path]) -> N
     assert run("adapters", "list") == (0, "No adapters yet. Add one with: loraplex adapters add NAME FOLDER\n", "")
     code, out, _ = run("adapters", "add", "support", adapter_folders[0])
     assert code == 0 and "support registered as version 1" in out and "pass" in out
-    assert "its logits were not compared with the base's: no engine runs here" in out and "adapters push" in out
+    assert "its logits were not compared with the base's: no engine runs here" in out and "--server" in out
     code, out, _ = run("adapters", "add", "support", adapter_folders[0])
     assert code == 0 and "support already is version 1" in out
     code, out, _ = run("adapters", "add", "support", adapter_folders[1], "--json")
@@ -161,7 +161,12 @@ def test_the_configuration_hides_secrets(run: Run, monkeypatch: pytest.MonkeyPat
         assert code == 0 and "served_name" in out
         assert not any(secret in out for secret in (KEY, "correct horse", "sesame-91"))
     values = json.loads(out)
-    assert (values["served_name"], values["api_key"], values["admin_password"]) == ("tiny", "********", "********")
+    told = {name: (values[name]["value"], values[name]["source"]) for name in ("served_name", "api_key", "port")}
+    assert told == {
+        "served_name": ("tiny", "environment"),
+        "api_key": ("********", "environment"),
+        "port": (8000, "default"),
+    }
 
 
 def test_the_database_is_migrated(run: Run) -> None:

@@ -10,11 +10,13 @@ from rich.console import Console
 
 from loraplex.registry.audit import AuditFilter
 from loraplex.web.chain_check import ChainCheck
+from loraplex.web.running_server import announced
 from loraplex.web.state import State
 
 from .test_aliases_word import lead_a_canary
 from .test_cli import lead_an_adapter
 from .test_push_word import port, run
+from .test_running_server import told
 from .test_tenancy_words import lead_a_tenant
 from .typed import Run
 
@@ -63,7 +65,7 @@ def test_what_is_refused_is_said_in_words(run: Run, monkeypatch: pytest.MonkeyPa
         "audit export --action x --from yesterday": "must be a day such as",
         "audit list --tenant default --everyone": "exclude one another",
         "audit export --server http://127.0.0.1:1": "cannot be reached",
-        "adapters add support ./runs": "loraplex adapters push runs --name support",
+        "adapters add support ./runs": "adapter_config.json is missing",
         "keys list --key lp-wrong": "Incorrect API key",
         "keys list --server http://127.0.0.1:1": "cannot be reached",
     }.items():
@@ -74,16 +76,22 @@ def test_what_is_refused_is_said_in_words(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_bench_for_people_and_programs(
-    run: Run, port: int, state: State, adapter_folders: list[Path], monkeypatch: pytest.MonkeyPatch
+    run: Run, port: int, state: State, adapter_folders: list[Path], tmp_path: Path
 ) -> None:
-    assert run("adapters", "push", adapter_folders[0], "--name", "sql")[0] == 0
-    for name, value in (("DATA_DIR", state.settings.data_dir), ("PORT", port)):
-        monkeypatch.setenv(f"LORAPLEX_{name}", str(value))
+    assert run("adapters", "add", "sql", adapter_folders[0])[0] == 0
     few = ("--concurrent", "2", "--prompt-tokens", "4", "--output-tokens", "3", "--rounds", "1")
+    few = (*few, "--data-dir", str(state.settings.data_dir))
+    code, _, err = run("bench", *few[:-1], tmp_path)
+    assert code == 2 and f"no server runs on the data folder {tmp_path}" in err
+    with announced(state.settings.data_dir, told(state, port)):
+        bench_for_people_and_programs(run, few)
+
+
+def bench_for_people_and_programs(run: Run, few: tuple[str, ...]) -> None:
     code, out, err = run("bench", *few, "--json")
-    told = {one["traffic"]: one for one in json.loads(out)}
-    assert (code, list(told)) == (0, ["base tiny", "1 adapters"]), err
-    assert all(one["tokens_per_second"] > 0 and one["ttft_ms"] > 0 for one in told.values())
+    found = {one["traffic"]: one for one in json.loads(out)}
+    assert (code, list(found)) == (0, ["base tiny", "1 adapters"]), err
+    assert all(one["tokens_per_second"] > 0 and one["ttft_ms"] > 0 for one in found.values())
     table = run("bench", *few)[1]
     assert "tokens/s" in table and "base tiny" in table
 

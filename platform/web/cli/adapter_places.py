@@ -9,9 +9,10 @@ from loraplex.registry.names import LATEST, parse_reference
 from loraplex.registry.report import Report
 
 from ..api.answers import registered_json
+from ..running_server import ACTOR
 from ..settings import Settings
 from .opened import opened_registry
-from .output import ACTOR, Fields
+from .output import Fields
 from .remote import Remote, segment
 
 

@@ -26,7 +26,7 @@ def aliases_place(server: str, key: str, tenant: str) -> tuple[Remote | None, st
     """As remote_and_tenant; ValueError for a tenant that is named to the API, which changes the key's own alone."""
     if server and tenant:
         raise ValueError("Over the API aliases are those of the key's tenant: leave --tenant out.")
-    return remote_and_tenant(server, key, tenant)
+    return (None, tenant) if tenant else remote_and_tenant(server, key, tenant)
 
 
 def changed(

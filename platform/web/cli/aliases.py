@@ -14,11 +14,12 @@ from loraplex.registry.errors import InvalidName, InvalidRoute
 from loraplex.registry.names import DEFAULT, parse_reference
 from loraplex.registry.routes import Guard, guard_of
 
+from ..running_server import ACTOR
 from ..settings import Settings
 from .alias_places import Asked, Body, aliases_place, changed, listed, number_at, path_of
 from .api_client import Key
 from .opened import opened_registry
-from .output import ACTOR, Json, OwnTenant, print_json, tell
+from .output import Json, OwnTenant, print_json, tell
 from .remote import At
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import typer
 if TYPE_CHECKING:
     import httpx
 
-Server = Annotated[str, typer.Option(envvar="LORAPLEX_SERVER", metavar="URL", help="The server's address.")]
 Key = Annotated[
     str, typer.Option(envvar="LORAPLEX_KEY", help="An API key; LORAPLEX_KEY keeps it off the list of processes.")
 ]
@@ -37,7 +36,8 @@ class Refused(ValueError):
 class ApiClient:
     """Raises Refused for whatever is no success, and lets httpx.TransportError through."""
 
-    def __init__(self, server: str, key: str) -> None:
+    def __init__(self, server: str, key: str, tenant: str = "", direct: bool = False) -> None:
+        """`tenant`: whose things are meant, for the operator; empty: those of the key's. `direct`: by no proxy."""
         if not key:
             raise ValueError("A key of the server is needed: --key, or LORAPLEX_KEY in the environment.")
         if not key.isascii():
@@ -45,7 +45,11 @@ class ApiClient:
         import httpx  # for words that ask a server
 
         headers, timeout = {"authorization": f"Bearer {key}"}, httpx.Timeout(TIMEOUT_SECONDS, read=READ_SECONDS)
-        self._http = httpx.Client(base_url=server.rstrip("/"), headers=headers, timeout=timeout)
+        params = {"tenant": tenant} if tenant else {}
+        base_url, encrypted = server.rstrip("/"), not server.startswith("http:")  # certificates take long to read
+        self._http = httpx.Client(
+            base_url=base_url, headers=headers, params=params, timeout=timeout, verify=encrypted, trust_env=not direct
+        )
 
     def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         response = self._http.request(method, path, **request)

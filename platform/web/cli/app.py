@@ -47,13 +47,13 @@ add_word(
     app,
     "config",
     "config",
-    "Print the configuration in force, from flags, environment, file and defaults, with secrets masked.",
+    "Print the settings in force, of the running server or of the next one, and where each is from.",
 )
 add_word(
     app,
     "bench",
     "bench",
-    "Measure the server that runs with these settings: all streams on the base, then spread over the adapters.",
+    "Measure the running server: all streams on the base, then spread over the adapters.",
 )
 add_word(
     app,
@@ -69,6 +69,7 @@ add_word(
     "quantize",
     "Write a quantized copy of MODEL that loraplex, vLLM and transformers read (compressed-tensors).",
     "Example: loraplex quantize ./my-model --scheme gptq --output ./my-model-4bit",
+    on_folder=False,
 )
 add_word(
     app,
@@ -91,7 +92,7 @@ add_word(app, "users", "users", "Make, list and remove users, and set their role
 add_word(app, "tenants", "tenants", "Make, list, limit and disable tenants. A running server follows within a second.")
 add_word(app, "audit", "audit", "The audit log.")
 add_word(app, "db", "database", "The database.")
-add_word(app, "secrets", "secrets", "Secrets in files.")
+add_word(app, "secrets", "secrets", "Secrets in files.", on_folder=False)
 
 
 @app.callback(invoke_without_command=True)

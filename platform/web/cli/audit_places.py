@@ -40,9 +40,11 @@ class Asked:
         if self.tenant and self.everyone:
             raise ValueError("--tenant and --everyone exclude one another. Give one of them.")
 
-    def query(self) -> dict[str, str]:
+    def query(self, remote: Remote) -> dict[str, str]:
+        """Of all tenants where no key says of which, as on the database here."""
+        everyone = self.everyone or (remote.found and not self.tenant)
         texts = {"tenant": self.tenant, "actor": self.actor, "action": self.action, "subject": self.subject}
-        asked = texts | {"from": self.first, "to": self.to, "everyone": "true" if self.everyone else ""}
+        asked = texts | {"from": self.first, "to": self.to, "everyone": "true" if everyone else ""}
         return {name: text for name, text in asked.items() if text}
 
     def filter(self, registry: "Registry") -> "AuditFilter":
@@ -63,7 +65,7 @@ def listed(remote: Remote | None, asked: Asked, limit: int, before: int | None) 
     while len(rows) < limit:
         most = min(PAGE, limit - len(rows))
         older = {} if before is None else {"before": str(before)}
-        page = remote.ask("GET", "/audit", limit=str(most), **older, **asked.query())["data"]
+        page = remote.ask("GET", "/audit", limit=str(most), **older, **asked.query(remote))["data"]
         rows += page
         if len(page) < most:
             break
@@ -73,7 +75,7 @@ def listed(remote: Remote | None, asked: Asked, limit: int, before: int | None) 
 
 def export_of(remote: Remote | None, asked: Asked, format: Format) -> Iterator[str]:
     if remote is not None:
-        yield from remote.text("/audit/export", format=format, **asked.query())
+        yield from remote.text("/audit/export", format=format, **asked.query(remote))
         return
     with opened_database(Settings()) as registry:
         yield from parts_of(registry.audit, asked.filter(registry), format)

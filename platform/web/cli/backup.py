@@ -9,6 +9,7 @@ import typer
 
 from ..backup import restore_backup, sqlite_file, write_backup
 from ..settings import Settings
+from .settings_here import settings_here
 
 STANDARD = "-"
 
@@ -17,7 +18,7 @@ def backup(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new tar file; - writes to standard output.")],
 ) -> None:
     """Write database, adapters and credentials to one file, beside a running server or without one."""
-    settings = Settings()
+    settings = settings_here()
     if sqlite_file(settings) is None:
         _tell("The database is a server and not in this file: dump it first, with pg_dump (docs/deploy.md).")
     with _opened(file, sys.stdout.buffer, "xb") as target:

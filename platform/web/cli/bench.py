@@ -7,16 +7,16 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from loraplex.registry.credentials import read_credentials
-
 from ..load import Round, Server, run_round
 from ..settings import Settings
 from .output import Json, print_json
+from .remote import answering_server
 
 MAX_CONCURRENT = 256
 
@@ -38,12 +38,13 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of base and adapters in turn.")] = 3,
     as_json: Json = False,
 ) -> None:
-    """Measure the server that runs with these settings: all streams on the base, then spread over the adapters."""
-    settings = Settings()
-    key = read_credentials(settings.data_dir / "credentials.json").api_key
-    if key is None:
-        raise ValueError("no inference key is known: credentials.json in the data folder has none")
-    server = Server(settings.host, settings.port, key)
+    """Measure the running server: all streams on the base, then spread over the adapters."""
+    running = answering_server()
+    if running is None:
+        raise ValueError(f"no server runs on the data folder {Settings().data_dir}. Start one: loraplex serve")
+    place = urlsplit(running.url)
+    assert place.hostname is not None and place.port is not None
+    server = Server(place.hostname, place.port, running.key)
     base, adapters = _models(server)
     randomness = random.Random(0)
     prompts = [[randomness.randrange(10, 250) for _ in range(prompt_tokens)] for _ in range(concurrent)]
@@ -69,13 +70,8 @@ def _models(server: Server) -> tuple[str, list[str]]:
     request = urllib.request.Request(
         f"http://{server.host}:{server.port}/v1/models", headers={"authorization": f"Bearer {server.key}"}
     )
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            models = json.load(answer)["data"]
-    except OSError as error:
-        raise ValueError(
-            f"no server answers on {server.host}:{server.port} ({error}). Start one: loraplex serve"
-        ) from None
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        models = json.load(answer)["data"]
     base = next(model["id"] for model in models if model["parent"] is None)
     return base, [model["id"] for model in models if model["parent"] is not None]
 

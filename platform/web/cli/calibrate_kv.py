@@ -1,6 +1,7 @@
 """`loraplex calibrate-kv`: static scales of the KV cache, of the base and all registered adapters."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from ..engine_metrics import adapter_names
 from ..settings import Settings
 from .flags import settings_flags
 from .opened import opened_registry
+from .settings_here import settings_here
 
 if TYPE_CHECKING:
     from loraplex.engine.calibrate_kv import Calibration, Reader
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 TOKENS = 4096
 
 
-@settings_flags
+@partial(settings_flags, read=settings_here)
 def calibrate_kv(
     settings: Settings,
     calibration: Annotated[

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from loraplex.engine.certificate import Certificate
 from loraplex.registry.certificates import Subject
@@ -11,10 +10,9 @@ from loraplex.registry.names import parse_reference
 from ..certificates.own_tokens import refuse_own_tokens
 from ..certificates.served import ServedPath, measured
 from ..certificates.standing import find_standing
+from ..running_server import ACTOR
 from ..settings import Settings
 from .opened import opened_registry
-
-ACTOR: Final = "cli"
 
 
 @dataclass(frozen=True, slots=True)

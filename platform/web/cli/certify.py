@@ -20,10 +20,12 @@ from loraplex.registry.database import AWAY
 from loraplex.registry.names import parse_reference
 
 from ..certificates.served import ServedPath
+from ..running_server import ACTOR
 from ..settings import Settings
-from .certified import ACTOR, Target, check_tokens, find_certificate, find_target, keep_certificate
+from .certified import Target, check_tokens, find_certificate, find_target, keep_certificate
 from .flags import settings_flags
 from .opened import opened_registry
+from .settings_here import settings_here
 
 JSON_LIST = re.compile(r'\s*\[\s*["\]]')
 """Lines may begin with a bracket too: [INST]."""
@@ -32,7 +34,7 @@ FLAGS = ("model", "device", *ROUNDINGS, "data_dir", "database_url")
 ROWS = {"weights": "weights alone", "kv_cache": "KV cache alone", "both": "both"}
 
 
-@partial(settings_flags, names=FLAGS)
+@partial(settings_flags, names=FLAGS, read=settings_here)
 def certify(
     settings: Settings,
     adapter: Annotated[

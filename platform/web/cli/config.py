@@ -1,22 +1,42 @@
 """`loraplex config`: the settings in force."""
 
-import json
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ..settings import Settings
+from ..settings_in_force import SettingInForce, obstacle_to_restart, settings_in_force, value_words
+from .output import print_json
+from .remote import answering_server, remote_to
 
 
 def config(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print the configuration in force, from flags, environment, file and defaults, with secrets masked."""
-    values = Settings().masked()
+    """Print the settings in force, of the running server or of the next one, and where each is from."""
+    rows, obstacle = _rows()
     if as_json:
-        print(json.dumps(values, indent=2, default=str))
+        print_json({row.name: msgspec.to_builtins(row) for row in rows})
         return
-    table = Table("setting", "value", "what it is", box=None, padding=(0, 2, 0, 0))
-    for name, value in values.items():
-        table.add_row(name, "–" if value is None else str(value), Settings.model_fields[name].description)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    table = Table("setting", "value", "from", "what it is", box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(row.name, _value(row), row.source, Settings.model_fields[row.name].description)
+    console.print(table, markup=False)
+    if obstacle:
+        console.print(f"A restart would fail: {obstacle}", style="red", markup=False, soft_wrap=True)
+
+
+def _rows() -> tuple[list[SettingInForce], str]:
+    running = answering_server()
+    if running is None:
+        settings = Settings()
+        return settings_in_force(settings, None), obstacle_to_restart(settings)
+    answer = remote_to(running).ask("GET", "/settings")
+    return msgspec.convert(answer["data"], list[SettingInForce]), answer["obstacle"]
+
+
+def _value(row: SettingInForce) -> str:
+    words = value_words(row.name, row.value)
+    return f"{words} (after a restart: {value_words(row.name, row.next)})" if row.needs_restart else words

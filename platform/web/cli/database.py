@@ -10,8 +10,8 @@ from loraplex.registry.migrate import head, upgrade
 
 from ..data_folder import prepare_data_folder
 from ..setting_secrets import mask_url
-from ..settings import Settings
 from .output import Json, print_json
+from .settings_here import settings_here
 
 
 class Kind(StrEnum):
@@ -33,7 +33,7 @@ def upgrade_command(
     as_json: Json = False,
 ) -> None:
     """Migrate the database to the newest schema. `serve` does this by itself."""
-    settings = Settings()
+    settings = settings_here()
     kind = parse_url(settings.database).get_backend_name()
     if only is not None and kind != only:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 
 import typer
 from rich.console import Console
@@ -11,15 +12,18 @@ from loraplex.engine.threads import prepare_environment
 from ..settings import Settings
 from .machine_checks import check_compute, check_kernel_cache, check_memory, check_python, check_torch, check_triton
 from .output import Json, print_json
+from .remote import answering_server
 from .service_checks import (
     Check,
     check_database,
     check_disk,
+    check_memory_of,
     check_model,
     check_port,
     check_static,
     check_weights_cache,
 )
+from .settings_here import settings_here
 
 MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
@@ -30,8 +34,9 @@ def doctor(as_json: Json = False) -> None:
     The exit code is 1 when anything fails.
     """
     prepare_environment()
-    checks = []
-    for check in _checks(Settings()):
+    checks, settings, running = [], settings_here(), answering_server()
+    memory = partial(check_memory, settings) if running is None else partial(check_memory_of, running)
+    for check in _checks(settings, memory):
         checks.append(check)
         if not as_json:
             _tell(check)
@@ -49,12 +54,12 @@ def _tell(check: Check) -> None:
         console.print(f"      {check.remedy}", soft_wrap=True, markup=False, style="dim")
 
 
-def _checks(settings: Settings) -> Iterator[Check]:
+def _checks(settings: Settings, memory: Callable[[], Check]) -> Iterator[Check]:
     yield check_python()
     yield from _attempt("torch", check_torch, "Install it first: pip install torch==2.13.0")
     yield from _attempt("model", lambda: check_model(settings), "Name a model with --model.")
     yield from _attempt("compute path", lambda: check_compute(settings), "See the model and the engine's settings.")
-    yield from _attempt("memory", lambda: check_memory(settings), "See the engine's settings.")
+    yield from _attempt("memory", memory, "See the engine's settings.")
     yield check_kernel_cache()
     yield from _attempt("triton", check_triton, "")
     yield check_disk(settings)

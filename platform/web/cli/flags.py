@@ -13,15 +13,17 @@ from .help_words import default_in_words, placeholder
 
 
 def settings_flags(
-    command: Callable[..., None], names: Collection[str] = tuple(Settings.model_fields)
+    command: Callable[..., None],
+    names: Collection[str] = tuple(Settings.model_fields),
+    read: Callable[..., Settings] = Settings,
 ) -> Callable[..., None]:
-    """Give `command(settings, **own)` an option for each of these settings, or for all; what is not given comes from
-    environment and file."""
+    """Give `command(settings, **own)` an option for each of these settings, or for all; what is not given is left to
+    `read`, by default to environment and file."""
     own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "settings"]
 
     def run(**values: Any) -> None:
         given = {name: values.pop(name) for name in list(values) if name in Settings.model_fields}
-        command(Settings(**{name: value for name, value in given.items() if value is not None}), **values)
+        command(read(**{name: value for name, value in given.items() if value is not None}), **values)
 
     options = [_option(name) for name in names]
     run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]

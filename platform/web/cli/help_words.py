@@ -1,10 +1,10 @@
 """What the help says about a setting: what to write, and what it is when nothing is written."""
 
-from collections.abc import Iterator
 from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic import ByteSize
 
+from ..setting_types import kinds_of
 from ..settings import DEMO_MODEL
 
 NAMED: Final = {
@@ -24,7 +24,7 @@ BINARY: Final = (("GiB", 30), ("MiB", 20), ("KiB", 10))
 def placeholder(name: str, annotation: Any) -> str:
     """Stands after the flag: the words to choose from, or what kind of value to write."""
     unit = next((word for ending, word in UNITS.items() if name.endswith(ending)), None)
-    kinds = list(_kinds(annotation))
+    kinds = list(kinds_of(annotation))
     if ByteSize in kinds:
         return "BYTES (4GiB)"
     if Literal in kinds:
@@ -48,13 +48,6 @@ def default_in_words(default: object) -> str | None:
 def _binary(size: int) -> str:
     unit, shift = next(((unit, shift) for unit, shift in BINARY if size % (1 << shift) == 0), ("", 0))
     return f"{size >> shift}{unit}"
-
-
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation is made of."""
-    yield get_origin(annotation) or annotation
-    for part in get_args(annotation):
-        yield from _kinds(part)
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

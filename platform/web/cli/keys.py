@@ -13,13 +13,14 @@ from loraplex.registry.quotas import Quota
 from loraplex.registry.scopes import INFERENCE
 
 from ..api.answers import key_json
+from ..running_server import ACTOR
 from ..settings import Settings
 from ..units import age_words
 from .api_client import Key
 from .expiry import read_expiry
 from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
 from .opened import opened_database
-from .output import ACTOR, Json, Tenant, print_json, tell
+from .output import Json, Tenant, print_json, tell
 from .remote import At, remote_and_tenant, segment
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")

@@ -7,12 +7,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from .data_dir import with_data_dir
 from .ending import ending_at_once
 
 
-def add_word(app: typer.Typer, name: str, module: str, help: str, epilog: str | None = None) -> None:
+def add_word(
+    app: typer.Typer, name: str, module: str, help: str, epilog: str | None = None, on_folder: bool = True
+) -> None:
     """Add the word that `module` beside this one keeps as `name`, or the group that it keeps as `app`. `help` is what
-    the help of `app` says of it: a command's docstring, a group's own help."""
+    the help of `app` says of it: a command's docstring, a group's own help. `on_folder`: it has to do with a data
+    folder."""
 
     def written() -> Any:
         """The word itself, a click command."""
@@ -22,8 +26,12 @@ def add_word(app: typer.Typer, name: str, module: str, help: str, epilog: str | 
         alone = typer.Typer(add_completion=False)
         alone.callback()(lambda: None)  # a group though it has one word
         if group is None:
-            alone.command(name, epilog=epilog)(getattr(found, name.replace("-", "_")))
+            word = getattr(found, name.replace("-", "_"))
+            alone.command(name, epilog=epilog)(with_data_dir(word) if on_folder else word)
         else:
+            for one in group.registered_commands:
+                if on_folder and one.cls is not Later and one.callback is not None:
+                    one.callback = with_data_dir(one.callback)
             alone.add_typer(group, name=name)
         words = get_command(alone)
         assert isinstance(words, TyperGroup)

@@ -67,11 +67,11 @@ def check_memory(settings: Settings) -> Check:
     if device.is_cuda:
         return _check_gpu_memory(device, config, model, weights, cache_dtype, scales)
     free = free_memory()
-    adapters = config.adapter_memory + config.adapter_host_memory
-    left = free - weights - adapters
+    adapters = {"adapters": config.adapter_memory, "adapters that had to leave": config.adapter_host_memory}
+    left = free - weights - sum(adapters.values())
     longest = config.max_model_len or model.max_position_embeddings
     plan = plan_kv_cache(config, model, longest, cache_dtype, max(0, left), scales.static is not None)
-    needs = {"weights": weights, "adapters": adapters, "KV cache": plan.bytes}
+    needs = {"weights": weights, **adapters, "KV cache": plan.bytes}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
     what = f"memory: {size_words(free)} free; {words} for {plan.num_usable * config.block_size:,} tokens"
     what += f" with {scales.words}" if scales.words else ""

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-ACTOR: Final = "cli"
 Fields = Mapping[str, Any]
 """What the API answers of one thing."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

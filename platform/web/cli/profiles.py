@@ -17,13 +17,14 @@ from loraplex.registry.registry import Registry
 from ..errors import ApiError
 from ..json_body import parse_object
 from ..profiles.check import Bench, read_profile, try_profile
+from ..running_server import ACTOR
 from ..settings import Settings
 from ..wording import base_wording
 from ..wordings import Wordings
 from .adapter_places import path_of
 from .api_client import Key
 from .opened import opened_registry
-from .output import ACTOR, Fields, Json, print_json
+from .output import Fields, Json, print_json
 from .remote import At, Remote, remote_of
 
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]

@@ -1,15 +1,20 @@
-"""Words that work on the database of the data folder, or with --server over a server's API, with the same answers."""
+"""Where a word works: on the server that is named or that runs on the data folder, over its API; else on the database
+of the data folder, with the same answers."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
+from rich.console import Console
 
 from loraplex.registry.names import DEFAULT_TENANT
 
+from ..running_server import RunningServer, running_server
+from ..settings import Settings
 from .api_client import ApiClient
 
 At = Annotated[
@@ -18,45 +23,47 @@ At = Annotated[
         "--server",
         envvar="LORAPLEX_SERVER",
         metavar="URL",
-        help="Over the API of this server, with a key; by default on the database here.",
+        help="Ask this server, with a key. By default the one that runs on the data folder, which needs no key.",
     ),
 ]
+PATIENCE_SECONDS: Final = 5.0
+"""That the server of the data folder has to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A server's management API. `tenant`: whose things are meant, for the operator; empty: those of the key's."""
+    """A server's management API. `tenant`: whose things are meant, for the operator; empty: those of the key's.
+    `found`: by the data folder."""
 
     server: str
     key: str
     tenant: str = ""
+    found: bool = False
 
     def ask(self, method: str, path: str, body: object = None, **query: str) -> dict[str, Any]:
         """Raises Refused with the server's words, ValueError where nobody answers."""
-        with self._client() as client:
-            return client.ask(method, f"/api/v1{path}", json=body, params=query | self._whose())
+        with self.client() as client:
+            return client.ask(method, f"/api/v1{path}", json=body, params=query)
 
     def text(self, path: str, **query: str) -> Iterator[str]:
         """A file, part by part as it comes. Raises as `ask` does."""
-        with self._client() as client:
-            yield from client.text(f"/api/v1{path}", params=query | self._whose())
+        with self.client() as client:
+            yield from client.text(f"/api/v1{path}", params=query)
 
     def whose(self) -> str:
         """The tenant that is meant; that of the key is known to the server alone."""
         return self.tenant or str(self.ask("GET", "/me")["tenant"])
 
     @contextmanager
-    def _client(self) -> Iterator[ApiClient]:
+    def client(self, remedy: str = "") -> Iterator[ApiClient]:
+        """`remedy`: what to do where nobody answers."""
         import httpx  # for words that ask a server
 
-        with closing(ApiClient(self.server, self.key)) as client:
+        with closing(ApiClient(self.server, self.key, self.tenant, direct=self.found)) as client:
             try:
                 yield client
             except httpx.TransportError as error:
-                raise ValueError(f"{self.server} cannot be reached ({error}).") from None
-
-    def _whose(self) -> dict[str, str]:
-        return {"tenant": self.tenant} if self.tenant else {}
+                raise ValueError(f"{self.server} cannot be reached ({error}).{remedy}") from None
 
 
 def segment(name: str) -> str:
@@ -64,11 +71,43 @@ def segment(name: str) -> str:
     return quote(name, safe="@")
 
 
-def remote_of(server: str, key: str) -> Remote | None:
-    """None: the database here."""
-    return Remote(server, key) if server else None
+def remote_of(server: str, key: str, tenant: str = "") -> Remote | None:
+    """The server that is named, else the one that runs on the data folder; None: the database here."""
+    if server:
+        return Remote(server, key, tenant)
+    running = answering_server()
+    return None if running is None else remote_to(running, tenant)
 
 
 def remote_and_tenant(server: str, key: str, tenant: str) -> tuple[Remote | None, str]:
-    """Where, and whose things: where none is named those of the key's tenant there, or of `default` here."""
-    return (Remote(server, key, tenant), tenant) if server else (None, tenant or DEFAULT_TENANT)
+    """Where, and whose things: where no server is named, by default those of `default`, else of the key's tenant."""
+    return remote_of(server, key, tenant), tenant if server else tenant or DEFAULT_TENANT
+
+
+def remote_to(running: RunningServer, tenant: str = "") -> Remote:
+    return Remote(running.url, running.key, tenant, found=True)
+
+
+def answering_server() -> RunningServer | None:
+    """The server that runs on the data folder, if it answers."""
+    running = running_server(Settings().data_dir)
+    return running if running is not None and answers(running) else None
+
+
+@cache
+def answers(running: RunningServer) -> bool:
+    """Where it does not, say so: a word does without it then."""
+    import httpx  # for words that ask a server
+
+    headers, url = {"authorization": f"Bearer {running.key}"}, f"{running.url}/api/v1/me"
+    try:
+        answer = httpx.get(url, headers=headers, timeout=PATIENCE_SECONDS, verify=False, trust_env=False)
+        if answer.status_code == httpx.codes.OK:
+            return True
+        problem = f"what answers there is another program: {answer.status_code}"
+    except httpx.TransportError as error:
+        problem = str(error) or type(error).__name__
+    words = f"The server of this data folder, process {running.pid}, does not answer at {running.url} ({problem}). "
+    words += "This works on the database without it. Where it runs in another container, run this there."
+    Console(stderr=True, highlight=False).print(words, style="yellow", markup=False, soft_wrap=True)
+    return False

@@ -7,19 +7,24 @@ from pathlib import Path
 from shutil import disk_usage
 
 import httpx
+import msgspec
 
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import resolve_model_folder
+from loraplex.engine.protocol import EngineInfo
 from loraplex.engine.tokenizer import Tokenizer
 from loraplex.engine.weights_cache import kept_entries
 from loraplex.registry.database import parse_url
 from loraplex.registry.migrate import current, head, is_known
 
 from ..app import STATIC
+from ..engine_memory import memory_words
+from ..running_server import RunningServer
 from ..setting_secrets import mask_url
 from ..settings import Settings
 from ..units import size_words
 from .port import listen
+from .remote import remote_to
 
 VENDOR_FILES = ("vendor/htmx.min.js", "vendor/hashes/sha2.js")
 
@@ -42,6 +47,14 @@ def check_model(settings: Settings) -> Check:
         return Check("fail", what, "Weights are *.safetensors files that this user may read; give such a folder.")
     size = sum(file.stat().st_size for file in files)
     return Check("ok", f"model at {folder}: {model.architecture}, {size_words(size)} in {len(files)} file(s)")
+
+
+def check_memory_of(running: RunningServer) -> Check:
+    """What the server has reserved, in the words of its start. The rest of the machine's memory is no matter then."""
+    info = remote_to(running).ask("GET", "/engine")["info"]
+    if info is None:
+        return Check("warn", f"memory: the engine of the server at {running.url} has not started yet")
+    return Check("ok", f"memory of the server that runs: {memory_words(msgspec.convert(info, EngineInfo))}")
 
 
 def check_database(settings: Settings) -> Check:

@@ -1,7 +1,9 @@
 """From a port to a server that runs: start-up in steps with their times, then a box with everything a person needs."""
 
 import asyncio
+import os
 import socket
+from datetime import UTC, datetime
 
 from rich.console import Console
 
@@ -10,6 +12,7 @@ from loraplex.engine.long_lived import keep_for_good
 from loraplex.engine.model.folder import resolve_model_folder
 
 from ..monitoring import monitoring
+from ..running_server import RunningServer, announced, local_url
 from ..server import Server, run_in_loop
 from ..settings import Settings
 from ..state import State, open_state
@@ -42,10 +45,22 @@ def _prepared(settings: Settings) -> State:
 async def _run(state: State, listener: socket.socket, other: socket.socket | None) -> int:
     server = Server(state)
     announcement = asyncio.create_task(_announce(state, server))
-    async with monitoring(state, other):
-        await server.serve(sockets=[listener])
+    with announced(state.settings.data_dir, _where(state, listener)):
+        async with monitoring(state, other):
+            await server.serve(sockets=[listener])
     announcement.cancel()
     return 1 if state.start_error else 0
+
+
+def _where(state: State, listener: socket.socket) -> RunningServer:
+    return RunningServer(
+        url=local_url(*listener.getsockname()[:2]),
+        key=state.local_key,
+        pid=os.getpid(),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        base=state.base.name,
+        model=str(state.model_folder.resolve()),
+    )
 
 
 async def _announce(state: State, server: Server) -> None:

@@ -10,11 +10,12 @@ from rich.table import Table
 from loraplex.registry.quotas import Quota
 
 from ..api.answers import tenant_json
+from ..running_server import ACTOR
 from ..settings import Settings
 from .api_client import Key
 from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
 from .opened import opened_database
-from .output import ACTOR, Json, print_json, tell
+from .output import Json, print_json, tell
 from .remote import At, remote_of, segment
 
 app = typer.Typer(help="Make, list, limit and disable tenants. A running server follows within a second.")

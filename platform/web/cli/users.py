@@ -10,10 +10,11 @@ from rich.table import Table
 from loraplex.registry.names import DEFAULT_TENANT
 
 from ..api.answers import user_json
+from ..running_server import ACTOR
 from ..settings import Settings
 from .api_client import Key
 from .opened import opened_database
-from .output import ACTOR, Json, Tenant, print_json, tell
+from .output import Json, Tenant, print_json, tell
 from .remote import At, remote_and_tenant, segment
 
 app = typer.Typer(help="Make, list and remove users, and set their roles and passwords.")

@@ -9,6 +9,7 @@ from loraplex.registry.quotas import Quota
 from loraplex.registry.report import Report
 from loraplex.registry.routes import Guard, Trip
 
+from ..settings_in_force import SettingInForce
 from .fields import Moment, Role, Scope, Sha256
 
 
@@ -190,6 +191,11 @@ class Engine(TypedDict):
     info: EngineInfo | None
     status: EngineStatus | None
     names: dict[str, str]
+
+
+class SettingList(TypedDict):
+    data: list[SettingInForce]
+    obstacle: str
 
 
 class Key(TypedDict):

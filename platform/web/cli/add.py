@@ -1,0 +1,61 @@
+"""`loraplex adapters add`: an adapter's folder becomes a version, on a server or on the database here."""
+
+from pathlib import Path
+
+import msgspec
+import typer
+from rich.console import Console
+
+from loraplex.registry.errors import PreflightRefused
+
+from ..api.answers import version_row
+from ..running_server import ACTOR
+from ..settings import Settings
+from .added import tell_added, tell_refusal
+from .api_client import Key
+from .opened import opened_registry, served_path
+from .output import Fields, Json
+from .remote import At, remote_of
+from .settings_here import settings_here
+
+
+def add(name: str, folder: Path, server: At = "", key: Key = "", as_json: Json = False) -> None:
+    """Check the adapter in FOLDER (PEFT layout) and register it as NAME: on the server that runs, or without one."""
+    remote = remote_of(server, key)
+    if remote is not None:
+        from .push import send_folder
+
+        send_folder(remote, folder, name, as_json)
+        return
+    settings = settings_here()
+    _tell_base(settings)
+    try:
+        added = _add_here(settings, name, folder)
+    except PreflightRefused as error:
+        tell_refusal(name, error.report, as_json)
+        raise typer.Exit(1) from None
+    tell_added(added, as_json)
+
+
+def _tell_base(settings: Settings) -> None:
+    """On standard error, so that JSON can be piped."""
+    words = f"No server runs on {settings.data_dir}: checked against the model {settings.model}."
+    Console(stderr=True, highlight=False).print(words, markup=False, soft_wrap=True)
+
+
+def _add_here(settings: Settings, name: str, folder: Path) -> Fields:
+    """As the API answers it."""
+    from ..effect_proof import NOT_HERE
+    from ..registration import add_from_folder
+
+    beside = [NOT_HERE] if settings.preflight_logits else []
+    with opened_registry(settings) as (registry, base):
+        certify = served_path(settings, base).digest if settings.certify_uploads else None
+        tokenizers = settings.adapter_tokenizers
+        added, report = add_from_folder(registry, base, name, folder, ACTOR, tokenizers, certify, beside)
+    return {
+        "name": added.name,
+        "created": added.created,
+        "version": version_row(added.version),
+        "report": msgspec.to_builtins(report),
+    }

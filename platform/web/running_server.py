@@ -1,0 +1,95 @@
+"""A file in the data folder says where the server runs, and holds a key for who may read it: words of the command line
+ask the server that way.
+
+The server keeps the file locked until it ends, however it ends. A file without a lock is of a server that is gone.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+FILE: Final = "server.json"
+ACTOR: Final = "cli"
+"""What audit rows call the command line, with a server or without one."""
+EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+logger = logging.getLogger(__name__)
+
+
+class RunningServer(msgspec.Struct, frozen=True):
+    url: str
+    """Where this machine reaches it: without the `root_path` that only a proxy in front knows."""
+    key: str
+    """An operator's, for as long as the server runs."""
+    pid: int
+    started_at: str
+    base: str
+    """What clients call the base model."""
+    model: str
+    """The folder of the base model."""
+
+    def __repr__(self) -> str:
+        return f"RunningServer(url={self.url!r}, pid={self.pid})"
+
+
+def local_url(host: str, port: int) -> str:
+    """For who is on the same machine."""
+    host = EVERY_ADDRESS.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.contextmanager
+def announced(data_dir: Path, server: RunningServer) -> Iterator[None]:
+    """Have the file say so while the block lasts. Of several servers on one folder, the one that started last."""
+    file = data_dir / FILE
+    descriptor, temporary = tempfile.mkstemp(dir=data_dir, prefix=FILE)
+    try:
+        _lock(descriptor)
+        os.write(descriptor, msgspec.json.format(msgspec.json.encode(server)) + b"\n")
+        Path(temporary).rename(file)
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(file.stat(), os.fstat(descriptor)):
+                file.unlink()
+        Path(temporary).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def running_server(data_dir: Path) -> RunningServer | None:
+    """The server that runs on this data folder. ValueError where this user may not know."""
+    try:
+        with (data_dir / FILE).open("rb") as file:
+            return msgspec.json.decode(file.read(), type=RunningServer) if _is_locked(file.fileno()) else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        raise ValueError(
+            f"the data folder {data_dir} is another user's. Run this as that user, or ask its server with a key: "
+            "--server URL, and LORAPLEX_KEY in the environment"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{data_dir / FILE} cannot be read: {error}. Restart the server on it") from None
+
+
+def _lock(descriptor: int) -> None:
+    """Without it, as on some network file systems, words work on the database beside the server."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        logger.warning("no file locks in the data folder (%s): words need --server for this server", error.strerror)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
