@@ -1,5 +1,6 @@
 """`loraplex adapters`: list, show, alias and remove, on a server or on the database here."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from .added import print_findings
 from .alias_places import changed
 from .api_client import Key
 from .later import add_word
-from .output import Fields, Json, print_json, tell
+from .output import Fields, Json, print_json, print_table, tell
 from .remote import At, remote_of
 
 if TYPE_CHECKING:
@@ -40,12 +41,13 @@ add_word(
     "Show, set or remove the serving profile of a version; of the one that the name means unless another is named.",
     "Example: loraplex adapters profile support --file ./profile.json",
 )
+Wide = Annotated[bool, typer.Option("--wide", help="All columns, as wide as they are.")]
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 
 
 @app.command("list")
-def list_all(server: At = "", key: Key = "", as_json: Json = False) -> None:
-    """List the adapters."""
+def list_all(wide: Wide = False, server: At = "", key: Key = "", as_json: Json = False) -> None:
+    """List the adapters, a line each."""
     adapters = all_adapters(remote_of(server, key))
     if as_json:
         print_json(adapters)
@@ -53,19 +55,31 @@ def list_all(server: At = "", key: Key = "", as_json: Json = False) -> None:
     if not adapters:
         console.print("No adapters yet. Add one with: loraplex adapters add NAME FOLDER")
         return
-    table = Table("name", "version", "state", "rank", "size", "targets", "added")
+    print_table(_wide(adapters) if wide else _narrow(adapters), wide)
+
+
+def _narrow(adapters: Sequence[Fields]) -> Table:
+    """A line each, also where the terminal has 80 columns."""
+    table = Table("name", "version", "state", "rank", "size", "added", box=None, padding=(0, 2, 0, 0))
     for adapter in adapters:
         version = current_version(adapter)
-        table.add_row(
-            adapter["name"],
-            str(version["number"]),
-            _state(adapter, version),
-            str(version["rank"]),
-            size_words(version["size"]),
-            ", ".join(version["target_modules"]),
-            age_words(datetime.fromisoformat(version["created_at"])),
-        )
-    console.print(table, markup=False)
+        state = _state(adapter, version).partition(":")[0]
+        table.add_row(adapter["name"], str(version["number"]), state, *_facts(version))
+    return table
+
+
+def _wide(adapters: Sequence[Fields]) -> Table:
+    table = Table(*("name", "version", "state", "rank", "size", "added", "digest", "targets"), box=None)
+    for adapter in adapters:
+        version = current_version(adapter)
+        cells = adapter["name"], str(version["number"]), _state(adapter, version), *_facts(version)
+        table.add_row(*cells, version["digest"][:12], ", ".join(version["target_modules"]))
+    return table
+
+
+def _facts(version: Fields) -> tuple[str, str, str]:
+    added = age_words(datetime.fromisoformat(version["created_at"]))
+    return str(version["rank"]), size_words(version["size"]), added
 
 
 @app.command()

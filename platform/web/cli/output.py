@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 Fields = Mapping[str, Any]
 """What the API answers of one thing."""
@@ -15,12 +16,23 @@ OwnTenant = Annotated[
 ]
 """Where the API changes what is the key's tenant's alone."""
 Tenant = Annotated[
-    str, typer.Option(help="Whose: by default those of `default`, over the API of the key's tenant.", metavar="NAME")
+    str, typer.Option(help="Whose: by default those of `default`, with --server those of the key's.", metavar="NAME")
 ]
+WIDEST: Final = 100_000
 
 
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
+
+
+def print_table(table: Table, wide: bool = False) -> None:
+    """A line for each row: names in the first column that the terminal has no room for end in …, unless `wide`."""
+    name, *others = table.columns
+    name.overflow = "ellipsis"
+    for column in others:
+        column.no_wrap = True
+    width = Console(width=WIDEST).measure(table).maximum if wide else None
+    Console(highlight=False, width=width).print(table, markup=False)
 
 
 def tell(changed: Fields, words: str, as_json: bool) -> None:
