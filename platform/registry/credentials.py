@@ -64,6 +64,16 @@ def read_credentials(path: Path) -> Credentials:
         raise ValueError(f"{path} cannot be read: {error}. Correct it, or delete it; the logins stay valid.") from error
 
 
+def still_valid(registry: Registry, known: Credentials) -> Credentials:
+    """What of it still lets somebody in: people change passwords and revoke keys."""
+    password, key = known.admin_password, known.api_key
+    return Credentials(
+        admin_user=known.admin_user,
+        admin_password=password if password and registry.users.verify(known.admin_user, password) else None,
+        api_key=key if key and _is_valid(registry, key) else None,
+    )
+
+
 def _password(registry: Registry, known: str | None, given: str | None) -> str | None:
     if given is not None:
         check_password(given)

@@ -120,6 +120,14 @@ def test_every_word_finds_it(home: Home, typed: str) -> None:
     assert told.returncode == 0 and told.stderr == "" and json.loads(told.stdout) is not None, told.stderr
 
 
+def test_the_key_that_the_first_start_made_is_shown_by_a_word_and_in_no_log(home: Home) -> None:
+    shown = home.word("credentials", "show", "--json", "--data-dir", str(home.data_dir))
+    key = json.loads(shown.stdout)["api_key"]
+    with home.client(key) as http:
+        assert http.get("/v1/models").status_code == 200
+    assert "loraplex credentials show" in home.log() and key not in home.log()
+
+
 def test_words_that_work_by_themselves_take_its_settings(home: Home, tmp_path: Path) -> None:
     """Its model, its port: they are flags and variables of the server alone."""
     at = ("--data-dir", str(home.data_dir))

@@ -12,23 +12,39 @@ from loraplex.web.state import State
 from .conftest import ADMIN_PASSWORD, KEY
 
 
-def printed(state: State) -> str:
+def printed(state: State, first_start: bool, terminal: bool) -> str:
     shown = io.StringIO()
-    print_banner(Console(width=200, file=shown), state)
+    print_banner(Console(width=200, file=shown, force_terminal=terminal, color_system=None), state, first_start)
     return shown.getvalue()
 
 
-async def test_it_shows_the_login_and_the_key_that_we_have_made(
-    client: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def own(state: State, monkeypatch: pytest.MonkeyPatch) -> State:
+    """With a password and a key that the first start has made."""
+    settings = state.settings.model_copy(update={"admin_password": None, "api_key": None})
+    monkeypatch.setattr(state, "settings", settings)
+    return state
+
+
+async def test_a_terminal_shows_the_login_and_the_key_once(client: httpx.AsyncClient, own: State) -> None:
+    box = printed(own, first_start=True, terminal=True)
+    assert f"Login       admin / {ADMIN_PASSWORD} " in box
+    assert f"Key         {KEY} " in box and f"Authorization: Bearer {KEY}'" in box
+
+
+@pytest.mark.parametrize(("first_start", "terminal"), [(True, False), (False, True), (False, False)])
+async def test_no_log_and_no_later_start_has_them(
+    client: httpx.AsyncClient, own: State, first_start: bool, terminal: bool
 ) -> None:
-    own = state.settings.model_copy(update={"admin_password": None, "api_key": None})
-    monkeypatch.setattr(state, "settings", own)
-    assert f"Login       admin / {ADMIN_PASSWORD} " in printed(state)
-    assert f"Key         {KEY} " in printed(state) and f"Authorization: Bearer {KEY}'" in printed(state)
+    box = printed(own, first_start, terminal)
+    assert ADMIN_PASSWORD not in box and KEY not in box
+    assert "Login       admin / (loraplex credentials show) " in box
+    assert "Key         (loraplex credentials show) " in box and "Authorization: Bearer YOUR_KEY'" in box
 
 
 async def test_it_shows_no_secret_that_the_operator_has_set(client: httpx.AsyncClient, state: State) -> None:
     assert state.settings.admin_password_text and state.settings.api_key_text
-    assert "Login       admin / (known to you) " in printed(state) and "Key         (known to you) " in printed(state)
-    assert "Authorization: Bearer YOUR_KEY'" in printed(state)
-    assert ADMIN_PASSWORD not in printed(state) and KEY not in printed(state)
+    box = printed(state, first_start=True, terminal=True)
+    assert "Login       admin / (known to you) " in box and "Key         (known to you) " in box
+    assert "Authorization: Bearer YOUR_KEY'" in box
+    assert ADMIN_PASSWORD not in box and KEY not in box

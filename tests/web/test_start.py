@@ -13,9 +13,9 @@ pytestmark = pytest.mark.usefixtures("unfrozen")
 
 
 async def test_the_process_keeps_what_its_start_has_made(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[State] = []
-    monkeypatch.setattr(start, "print_banner", lambda console, state: shown.append(state))
+    shown: list[tuple[State, bool]] = []
+    monkeypatch.setattr(start, "print_banner", lambda console, state, first_start: shown.append((state, first_start)))
     state.started.set()
     server: Any = SimpleNamespace(should_exit=False)
-    await start._announce(state, server)
-    assert shown == [state] and gc.get_freeze_count() > 1000 and not server.should_exit
+    await start._announce(state, server, first_start=True)
+    assert shown == [(state, True)] and gc.get_freeze_count() > 1000 and not server.should_exit

@@ -87,6 +87,7 @@ add_word(
     "aliases",
     "Share an alias's callers out among versions, and back. A running server follows within a second.",
 )
+add_word(app, "credentials", "credentials", "The first login and the first key.")
 add_word(app, "keys", "keys", "Create, list, limit and revoke API keys. A running server follows within a second.")
 add_word(app, "users", "users", "Make, list and remove users, and set their roles and passwords.")
 add_word(app, "tenants", "tenants", "Make, list, limit and disable tenants. A running server follows within a second.")

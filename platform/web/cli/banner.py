@@ -1,10 +1,11 @@
 """What `serve` says when it is ready: where everything is, how to log in, and one curl that works as pasted.
 
-Containers keep it in their logs: what an operator has set as a secret is not in it.
+Logs keep it, so it has no secret: a terminal shows what was made at the first start, once.
 """
 
 import json
 import shlex
+from dataclasses import dataclass
 
 from rich.console import Console
 
@@ -16,29 +17,37 @@ from .demo import example_question
 SHOWN_ADAPTERS = 8
 
 
-def print_banner(console: Console, state: State) -> None:
+@dataclass(frozen=True, slots=True)
+class Login:
+    """As it is shown."""
+
+    password: str
+    key: str
+
+
+def print_banner(console: Console, state: State, first_start: bool) -> None:
     """Lines are never wrapped: a wrapped command cannot be pasted."""
-    lines = _lines(state)
+    login = _login(state, shown=first_start and console.is_terminal)
+    lines = _lines(state, login)
     width = max(map(len, lines)) + 2
     box = [
         f"┌─ loraplex is ready {'─' * (width - 20)}┐",
         *(f"│ {line:<{width - 1}}│" for line in lines),
         f"└{'─' * width}┘",
     ]
-    for line in [*box, _curl(state), "", "Ctrl-C stops it."]:
+    for line in [*box, _curl(state, login), "", "Ctrl-C stops it."]:
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _lines(state: State) -> list[str]:
+def _lines(state: State, login: Login) -> list[str]:
     settings = state.settings
-    password, key = _made_by_us(state)
     adapters = _adapters(state)
     more = " …" if len(adapters) > SHOWN_ADAPTERS else ""
     return [
         f"Dashboard   {_origin(state)}/",
         f"API         {_origin(state)}/v1",
-        f"Login       {state.credentials.admin_user} / {password or '(known to you)'}",
-        f"Key         {key or '(known to you)'}",
+        f"Login       {state.credentials.admin_user} / {login.password}",
+        f"Key         {login.key}",
         f"Kept in     {settings.data_dir / 'credentials.json'}",
         f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
         f"KV cache    {_cache_words(state)}",
@@ -48,20 +57,27 @@ def _lines(state: State) -> list[str]:
     ]
 
 
-def _made_by_us(state: State) -> tuple[str | None, str | None]:
-    """Password and key, where nobody else can tell them; what an operator has set is no matter for a log."""
+def _login(state: State, shown: bool) -> Login:
+    """What an operator has set, or changed since, is known to nobody else."""
     settings, known = state.settings, state.credentials
     password = None if settings.admin_password_text else known.admin_password
-    return password, None if settings.api_key_text else known.api_key
+    key = None if settings.api_key_text else known.api_key
+    return Login(_words(password, shown), _words(key, shown))
 
 
-def _curl(state: State) -> str:
-    _, key = _made_by_us(state)
+def _words(secret: str | None, shown: bool) -> str:
+    if secret is None:
+        return "(known to you)"
+    return secret if shown else "(loraplex credentials show)"
+
+
+def _curl(state: State, login: Login) -> str:
     model = next(iter(_adapters(state)), state.base.name)
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": example_question(model)}]})
+    key = "YOUR_KEY" if login.key.startswith("(") else login.key
     return (
         f"curl {_origin(state)}/v1/chat/completions -H 'Content-Type: application/json' "
-        f"-H 'Authorization: Bearer {key or 'YOUR_KEY'}' -d {shlex.quote(body)}"
+        f"-H 'Authorization: Bearer {key}' -d {shlex.quote(body)}"
     )
 
 

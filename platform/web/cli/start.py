@@ -25,7 +25,8 @@ console = Console(highlight=False)
 
 def run_server(settings: Settings, listener: socket.socket, other: socket.socket | None) -> int:
     """Serve until a signal; returns the exit code. `other` is for monitoring."""
-    return run_in_loop(_run(_prepared(settings), listener, other))
+    first_start = not (settings.data_dir / "credentials.json").exists()
+    return run_in_loop(_run(_prepared(settings), first_start, listener, other))
 
 
 def _prepared(settings: Settings) -> State:
@@ -42,9 +43,9 @@ def _prepared(settings: Settings) -> State:
     return state
 
 
-async def _run(state: State, listener: socket.socket, other: socket.socket | None) -> int:
+async def _run(state: State, first_start: bool, listener: socket.socket, other: socket.socket | None) -> int:
     server = Server(state)
-    announcement = asyncio.create_task(_announce(state, server))
+    announcement = asyncio.create_task(_announce(state, server, first_start))
     with announced(state.settings.data_dir, _where(state, listener)):
         async with monitoring(state, other):
             await server.serve(sockets=[listener])
@@ -63,7 +64,7 @@ def _where(state: State, listener: socket.socket) -> RunningServer:
     )
 
 
-async def _announce(state: State, server: Server) -> None:
+async def _announce(state: State, server: Server, first_start: bool) -> None:
     """Print the box when the engine is ready; end the server when it cannot start."""
     await state.started.wait()
     if state.start_error:
@@ -72,5 +73,5 @@ async def _announce(state: State, server: Server) -> None:
         )
         server.should_exit = True
     elif not state.stopping.is_set():
-        print_banner(console, state)
+        print_banner(console, state, first_start)
         keep_for_good()
