@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import sys
@@ -12,20 +13,26 @@ import msgspec
 
 from .config import EngineConfig
 from .link import ClientEnd
-from .protocol import EngineFatal, EngineInfo, FromEngine, Shutdown, ToEngine
+from .lost_threads import THREAD_LOST
+from .protocol import Busy, EngineFatal, EngineInfo, FromEngine, Shutdown, ToEngine
+from .vital_signs import VitalSigns
+from .watchdog import LOOK_SECONDS, STACKS_SIGNAL, Watchdog
 
-HUNG_SECONDS = 60.0
-"""Silence, beyond ten times the longest seen, after which a serving process is killed. Loading may take longer."""
-WATCH_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 """For what the process sent just before it ended."""
+STACKS_SECONDS = 1.0
+"""For a process that hangs to write where its threads are."""
+DEATH_SECONDS = 2.0
+"""That a killed process has to end. One that waits for a broken device or disk may never do so."""
 MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Weights on huge pages, where the system has them: fewer page walks for the model and all that runs between its steps
 (measured: a twentieth off one stream's time per token). A value the user has set stays."""
 
+logger = logging.getLogger(__name__)
+
 
 class EngineChild:
-    """The process inherits one end of a socket pair that nobody else can reach."""
+    """The process inherits one end of a socket pair that nobody else can reach. It is ended when it hangs."""
 
     def __init__(self, config: EngineConfig, on_message: Callable[[FromEngine], None]) -> None:
         self._config = config
@@ -34,7 +41,7 @@ class EngineChild:
         self._process: asyncio.subprocess.Process | None = None
         self._last_words: str | None = None
         self._last_heard: float | None = None
-        self._longest_silence = 0.0
+        self._watchdog = Watchdog()
         self._serving = False
 
     async def live(self) -> str:
@@ -49,9 +56,10 @@ class EngineChild:
             self.kill(self._last_words)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(self._config) + b"\n")
-        watch = asyncio.create_task(self._watch())
+        end = asyncio.create_task(self._process.wait())
+        watch = asyncio.create_task(self._watch(self._process))
         try:
-            code = await self._process.wait()
+            await asyncio.wait((end, watch), return_when=asyncio.FIRST_COMPLETED)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._link.closed.wait(), DRAIN_SECONDS)
         finally:
@@ -59,9 +67,9 @@ class EngineChild:
             await asyncio.gather(watch, return_exceptions=True)
             if self._process.returncode is None:
                 self._process.kill()
-                await self._process.wait()
+            await asyncio.wait((end,), timeout=DEATH_SECONDS)
             self._link.close()
-        return self._last_words or f"the engine process ended with {_exit_words(code)}"
+        return self._last_words or f"the engine process ended with {_exit_words(self._process.returncode)}"
 
     def send(self, message: ToEngine) -> None:
         """Without waiting: what cannot be sent now is for a process that has gone, and its end tells everyone."""
@@ -93,20 +101,22 @@ class EngineChild:
         """Seconds since the last message; infinity before the first."""
         return float("inf") if self._last_heard is None else time.monotonic() - self._last_heard
 
-    def lively(self) -> bool:
-        """Whether it answers about as often as it did before; a long step on a slow machine is no illness."""
-        return self.silence() < 5.0 + 2 * self._longest_silence
+    def responsive(self) -> bool:
+        """Whether it answers, or does what may take long: a long step on a slow machine is no fault."""
+        return not self._watchdog.unresponsive
 
     def _receive(self, messages: list[FromEngine]) -> None:
-        now = time.monotonic()
-        if self._last_heard is not None and self._serving:
-            self._longest_silence = max(self._longest_silence, now - self._last_heard)
-        self._last_heard = now
+        self._last_heard = time.monotonic()
+        self._watchdog.hear(busy=isinstance(messages[-1], Busy))
         for message in messages:
             if isinstance(message, EngineFatal):
                 self._last_words = message.message
+            elif isinstance(message, Busy):
+                logger.info("the engine is busy: %s", message.what)
             else:
-                self._serving = self._serving or isinstance(message, EngineInfo)
+                if isinstance(message, EngineInfo):
+                    self._serving = True
+                    self._watchdog.serve(on_gpu=message.device != "cpu")
                 self._on_message(message)
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -120,13 +130,21 @@ class EngineChild:
                 *command, stdin=asyncio.subprocess.PIPE, pass_fds=(descriptor,), env={**MEMORY, **os.environ}
             )
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            limit = HUNG_SECONDS + 10 * self._longest_silence
-            if self._serving and self.silence() > limit:
-                self.kill(f"the engine gave no sign of life for {limit:.0f} s")
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Returns when the process has been ended because it hangs, even where it does not end."""
+        vital_signs = VitalSigns(process.pid)
+        while (fault := self._watchdog.look(vital_signs.look())) is None:
+            await asyncio.sleep(LOOK_SECONDS)
+        logger.error("the engine hangs: %s; its threads are here:", fault)
+        self._last_words = fault
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(STACKS_SIGNAL)
+        await asyncio.sleep(STACKS_SECONDS)
+        self.kill(fault)
+        await asyncio.sleep(DEATH_SECONDS)
 
 
-def _exit_words(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _exit_words(code: int | None) -> str:
+    if code == THREAD_LOST:
+        return "an error in one of its threads, which the log shows"
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -130,8 +130,16 @@ class EngineClient:
         return float("inf") if self._child is None else self._child.silence()
 
     def ready(self) -> bool:
-        """Whether requests are served: started, and the heart beats as it did before."""
-        return self.state is EngineState.READY and self._child is not None and self._child.lively()
+        """Whether requests are served."""
+        return self.obstacle() is None
+
+    def obstacle(self) -> str | None:
+        """Why no requests are served, in words; None when they are."""
+        if self.state is not EngineState.READY or self._child is None:
+            return f"the engine is {self.state}"
+        if not self._child.responsive():
+            return f"the engine has not answered for {self._child.silence():.0f} s"
+        return None
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Tokens, None]:
         """Tokens of all choices as they come; ends after the last choice. Closing the iterator aborts the request.

@@ -8,6 +8,12 @@ import torch
 OUT_OF_MEMORY_KIND = "out_of_memory"
 DEVICE_WORDS = ("CUDA error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS")
 """How libraries that raise no AcceleratorError say that the device failed."""
+HOST_WORDS = "can't allocate memory"
+"""How torch says, in a RuntimeError, that the machine has no memory left."""
+HOST_MEMORY = (
+    "the machine ran out of memory in this request's step; free memory on it, or lower kv_cache_memory, adapter_memory "
+    "or max_num_batched_tokens, if it happens again"
+)
 
 
 class DeviceLost(RuntimeError):
@@ -35,6 +41,8 @@ def judge(error: Exception, settle: Callable[[], None] | None = None) -> Fault:
         raise _lost(found) from error
     if isinstance(error, torch.OutOfMemoryError):
         return Fault(OUT_OF_MEMORY_KIND, _memory_words(error))
+    if isinstance(error, MemoryError) or HOST_WORDS in str(error):
+        return Fault(OUT_OF_MEMORY_KIND, HOST_MEMORY)
     return Fault("internal", f"the engine failed in a step: {type(error).__name__}: {error}")
 
 

@@ -4,6 +4,7 @@
 the EngineConfig as one line of JSON on its standard input. When its parent dies, it ends too.
 """
 
+import faulthandler
 import os
 import signal
 import socket
@@ -13,7 +14,9 @@ import traceback
 import msgspec
 
 from .config import EngineConfig
+from .lost_threads import end_with_lost_threads
 from .threads import flush_subnormals, prepare_environment
+from .watchdog import STACKS_SIGNAL
 
 LOST = 3
 """Exit code of an engine whose device failed."""
@@ -27,7 +30,7 @@ def run(connection: socket.socket, config: EngineConfig) -> int:
     from .faults import DeviceLost, is_of_device
     from .link import EngineEnd
     from .long_lived import keep_for_good
-    from .protocol import EngineFatal, Progress
+    from .protocol import Busy, EngineFatal, Progress
     from .server import EngineServer
 
     link = EngineEnd(connection)
@@ -35,7 +38,8 @@ def run(connection: socket.socket, config: EngineConfig) -> int:
         engine = build_engine(config, lambda stage, seconds: link.send([Progress(stage=stage, seconds=seconds)]))
         keep_for_good()
         link.send([engine.info])
-        EngineServer(engine.core, AdapterControl(engine.adapters), link, CompileGuard()).serve()
+        guard = CompileGuard(lambda kernel: link.send([Busy(what=f"kernel {kernel} is compiled")]))
+        EngineServer(engine.core, AdapterControl(engine.adapters), link, guard).serve()
     except (ValueError, OSError) as error:
         link.send([EngineFatal(message=str(error))])
         return 1
@@ -55,14 +59,19 @@ def run(connection: socket.socket, config: EngineConfig) -> int:
 def main() -> None:
     """Ctrl-C in a terminal reaches both processes; only the parent decides when this one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(STACKS_SIGNAL)
+    end_with_lost_threads()
     prepare_environment()
     flush_subnormals()
     config = msgspec.json.decode(sys.stdin.readline(), type=EngineConfig)
-    code = run(socket.socket(fileno=int(sys.argv[1])), config)
-    if code == LOST:
-        # What remains of a lost device may wait for it for ever when it is taken down.
-        os._exit(code)
-    sys.exit(code)
+    code = 1
+    try:
+        code = run(socket.socket(fileno=int(sys.argv[1])), config)
+    finally:
+        if code:
+            # What remains of a lost device, or lacks memory to end, may wait for ever when it is taken down.
+            os._exit(code)
 
 
 if __name__ == "__main__":

@@ -372,4 +372,10 @@ class EngineFatal(Message, kw_only=True):
     message: str
 
 
-FromEngine = Progress | EngineInfo | Tokens | RequestFailed | Reply | EngineStatus | EngineFatal
+class Busy(Message, kw_only=True):
+    """Nothing may come for minutes until the next message, and all is well."""
+
+    what: str
+
+
+FromEngine = Progress | EngineInfo | Tokens | RequestFailed | Reply | EngineStatus | EngineFatal | Busy

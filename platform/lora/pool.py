@@ -7,7 +7,7 @@ cache. A load that fails marks this adapter only, and is tried again after a whi
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 
 import torch
 
@@ -16,6 +16,7 @@ from .copies import Streams
 from .finish import BaseModules
 from .generations import StaleError
 from .host_cache import HostCache
+from .job_thread import JobThread
 from .loader import Loader, Refuse
 from .manifest import BaseSignature
 from .pages import PageStore
@@ -50,7 +51,7 @@ class AdapterPool:
         """
         self._base = base
         self._store = PageStore(base, memory, slots, dtype, device, streams)
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="adapter-loader")
+        self._executor = executor or JobThread("adapter-loader")
         self._host = HostCache(host_memory, dtype, device)
         self._loader = Loader(base, self._store, self._host, self._executor, clock, modules, refuse)
         self._clock = clock

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from io import FileIO
 from itertools import cycle
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from .batch import RANKS_PER_PAGE, TOKENS_PER_PAGE
 from .digest import canonical_tensors, digest_opening
 from .inspection import CONFIG_FILE, WEIGHTS_FILE, read_structure
+from .job_thread import JobThread
 from .manifest import BaseSignature, ModuleLora, Role, TensorInfo
 from .report import Report
 from .row_pages import rows_of, write_tokens
@@ -97,20 +98,21 @@ def _read_ahead(file: FileIO) -> None:
 
 class Staging:
     """Memory for tensors between file and pages, written anew for each: new memory takes longer to find than a file to
-    read. For one load at a time."""
+    read. And the thread that hashes them. For one load at a time."""
 
     def __init__(self) -> None:
         self.blocks = tuple(np.empty(HASHED_TOGETHER, np.uint8) for _ in range(MOST_BEHIND + 1))
+        self.hasher = JobThread("adapter-hash")
 
 
 class _Reader:
     """Reads tensors one after another, and hashes them on a thread: that is the longest part of a load, and runs beside
     the others, a few blocks behind."""
 
-    def __init__(self, file: FileIO, digest: "hashlib._Hash", hasher: Executor, staging: Staging) -> None:
+    def __init__(self, file: FileIO, digest: "hashlib._Hash", staging: Staging) -> None:
         self._file = file
         self._digest = digest
-        self._hasher = hasher
+        self._hasher = staging.hasher
         self._blocks = cycle(staging.blocks)
         self._block, self._used = next(self._blocks), 0
         self._parts: list[tuple[bytes, Bits]] = []
@@ -152,8 +154,8 @@ def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, stagin
         write_tokens(pages.get(PageKind(kind, "rows"), ()), tokens)
     homes = _homes(contents, dtype, pages)
     seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
-    with FileIO(folder / WEIGHTS_FILE) as file, ThreadPoolExecutor(1, thread_name_prefix="adapter-hash") as hasher:
-        reader = _Reader(file, seen, hasher, staging)
+    with FileIO(folder / WEIGHTS_FILE) as file:
+        reader = _Reader(file, seen, staging)
         for facts, tensor in canonical_tensors(contents.modules):
             bits = reader.read(facts, tensor)
             for home in homes.pop(tensor, ()):

@@ -14,6 +14,7 @@ from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.sampling import SamplingParams
 
 from .auth import Caller
+from .engine_door import require_ready
 from .errors import ApiError, invalid, overloaded
 from .generation import Generation
 from .quotas import Admission, account_of, tokens_to_reserve
@@ -46,8 +47,7 @@ async def start_generations(
     """One generation for each prompt, not yet running. Raises ApiError for whatever cannot be served."""
     if state.stopping.is_set():
         raise overloaded("The server is stopping. Try again in a moment.")
-    if not state.engine.ready():
-        raise overloaded(f"The engine is {state.engine.state.value}. Try again in a moment.")
+    require_ready(state.engine)
     _verify(order, state)
     await ensure_known(state, order.served)
     adapters = order.served.adapters

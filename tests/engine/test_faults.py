@@ -1,7 +1,6 @@
 """Errors of a device: out of memory costs the requests of a step, anything worse costs the process and nothing else."""
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from loraplex.engine.faults import DeviceLost, judge
 from loraplex.web.errors import from_engine
 from tests.checkpoints import make_checkpoint
 
-from .failing_engine import FAULTS
 from .harness import Harness, make_request, tokens
 from .test_client import collect, outcome, request, until
 
@@ -62,6 +60,14 @@ def test_without_memory_a_step_ends_its_own_requests_and_the_next_runs() -> None
     harness.assert_released()
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 5 bytes")]
+)
+def test_a_machine_without_memory_is_named(error: Exception) -> None:
+    kind, message = judge(error, lambda: None)
+    assert kind == "out_of_memory" and message.startswith("the machine ran out of memory in this request's step; free")
+
+
 def test_a_lost_device_ends_the_loop() -> None:
     harness = Harness()
     harness.add(make_request("r", tokens(9)))
@@ -73,21 +79,6 @@ def test_a_lost_device_ends_the_loop() -> None:
 def test_who_ran_out_of_memory_may_try_again() -> None:
     error = from_engine(RequestRejected("out_of_memory", "no memory"))
     assert (error.status, error.code) == (503, "unavailable") and "retry-after" in (error.headers or {})
-
-
-@pytest.fixture
-def broken_executable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Let the engine process fail as its faults say; returns what adds one."""
-    faults, executable = tmp_path / "faults", tmp_path / "python"
-    faults.mkdir()
-    root = Path(__file__).parents[2]
-    executable.write_text(
-        f"#!/bin/sh\ncd {root}\nPYTHONPATH={root}/src:{root} exec {sys.executable} -m tests.engine.failing_engine $3\n"
-    )
-    executable.chmod(0o755)
-    monkeypatch.setenv(FAULTS, str(faults))
-    monkeypatch.setattr(sys, "executable", str(executable))
-    return lambda name: (faults / name).touch()
 
 
 async def test_a_lost_device_restarts_the_engine_and_a_full_one_does_not(

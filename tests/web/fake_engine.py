@@ -161,7 +161,10 @@ class FakeEngine:
         )
 
     def ready(self) -> bool:
-        return self.state is EngineState.READY
+        return self.obstacle() is None
+
+    def obstacle(self) -> str | None:
+        return None if self.state is EngineState.READY else f"the engine is {self.state}"
 
     def heartbeat_age(self) -> float:
         return 0.1 if self.ready() else float("inf")

@@ -29,6 +29,7 @@ _compile: Final = dispatcher.Dispatcher.compile
 _save: Final = FunctionCache.save_overload
 _descriptors: Final[dict[Path, int]] = {}
 """Never closed: closing one would give up all locks this process has in the file."""
+_listeners: Final[list[Callable[[str], None]]] = []
 _gave_up: Final = threading.Event()
 """Set once somebody took too long: who is stopped may hold more kernels, and nobody waits for each of them anew."""
 
@@ -39,11 +40,19 @@ def share_compiled_kernels() -> None:
     FunctionCache.save_overload = _save_in_turn
 
 
+def tell_compilations(begun: Callable[[str], None]) -> None:
+    """From now on call `begun` with the name of each kernel before it is compiled, or fetched from the cache. Where
+    another process compiles it, that takes minutes."""
+    _listeners.append(begun)
+
+
 def _compile_in_turn(kernel: Any, signature: Any) -> Any:
     """The compiler's lock comes first: a thread that had its kernel's turn and waited for the compiler's lock, which
     another thread of ours holds as it waits for a second process, would wait for ever if that one wants its kernel."""
     if not isinstance(kernel._cache, FunctionCache):
         return _compile(kernel, signature)
+    for begun in _listeners:
+        begun(kernel.py_func.__name__)
     _start_threads()
     with global_compiler_lock, _turn(_place(kernel.py_func, signature, *_constants(kernel.py_func))):
         return _compile(kernel, signature)

@@ -25,7 +25,8 @@ from loraplex.registry.errors import (
 from loraplex.registry.names import DEFAULT
 
 from ..auth import Caller
-from ..errors import ApiError, from_engine, overloaded
+from ..engine_door import require_ready
+from ..errors import ApiError, from_engine
 from ..registration import register_version
 from ..sources.errors import SourceFailed, SourceMissing, SourceRefused
 from ..sources.fetch import fetch_adapter, is_folder
@@ -57,8 +58,7 @@ class UnloadOrder(msgspec.Struct):
 async def load_adapter(state: State, caller: Caller, order: LoadOrder) -> None:
     """Register the adapter at `lora_path` and load it; either all of it happens or nothing. Raises ApiError."""
     _check_order(order)
-    if not state.engine.ready():
-        raise overloaded(f"The engine is {state.engine.state.value}. Try again in a moment.")
+    require_ready(state.engine)
     async with state.name_locks.of(caller.tenant, order.lora_name):
         hold = state.uploads.hold(caller.tenant, caller.actor, stays=is_folder(order.lora_path))
         with _refusals_in_words(order), hold as slot:

@@ -49,8 +49,8 @@ async def _obstacles(state: State) -> list[str]:
         found.append("the server is stopping")
     elif state.start_error is not None:
         found.append("the engine could not start; the server's log and its page System say why")
-    elif not state.engine.ready():
-        found.append(f"the engine is {state.engine.state.value}")
+    elif (obstacle := state.engine.obstacle()) is not None:
+        found.append(obstacle)
     elif not state.reconciler.in_step:
         found.append("adapters are being registered with the engine")
     if state.registry.snapshots.age > STALE_SECONDS or not await _database_is_current(state):
