@@ -5,6 +5,7 @@ import logging
 import os
 import tomllib
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -63,7 +64,13 @@ def warn_of_unknown_variables(settings: type[BaseSettings]) -> None:
     for variable in sorted(os.environ):
         name = variable.lower().removeprefix(PREFIX.lower())
         if variable.upper().startswith(PREFIX) and name not in {*settings.model_fields, "config", *OF_CLIENTS}:
-            LOG.warning("%s is ignored: it is no setting%s.", variable, _nearest(name, settings, PREFIX))
+            _warn(f"{variable} is ignored: it is no setting{_nearest(name, settings, PREFIX)}.")
+
+
+@cache
+def _warn(words: str) -> None:
+    """Once, however often settings are read."""
+    LOG.warning("%s", words)
 
 
 def _nearest(name: str, settings: type[BaseSettings], prefix: str = "") -> str:

@@ -1,6 +1,6 @@
 """What each setting comes to, where it is from, and whether a restart would change it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -9,7 +9,7 @@ from pydantic import ByteSize, ValidationError
 from loraplex.engine.protocol import EngineInfo
 
 from .setting_secrets import mask_url
-from .setting_sources import COMPUTED, DEFAULT, Source
+from .setting_sources import COMPUTED, Source
 from .setting_types import kinds_of
 from .setting_words import in_words
 from .settings import Settings
@@ -17,7 +17,18 @@ from .units import size_words
 
 LEFT_TO_THE_SERVER: Final = (None, "", "auto")
 """What a setting is given as where the server finds its value."""
+FOUND_BY_ENGINE: Final[Mapping[str, Callable[[EngineInfo], Any]]] = {
+    "device": lambda info: info.device.partition(":")[0],
+    "dtype": lambda info: info.dtype,
+    "max_model_len": lambda info: info.max_model_len,
+    "kv_cache_memory": lambda info: info.kv_cache_bytes,
+    "kv_cache_dtype": lambda info: info.kv_cache_dtype,
+    "num_kv_blocks": lambda info: info.num_blocks + 1,  # with the one that pads
+    "adapter_memory": lambda info: info.adapter_memory,
+    "num_threads": lambda info: info.num_threads,
+}
 NOT_SET: Final = "not set"
+AT_THE_START: Final = "found at the start"
 UNITS: Final = {"_timeout": "s", "_seconds": "s", "_hours": "h"}
 """End of a setting's name -> unit of its value."""
 
@@ -39,9 +50,10 @@ def settings_in_force(settings: Settings, info: EngineInfo | None) -> list[Setti
     given, computed, after = settings.masked(), _computed(settings, info), _after_restart(settings)
     rows = []
     for name in sorted(given):
-        value = computed.get(name, given[name])
-        is_computed = settings.source_of(name) == DEFAULT and getattr(settings, name) in LEFT_TO_THE_SERVER
-        source = COMPUTED if is_computed and value not in LEFT_TO_THE_SERVER else settings.source_of(name)
+        is_open = getattr(settings, name) in LEFT_TO_THE_SERVER
+        is_computed = name in computed and (is_open or computed[name] is not None)
+        value = computed[name] if is_computed else given[name]
+        source = COMPUTED if is_open and is_computed else settings.source_of(name)
         changes = after is not None and getattr(after, name) != getattr(settings, name)
         coming = after.masked()[name] if after is not None and changes else None
         rows.append(SettingInForce(name, value, given[name], source, changes, coming))
@@ -59,6 +71,11 @@ def obstacle_to_restart(settings: Settings) -> str:
     return ""
 
 
+def words_of(row: SettingInForce) -> str:
+    """Its value in force."""
+    return AT_THE_START if row.source == COMPUTED and row.value is None else value_words(row.name, row.value)
+
+
 def value_words(name: str, value: object) -> str:
     """With its unit."""
     unit = next((f" {unit}" for end, unit in UNITS.items() if name.endswith(end)), "")
@@ -74,19 +91,8 @@ def value_words(name: str, value: object) -> str:
 
 
 def _computed(settings: Settings, info: EngineInfo | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"served_name": settings.base_name, "database_url": mask_url(settings.database)}
-    if info is None:
-        return found
-    return found | {
-        "device": info.device.partition(":")[0],
-        "dtype": info.dtype,
-        "max_model_len": info.max_model_len,
-        "kv_cache_memory": info.kv_cache_bytes,
-        "kv_cache_dtype": info.kv_cache_dtype,
-        "num_kv_blocks": info.num_blocks + 1,  # with the one that pads
-        "adapter_memory": info.adapter_memory,
-        "num_threads": info.num_threads,
-    }
+    of_engine = {name: None if info is None else found(info) for name, found in FOUND_BY_ENGINE.items()}
+    return {**of_engine, "served_name": settings.base_name, "database_url": mask_url(settings.database)}
 
 
 def _after_restart(settings: Settings) -> Settings | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from loraplex.web.running_server import FILE
+from loraplex.web.settings_in_force import value_words
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.deployment.dockerfile import ROOT
 
@@ -126,6 +127,24 @@ def test_the_key_that_the_first_start_made_is_shown_by_a_word_and_in_no_log(home
     with home.client(key) as http:
         assert http.get("/v1/models").status_code == 200
     assert "loraplex credentials show" in home.log() and key not in home.log()
+
+
+def test_config_doctor_the_box_and_the_system_page_agree(home: Home) -> None:
+    """On what the server has found by itself, and on what it was given."""
+    home.until_said("Ctrl-C stops it.")
+    at = ("--data-dir", str(home.data_dir))
+    config = json.loads(home.word("config", "--json", *at).stdout)
+    doctor, box = home.word("doctor", *at).stdout, home.log()
+    with home.client() as http:
+        page, told = http.get("/system").text, http.get("/api/v1/settings").json()["data"]
+    assert config == {row["name"]: row for row in told}
+    adapters, cache = (value_words(name, config[name]["value"]) for name in ("adapter_memory", "kv_cache_memory"))
+    words = f"adapters {adapters}, kv cache {cache}"
+    assert words in box and words in doctor
+    assert f"<td><code>adapter_memory</code></td><td>{adapters}</td>" in page
+    assert f"<td><code>kv_cache_memory</code></td><td>{cache}</td>" in page
+    assert config["adapter_memory"]["source"] == "environment" and config["kv_cache_memory"]["source"] == "computed"
+    assert config["model"]["source"] == "flag" and config["max_queue"]["source"] == "default"
 
 
 def test_words_that_work_by_themselves_take_its_settings(home: Home, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ..dependencies import StateOf
+from ..settings_in_force import obstacle_to_restart
 from .page import PageRoute, page
 from .system_facts import device_facts, health, model_facts, setting_rows, versions
 
@@ -25,5 +26,6 @@ async def index(request: Request, state: StateOf) -> Response:
         model=model_facts(state),
         device=device_facts(state),
         versions=await asyncio.to_thread(versions),
-        settings=setting_rows(state.settings),
+        settings=await asyncio.to_thread(setting_rows, state),
+        obstacle=await asyncio.to_thread(obstacle_to_restart, state.settings),
     )

@@ -2,19 +2,18 @@
 
 import platform
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from pydantic import ByteSize
 from sqlalchemy import make_url
 
 import loraplex
 
 from ..kv_cache import dtype_words, tokens
-from ..setting_secrets import MASK
+from ..setting_sources import COMPUTED, CONFIG_FILE, DEFAULT
 from ..settings import Settings
+from ..settings_in_force import settings_in_force, value_words, words_of
 from ..state import State
 from ..units import duration_words, size_words, span_words
 from .words import engine_words
@@ -32,9 +31,13 @@ PACKAGES: Final = (
 )
 STALE_SECONDS: Final = 10.0
 """Age of the registry's snapshot from which the database counts as away."""
-NOT_SET: Final = "not set"
-UNITS: Final = {"_timeout": "s", "_seconds": "s", "_hours": "h"}
-"""End of a setting's name -> unit of its value."""
+SOURCES: Final = {
+    "flag": "flag",
+    "environment": "environment",
+    "file": CONFIG_FILE,
+    "default": "default",
+    "computed": "computed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,12 @@ class Check:
 class SettingRow:
     name: str
     value: str
+    source: str
+    tone: str
+    """Of the source: whether somebody has set it."""
+    next: str | None
+    """What it is after a restart, where that is something else."""
     description: str
-    changed: bool
-    """Whether it differs from the default."""
 
 
 def health(state: State) -> list[Check]:
@@ -102,17 +108,18 @@ def versions() -> list[tuple[str, str]]:
     ]
 
 
-def setting_rows(settings: Settings) -> list[SettingRow]:
+def setting_rows(state: State) -> list[SettingRow]:
     """By name, secrets masked."""
-    fields = Settings.model_fields
     return [
         SettingRow(
-            name=name,
-            value=_value_words(_in_force(settings, name, value)) + _unit_words(name),
-            description=fields[name].description or "",
-            changed=value == MASK or getattr(settings, name) != fields[name].get_default(),
+            name=row.name,
+            value=words_of(row),
+            source=SOURCES[row.source],
+            tone="" if row.source in (DEFAULT, COMPUTED) else "good",
+            next=value_words(row.name, row.next) if row.needs_restart else None,
+            description=Settings.model_fields[row.name].description or "",
         )
-        for name, value in sorted(settings.masked().items())
+        for row in settings_in_force(state.settings, state.engine.info)
     ]
 
 
@@ -154,25 +161,3 @@ def _installed(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
-
-
-def _in_force(settings: Settings, name: str, shown: object) -> object:
-    """What is shown of it, but sizes as such: JSON knows only numbers."""
-    value = getattr(settings, name)
-    return value if isinstance(value, ByteSize) else shown
-
-
-def _unit_words(name: str) -> str:
-    return next((f" {unit}" for end, unit in UNITS.items() if name.endswith(end)), "")
-
-
-def _value_words(value: object) -> str:
-    if isinstance(value, ByteSize):
-        return size_words(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None or value == "" or value == []:
-        return NOT_SET
-    if isinstance(value, float):
-        return f"{value:,.10g}"
-    return ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)

@@ -8,21 +8,24 @@ from rich.console import Console
 from rich.table import Table
 
 from ..settings import Settings
-from ..settings_in_force import SettingInForce, obstacle_to_restart, settings_in_force, value_words
-from .output import print_json
+from ..settings_in_force import SettingInForce, obstacle_to_restart, settings_in_force, value_words, words_of
+from .output import Json, print_json
 from .remote import answering_server, remote_to
 
 
-def config(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def config(
+    wide: Annotated[bool, typer.Option("--wide", help="Say of each what it is, too.")] = False, as_json: Json = False
+) -> None:
     """Print the settings in force, of the running server or of the next one, and where each is from."""
     rows, obstacle = _rows()
     if as_json:
         print_json({row.name: msgspec.to_builtins(row) for row in rows})
         return
-    console = Console(highlight=False)
-    table = Table("setting", "value", "from", "what it is", box=None, padding=(0, 2, 0, 0))
+    table = Table("setting", "value", "from", *(["what it is"] if wide else []), box=None, padding=(0, 2, 0, 0))
     for row in rows:
-        table.add_row(row.name, _value(row), row.source, Settings.model_fields[row.name].description)
+        what = [Settings.model_fields[row.name].description] if wide else []
+        table.add_row(row.name, _value(row), row.source, *what)
+    console = Console(highlight=False)
     console.print(table, markup=False)
     if obstacle:
         console.print(f"A restart would fail: {obstacle}", style="red", markup=False, soft_wrap=True)
@@ -38,5 +41,5 @@ def _rows() -> tuple[list[SettingInForce], str]:
 
 
 def _value(row: SettingInForce) -> str:
-    words = value_words(row.name, row.value)
+    words = words_of(row)
     return f"{words} (after a restart: {value_words(row.name, row.next)})" if row.needs_restart else words
