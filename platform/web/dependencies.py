@@ -1,4 +1,8 @@
-"""What endpoints ask for, as annotated types."""
+"""What endpoints ask for, as annotated types.
+
+Every dependency is a coroutine: FastAPI runs a plain function on a thread, and on a busy event loop each of those
+costs a wait for the interpreter's lock.
+"""
 
 from typing import Annotated
 
@@ -30,7 +34,19 @@ async def tenant_of(request: Request, tenant: str = "") -> str:
     raise not_found(f"There is no tenant {tenant[:80]!a}.", "tenant", "tenant_not_found")
 
 
-StateOf = Annotated[State, Depends(state_of)]
+async def _state(request: Request) -> State:
+    return state_of(request)
+
+
+async def _caller(request: Request) -> Caller:
+    return caller_of(request)
+
+
+async def _request_id(request: Request) -> str:
+    return request_id_of(request)
+
+
+StateOf = Annotated[State, Depends(_state)]
 TenantOf = Annotated[str, Depends(tenant_of)]
-CallerOf = Annotated[Caller, Depends(caller_of)]
-RequestId = Annotated[str, Depends(request_id_of)]
+CallerOf = Annotated[Caller, Depends(_caller)]
+RequestId = Annotated[str, Depends(_request_id)]

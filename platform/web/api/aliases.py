@@ -27,7 +27,7 @@ ETAG: Final = re.compile(r'"([^"]{1,64})"', re.ASCII)
 router = APIRouter(tags=["Aliases"])
 
 
-def _seen(request: Request) -> str | None:
+async def _seen(request: Request) -> str | None:
     """The revision of the route that a change is meant for, as `If-Match` has it; None: whichever."""
     given = request.headers.get("if-match")
     if given is None:

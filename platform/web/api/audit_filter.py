@@ -32,7 +32,7 @@ def filter_of(scope: str | None, actor: str, action: str, subject: str, first: s
         raise invalid(str(error), error.field) from None
 
 
-def wanted_rows(
+async def wanted_rows(
     caller: CallerOf,
     tenant: TenantOf,
     actor: Part = "",
