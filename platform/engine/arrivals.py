@@ -1,18 +1,48 @@
 """Arrivals: what the engine says of one request, on its way to who reads it."""
 
 import asyncio
+from collections import deque
 from typing import Final
 
 from .protocol import FinishReason, Tokens
 
 UNANSWERED: Final = (FinishReason.ABORT, FinishReason.ERROR)
+READERS_A_TURN: Final = 16
+"""Readers that may wake in one turn of the event loop: about a millisecond of work."""
+
+
+class ReadersInTurn:
+    """Wakes a few readers in each turn of the event loop. One step of the engine has tokens for hundreds of them, and
+    all that the loop does besides, such as refusing a request, would wait until the last one has written his."""
+
+    def __init__(self) -> None:
+        self._left = READERS_A_TURN
+        self._waiting: deque[asyncio.Event] = deque()
+
+    def wake(self, arrived: asyncio.Event) -> None:
+        if self._left == READERS_A_TURN:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        if self._left:
+            self._left -= 1
+            arrived.set()
+        else:
+            self._waiting.append(arrived)
+
+    def _next_turn(self) -> None:
+        woken = [self._waiting.popleft() for _ in range(min(READERS_A_TURN, len(self._waiting)))]
+        for arrived in woken:
+            arrived.set()
+        self._left = READERS_A_TURN - len(woken)
+        if woken:
+            asyncio.get_running_loop().call_soon(self._next_turn)
 
 
 class Arrivals:
     """Tokens of a choice that come while nobody reads are joined: a process that falls behind then makes fewer and
-    longer events of them, and catches up. One reader."""
+    longer events of them, and catches up. One reader, who wakes when `turns` says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: ReadersInTurn) -> None:
+        self._turns = turns
         self._waiting: list[Tokens] = []
         self._last: dict[int, Tokens] = {}
         """By choice, of those."""
@@ -27,7 +57,8 @@ class Arrivals:
             return
         self._waiting.append(message)
         self._last[message.index] = message
-        self._arrived.set()
+        if len(self._waiting) == 1:
+            self._turns.wake(self._arrived)
 
     def fail(self, error: Exception) -> None:
         """Raise it for the reader, after what came before it."""

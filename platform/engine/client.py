@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 
 import msgspec
 
-from .arrivals import Arrivals
+from .arrivals import Arrivals, ReadersInTurn
 from .child import EngineChild
 from .config import EngineConfig
 from .protocol import (
@@ -31,10 +31,12 @@ from .protocol import (
     RegisterAdapter,
     Reply,
     RequestFailed,
+    RequestsStarted,
     ToEngine,
     Tokens,
     UnregisterAdapter,
 )
+from .waiting import WaitingRequests
 
 RESTART_PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before a new process, by the number of short lives in a row; the last one repeats."""
@@ -96,6 +98,8 @@ class EngineClient:
         self._on_progress = on_progress
         self._adapters: dict[str, AdapterSpec] = {}
         self._streams: dict[str, Arrivals] = {}
+        self._turns = ReadersInTurn()
+        self._waiting = WaitingRequests(config.max_queue)
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._call_ids = itertools.count()
         self._child: EngineChild | None = None
@@ -141,14 +145,22 @@ class EngineClient:
             return f"the engine has not answered for {self._child.silence():.0f} s"
         return None
 
+    def check_room(self, tenant: str) -> None:
+        """Raises RequestRejected where the engine's queue has no place for one more request of the tenant."""
+        words = self._waiting.refusal(tenant)
+        if words is not None:
+            raise RequestRejected("overloaded", words)
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Tokens, None]:
         """Tokens of all choices as they come; ends after the last choice. Closing the iterator aborts the request.
 
         Raises RequestRejected or EngineUnavailable, possibly after some tokens.
         """
         self._require_ready()
+        self.check_room(request.tenant)
         assert request.request_id not in self._streams
-        arrivals = self._streams[request.request_id] = Arrivals()
+        arrivals = self._streams[request.request_id] = Arrivals(self._turns)
+        self._waiting.add(request.request_id, request.tenant)
         unfinished = request.params.n
         try:
             self._send(request)
@@ -161,6 +173,7 @@ class EngineClient:
             raise
         finally:
             del self._streams[request.request_id]
+            self._waiting.remove([request.request_id])
             if unfinished and self.state is EngineState.READY:
                 self._abort(request.request_id)
 
@@ -251,6 +264,8 @@ class EngineClient:
             case Tokens():
                 if message.request_id in self._streams:
                     self._streams[message.request_id].put(message)
+            case RequestsStarted():
+                self._waiting.remove(message.request_ids)
             case RequestFailed():
                 if message.request_id in self._streams:
                     rejected = RequestRejected(message.kind, message.message, message.param)

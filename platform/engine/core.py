@@ -86,6 +86,11 @@ class EngineCore:
         self._check_idle()
         return messages
 
+    @property
+    def just_started(self) -> list[str]:
+        """Ids of the requests that the last step took out of the queue."""
+        return self.scheduler.roster.just_started
+
     def status(self) -> EngineStatus:
         if self._followers is not None:
             self._followers.drop_ended()

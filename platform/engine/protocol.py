@@ -243,6 +243,12 @@ class RequestFailed(Message, kw_only=True):
     """The request's field at fault, where it is known."""
 
 
+class RequestsStarted(Message, kw_only=True):
+    """These do not wait any more: a choice of each has been admitted to the running batch."""
+
+    request_ids: list[str]
+
+
 class Reply(Message, kw_only=True):
     """Answer to the control message with this call_id; `error` says in words what failed."""
 
@@ -378,4 +384,6 @@ class Busy(Message, kw_only=True):
     what: str
 
 
-FromEngine = Progress | EngineInfo | Tokens | RequestFailed | Reply | EngineStatus | EngineFatal | Busy
+FromEngine = (
+    Progress | EngineInfo | Tokens | RequestFailed | RequestsStarted | Reply | EngineStatus | EngineFatal | Busy
+)

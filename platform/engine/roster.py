@@ -70,6 +70,8 @@ class Roster:
         self.preemptions = 0
         self.unstarted: set[str] = set()
         """Ids of the requests that no choice of has been admitted yet."""
+        self.just_started: list[str] = []
+        """Ids of those that the last plan has admitted the first choice of."""
         self.adapters = adapters
         self._ranks = itertools.count()
 
@@ -109,7 +111,9 @@ class Roster:
     def start(self, placement: Placement) -> tuple[int, int] | None:
         """Run a sequence that fits, with blocks for all its tokens. Returns the block copy it needs, if any."""
         sequence = placement.sequence
-        self.unstarted.discard(sequence.request.id)
+        if sequence.request.id in self.unstarted:
+            self.unstarted.remove(sequence.request.id)
+            self.just_started.append(sequence.request.id)
         self._leave(sequence)
         if sequence.status is Status.WAITING:
             sequence.rank = next(self._ranks)

@@ -20,6 +20,7 @@ from .plan import Draft, StepPlan, StepResult
 from .protocol import FinishReason, FromEngine, GenerateRequest, RequestFailed, Tokens
 from .roster import AdapterResidency, Placement, Roster
 from .sequence import Request, Sequence
+from .waiting import full_words, gives_way
 
 NOT_ADDITIVE = (
     "adapter {digest} changes what the base itself computes (DoRA, IA3, trained biases, norms or tokens): it can "
@@ -99,6 +100,7 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plan a step. It may be empty: all requests wait for adapters, or for what a step in flight will tell."""
         draft = Draft(self.limits.max_num_batched_tokens)
+        self.roster.just_started = []
         self._grant_decodes(draft)
         if draft.postponed:
             return StepPlan()
@@ -136,9 +138,9 @@ class Scheduler:
             return []
         waiting = [self.roster.requests[name] for name in self.roster.unstarted]
         counts = Counter(request.tenant for request in waiting)
-        heaviest = max(counts, key=counts.__getitem__, default=tenant)
-        if counts[tenant] + 1 >= counts[heaviest]:
-            raise Overloaded(f"{len(waiting)} requests wait already, as many as may; try again in a few seconds")
+        heaviest = gives_way(tenant, counts)
+        if heaviest is None:
+            raise Overloaded(full_words(len(waiting)))
         last = max((it for it in waiting if it.tenant == heaviest), key=lambda it: it.sequences[0].order)
         words = f"the queue is full, and {counts[heaviest]} of yours wait in it: others come first; send fewer at once"
         return [self.roster.fail(last, "overloaded", words)]

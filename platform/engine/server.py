@@ -17,6 +17,7 @@ from .protocol import (
     RegisterAdapter,
     Reply,
     RequestFailed,
+    RequestsStarted,
     Shutdown,
     ToEngine,
     UnregisterAdapter,
@@ -48,12 +49,18 @@ class EngineServer:
                 self._handle(message)
             self._outbox += self._adapters.poll()
             if self._core.has_work():
-                self._outbox += self._core.step()
+                self._step()
             self._beat()
             self._flush()
         for request_id in list(self._core.scheduler.roster.requests):
             self._outbox += self._core.abort(request_id)
         self._flush()
+
+    def _step(self) -> None:
+        messages = self._core.step()
+        if self._core.just_started:
+            self._outbox.append(RequestsStarted(request_ids=self._core.just_started))
+        self._outbox += messages
 
     def _flush(self) -> None:
         if self._outbox:

@@ -8,8 +8,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from loraplex.engine.client import RequestRejected
+
 from .auth import Caller, caller_of
-from .errors import not_found
+from .errors import from_engine, not_found
 from .permissions import Permission
 from .state import State
 
@@ -42,6 +44,17 @@ async def _caller(request: Request) -> Caller:
     return caller_of(request)
 
 
+async def _caller_with_room(request: Request) -> Caller:
+    """Whose request the server can take now. ApiError 503 before its body is read: a full server says no at once."""
+    state, caller = state_of(request), caller_of(request)
+    state.requests.check_room()
+    try:
+        state.engine.check_room(caller.tenant)
+    except RequestRejected as error:
+        raise from_engine(error) from None
+    return caller
+
+
 async def _request_id(request: Request) -> str:
     return request_id_of(request)
 
@@ -49,4 +62,5 @@ async def _request_id(request: Request) -> str:
 StateOf = Annotated[State, Depends(_state)]
 TenantOf = Annotated[str, Depends(tenant_of)]
 CallerOf = Annotated[Caller, Depends(_caller)]
+CallerWithRoom = Annotated[Caller, Depends(_caller_with_room)]
 RequestId = Annotated[str, Depends(_request_id)]

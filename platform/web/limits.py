@@ -86,11 +86,15 @@ class Slots:
         self._what = what
         self.taken = 0
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
+    def check_room(self) -> None:
         """Raises ApiError 503 when all are taken."""
         if self.taken >= self._capacity:
             raise overloaded(f"This server already has {self.taken} {self._what}, its limit. Try again in a moment.")
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Raises ApiError 503 when all are taken."""
+        self.check_room()
         self.taken += 1
         try:
             yield

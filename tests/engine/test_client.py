@@ -111,6 +111,25 @@ async def test_serves_base_and_adapter_together(client: EngineClient, adapter: A
     assert base == again != tuned
 
 
+async def test_a_full_queue_is_known_without_the_engine(mortal: EngineClient) -> None:
+    """It is stopped, and cannot be asked."""
+    assert mortal.pid is not None
+    most = mortal.config.max_queue
+    os.kill(mortal.pid, signal.SIGSTOP)
+    tasks = [asyncio.create_task(collect(mortal, request(f"queued-{number}"))) for number in range(most)]
+    try:
+        await asyncio.sleep(0)
+        with pytest.raises(RequestRejected, match=f"{most} requests wait already"):
+            mortal.check_room("default")
+        with pytest.raises(RequestRejected, match=f"{most} requests wait already"):
+            await collect(mortal, request("one more"))
+        mortal.check_room("another tenant")
+    finally:
+        os.kill(mortal.pid, signal.SIGCONT)
+    assert [len(tokens) for tokens in await asyncio.gather(*tasks)] == [8] * most
+    mortal.check_room("default")
+
+
 async def test_every_choice_ends_once(client: EngineClient) -> None:
     endings = [
         message.index async for message in client.generate(request("three", n=3)) if message.finish_reason is not None

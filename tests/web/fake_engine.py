@@ -169,6 +169,10 @@ class FakeEngine:
     def heartbeat_age(self) -> float:
         return 0.1 if self.ready() else float("inf")
 
+    def check_room(self, tenant: str) -> None:
+        if len(self.running) >= self.max_queue:
+            raise RequestRejected("overloaded", "the queue is full")
+
     async def start(self) -> None:
         self.info = EngineInfo(
             model="fake",
@@ -237,8 +241,7 @@ class FakeEngine:
         if not self.ready():
             raise EngineUnavailable(f"the engine is {self.state}")
         assert request.request_id not in self.running
-        if len(self.running) >= self.max_queue:
-            raise RequestRejected("overloaded", "the queue is full")
+        self.check_room(request.tenant)
         for adapter in request.adapters:
             if adapter.digest not in self.registered:
                 raise RequestRejected("unavailable", f"adapter {adapter.digest[:12]} is not registered")

@@ -143,6 +143,20 @@ async def test_a_full_queue_is_a_503_also_for_streams(http: httpx.AsyncClient, e
         assert (response.status_code, response.headers["retry-after"]) == (503, "2")
 
 
+@pytest.mark.parametrize("full", ["queue", "in flight"])
+@pytest.mark.parametrize("path", ["completions", "chat/completions", "responses"])
+async def test_a_full_server_refuses_before_it_reads_the_body(
+    http: httpx.AsyncClient, engine: FakeEngine, state: State, path: str, full: str
+) -> None:
+    if full == "queue":
+        engine.max_queue = 0
+    else:
+        state.requests.taken = state.settings.max_concurrent_requests
+    response = await http.post(f"/v1/{path}", content=b"no JSON, which nobody gets to see")
+    state.requests.taken = 0
+    assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+
+
 async def test_too_many_requests_in_flight(http: httpx.AsyncClient, state: State) -> None:
     state.requests.taken = state.settings.max_concurrent_requests
     response = await http.post("/v1/completions", json={"model": "tiny", "prompt": "a"})

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ..auth import Caller
-from ..dependencies import CallerOf, RequestId, StateOf
+from ..dependencies import CallerWithRoom, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
 from ..profiles.use import filled, output_tokens
@@ -34,7 +34,9 @@ ID_PREFIX: Final = "chatcmpl"
 
 
 @router.post("/v1/chat/completions")
-async def create_chat_completion(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
+async def create_chat_completion(
+    request: Request, state: StateOf, caller: CallerWithRoom, request_id: RequestId
+) -> Response:
     """An answer to a conversation, whole or as a stream. `model` names an adapter or the base."""
     fields, sent, headers = await read_fields(request, state, ChatRequest)
     return await answer(request, state, caller, ChatCall(state, caller, fields, sent, request_id), headers)

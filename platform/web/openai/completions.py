@@ -10,7 +10,7 @@ from starlette.responses import Response
 from loraplex.engine.protocol import TokenLogprob
 
 from ..auth import Caller
-from ..dependencies import CallerOf, RequestId, StateOf
+from ..dependencies import CallerWithRoom, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation
 from ..profiles.use import filled, output_tokens
@@ -32,7 +32,9 @@ KIND: Final = ("cmpl", "text_completion")
 
 
 @router.post("/v1/completions")
-async def create_completion(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
+async def create_completion(
+    request: Request, state: StateOf, caller: CallerWithRoom, request_id: RequestId
+) -> Response:
     """The continuation of one or more prompts, given as text or as token ids."""
     fields, sent, headers = await read_fields(request, state, CompletionRequest)
     return await answer(request, state, caller, CompletionCall(state, caller, fields, sent, request_id), headers)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ...auth import Caller
-from ...dependencies import CallerOf, RequestId, StateOf
+from ...dependencies import CallerWithRoom, RequestId, StateOf
 from ...errors import ApiError, invalid
 from ...event_stream import event
 from ...generation import Answers, Delta, Generation, Usage
@@ -33,7 +33,7 @@ router = APIRouter(tags=["OpenAI"])
 
 
 @router.post("/v1/responses")
-async def create_response(request: Request, state: StateOf, caller: CallerOf, request_id: RequestId) -> Response:
+async def create_response(request: Request, state: StateOf, caller: CallerWithRoom, request_id: RequestId) -> Response:
     """An answer to a conversation in items, whole or as a stream of events. Nothing of it is kept."""
     body = await read_json(request, state.settings.body_timeout)
     ignored = check_members(body)
