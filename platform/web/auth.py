@@ -17,6 +17,7 @@ from loraplex.registry.scopes import ADMIN
 from loraplex.registry.tables import DEFAULT_TENANT
 
 from .errors import ApiError, forbidden, not_found, overloaded, unauthorized
+from .http_protocol import tell_known
 from .permissions import (
     MONITORING,
     PUBLIC,
@@ -81,6 +82,7 @@ async def guard(request: Request) -> None:
     if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
         return
     caller = request.state.caller = await identify(request, state)
+    tell_known(request.scope)
     asking.set(caller.tenant)
     if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
         raise _lacking(caller, needed)

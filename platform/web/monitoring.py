@@ -9,6 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from .errors import HANDLERS
+from .http_protocol import bounded_http
 from .openai.health import router
 from .state import State
 
@@ -34,8 +35,16 @@ async def monitoring(state: State, listener: socket.socket | None) -> AsyncItera
     if listener is None:
         yield
         return
-    config = uvicorn.Config(monitoring_app(state), log_config=None, access_log=False, lifespan="off", http="httptools")
-    server = _Quiet(config)
+    server = _Quiet(
+        uvicorn.Config(
+            monitoring_app(state),
+            http=bounded_http(state.settings),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+        )
+    )
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield

@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 
 from .app import create_app
-from .http_protocol import Http
+from .http_protocol import bounded_http
 from .settings import Settings
 from .state import State
 
@@ -54,7 +54,8 @@ def _config(state: State, settings: Settings) -> uvicorn.Config:
         create_app(state),
         host=settings.host,
         port=settings.port,
-        http=Http,
+        http=bounded_http(settings),
+        ws="none",
         root_path=settings.root_path,
         log_config=None,
         access_log=False,

@@ -142,6 +142,12 @@ class Settings(BaseSettings):
     max_prompt_chars: Count = Field(500_000, description="Longest prompt in characters, before it is tokenized")
     max_prompts: Count = Field(256, description="Most prompts in one /v1/completions request")
     max_concurrent_requests: Count = Field(1024, description="Requests in flight; one more is refused with 503")
+    max_unknown_connections: Count = Field(
+        2048, description="Open connections that have shown no valid key or session; the oldest idle one gives way"
+    )
+    max_unknown_per_address: Count = Field(
+        512, description="The same from one address, which is not that of a trusted proxy"
+    )
     max_adapter_bytes: Bytes = Field(ByteSize(1 << 30), description="Largest adapter weights file")
     min_free_bytes: Bytes = Field(ByteSize(1 << 30), description="Bytes that an upload must leave free on the disk")
     max_waiting_certificates: Count = Field(64, description="Certificates a tenant may ask for before one is measured")
