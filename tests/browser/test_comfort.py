@@ -131,7 +131,7 @@ async def test_the_dot_says_when_the_server_is_silent_and_when_it_is_back(
 ) -> None:
     watch.expected = ["ERR_", "Failed to load"]
     await page.goto("/")
-    dot, engine = page.locator("#live"), page.locator("footer [data-bind='engine.words']")
+    dot, engine = page.locator("#live"), page.locator(".side [data-bind='engine.words']")
     await expect(dot).to_have_text("live")
     ready = await engine.inner_text()
     with monkeypatch.context() as patch:

@@ -29,7 +29,6 @@ function clock(seconds, span, timeZone) {
 
 // What stands below a chart while one points at it.
 function pointedAt(seconds, span) {
-  if (!seconds) return "–";
   return span >= 2 * DAY ? `${clock(seconds, span)} UTC` : `${clock(seconds, span)} (${clock(seconds, span, "UTC")} UTC)`;
 }
 
@@ -61,8 +60,9 @@ function paint(name) {
   return value;
 }
 
-function sparkOptions(element, series) {
-  const stroke = paint(series[0].colour ?? "--accent");
+function sparkOptions(element) {
+  // Asked at each drawing: the colour may change with the numbers.
+  const stroke = () => paint(element.lastDrawn[1][0].colour);
   return {
     width: element.clientWidth,
     height: SPARK_HEIGHT,
@@ -71,7 +71,7 @@ function sparkOptions(element, series) {
     legend: { show: false },
     scales: { x: { time: false }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high || 1] } },
     axes: [{ show: false }, { show: false }],
-    series: [{}, { stroke, width: 1.5, spanGaps: true, points: { show: false }, fill: `color-mix(in srgb, ${stroke} 12%, transparent)` }],
+    series: [{}, { stroke, width: 1.5, spanGaps: true, points: { show: false }, fill: () => `color-mix(in srgb, ${stroke()} 12%, transparent)` }],
   };
 }
 
@@ -97,7 +97,7 @@ function fullOptions(element, times, series) {
       { ...axis, size: 56, space: 36, incrs: series[0].bars ? COUNTS : undefined, values: (_, ticks) => ticks.map((tick) => tickWords(tick, series[0].unit === "tokens" ? "" : series[0].unit)) },
     ],
     series: [
-      { label: "Time", value: (_, value) => pointedAt(value, span) },
+      { label: "Time", value: (_, value, __, at) => (Number.isInteger(at) ? pointedAt(value, span) : "") },
       ...series.map((one) => ({
         label: one.label,
         stroke: paint(one.colour ?? "--accent"),
@@ -106,7 +106,7 @@ function fullOptions(element, times, series) {
         paths: one.bars ? barsOf(one) : undefined,
         spanGaps: true,
         points: { show: one.dots ?? false, size: 4 },
-        value: (_, value) => number(value, one.unit),
+        value: (_, value, __, at) => (Number.isInteger(at) ? number(value, one.unit) : ""),
       })),
     ],
   };
@@ -144,13 +144,13 @@ function rowOf(cells) {
 export function drawChart(element, times, series) {
   const known = drawn.get(element);
   const data = [times, ...series.map((one) => one.values)];
+  element.lastDrawn = [times, series];
   if (known) known.setData(data);
   else {
-    const options = element.dataset.chart === "spark" ? sparkOptions(element, series) : fullOptions(element, times, series);
+    const options = element.dataset.chart === "spark" ? sparkOptions(element) : fullOptions(element, times, series);
     drawn.set(element, new window.uPlot(options, data, element));
     widths.observe(element);
   }
-  element.lastDrawn = [times, series];
   drawTable(element.dataset.table, times, series);
 }
 

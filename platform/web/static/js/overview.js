@@ -21,9 +21,7 @@ function drawFigures({ history }) {
     const figure = document.querySelector(`[data-figure="${one.key}"]`);
     const failing = one.key === "errors_per_minute" && one.values.some((value) => value >= 1);
     figure.dataset.tone = failing ? "bad" : "";
-    const isError = one.key === "errors_per_minute";
-    const values = isError && !failing ? one.values.map(() => null) : one.values;
-    drawChart(figure.querySelector("[data-chart]"), times, [{ ...one, values, colour: isError ? "--bad" : "--accent" }]);
+    drawChart(figure.querySelector("[data-chart]"), times, [{ ...one, colour: failing ? "--bad" : "--accent" }]);
   }
   drawTable("figure-values", times, series);
 }
