@@ -85,6 +85,6 @@ async def test_the_playground_asks_as_the_profile_says(
     assert (asked[False].temperature, asked[False].max_tokens) == (0, 128)
     await page.get_by_label("Use each adapter's default settings").uncheck()
     await page.get_by_label("Max tokens").fill("4")
-    await page.get_by_role("button", name="Run").click()
+    await page.get_by_role("button", name="Regenerate").click()
     await expect(page.locator(".pane footer", has_text="4 tokens")).to_have_count(2)
     assert [request.params.temperature for request in engine.requests[2:]] == [0, 0]
