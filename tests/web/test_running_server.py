@@ -193,7 +193,19 @@ def test_another_program_at_its_address_is_told_of(
     state.local_key = "another"
     with announced(folder, server):
         code, _, err = run("keys", "list", "--data-dir", folder)
-        assert code == 0 and "another program: 401" in err
+        assert code == 0 and "another program is there" in err
+
+
+def test_one_that_is_stopping_is_told_of(
+    state: State, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder = typed(monkeypatch, capsys), state.settings.data_dir
+    state.uploads.hold("default", "test").__enter__()  # so that it waits for something
+    monkeypatch.setattr(state, "settings", state.settings.model_copy(update={"drain_seconds": 20}))
+    state.stopping.set()
+    with announced(folder, told(state, port)):
+        code, _, err = run("keys", "list", "--data-dir", folder)
+        assert code == 0 and "it says 503, as while it stops" in err
 
 
 def test_the_file_is_for_this_user_alone_and_goes_with_the_server(state: State) -> None:

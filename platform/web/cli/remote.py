@@ -104,7 +104,8 @@ def answers(running: RunningServer) -> bool:
         answer = httpx.get(url, headers=headers, timeout=PATIENCE_SECONDS, verify=False, trust_env=False)
         if answer.status_code == httpx.codes.OK:
             return True
-        problem = f"what answers there is another program: {answer.status_code}"
+        strange = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.NOT_FOUND)
+        problem = "another program is there" if strange else f"it says {answer.status_code}, as while it stops"
     except httpx.TransportError as error:
         problem = str(error) or type(error).__name__
     words = f"The server of this data folder, process {running.pid}, does not answer at {running.url} ({problem}). "
