@@ -114,7 +114,7 @@ def test_tenants_users_keys_usage_and_the_audit_log(beside: Run, state: State) -
     rows = json.loads(beside("audit", "list", "--json")[1])
     assert {row["tenant"] for row in rows} >= {"default", "acme"}, "of all tenants, as on the database itself"
     acme = json.loads(beside("audit", "list", "--tenant", "acme", "--json")[1])
-    assert acme == [row for row in rows if row["tenant"] == "acme"]
+    assert [row["hash"] for row in acme] == [row["hash"] for row in rows if row["tenant"] == "acme"]
     assert len(beside("audit", "export", "--tenant", "acme")[1].splitlines()) == len(acme) + 1
 
 
