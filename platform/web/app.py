@@ -112,6 +112,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await state.engine.stop()
+        state.passwords.close()
         await asyncio.to_thread(state.wordings.close)
         await asyncio.to_thread(state.bookkeeper.end)
         state.registry.close()

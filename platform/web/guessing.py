@@ -34,14 +34,15 @@ class Guesses:
         """Counts as wrong before it is checked, so that many at once are no way around the limits: give what this
         returns to `take_back` if it was right. ApiError 429 until a minute after the first of too many."""
         with self._lock:
-            wait = max(self._wait(key, most) for key, most in _limits(account, address))
+            self._refuse(account, address)
             now = self._clock()
-            if wait <= 0:
-                self._count(account, address, now)
-        if wait > 0:
-            headers = {"retry-after": str(max(1, round(wait)))}
-            raise ApiError(429, "Too many wrong passwords. Wait a minute, then try again.", headers=headers)
+            self._count(account, address, now)
         return now
+
+    def check(self, account: str, address: str) -> None:
+        """ApiError 429 as above. Counts nothing."""
+        with self._lock:
+            self._refuse(account, address)
 
     def take_back(self, account: str, address: str, began: float) -> None:
         """It was right, or could not be checked."""
@@ -50,6 +51,12 @@ class Guesses:
                 times = self._wrong.get(key)
                 if times is not None and began in times:
                     times.remove(began)
+
+    def _refuse(self, account: str, address: str) -> None:
+        wait = max(self._wait(key, most) for key, most in _limits(account, address))
+        if wait > 0:
+            headers = {"retry-after": str(max(1, round(wait)))}
+            raise ApiError(429, "Too many wrong passwords. Wait a minute, then try again.", headers=headers)
 
     def _count(self, account: str, address: str, now: float) -> None:
         for key, most in _limits(account, address):

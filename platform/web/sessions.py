@@ -42,12 +42,17 @@ class Sessions:
 
         `login` is a user's name, in another tenant than `default` with the tenant in front: acme/bob.
         """
-        tenant, _, name = login.rpartition("/")
-        user = self._verified(name, password, tenant or DEFAULT_TENANT, address)
+        tenant, name = _parts(login)
+        user = self._verified(name, password, tenant, address)
         try:
             return None if user is None else self._rows.begin(user, self._lifetime)
         except TenantDisabled as error:
             raise forbidden(str(error)) from None
+
+    def check_guesses(self, login: str, address: str) -> None:
+        """ApiError 429 where `log_in` would raise it, so that a guesser does not even wait for a check."""
+        tenant, name = _parts(login)
+        self._guesses.check(_account(tenant, name), address)
 
     def confirm(self, session: Session, password: str, address: str) -> bool:
         """Whether it is the password of who is logged in. ApiError 429 after too many wrong ones."""
@@ -71,7 +76,7 @@ class Sessions:
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
 
     def _verified(self, name: str, password: str, tenant: str, address: str) -> User | None:
-        account = f"{tenant}/{name}"
+        account = _account(tenant, name)
         began, wrong = self._guesses.begin(account, address), False
         try:
             user = self._users.verify(name, password, tenant)
@@ -85,6 +90,16 @@ class Sessions:
 def login_of(name: str, tenant: str) -> str:
     """What to type as the user at the login."""
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
+
+
+def _parts(login: str) -> tuple[str, str]:
+    """Tenant and name."""
+    tenant, _, name = login.rpartition("/")
+    return tenant or DEFAULT_TENANT, name
+
+
+def _account(tenant: str, name: str) -> str:
+    return f"{tenant}/{name}"
 
 
 def _csrf_token(cookie: str) -> str:

@@ -30,6 +30,7 @@ from .engine_door import EngineDoor
 from .limits import Slots
 from .metrics import Metrics
 from .name_locks import NameLocks
+from .password_worker import PasswordWorker
 from .quotas import Quotas
 from .reconcile import Reconciler
 from .routing.guard import GuardKeeper
@@ -88,6 +89,7 @@ class State:
     chain: ChainCheck
     requests: Slots
     uploads: UploadSlots
+    passwords: PasswordWorker = field(default_factory=PasswordWorker)
     used_keys: UsedKeys = field(default_factory=UsedKeys)
     local_key: str = field(default_factory=partial(secrets.token_urlsafe, 32), repr=False)
     """The operator's, for words of the command line that may read the data folder (`running_server.py`)."""

@@ -1,6 +1,6 @@
 """Who is logged in, as what, and another password: for everybody, while the users' pages are for admins."""
 
-import asyncio
+from functools import partial
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -42,15 +42,20 @@ async def set_password(request: Request, state: StateOf, caller: CallerOf) -> Re
         return _page(request, caller, form)
     new = form.values.get("password", "")
     address = client_address(request)
-    if not await asyncio.to_thread(state.sessions.confirm, session, form.values.get("current", ""), address):
+    cookie = None
+
+    def change() -> str | None:
+        state.registry.users.set_password(session.user, new, role=None, actor=caller.actor, tenant=caller.tenant)
+        return state.sessions.log_in(login_of(session.user, session.tenant), new, address)
+
+    confirm = partial(state.sessions.confirm, session, form.values.get("current", ""), address)
+    if not await state.passwords.run(confirm, address):
         form.errors["current"] = "This is not your current password."
     else:
-        by = {"actor": caller.actor, "tenant": caller.tenant}
         with form.refusals(weak_secret="password"):
-            await asyncio.to_thread(state.registry.users.set_password, session.user, new, role=None, **by)
+            cookie = await state.passwords.run(change, address)
     if not form.is_good:
         return _page(request, caller, form)
-    cookie = await asyncio.to_thread(state.sessions.log_in, login_of(session.user, session.tenant), new, address)
     response = go_to(request, f"{SECTION}?done=password")
     if cookie is not None:
         state.sessions.keep(response, cookie, secure=request.url.scheme == "https")

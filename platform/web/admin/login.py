@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -29,10 +31,12 @@ async def log_in(request: Request, state: StateOf) -> Response:
     check_origin(request)
     fields = await form_fields(request)
     user, password, target = fields.get("user", ""), fields.get("password", ""), _local_path(fields.get("next", "/"))
+    address = client_address(request)
     try:
-        cookie = await asyncio.to_thread(state.sessions.log_in, user, password, client_address(request))
+        state.sessions.check_guesses(user, address)
+        cookie = await state.passwords.run(partial(state.sessions.log_in, user, password, address), address)
     except ApiError as error:
-        return _form(request, target, user, error.message, error.status)
+        return _form(request, target, user, error.message, error.status, error.headers)
     if cookie is None:
         return _form(request, target, user, WRONG, 401)
     response = go_to(request, target)
@@ -49,9 +53,16 @@ async def log_out(request: Request, state: StateOf, caller: CallerOf) -> Respons
     return response
 
 
-def _form(request: Request, target: str, user: str = "", error: str | None = None, status: int = 200) -> Response:
+def _form(
+    request: Request,
+    target: str,
+    user: str = "",
+    error: str | None = None,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
     context = {"root": root_of(request), "next": _local_path(target), "user": user, "error": error}
-    return TEMPLATES.TemplateResponse(request, "login.html", context, status, NOT_KEPT)
+    return TEMPLATES.TemplateResponse(request, "login.html", context, status, NOT_KEPT | dict(headers or {}))
 
 
 def _local_path(target: str) -> str:

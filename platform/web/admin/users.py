@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -12,7 +13,7 @@ from loraplex.registry.passwords import MIN_PASSWORD_LENGTH
 from loraplex.registry.users import VIEWER_ROLE, User
 
 from ..api.refusals import in_words
-from ..auth import Caller
+from ..auth import Caller, client_address
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..sessions import login_of
 from ..state import State
@@ -76,7 +77,8 @@ async def create(request: Request, state: StateOf, caller: CallerOf, tenant: Ten
     chosen = password or secrets.token_urlsafe(GENERATED_BYTES)
     by = {"actor": caller.actor_in(tenant), "tenant": tenant}
     with form.refusals(invalid_name="name", name_taken="name", weak_secret="password", registry_error="role"):
-        await asyncio.to_thread(state.registry.users.create, name, chosen, role, **by)
+        work = partial(state.registry.users.create, name, chosen, role, **by)
+        await state.passwords.run(work, client_address(request))
     if not form.is_good:
         return await _page(request, state, caller, tenant, form, status=form.status)
     made = Login(login_of(name, tenant), None if password else chosen, f"User “{name}” created")
@@ -109,7 +111,8 @@ async def set_password(request: Request, user: str, state: StateOf, caller: Call
     chosen = password or secrets.token_urlsafe(GENERATED_BYTES)
     by = {"actor": caller.actor_in(tenant), "tenant": tenant}
     with form.refusals(weak_secret="password"):
-        await asyncio.to_thread(state.registry.users.set_password, user, chosen, role=None, **by)
+        work = partial(state.registry.users.set_password, user, chosen, role=None, **by)
+        await state.passwords.run(work, client_address(request))
     if not form.is_good:
         return await _detail(request, state, caller, tenant, user, form, status=form.status)
     words = f"“{user}” has a new password and was logged out everywhere"

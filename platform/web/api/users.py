@@ -1,6 +1,7 @@
 """/api/v1/users: people of a tenant, for its admins; /api/v1/me: who asks."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -51,11 +52,12 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
     if caller.session is None:
         raise forbidden("A key has no password. Log in, then change it.")
     address = client_address(request)
-    if not await asyncio.to_thread(state.sessions.confirm, caller.session, fields.current, address):
+    if not await state.passwords.run(partial(state.sessions.confirm, caller.session, fields.current, address), address):
         raise ApiError(400, "The current password is wrong.", param="current", code="wrong_password")
     user, by = caller.session.user, {"actor": caller.actor, "tenant": caller.tenant}
     with in_words("new"):
-        await asyncio.to_thread(state.registry.users.set_password, user, fields.new, role=None, **by)
+        change = partial(state.registry.users.set_password, user, fields.new, role=None, **by)
+        await state.passwords.run(change, address)
     return Response(status_code=204)
 
 
@@ -70,7 +72,8 @@ async def create_user(request: Request, state: StateOf, caller: CallerOf, tenant
     fields = convert(await read_json(request, state.settings.body_timeout), NewUser)
     new, by = (fields.name, fields.password, fields.role), {"actor": caller.actor_in(tenant), "tenant": tenant}
     with in_words():
-        user = await asyncio.to_thread(state.registry.users.create, *new, **by)
+        work = partial(state.registry.users.create, *new, **by)
+        user = await state.passwords.run(work, client_address(request))
     return JSONResponse(user_json(user), 201)
 
 
@@ -88,7 +91,8 @@ async def change_user(
         if change.role is not None:
             found = await asyncio.to_thread(users.set_role, user, change.role, **by)
         if change.password is not None:
-            found = await asyncio.to_thread(users.set_password, user, change.password, role=None, **by)
+            work = partial(users.set_password, user, change.password, role=None, **by)
+            found = await state.passwords.run(work, client_address(request))
     return user_json(found)
 
 
