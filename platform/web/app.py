@@ -49,7 +49,11 @@ def create_app(state: State) -> FastAPI:
         dependencies=[Depends(guard)],
         exception_handlers={**(HANDLERS if pages is None else pages.HANDLERS), **database_handlers(page_of)},
         middleware=[
-            Middleware(RequestContext, page_of_crash=None if pages is None else pages.page_of_crash),
+            Middleware(
+                RequestContext,
+                page_of_crash=None if pages is None else pages.page_of_crash,
+                log_probes=state.settings.log_probes,
+            ),
             Middleware(TurnAway, stopping=state.stopping, page_of=page_of),
             Middleware(BodyLimit, limit_of=_limit_of(state), page_of=page_of),
         ],

@@ -32,10 +32,13 @@ access = logging.getLogger("loraplex.access")
 
 
 class RequestContext:
-    def __init__(self, app: ASGIApp, page_of_crash: Callable[[Scope], Response | None] | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, page_of_crash: Callable[[Scope], Response | None] | None = None, log_probes: bool = False
+    ) -> None:
         """`page_of_crash`: what a browser is told of a fault of ours; None, also for one request: JSON."""
         self._app = app
         self._page_of_crash = page_of_crash
+        self._log_probes = log_probes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,7 +66,11 @@ class RequestContext:
         finally:
             seconds = time.perf_counter() - started
             line = (scope["method"], ascii(scope["path"]), status, seconds, request_id)
-            access.log(_level(scope, status), "%s %s %s %.3fs id=%s", *line)
+            access.log(self._level(scope), "%s %s %s %.3fs id=%s", *line)
+
+    def _level(self, scope: Scope) -> int:
+        """Probes and scrapes come every few seconds, whatever they are told: what is wrong has a line of its own."""
+        return logging.DEBUG if _is_probe(scope) and not self._log_probes else logging.INFO
 
 
 class TurnAway:
@@ -86,11 +93,6 @@ class TurnAway:
 def _is_probe(scope: Scope) -> bool:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     return scope["method"] in ("GET", "HEAD") and path in PROBES
-
-
-def _level(scope: Scope, status: int) -> int:
-    """Probes and scrapes that went well come every few seconds and say nothing."""
-    return logging.DEBUG if _is_probe(scope) and 200 <= status < 300 else logging.INFO
 
 
 def _request_id(scope: Scope) -> str:

@@ -169,6 +169,9 @@ class Settings(BaseSettings):
     )
     metrics_host: str = Field("127.0.0.1", min_length=1, description="Address that metrics_port listens on")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
+    log_probes: bool = Field(
+        False, description="Log requests for /health, /ready and /metrics too, which come every few seconds"
+    )
     log_json: bool = Field(False, description="One JSON object per log line")
 
     _flags: dict[str, Any] = PrivateAttr(default_factory=dict)
