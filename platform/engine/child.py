@@ -3,18 +3,14 @@
 import asyncio
 import contextlib
 import logging
-import os
-import socket
-import sys
 import time
 from collections.abc import Callable
-
-import msgspec
 
 from .config import EngineConfig
 from .link import ClientEnd
 from .lost_threads import THREAD_LOST
 from .protocol import Busy, EngineFatal, EngineInfo, FromEngine, Shutdown, ToEngine
+from .spawn import EngineProcess
 from .vital_signs import VitalSigns
 from .watchdog import LOOK_SECONDS, STACKS_SIGNAL, Watchdog
 
@@ -24,21 +20,21 @@ STACKS_SECONDS = 1.0
 """For a process that hangs to write where its threads are."""
 DEATH_SECONDS = 2.0
 """That a killed process has to end. One that waits for a broken device or disk may never do so."""
-MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Weights on huge pages, where the system has them: fewer page walks for the model and all that runs between its steps
-(measured: a twentieth off one stream's time per token). A value the user has set stays."""
 
 logger = logging.getLogger(__name__)
 
 
 class EngineChild:
-    """The process inherits one end of a socket pair that nobody else can reach. It is ended when it hangs."""
+    """Passes messages between the process and the client, and ends a process that hangs."""
 
-    def __init__(self, config: EngineConfig, on_message: Callable[[FromEngine], None]) -> None:
+    def __init__(
+        self, config: EngineConfig, on_message: Callable[[FromEngine], None], process: EngineProcess | None = None
+    ) -> None:
+        """`process`: one that has been started with `config`; None: `live` starts one."""
         self._config = config
         self._on_message = on_message
         self._link = ClientEnd(self._receive)
-        self._process: asyncio.subprocess.Process | None = None
+        self._process = process
         self._last_words: str | None = None
         self._last_heard: float | None = None
         self._watchdog = Watchdog()
@@ -47,15 +43,14 @@ class EngineChild:
     async def live(self) -> str:
         """Spawn, pass messages on until the process ends, and return why it ended."""
         try:
-            self._process = await self._start()
+            self._process = self._process or EngineProcess(self._config)
+            await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=self._process.connection)
         except OSError as error:
             self._link.close()
             return f"the engine process could not be started: {error}"
         if self._last_words is not None:
             # It was told to end before there was a process.
             self.kill(self._last_words)
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(self._config) + b"\n")
         end = asyncio.create_task(self._process.wait())
         watch = asyncio.create_task(self._watch(self._process))
         try:
@@ -119,18 +114,7 @@ class EngineChild:
                     self._watchdog.serve(on_gpu=message.device != "cpu")
                 self._on_message(message)
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        """The process, with the other end of our link."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=ours)
-            descriptor = theirs.fileno()
-            command = (sys.executable, "-m", "loraplex.engine.process", str(descriptor))
-            return await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, pass_fds=(descriptor,), env={**MEMORY, **os.environ}
-            )
-
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, process: EngineProcess) -> None:
         """Returns when the process has been ended because it hangs, even where it does not end."""
         vital_signs = VitalSigns(process.pid)
         while (fault := self._watchdog.look(vital_signs.look())) is None:

@@ -36,6 +36,7 @@ from .protocol import (
     Tokens,
     UnregisterAdapter,
 )
+from .spawn import EngineProcess
 from .waiting import WaitingRequests
 
 RESTART_PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -89,8 +90,15 @@ class AdapterError(Exception):
 
 
 class EngineClient:
-    def __init__(self, config: EngineConfig, on_progress: Callable[[Progress], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_progress: Callable[[Progress], None] | None = None,
+        started: EngineProcess | None = None,
+    ) -> None:
+        """`started`: a process with this configuration, which becomes the first one."""
         self.config = config
+        self._started = started
         self.state = EngineState.STOPPED
         self.info: EngineInfo | None = None
         self.status: EngineStatus | None = None
@@ -234,7 +242,8 @@ class EngineClient:
         while self.state is not EngineState.STOPPED:
             await asyncio.sleep(RESTART_PAUSES[min(short_lives, len(RESTART_PAUSES) - 1)])
             born = time.monotonic()
-            self._child = EngineChild(self.config, self._dispatch)
+            self._child = EngineChild(self.config, self._dispatch, self._started)
+            self._started = None
             reason = await self._child.live()
             self._bury(reason)
             short_lives = 0 if time.monotonic() - born > STABLE_SECONDS else short_lives + 1

@@ -9,21 +9,27 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
+from typing import Final
 
 import msgspec
 
 from .config import EngineConfig
 from .lost_threads import end_with_lost_threads
+from .parent_watch import end_with_parent
 from .threads import flush_subnormals, prepare_environment
 from .watchdog import STACKS_SIGNAL
 
+STARTED: Final = time.perf_counter()
 LOST = 3
 """Exit code of an engine whose device failed."""
 
 
-def run(connection: socket.socket, config: EngineConfig) -> int:
-    """Serve until told to stop; returns the exit code. What goes wrong is told to the parent in words."""
+def run(connection: socket.socket, config: EngineConfig, serving: threading.Event) -> int:
+    """Serve until told to stop; returns the exit code. What goes wrong is told to the parent in words. Sets `serving`
+    once the end of the parent is noticed here."""
     from .adapters import AdapterControl
     from .build import build_engine
     from .compile_guard import CompileGuard
@@ -34,8 +40,14 @@ def run(connection: socket.socket, config: EngineConfig) -> int:
     from .server import EngineServer
 
     link = EngineEnd(connection)
+
+    def report(stage: str, seconds: float) -> None:
+        link.send([Progress(stage=stage, seconds=seconds)])
+
     try:
-        engine = build_engine(config, lambda stage, seconds: link.send([Progress(stage=stage, seconds=seconds)]))
+        report("modules imported", time.perf_counter() - STARTED)
+        engine = build_engine(config, report)
+        serving.set()
         keep_for_good()
         link.send([engine.info])
         guard = CompileGuard(lambda kernel: link.send([Busy(what=f"kernel {kernel} is compiled")]))
@@ -62,12 +74,14 @@ def main() -> None:
     faulthandler.enable()
     faulthandler.register(STACKS_SIGNAL)
     end_with_lost_threads()
+    connection, serving = socket.socket(fileno=int(sys.argv[1])), threading.Event()
+    end_with_parent(connection, serving)
     prepare_environment()
     flush_subnormals()
     config = msgspec.json.decode(sys.stdin.readline(), type=EngineConfig)
     code = 1
     try:
-        code = run(socket.socket(fileno=int(sys.argv[1])), config)
+        code = run(connection, config, serving)
     finally:
         if code:
             # What remains of a lost device, or lacks memory to end, may wait for ever when it is taken down.

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -291,11 +292,11 @@ async def test_stopping_ends_running_requests(mortal: EngineClient) -> None:
 
 
 def fail_to_spawn(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    spawn, left = asyncio.create_subprocess_exec, [OSError(24, "Too many open files")] * times
+    spawn, left = subprocess.Popen, [OSError(24, "Too many open files")] * times
 
-    async def fail_first(*arguments: Any, **settings: Any) -> asyncio.subprocess.Process:
+    def fail_first(*arguments: Any, **settings: Any) -> subprocess.Popen[bytes]:
         if left:
             raise left.pop()
-        return await spawn(*arguments, **settings)
+        return spawn(*arguments, **settings)
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail_first)
+    monkeypatch.setattr(subprocess, "Popen", fail_first)

@@ -2,6 +2,7 @@
 
 import gc
 import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -39,5 +40,5 @@ def test_the_engine_process_does_so_before_it_serves(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(server, "EngineServer", lambda *arguments: serving)
     ours, theirs = socket.socketpair()
     with ours:
-        assert process.run(theirs, EngineConfig(model="")) == 0
+        assert process.run(theirs, EngineConfig(model=""), threading.Event()) == 0
     assert kept[0] > 1000

@@ -100,6 +100,13 @@ class LiveServer:
         mark = f"LORAPLEX_DATA_DIR={self.data_dir}".encode()
         return [pid for pid in _all_processes() if mark in _environment(pid).split(b"\0")]
 
+    def left_behind(self, seconds: float = 10) -> list[int]:
+        """Processes that are still there this long after the server has ended: an engine that starts notices it."""
+        deadline = time.monotonic() + seconds
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
     def command(self, *arguments: str) -> None:
         """Run `loraplex ...` beside the server, with its settings."""
         command = [sys.executable, "-m", "loraplex", *arguments]

@@ -52,7 +52,7 @@ signal.setitimer = set_late
 STOPPED_WHERE_EXCEPTIONS_ARE_DROPPED = """
 import signal, time
 from loraplex import __main__ as program
-from loraplex.web.cli import start
+from loraplex.web.cli import serve
 
 def look(model):
     try:
@@ -61,7 +61,7 @@ def look(model):
         pass
     time.sleep(20)
 
-start.resolve_model_folder = look
+serve.resolve_model_folder = look
 program.main()
 """
 
@@ -75,9 +75,21 @@ def test_stopped_while_it_starts(checkpoint: Path, tmp_path: Path, words: str) -
         server.signal_stop()
         late = "is ready" in server.log()  # as it may be where this process had to wait for a core
         assert server.wait_stopped(60) in (0, TERMINATED), server.log()
-        assert server.processes() == []
+        assert server.left_behind() == []
         assert "Traceback" not in server.log()
         assert late or "is ready" not in server.log()
+    finally:
+        server.end()
+
+
+def test_killed_while_the_engine_loads(checkpoint: Path, tmp_path: Path) -> None:
+    """Nobody can tell the engine process: it notices by itself."""
+    server = LiveServer(tmp_path, checkpoint, num_kv_blocks=64)
+    try:
+        server.spawn()
+        server.until_said("model found")
+        server.kill()
+        assert server.left_behind() == []
     finally:
         server.end()
 
@@ -93,7 +105,7 @@ def test_stopped_between_the_lines(checkpoint: Path, tmp_path: Path) -> None:
             server.signal_stop()
             # Before the first line of ours runs, Python itself dies of the signal.
             assert server.wait_stopped(60) in (0, TERMINATED, -signal.SIGTERM), f"after {pause} s\n{server.log()}"
-            assert server.processes() == []
+            assert server.left_behind() == []
         finally:
             server.end()
 

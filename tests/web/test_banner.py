@@ -14,7 +14,9 @@ from .conftest import ADMIN_PASSWORD, KEY
 
 def printed(state: State, first_start: bool, terminal: bool) -> str:
     shown = io.StringIO()
-    print_banner(Console(width=200, file=shown, force_terminal=terminal, color_system=None), state, first_start)
+    print_banner(
+        Console(width=200, file=shown, force_terminal=terminal, color_system=None), state, first_start, seconds=1.0
+    )
     return shown.getvalue()
 
 

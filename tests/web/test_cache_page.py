@@ -41,7 +41,7 @@ async def test_the_start_up_box_says_how_many_tokens_fit(client: httpx.AsyncClie
     assert state.engine.info is not None
     for scales in ("", "static scales of the checkpoint"):
         state.engine.info.kv_cache_scales, shown = scales, io.StringIO()
-        print_banner(Console(width=200, file=shown), state, first_start=False)
+        print_banner(Console(width=200, file=shown), state, first_start=False, seconds=1.0)
         assert "KV cache    1,024 tokens in fp8_e4m3 (bfloat16 would hold 512) on cpu" in shown.getvalue()
         assert "Memory      weights 1.0 MB, adapters 1.0 MB, kv cache 1.0 MB" in shown.getvalue()
         assert ("KV scales   static scales of the checkpoint " in shown.getvalue()) == bool(scales)

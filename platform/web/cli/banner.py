@@ -25,13 +25,13 @@ class Login:
     key: str
 
 
-def print_banner(console: Console, state: State, first_start: bool) -> None:
-    """Lines are never wrapped: a wrapped command cannot be pasted."""
+def print_banner(console: Console, state: State, first_start: bool, seconds: float) -> None:
+    """`seconds`: how long the start took. Lines are never wrapped: a wrapped command cannot be pasted."""
     login = _login(state, shown=first_start and console.is_terminal)
     lines = _lines(state, login)
-    width = max(map(len, lines)) + 2
+    title, width = f" loraplex is ready after {seconds:.1f} s ", max(map(len, lines)) + 2
     box = [
-        f"┌─ loraplex is ready {'─' * (width - 20)}┐",
+        f"┌─{title:─<{width - 1}}┐",
         *(f"│ {line:<{width - 1}}│" for line in lines),
         f"└{'─' * width}┘",
     ]

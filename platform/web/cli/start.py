@@ -3,13 +3,15 @@
 import asyncio
 import os
 import socket
+import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Console
 
 from loraplex.engine.client import EngineClient
 from loraplex.engine.long_lived import keep_for_good
-from loraplex.engine.model.folder import resolve_model_folder
+from loraplex.engine.spawn import EngineProcess
 
 from ..monitoring import monitoring
 from ..running_server import RunningServer, announced, local_url
@@ -23,29 +25,32 @@ from .steps import step, tell_progress
 console = Console(highlight=False)
 
 
-def run_server(settings: Settings, listener: socket.socket, other: socket.socket | None) -> int:
-    """Serve until a signal; returns the exit code. `other` is for monitoring."""
+def run_server(
+    settings: Settings, engine: EngineProcess, started: float, listener: socket.socket, other: socket.socket | None
+) -> int:
+    """Serve until a signal; returns the exit code. `engine` has just been started, and the word itself at `started`
+    (time.perf_counter). `other` is for monitoring."""
     first_start = not (settings.data_dir / "credentials.json").exists()
-    return run_in_loop(_run(_prepared(settings), first_start, listener, other))
+    return run_in_loop(_run(_prepared(settings, engine), first_start, started, listener, other))
 
 
-def _prepared(settings: Settings) -> State:
-    """Everything but the engine, which starts with the server."""
-    with step("model found"):
-        folder = resolve_model_folder(settings.model)
+def _prepared(settings: Settings, engine: EngineProcess) -> State:
+    """Everything but the engine, which starts meanwhile. It ends by itself where this fails."""
     first_start = demo_wanted(settings)
     with step("database migrated, registry open"):
-        engine = EngineClient(settings.engine_config(folder), on_progress=tell_progress)
-        state = open_state(settings, folder, engine)
+        client = EngineClient(engine.config, on_progress=tell_progress, started=engine)
+        state = open_state(settings, Path(engine.config.model), client)
     if first_start:
         with step("demo adapters registered"):
             add_demo_adapters(state)
     return state
 
 
-async def _run(state: State, first_start: bool, listener: socket.socket, other: socket.socket | None) -> int:
+async def _run(
+    state: State, first_start: bool, started: float, listener: socket.socket, other: socket.socket | None
+) -> int:
     server = Server(state)
-    announcement = asyncio.create_task(_announce(state, server, first_start))
+    announcement = asyncio.create_task(_announce(state, server, first_start, started))
     with announced(state.settings.data_dir, _where(state, listener)):
         async with monitoring(state, other):
             await server.serve(sockets=[listener])
@@ -64,7 +69,7 @@ def _where(state: State, listener: socket.socket) -> RunningServer:
     )
 
 
-async def _announce(state: State, server: Server, first_start: bool) -> None:
+async def _announce(state: State, server: Server, first_start: bool, started: float) -> None:
     """Print the box when the engine is ready; end the server when it cannot start."""
     await state.started.wait()
     if state.start_error:
@@ -73,5 +78,5 @@ async def _announce(state: State, server: Server, first_start: bool) -> None:
         )
         server.should_exit = True
     elif not state.stopping.is_set():
-        print_banner(console, state, first_start)
+        print_banner(console, state, first_start, time.perf_counter() - started)
         keep_for_good()
