@@ -1,10 +1,17 @@
-"""full_disk_in_words: what the disk says when it is full, as a refusal."""
+"""full_disk_in_words: what a disk says when it is full, as a refusal."""
 
 import errno
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
 
 from .errors import StorageFull
+
+DISK_FULL: Final = "53100"
+"""SQLSTATE of PostgreSQL."""
 
 
 @contextmanager
@@ -12,6 +19,22 @@ def full_disk_in_words() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full_disk(error):
             raise StorageFull("The server's disk is full. Free space on it, or remove adapters.") from error
         raise
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Of a file or of a database: there is no room to write, while reading may go on."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    return sqlstate(cause) == DISK_FULL
+
+
+def sqlstate(cause: BaseException | None) -> str:
+    """Of a driver's error, as pg8000 gives it; empty for others."""
+    told = cause.args[0] if cause is not None and cause.args else None
+    return str(told.get("C", "")) if isinstance(told, dict) else ""

@@ -108,6 +108,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.shadows.run(state.stopping),
     )
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
+    state.database_watch.start()
     try:
         yield
     finally:
@@ -117,6 +118,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
         await state.engine.stop()
         state.passwords.close()
+        await asyncio.to_thread(state.database_watch.stop)
         await asyncio.to_thread(state.wordings.close)
         await asyncio.to_thread(state.bookkeeper.end)
         state.registry.close()

@@ -16,6 +16,7 @@ from loraplex.registry.quotas import OPEN, Quota
 from loraplex.registry.scopes import ADMIN
 from loraplex.registry.tables import DEFAULT_TENANT
 
+from .database_errors import fault_of
 from .errors import ApiError, forbidden, not_found, overloaded, unauthorized
 from .http_protocol import tell_known
 from .permissions import (
@@ -134,7 +135,8 @@ def _by_key(header: str, state: State) -> Caller:
     if hmac.compare_digest(token.strip().encode(), state.local_key.encode()):
         return Caller(DEFAULT_TENANT, ACTOR, permissions_of_key(frozenset({ADMIN}), DEFAULT_TENANT))
     if state.registry.snapshots.age > MAX_SNAPSHOT_AGE:
-        raise overloaded("Keys cannot be checked: the database is away. Try again in a moment.", 5)
+        obstacle = state.database_watch.obstacle() or "the database is away"
+        raise overloaded(f"Keys cannot be checked: {obstacle}. Try again in a moment.", 5)
     try:
         key = state.registry.snapshots.current.authenticate(token.strip())
     except InvalidKey as error:
@@ -147,8 +149,8 @@ def _by_key(header: str, state: State) -> Caller:
 async def _by_session(request: Request, state: State) -> Caller:
     try:
         session = await asyncio.to_thread(state.sessions.read, request.cookies[COOKIE])
-    except AWAY:
-        raise overloaded("Logins cannot be checked: the database is away. Try again in a moment.", 5) from None
+    except AWAY as error:
+        raise overloaded(f"Logins cannot be checked: {fault_of(error)}. Try again in a moment.", 5) from None
     if session is None:
         raise unauthorized("The session has ended. Log in again.")
     if request.method not in SAFE_METHODS:

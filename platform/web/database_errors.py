@@ -9,6 +9,8 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.responses import Response
 
+from loraplex.registry.full_disk import is_full_disk, sqlstate
+
 from .errors import PageOf, answer_of, overloaded
 
 SQLITE_AWAY: Final = frozenset(
@@ -29,7 +31,7 @@ def is_away(error: Exception) -> bool:
     if isinstance(cause, sqlite3.Error):
         return getattr(cause, "sqlite_errorcode", 0) & 0xFF in SQLITE_AWAY
     return (
-        error.connection_invalidated or isinstance(error, InterfaceError) or _state(cause).startswith(POSTGRESQL_AWAY)
+        error.connection_invalidated or isinstance(error, InterfaceError) or sqlstate(cause).startswith(POSTGRESQL_AWAY)
     )
 
 
@@ -46,20 +48,22 @@ def cause_of(error: Exception) -> object:
     return getattr(error, "orig", None) or error
 
 
+def fault_of(error: Exception) -> str:
+    """In words, of what `is_away`."""
+    if is_full_disk(error):
+        return "the database's disk is full, so that nothing can be changed until there is room"
+    return "the database is away"
+
+
 def database_handlers(page_of: PageOf | None) -> dict[Any, Any]:
     """For the app. What is no matter of time is raised again."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if not is_away(error):
             raise error
-        logger.warning("the database is away: %s", cause_of(error))
-        refusal = overloaded("The database is away. Try again in a moment.", RETRY_AFTER)
+        fault = fault_of(error)
+        logger.warning("%s: %s", fault, cause_of(error))
+        refusal = overloaded(f"{fault[0].upper()}{fault[1:]}. Try again in a moment.", RETRY_AFTER)
         return answer_of(refusal, request.scope, page_of)
 
     return {DBAPIError: answer, PoolTimeoutError: answer}
-
-
-def _state(cause: BaseException | None) -> str:
-    """SQLSTATE, as pg8000 gives it."""
-    told = cause.args[0] if cause is not None and cause.args else None
-    return str(told.get("C", "")) if isinstance(told, dict) else ""

@@ -1,4 +1,7 @@
-"""Reconciler: brings the engine to the registry's desired state, at once after a change here, soon after others."""
+"""Reconciler: brings the engine to the registry's desired state, at once after a change here, soon after others.
+
+It waits for the engine. The desired state is read by others too (`database_watch.py`), which do not.
+"""
 
 import asyncio
 import logging
@@ -11,7 +14,6 @@ from loraplex.engine.client import AdapterError, EngineUnavailable
 from loraplex.engine.protocol import AdapterSpec
 from loraplex.registry.snapshot import DesiredAdapter, ResolvedAdapter, Snapshots
 
-from .database_errors import log_failure
 from .engine_door import EngineDoor
 
 POLL_SECONDS: Final = 0.5
@@ -39,21 +41,20 @@ class Reconciler:
         return self.generation == self._snapshots.current.generation
 
     async def poll(self) -> None:
-        """Look for changes for ever. A database that is away is waited for; what is known goes on being served."""
-        away = False
+        """Apply what is read anew, for ever."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
-                await self.reconcile()
-                away = False
-            except Exception as error:
-                if not away:
-                    log_failure(logger, "the desired state cannot be read; the last one known goes on", error)
-                away = True
+                await self._apply_changes()
+            except Exception:
+                logger.exception("the desired state cannot be applied")
 
     async def reconcile(self) -> None:
         """Read the newest desired state and apply it. What the engine cannot do now is tried again by `poll`."""
         await asyncio.to_thread(self._snapshots.refresh)
+        await self._apply_changes()
+
+    async def _apply_changes(self) -> None:
         if self._left or not self.in_step:
             async with self._lock:
                 await self._apply()

@@ -25,6 +25,7 @@ from .certificates.certifier import Certifier, Certify
 from .certificates.served import ServedPath, promotion_rule
 from .chain_check import ChainCheck
 from .data_folder import prepare_data_folder
+from .database_watch import DatabaseWatch
 from .effect_proof import EffectProof
 from .engine_door import EngineDoor
 from .limits import Slots
@@ -78,6 +79,7 @@ class State:
     sessions: Sessions
     metrics: Metrics
     reconciler: Reconciler
+    database_watch: DatabaseWatch
     proof: EffectProof
     served_path: ServedPath
     certifier: Certifier
@@ -170,6 +172,7 @@ def open_state(
         sessions=Sessions(registry.users, registry.sessions, settings.session_hours),
         metrics=metrics,
         reconciler=reconciler,
+        database_watch=DatabaseWatch(registry.snapshots, settings.database, settings.data_dir),
         proof=EffectProof(door, reconciler, registry.store, signature.vocab_size),
         served_path=served_path,
         certifier=Certifier(registry, served_path, certify, settings.certificate_timeout),

@@ -22,13 +22,15 @@ class FromServer(Exception):
     """As pg8000 raises it: what PostgreSQL has said, by letters."""
 
 
-def sqlite_error(folder: Path, statement: str, locked: bool = False) -> Exception:
-    """What our driver raises for a statement, perhaps while somebody else writes."""
+def sqlite_error(folder: Path, statement: str, locked: bool = False, full: bool = False) -> Exception:
+    """What our driver raises for a statement, perhaps while somebody else writes, or where there is no more room."""
     file = folder / "some.db"
     engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 0})
     with sqlite3.connect(file) as other, engine.connect() as connection, pytest.raises(DBAPIError) as raised:
         if locked:
             other.execute("BEGIN EXCLUSIVE")
+        if full:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")
         connection.exec_driver_sql(statement)
     other.close()
     engine.dispose()
@@ -44,6 +46,8 @@ CASES: dict[str, tuple[Callable[[Path], Exception], bool]] = {
     "a server that shuts down": (lambda _: ProgrammingError("", None, FromServer({"C": "57P01"})), True),
     "a server that is full": (lambda _: DBAPIError("", None, FromServer({"C": "53300"})), True),
     "no connection to be had in time": (lambda _: PoolTimeoutError(), True),
+    "a disk that is full": (lambda folder: sqlite_error(folder, "CREATE TABLE a (b)", full=True), True),
+    "a server whose disk is full": (lambda _: DBAPIError("", None, FromServer({"C": "53100"})), True),
     "a table that is not there": (lambda _: ProgrammingError("", None, FromServer({"C": "42P01"})), False),
     "a file that is locked": (lambda folder: sqlite_error(folder, "CREATE TABLE a (b)", locked=True), True),
     "a table that is not in the file": (lambda folder: sqlite_error(folder, "SELECT * FROM nothing"), False),
@@ -69,6 +73,9 @@ async def test_what_is_away(
     assert answer.status_code == (503 if away else 500)
     assert answer.headers.get("retry-after") == ("5" if away else None)
     assert answer.json()["error"]["code"] == ("unavailable" if away else "internal_error")
+    if away:
+        fault = "The database's disk is full" if "disk" in case else "The database is away"
+        assert answer.json()["error"]["message"].startswith(fault)
     page = await client.post("/tenants", headers=admin | {"accept": "text/html"}, data={"name": "acme"})
     assert page.status_code == answer.status_code and "<h1>" in page.text
     assert (await client.get("/v1/models", headers={"authorization": f"Bearer {KEY}"})).status_code == 200

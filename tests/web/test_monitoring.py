@@ -22,7 +22,7 @@ async def test_the_monitoring_port_serves_metrics_and_probes_and_nothing_else(
         where = f"http://127.0.0.1:{port}"
         text = (await scraper.get(f"{where}/metrics")).text
         assert "loraplex_engine_up 1.0" in text
-        assert (await scraper.get(f"{where}/ready")).json() == {"ready": True, "reasons": []}
+        assert (await scraper.get(f"{where}/ready")).json() == {"ready": True, "reasons": [], "warnings": []}
         for path in ("/", "/v1/models", "/api/v1/keys", "/openapi.json", "/docs"):
             assert (await scraper.get(where + path)).status_code == 404, path
     async with httpx.AsyncClient(trust_env=False) as scraper:

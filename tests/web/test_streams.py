@@ -220,7 +220,7 @@ async def test_signals(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_readiness_follows_the_engine(http: httpx.AsyncClient, engine: FakeEngine) -> None:
-    assert (await http.get("/ready")).json() == {"ready": True, "reasons": []}
+    assert (await http.get("/ready")).json() == {"ready": True, "reasons": [], "warnings": []}
     engine.state = EngineState.RESTARTING
     response = await http.get("/ready")
     assert (response.status_code, response.json()["reasons"]) == (503, ["the engine is restarting"])

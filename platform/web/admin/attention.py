@@ -11,7 +11,7 @@ from ..permissions import Permission
 from ..state import State
 from ..units import count_words, size_words
 from .cache_history import CacheHistory
-from .system_facts import STALE_SECONDS, free_disk
+from .system_facts import free_disk
 from .tiers import used_blocks
 from .traffic import Traffic
 
@@ -63,10 +63,9 @@ def _engine(state: State) -> list[Item]:
 
 def _registry(state: State) -> list[Item]:
     items = []
-    if state.registry.snapshots.age > STALE_SECONDS:
-        items.append(
-            _item("bad", "The database is unreachable. Serving continues from the last known state.", "/system")
-        )
+    if (obstacle := state.database_watch.obstacle()) is not None:
+        words = f"{obstacle[0].upper()}{obstacle[1:]}. Serving continues from the last known state."
+        items.append(_item("bad", words, "/system"))
     free, floor = free_disk(state), int(state.settings.min_free_bytes)
     if free < 2 * floor:
         words = f"The data folder's disk has {size_words(free)} left; uploads stop at {size_words(floor)}."

@@ -15,7 +15,7 @@ from ..setting_sources import COMPUTED, CONFIG_FILE, DEFAULT
 from ..settings import Settings
 from ..settings_in_force import settings_in_force, value_words, words_of
 from ..state import State
-from ..units import duration_words, size_words, span_words
+from ..units import duration_words, size_words
 from .words import engine_words
 
 PACKAGES: Final = (
@@ -29,8 +29,6 @@ PACKAGES: Final = (
     "uvicorn",
     "sqlalchemy",
 )
-STALE_SECONDS: Final = 10.0
-"""Age of the registry's snapshot from which the database counts as away."""
 SOURCES: Final = {
     "flag": "flag",
     "environment": "environment",
@@ -138,11 +136,8 @@ def _engine_checks(state: State) -> list[Check]:
 
 
 def _database(state: State) -> Check:
-    age, dialect = state.registry.snapshots.age, make_url(state.settings.database).get_backend_name()
-    away = age > STALE_SECONDS
-    return Check(
-        "Database", f"{dialect}, unreachable for {span_words(age)}" if away else f"{dialect}, OK", _tone(not away)
-    )
+    obstacle, dialect = state.database_watch.obstacle(), make_url(state.settings.database).get_backend_name()
+    return Check("Database", f"{dialect}: {obstacle}" if obstacle else f"{dialect}, OK", _tone(not obstacle))
 
 
 def _disk(state: State) -> Check:

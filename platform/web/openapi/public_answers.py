@@ -144,6 +144,7 @@ class Detokenized(TypedDict):
 class Ready(TypedDict):
     ready: bool
     reasons: list[str]
+    warnings: list[str]
 
 
 class ServerVersion(TypedDict):
