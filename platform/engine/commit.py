@@ -64,7 +64,7 @@ class Commit:
     def _append(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> Tokens:
         sequence.append(token_id)
         self.generation_tokens += 1
-        self._roster.queue.charge(sequence.request.tenant, OUTPUT_WEIGHT)
+        self._roster.queue.charge(sequence.request.shares, OUTPUT_WEIGHT)
         finish_reason, stop_reason = sequence.end_with(token_id)
         message = _message(sequence, [token_id], None if logprob is None else [logprob], finish_reason, stop_reason)
         if finish_reason is not None:

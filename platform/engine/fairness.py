@@ -1,15 +1,19 @@
-"""FairQueue: which waiting sequence is next. Virtual token counters after Sheng et al. 2024 (arXiv 2401.00588).
+"""FairQueue: which waiting sequence is next. A tree of virtual token counters (Sheng et al. 2024, arXiv 2401.00588).
 
-Each tenant has a counter of the service it got, in weighted tokens; the waiting tenant with the least goes next. One
-that comes back from idling starts at the least counter of those who wait: idling earns no credit.
+Tenants share the engine. Inside a tenant the most important priority goes first. Its groups share what it gets, and the
+requests of a group share what that gets. On each level the one with the least service goes next; equals go in order of
+arrival. `GenerateRequest.share` names group and request; what they stand for is not known here.
 """
 
-from bisect import insort
+import itertools
+from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import chain
+from itertools import pairwise
 from typing import Final
 
+from .protocol import GenerateRequest
 from .sequence import Sequence
+from .shares import Path, Share
 
 PROMPT_WEIGHT: Final = 1
 OUTPUT_WEIGHT: Final = 2
@@ -17,52 +21,72 @@ OUTPUT_WEIGHT: Final = 2
 
 
 class FairQueue:
-    """Inside a tenant: lower priority value first, then first come, first served."""
+    """Inside a request: first come, first served, all choices of a prompt before the next prompt."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, list[Sequence]] = {}
-        self._service: dict[str, int] = {}
-        self._last_to_leave: str | None = None
+        self._root = Share()
+        self._numbers = itertools.count()
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return self._root.waiting
 
     def __iter__(self) -> Iterator[Sequence]:
-        return chain.from_iterable(self.lines())
+        return self._root.sequences()
 
-    def lines(self) -> Iterator[list[Sequence]]:
+    def lines(self) -> Iterator[Iterator[Sequence]]:
         """Each tenant's waiting sequences, fairest tenant first. Ask anew after push, remove or charge."""
-        return map(self._queues.__getitem__, sorted(self._queues, key=self._service.__getitem__))
+        return (tenant.sequences() for tenant in self._root.in_turn())
+
+    def open(self, message: GenerateRequest) -> Path:
+        """The shares of a request that begins; close() them when it has ended."""
+        group, request = message.share
+        path = [self._root]
+        for name, priority in ((message.tenant, 0), (message.priority, message.priority), (group, 0), (request, 0)):
+            path.append(path[-1].child(name, priority))
+        for share in path:
+            share.live += 1
+        return tuple(path)
+
+    def close(self, path: Path) -> None:
+        """One of its requests has ended. A tenant or group keeps its debt as long as others beside it are live."""
+        for share in path:
+            share.live -= 1
+            if not share.live:
+                share.clear()
+        _, tenant, priority, group, request = path
+        if not request.live:
+            group.children.pop(request.name, None)
+        if not priority.live:
+            tenant.children.pop(priority.name, None)
 
     def push(self, sequence: Sequence) -> None:
-        tenant = sequence.request.tenant
-        if tenant not in self._queues:
-            self._service[tenant] = max(self._service.get(tenant, 0), self._floor())
-            self._queues[tenant] = []
-        insort(self._queues[tenant], sequence, key=lambda waiting: waiting.order)
+        for parent, share in pairwise(sequence.request.shares):
+            if not share.waiting:
+                parent.enlist(share, next(self._numbers))
+            share.waiting += 1
+        self._root.waiting += 1
+        insort(sequence.request.shares[-1].line, sequence, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
-        tenant = sequence.request.tenant
-        self._queues[tenant].remove(sequence)
-        if not self._queues[tenant]:
-            del self._queues[tenant]
-            self._last_to_leave = tenant
+        line = sequence.request.shares[-1].line
+        del line[bisect_left(line, sequence.order, key=_order)]
+        self._root.waiting -= 1
+        for parent, share in pairwise(sequence.request.shares):
+            share.waiting -= 1
+            if not share.waiting:
+                parent.note_leaving(share)
 
-    def charge(self, tenant: str, service: int) -> None:
-        """Book service, in weighted tokens, that a tenant is given."""
-        self._service[tenant] += service
+    def charge(self, path: Path, service: int) -> None:
+        """Book service, in weighted tokens, that a request is given."""
+        for share in path:
+            share.service += service
 
-    def service(self, tenant: str) -> int:
-        return self._service[tenant]
+    def admit(self, path: Path, service: int) -> None:
+        """Book the service that a sequence begins with."""
+        self.charge(path, service)
+        for parent, share in pairwise(path):
+            parent.clock = max(parent.clock, share.service)
 
-    def reset(self) -> None:
-        """Nobody waits and nobody runs: all are equal again."""
-        assert not self._queues
-        self._service.clear()
-        self._last_to_leave = None
 
-    def _floor(self) -> int:
-        """Where a tenant that was not waiting starts at least."""
-        if self._queues:
-            return min(self._service[tenant] for tenant in self._queues)
-        return self._service[self._last_to_leave] if self._last_to_leave is not None else 0
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order

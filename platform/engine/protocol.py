@@ -77,7 +77,9 @@ class GenerateRequest(Message, kw_only=True):
     adapters: list[AdapterRef] = []
     """What is added to the base: nothing, one adapter, or the sum of several different ones."""
     tenant: str = "default"
-    """Unit of fair scheduling."""
+    """Tenants share the engine's time equally while they have work."""
+    share: tuple[str, str] = ("", "")
+    """Inside the tenant the groups named first share equally; inside a group, what is named second. Any words."""
     cache_salt: str = ""
     """Prefix-cache blocks are shared only between equal salts; the web layer fills in the tenant."""
     priority: int = 0

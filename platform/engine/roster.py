@@ -1,6 +1,6 @@
 """Roster: who is live and where. The one place where blocks and adapters are taken and given back.
 
-PENDING -> WAITING -> RUNNING <-> PREEMPTED, and from each of them -> FINISHED
+PENDING -> WAITING <-> RUNNING <-> PREEMPTED, and from each of them -> FINISHED
 """
 
 import itertools
@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from .block_pool import BlockPool
 from .fairness import PROMPT_WEIGHT, FairQueue
+from .giving_way import choose_victim, overfull_share
 from .plan import Scheduled
 from .protocol import RequestFailed
 from .sequence import Request, Sequence, Status
@@ -83,6 +84,7 @@ class Roster:
     def add(self, request: Request) -> None:
         self.requests[request.id] = request
         self.unstarted.add(request.id)
+        request.shares = self.queue.open(request.message)
         self._enqueue(request.sequences[0])
 
     def fork(self, request: Request) -> None:
@@ -115,10 +117,10 @@ class Roster:
             self.unstarted.remove(sequence.request.id)
             self.just_started.append(sequence.request.id)
         self._leave(sequence)
-        if sequence.status is Status.WAITING:
+        if sequence.rank < 0:
             sequence.rank = next(self._ranks)
             computed = min(placement.num_computed, sequence.prompt_length)
-            self.queue.charge(sequence.request.tenant, PROMPT_WEIGHT * (sequence.prompt_length - computed))
+            self.queue.admit(sequence.request.shares, PROMPT_WEIGHT * (sequence.prompt_length - computed))
         self.pool.share(placement.shared)
         missing = self._blocks_for(len(sequence.token_ids)) - len(placement.shared)
         sequence.blocks = placement.shared + [self.pool.allocate() for _ in range(missing)]
@@ -137,23 +139,25 @@ class Roster:
         return True
 
     def victim(self) -> Sequence:
-        """Who gives way: of the tenant that was admitted last, the lowest priority, then the most junior.
+        """Who gives way when blocks run out."""
+        return choose_victim([sequence for sequence in self.running if not self.protected(sequence)])
 
-        Priorities count inside a tenant only: none can use them to push others out.
-        """
-        candidates = [sequence for sequence in self.running if not self.protected(sequence)]
-        tenant = candidates[-1].request.tenant
-        own = [sequence for sequence in candidates if sequence.request.tenant == tenant]
-        return max(own, key=lambda sequence: (sequence.order[0], sequence.rank))
+    def place_holder(self, waiting: Sequence) -> Sequence | None:
+        """Who gives its place to one that waits; None: nobody holds too many."""
+        holders = overfull_share(self.running, waiting)
+        candidates = [sequence for sequence in holders if not self.protected(sequence)]
+        return choose_victim(candidates) if candidates else None
 
     def preempt(self, sequence: Sequence) -> None:
         """Take its blocks away. What it computed may be found again in the prefix cache. Not while in flight."""
-        assert not sequence.in_flight
-        self._leave(sequence)
+        self._interrupt(sequence)
         sequence.status = Status.PREEMPTED
-        sequence.preemptions += 1
-        self.preemptions += 1
         insort(self.preempted, sequence, key=lambda waiting: waiting.rank)
+
+    def give_up_place(self, sequence: Sequence) -> None:
+        """As preempt(), but it waits for its turn in the queue: those it gave way to go first."""
+        self._interrupt(sequence)
+        self._enqueue(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """End one choice; with the last one ends the request. What a step in flight uses is held until it lands."""
@@ -210,6 +214,12 @@ class Roster:
         sequence.status = Status.WAITING
         self.queue.push(sequence)
 
+    def _interrupt(self, sequence: Sequence) -> None:
+        assert not sequence.in_flight
+        self._leave(sequence)
+        sequence.preemptions += 1
+        self.preemptions += 1
+
     def _leave(self, sequence: Sequence) -> None:
         """Take it out of the list its status names, and give back its blocks."""
         match sequence.status:
@@ -233,8 +243,7 @@ class Roster:
         del self.requests[request.id]
         self.unstarted.discard(request.id)
         self._release_adapters(request)
-        if not self.requests:
-            self.queue.reset()
+        self.queue.close(request.shares)
 
     def _release_adapters(self, request: Request) -> None:
         """Once it has ended and no step in flight computes with them."""

@@ -2,7 +2,8 @@
 
 A step has one budget of tokens. Running decodes come first, one token each. Of the rest the oldest prompt gets half, so
 it always moves on; the other half goes to the shortest prompts, running or waiting, so a long prompt does not stall
-short ones. When blocks run out, the most junior sequence gives its own back and computes again later.
+short ones. When blocks run out, the most junior sequence of the share that holds most gives its own back and computes
+again later. The same happens for a place, when one share holds most of them and nobody else has come in for a while.
 """
 
 import itertools
@@ -11,6 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from .activation import explain_absence, find_start
 from .admission import Limits, Overloaded, bound_length
@@ -27,6 +29,9 @@ NOT_ADDITIVE = (
     "neither be scaled nor be added to others; ask for it alone, with scale 1"
 )
 UNKNOWN_TOKEN = "the request has token id {token}, outside the vocabulary of {vocab_size} that its adapter has"
+
+STALL_SECONDS: Final = 0.5
+"""So long without an admission, and whoever holds most of the places gives one to somebody who waits."""
 
 __all__ = ["AdapterResidency", "Limits", "Overloaded", "Scheduler"]
 
@@ -53,6 +58,7 @@ class Scheduler:
         self._commit = Commit(self.roster, limits.enable_prefix_caching)
         self._clock = clock
         self._numbers = itertools.count()
+        self._last_admission = -math.inf
         self._seeds = random.SystemRandom() if limits.seed is None else random.Random(limits.seed)
 
     @property
@@ -101,9 +107,11 @@ class Scheduler:
         """Plan a step. It may be empty: all requests wait for adapters, or for what a step in flight will tell."""
         draft = Draft(self.limits.max_num_batched_tokens)
         self.roster.just_started = []
-        self._grant_decodes(draft)
+        self._free_place(draft)
+        if not draft.postponed:
+            self._grant_decodes(draft)
         if draft.postponed:
-            return StepPlan()
+            return StepPlan(failures=self._fail_absent(draft))
         prefills = [sequence for sequence in self.roster.running if sequence.remaining > 1]
         for oldest in prefills[:1]:
             draft.grant(oldest, (draft.budget + 1) // 2)
@@ -155,6 +163,23 @@ class Scheduler:
             fingerprint=self.limits.fingerprint,
             seed=self._seeds.getrandbits(62) if message.params.seed is None else 0,
         )
+
+    def _free_place(self, draft: Draft) -> None:
+        """Where all places are taken and nobody gets in: whoever holds most of them gives one up."""
+        now = self._clock()
+        if len(self.roster.running) < self.limits.max_num_seqs or now - self._last_admission < STALL_SECONDS:
+            return
+        head = next(self._heads(draft), None)
+        if head is None or now - head.request.arrival < STALL_SECONDS or not self.roster.fits(self._place(head)):
+            return
+        holder = self.roster.place_holder(head)
+        if holder is None:
+            # Looked for again after as long a time: it costs more than a step should spend.
+            self._last_admission = now
+        elif self.roster.in_flight:
+            draft.postponed = True
+        else:
+            self.roster.give_up_place(holder)
 
     def _grant_decodes(self, draft: Draft) -> None:
         for sequence in tuple(self.roster.running):
@@ -282,6 +307,7 @@ class Scheduler:
     def _start(self, placement: Placement, draft: Draft) -> None:
         sequence = placement.sequence
         request = sequence.request
+        self._last_admission = self._clock()
         copy = self.roster.start(placement)
         if copy is not None:
             draft.copies.append(copy)

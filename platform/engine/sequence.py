@@ -8,11 +8,12 @@ from .constraints.token_mask import TokenMask
 from .prefix import Acting, BlockKey, block_key, encode, root_hash
 from .protocol import FinishReason, GenerateRequest, TokenLogprob
 from .sampling_state import SampleRow
+from .shares import Path
 
 
 class Status(enum.Enum):
     PENDING = "choice 0 still computes its prompt"
-    WAITING = "in the fair queue, never admitted"
+    WAITING = "in the fair queue: never admitted, or it gave its place to another"
     RUNNING = "holds blocks"
     PREEMPTED = "gave its blocks back, goes before all that wait"
     FINISHED = "ended"
@@ -38,6 +39,8 @@ class Request:
         self.message = message
         self.id = message.request_id
         self.tenant = message.tenant
+        self.shares: Path = ()
+        """By which it is served, set as it is queued."""
         self.adapters = message.adapters
         self.digests = tuple([adapter.digest for adapter in message.adapters])
         self.largest_token = largest_token(message)
@@ -131,9 +134,9 @@ class Sequence:
         self.blocks: list[int] = []
         self.keys: list[BlockKey] = []
         self.order = (message.priority, request.number, index)
-        """Place among the waiting sequences of its tenant."""
+        """Place among the waiting sequences of its share."""
         self.rank = -1
-        """Seniority: the how-manieth sequence to be admitted. The most junior gives way when blocks run out."""
+        """Seniority: the how-manieth sequence to be admitted; -1: it never was."""
         self.preemptions = 0
         self.first_message = True
         mask = _make_mask(request)

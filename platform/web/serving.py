@@ -64,6 +64,7 @@ async def start_generations(
             params=params,
             adapters=refs,
             tenant=caller.tenant,
+            share=(caller.actor, call_id),
             cache_salt=f"{caller.tenant}\0{order.cache_salt}",
             priority=order.priority,
             added_tokens=[] if params.structured_outputs is None else [*order.served.wording.added_tokens],

@@ -154,6 +154,7 @@ def make_request(
     tenant: str = "default",
     priority: int = 0,
     scale: float = 1.0,
+    share: tuple[str, str] = ("", ""),
     **params: object,
 ) -> GenerateRequest:
     return GenerateRequest(
@@ -162,6 +163,7 @@ def make_request(
         params=SamplingParams(**({"temperature": 0.0, "max_tokens": 8, "seed": 1} | params)),  # type: ignore[arg-type]
         adapters=[AdapterRef(name, scale) for name in ((adapter,) if isinstance(adapter, str) else adapter or ())],
         tenant=tenant,
+        share=share,
         cache_salt=tenant,
         priority=priority,
     )

@@ -1,83 +1,31 @@
+"""Fair shares of a busy engine: what each side gets, and how soon a newcomer is served."""
+
 import itertools
 import random
 
 import pytest
 
-from loraplex.engine.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairQueue
-from loraplex.engine.sequence import Request, Sequence
+from loraplex.engine.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT
+from loraplex.engine.protocol import GenerateRequest
 
-from .fake_model import EOS, VOCAB
-from .harness import Harness, make_request
-
-NUMBERS = itertools.count()
-
-
-def waiting(tenant: str, priority: int = 0) -> Sequence:
-    message = make_request("r", [1, 2], tenant=tenant, priority=priority)
-    request = Request(message, next(NUMBERS), 0.0, max_length=9, eos_token_ids=frozenset({EOS}), fingerprint="f")
-    return request.sequences[0]
-
-
-def test_inside_a_tenant_priority_goes_first_then_arrival() -> None:
-    queue = FairQueue()
-    late_urgent, first, second = waiting("a", -1), waiting("a"), waiting("a")
-    for sequence in (second, first, late_urgent):
-        queue.push(sequence)
-    assert list(queue) == [late_urgent, first, second]
-    queue.remove(first)
-    assert list(queue) == [late_urgent, second] and len(queue) == 2
-
-
-def test_the_tenant_with_the_least_service_goes_first() -> None:
-    queue = FairQueue()
-    a, b = waiting("a"), waiting("b", 5)
-    queue.push(a)
-    queue.push(b)
-    queue.charge("a", 10)
-    assert list(queue) == [b, a]
-    queue.charge("b", 11)
-    assert list(queue) == [a, b]
-
-
-def test_idling_earns_no_credit() -> None:
-    queue = FairQueue()
-    queue.push(waiting("busy"))
-    queue.charge("busy", 1000)
-    queue.push(waiting("new"))
-    assert queue.service("new") == 1000
-
-
-def test_after_a_quiet_moment_nobody_starts_behind_the_last_one_served() -> None:
-    queue = FairQueue()
-    only = waiting("busy")
-    queue.push(only)
-    queue.charge("busy", 1000)
-    queue.remove(only)
-    queue.push(waiting("new"))
-    assert queue.service("new") == 1000
-
-
-def test_a_tenant_keeps_its_debt_while_others_wait() -> None:
-    queue = FairQueue()
-    greedy = waiting("greedy")
-    queue.push(greedy)
-    queue.push(waiting("modest"))
-    queue.charge("greedy", 500)
-    queue.remove(greedy)
-    queue.push(waiting("greedy"))
-    assert queue.service("greedy") == 500
+from .fake_model import VOCAB
+from .harness import Harness, Stream, make_request, tokens
 
 
 class Backlog:
-    """Tenants that always have requests waiting, and the service each one got, measured from outside."""
+    """Sides that always have requests waiting, and the service each one got, measured from outside.
 
-    def __init__(self, tenants: list[str], seed: int) -> None:
+    A side is a tenant, a group of a tenant or a request of a group, as `level` says.
+    """
+
+    def __init__(self, sides: list[str], seed: int, level: str = "tenant") -> None:
         self.random = random.Random(seed)
         self.harness = Harness(
             num_blocks=33, block_size=4, max_num_batched_tokens=32, max_model_len=40, enable_prefix_caching=False
         )
-        self.shapes = {tenant: (self.random.randint(1, 24), self.random.randint(1, 15)) for tenant in tenants}
-        self.tenants = tenants
+        self.level = level
+        self.shapes = {side: (self.random.randint(1, 24), self.random.randint(1, 15)) for side in sides}
+        self.sides = sides
         self.ids = itertools.count()
         self.history: list[dict[str, int]] = []
         self.longest_prompt = max(prompt for prompt, _ in self.shapes.values())
@@ -86,22 +34,31 @@ class Backlog:
         for _ in range(steps):
             self.fill()
             self.harness.step()
-            self.history.append({tenant: self.service(tenant) for tenant in self.tenants})
+            self.history.append({side: self.service(side) for side in self.sides})
 
     def fill(self) -> None:
-        queued = [sequence.request.tenant for sequence in self.harness.roster.queue]
-        for tenant in self.tenants:
-            for _ in range(self.harness.limits.max_num_seqs + 1 - queued.count(tenant)):
-                length, max_tokens = self.shapes[tenant]
+        queued = [self.side_of(sequence.request.message) for sequence in self.harness.roster.queue]
+        for side in self.sides:
+            for _ in range(self.harness.limits.max_num_seqs + 1 - queued.count(side)):
+                length, max_tokens = self.shapes[side]
                 prompt = [self.random.randrange(1, VOCAB) for _ in range(length)]
                 adapter = self.random.choice([None, *self.harness.adapters.registered])
-                name = f"{tenant}/{next(self.ids)}"
+                name, places = (
+                    f"{side}/{next(self.ids)}",
+                    {"tenant": "t", "group": "g", "request": "r", self.level: side},
+                )
+                share = places["group"], places["request"]
                 self.harness.add(
-                    make_request(name, prompt, adapter, tenant=tenant, max_tokens=max_tokens, ignore_eos=True)
+                    make_request(
+                        name, prompt, adapter, places["tenant"], share=share, max_tokens=max_tokens, ignore_eos=True
+                    )
                 )
 
-    def service(self, tenant: str) -> int:
-        streams = [stream for stream in self.harness.streams.values() if stream.message.tenant == tenant]
+    def side_of(self, message: GenerateRequest) -> str:
+        return {"tenant": message.tenant, "group": message.share[0], "request": message.share[1]}[self.level]
+
+    def service(self, side: str) -> int:
+        streams = [stream for stream in self.harness.streams.values() if self.side_of(stream.message) == side]
         unstarted = self.harness.roster.unstarted
         started = [stream for stream in streams if stream.message.request_id not in unstarted]
         prompts = sum(len(stream.message.prompt_token_ids) for stream in started)
@@ -119,25 +76,26 @@ def widest_gap(history: list[dict[str, int]], one: str, other: str) -> int:
     return max(leads) - min(leads)
 
 
+@pytest.mark.parametrize("level", ["tenant", "group", "request"])
 @pytest.mark.parametrize("seed", range(6))
-def test_backlogged_tenants_get_the_same_service_whatever_they_send(seed: int) -> None:
-    tenants = [f"t{number}" for number in range(random.Random(seed).choice([2, 3, 5]))]
-    backlog = Backlog(tenants, seed)
+def test_backlogged_sides_get_the_same_service_whatever_they_send(level: str, seed: int) -> None:
+    sides = [f"s{number}" for number in range(random.Random(seed).choice([2, 3, 5]))]
+    backlog = Backlog(sides, seed, level)
     backlog.run(500)
     assert max(backlog.history[-1].values()) > 3 * backlog.bound(), "too short a run to show anything"
-    for one, other in itertools.combinations(tenants, 2):
+    for one, other in itertools.combinations(sides, 2):
         assert widest_gap(backlog.history, one, other) <= backlog.bound()
 
 
 def test_one_who_idled_shares_evenly_from_when_it_comes() -> None:
     backlog = Backlog(["old"], 1)
     backlog.run(300)
-    backlog.tenants = ["old", "new"]
+    backlog.sides = ["old", "new"]
     backlog.shapes["new"] = backlog.shapes["old"]
-    begin = {tenant: backlog.service(tenant) for tenant in backlog.tenants}
+    begin = {side: backlog.service(side) for side in backlog.sides}
     backlog.history.clear()
     backlog.run(300)
-    since = [{tenant: moment[tenant] - begin[tenant] for tenant in backlog.tenants} for moment in backlog.history]
+    since = [{side: moment[side] - begin[side] for side in backlog.sides} for moment in backlog.history]
     assert widest_gap(since, "old", "new") <= backlog.bound() < since[-1]["new"]
 
 
@@ -160,3 +118,102 @@ def test_a_tenant_with_many_adapters_gets_one_share() -> None:
     backlog.shapes = {"many": (8, 8), "one": (8, 8)}
     backlog.run(300)
     assert widest_gap(backlog.history, "many", "one") <= backlog.bound()
+
+
+# A newcomer beside a request of many prompts and choices
+
+
+def flood(harness: Harness, prompts: int, n: int, max_tokens: int, tenant: str = "t", group: str = "k") -> None:
+    """One request of many prompts, as the API sends it: one for each prompt."""
+    for number in range(prompts):
+        request = make_request(
+            f"flood{number}",
+            tokens(6, number),
+            tenant=tenant,
+            share=(group, "flood"),
+            n=n,
+            temperature=1.0,
+            max_tokens=max_tokens,
+            ignore_eos=True,
+        )
+        harness.add(request)
+
+
+def steps_to_first_token(harness: Harness, stream: Stream) -> int:
+    for step in range(5000):
+        if stream.messages:
+            return step
+        harness.step()
+    raise AssertionError("no token in 5000 steps")
+
+
+NEWCOMERS = {"tenant": ("u", ("k", "new")), "group": ("t", ("l", "new")), "request": ("t", ("k", "new"))}
+
+
+@pytest.mark.parametrize("level", sorted(NEWCOMERS))
+def test_a_newcomer_is_served_beside_a_request_of_many_prompts_and_choices(level: str) -> None:
+    """1,024 choices of 8 tokens on 16 places are more than 512 steps of work."""
+    harness = Harness(num_blocks=400, max_num_seqs=16, max_num_batched_tokens=64)
+    tenant, share = NEWCOMERS[level]
+    flood(harness, 64, n=16, max_tokens=8)
+    waits = []
+    for number in range(4):
+        harness.drain_some(20)
+        request = make_request(f"new{number}", tokens(6, 1000 + number), tenant=tenant, share=share, max_tokens=2)
+        waits.append(steps_to_first_token(harness, harness.add(request)))
+    assert max(waits) <= 4, waits
+    harness.drain()
+    harness.assert_released()
+
+
+@pytest.mark.parametrize("level", sorted(NEWCOMERS))
+def test_long_answers_that_hold_all_places_give_up_half_of_them(level: str) -> None:
+    harness = Harness(num_blocks=2000, max_num_seqs=8, max_num_batched_tokens=32, max_model_len=600)
+    tenant, share = NEWCOMERS[level]
+    flood(harness, 8, n=16, max_tokens=500)
+    harness.drain_some(60)
+    waits = []
+    for number in range(4):
+        request = make_request(
+            f"new{number}", tokens(6, 1000 + number), tenant=tenant, share=share, max_tokens=400, ignore_eos=True
+        )
+        waits.append(steps_to_first_token(harness, harness.add(request)))
+    assert max(waits) <= 4, waits
+    running = [sequence.request.id[:3] for sequence in harness.roster.running]
+    assert running.count("new") == running.count("flo") == 4
+    harness.drain_some(100)
+    assert harness.roster.preemptions == 4, "places go back and forth"
+
+
+def test_nobody_gives_up_a_place_where_nobody_holds_most_of_them() -> None:
+    harness = Harness(num_blocks=2000, max_num_seqs=8, max_num_batched_tokens=32, max_model_len=600)
+    for number in range(30):
+        share = (f"k{number % 2}", f"r{number}")
+        harness.add(make_request(f"r{number}", tokens(6, number), share=share, n=2, max_tokens=40, ignore_eos=True))
+    harness.drain()
+    assert harness.roster.preemptions == 0
+    harness.assert_released()
+
+
+def test_a_less_important_request_takes_no_place_from_a_more_important_one() -> None:
+    harness = Harness(num_blocks=2000, max_num_seqs=8, max_num_batched_tokens=32, max_model_len=600)
+    flood(harness, 1, n=16, max_tokens=100)
+    harness.drain_some(20)
+    late = harness.add(make_request("late", tokens(6, 99), tenant="t", share=("l", "late"), priority=1))
+    harness.drain_some(50)
+    assert not late.messages and harness.roster.preemptions == 0
+    urgent = harness.add(make_request("urgent", tokens(6, 98), tenant="t", share=("l", "urgent"), priority=-1))
+    assert steps_to_first_token(harness, urgent) <= 4
+    harness.drain()
+    harness.assert_released()
+
+
+def test_when_blocks_run_out_the_share_that_holds_most_gives_way() -> None:
+    harness = Harness(num_blocks=40, block_size=4, max_num_seqs=8, max_num_batched_tokens=32)
+    flood(harness, 4, n=2, max_tokens=40)
+    harness.drain_some(8)
+    harness.add(make_request("modest", tokens(6, 99), tenant="u", max_tokens=40, ignore_eos=True))
+    [modest] = harness.roster.requests["modest"].sequences
+    harness.drain()
+    assert harness.roster.preemptions > 0 and modest.preemptions == 0
+    harness.assert_released()

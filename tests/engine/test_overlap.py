@@ -6,6 +6,7 @@ import random
 from array import array
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 
 import pytest
 
@@ -89,6 +90,7 @@ class Requests:
             adapter=adapters,
             scale=source.choice((1.0, 1.0, 0.5)),
             tenant=source.choice("xxy"),
+            share=(source.choice("kkl"), source.choice(("", name))),
             priority=source.randrange(2),
             n=source.choice((1, 1, 1, 2, 3)),
             temperature=source.choice((0.0, 1.0)),
@@ -141,7 +143,7 @@ class Run:
         self.device = device(traffic.block_size)
         self.adapters = SlottedAdapters(self.device)
         self.pool = BlockPool(traffic.num_blocks, traffic.block_size)
-        self.scheduler = Scheduler(traffic.limits, self.pool, self.adapters)
+        self.scheduler = Scheduler(traffic.limits, self.pool, self.adapters, clock=count(0.0, 0.1).__next__)
         failing = random.Random(traffic.seed)
         if through_arrays:
             memory = arrays(traffic.block_size)

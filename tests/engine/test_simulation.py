@@ -60,6 +60,7 @@ class Traffic:
             prompt,
             adapter=self.random.choice([None, None, None, None, "a", "a", "b", "c", "late", "latest", "unknown"]),
             tenant=self.random.choice("xxy"),
+            share=(self.random.choice("kkl"), self.random.choice(["", name])),
             priority=self.random.randint(0, 2),
             n=self.random.choice([1, 1, 1, 2, 4]),
             temperature=self.random.choice([0.0, 1.0]),

@@ -183,6 +183,7 @@ class Walk:
                 stored(number)[0] for number in source.sample(range(len(RANKS)), source.choice([0, 0, 1, 1, 1, 2]))
             ),
             tenant=source.choice("xy"),
+            share=(source.choice("kl"), source.choice(["", f"r{self.count}"])),
             priority=source.randrange(3),
             n=source.choice([1, 1, 2, 3]),
             temperature=source.choice([0.0, 1.0]),
