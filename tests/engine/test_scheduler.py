@@ -5,6 +5,33 @@ from loraplex.engine.protocol import FinishReason
 from .fake_adapters import FakeAdapters
 from .harness import Harness, make_request, tokens
 
+# Blocks
+
+
+def test_blocks_that_a_step_in_flight_uses_are_given_back_when_it_lands(harness: Harness) -> None:
+    harness.add(make_request("r", tokens(10)))
+    plan = harness.scheduler.schedule()
+    handle = harness.runner.submit(plan)
+    blocks = [*plan.scheduled[0].sequence.blocks]
+    harness.abort("r")
+    held = [harness.pool.references(block) for block in blocks]
+    assert held == [1] * len(blocks), "released too early: the step still writes to them"
+    harness.scheduler.commit(plan, handle.result())
+    harness.assert_released()
+
+
+def test_a_choice_that_ends_leaves_the_blocks_it_shared_to_the_others(harness: Harness) -> None:
+    harness.add(make_request("r", tokens(9), n=3, temperature=1.0, ignore_eos=True))
+    harness.drain_some(3)
+    first, *others = harness.roster.requests["r"].sequences
+    shared = [block for block in first.blocks if block in others[0].blocks]
+    harness.abort("r", 0)
+    assert shared and [harness.pool.references(block) for block in shared] == [2] * len(shared)
+    assert harness.roster.check_integrity() == [], "released too early: the others still read them"
+    harness.drain()
+    harness.assert_released()
+
+
 # Steps
 
 

@@ -82,6 +82,20 @@ def unpaged(table: PageTable, slot: int, layer: int, kind: str) -> tuple[torch.T
     return torch.cat(a).double(), torch.cat(b).double()
 
 
+def test_each_token_of_a_mixed_batch_gets_its_own_row() -> None:
+    """The first to say so where rows or adapters are mixed up: one dtype, so that few kernels are compiled anew."""
+    torch.manual_seed(0)
+    kinds = ("q_proj", "k_proj", "v_proj")
+    small = random_table(SHAPES, [dict.fromkeys(kinds, rank) for rank in RANKS], 1, torch.float32)
+    slots = torch.tensor([4, 0, -1, 4, 2, 4, 4, 1, 4, 5, 4, 3, 2, 4, 5])
+    y, x, batch = random_step(small, kinds, slots, torch.float32)
+    assert batch is not None
+    result = y.clone()
+    add_lora(result, x, batch, 0, kinds)
+    distance = (result.double() - expected(y, x, batch, 0, kinds)).abs().amax(1)
+    assert (distance > 1e-3).nonzero().flatten().tolist() == [], "tokens that got another's row or adapter"
+
+
 @pytest.mark.parametrize("popularity", POPULARITY)
 @pytest.mark.parametrize("tokens", [1, 2, 7, 61])
 @pytest.mark.parametrize("kinds", GROUPS, ids="+".join)
