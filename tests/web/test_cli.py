@@ -169,6 +169,13 @@ def test_the_configuration_hides_secrets(run: Run, monkeypatch: pytest.MonkeyPat
     }
 
 
+def test_a_word_reads_the_file_in_the_data_folder_that_it_is_given(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "loraplex.toml").write_text("max_queue = 7\n")
+    queue = json.loads(run("config", "--json", "--data-dir", tmp_path)[1])["max_queue"]
+    assert (queue["value"], queue["source"]) == (7, "file")
+    assert json.loads(run("config", "--json")[1])["max_queue"]["value"] == 512, "the option is this word's alone"
+
+
 def test_the_database_is_migrated(run: Run) -> None:
     for _ in range(2):
         code, out, _ = run("db", "upgrade")
