@@ -80,6 +80,7 @@ def add_from_folder(
     tokenizers: bool = False,
     certify: CoverageOf | None = None,
     beside: Sequence[Finding] = (),
+    tenant: str = DEFAULT_TENANT,
 ) -> tuple[AddedVersion, Report]:
     """Copy an adapter's files from a folder into the store and register them. Raises RegistryError, ValueError.
 
@@ -92,7 +93,7 @@ def add_from_folder(
     checked = _checked(registry, base, files, Terms(tokenizers, chosen=False))
     for finding in beside if checked.report.passed else ():
         checked = replace(checked, report=checked.report.with_finding(finding))
-    return _add(registry, base, name, checked, certify, actor), checked.report
+    return _add(registry, base, name, checked, certify, actor, tenant), checked.report
 
 
 async def _check(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:

@@ -91,6 +91,31 @@ def lead_an_adapter(run: Run, digest: str) -> None:
         assert code == 2 and "support" in err and "Traceback" not in err
 
 
+def test_another_tenants_adapters(run: Run, adapter_folders: list[Path]) -> None:
+    code, _, err = run("adapters", "add", "sql", adapter_folders[0], "--tenant", "acme")
+    assert code == 2 and "There is no tenant 'acme'" in err
+    assert run("tenants", "create", "acme")[0] == 0
+    lead_another_tenants_adapters(run, adapter_folders)
+
+
+def lead_another_tenants_adapters(run: Run, folders: list[Path]) -> None:
+    """Of acme, which has one at the end of the first half, and none at the end."""
+    of_acme = ("--tenant", "acme")
+    for folder in folders:
+        assert run("adapters", "add", "sql", folder, *of_acme)[0] == 0
+    assert json.loads(run("adapters", "list", "--json")[1]) == [], "the tenant default has none"
+    [listed] = json.loads(run("adapters", "list", "--json", *of_acme)[1])
+    assert [version["number"] for version in listed["versions"]] == [2, 1]
+    assert "sql version 2" in run("adapters", "show", "sql", *of_acme)[1]
+    assert run("adapters", "show", "sql")[0] == 2
+    assert "sql@prod means version 1" in run("adapters", "alias", "sql@1", "prod", *of_acme)[1]
+    assert run("aliases", "set", "sql@prod", "1", "--candidate", "2=10", *of_acme)[0] == 0
+    assert [route["alias"] for route in json.loads(run("aliases", "list", "--json", *of_acme)[1])] == ["prod"]
+    assert json.loads(run("adapters", "profile", "sql", "--json", *of_acme)[1]) == {}
+    assert run("adapters", "remove", "sql")[0] == 2
+    assert run("adapters", "remove", "sql", "--yes", *of_acme)[0] == 0
+
+
 def test_every_word_that_answers_something_does_so_in_json_too() -> None:
     """But for a server's log, and words that make or print a file."""
 

@@ -181,7 +181,7 @@ def test_one_that_does_not_answer_is_told_of(
         code, out, err = run("adapters", "add", "support", adapter_folders[0], "--data-dir", folder)
         assert code == 0 and "no engine runs here" in out
         assert "does not answer at http://127.0.0.1:1" in err and f"process {os.getpid()}" in err
-        assert f"checked against the model {state.model_folder}" in err
+        assert f"Checked against the model {state.model_folder} " in err
         assert "support" in run("adapters", "list", "--data-dir", folder)[1]
 
 

@@ -55,6 +55,7 @@ def test_what_is_refused_is_said_in_words(run: Run, monkeypatch: pytest.MonkeyPa
         "aliases list none": "There is no adapter 'none'",
         "aliases list --tenant acme": "leave --tenant out",
         "aliases list --tenant default": "leave --tenant out",
+        "adapters list --tenant acme": "leave --tenant out",
         "adapters show none": "There is no adapter 'none'",
         "adapters remove none": "There is no adapter 'none'",
         "users remove eve": "eve",

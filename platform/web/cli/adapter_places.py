@@ -10,31 +10,32 @@ from loraplex.registry.report import Report
 
 from ..api.answers import registered_json
 from ..running_server import ACTOR
-from ..settings import Settings
 from .opened import opened_registry
 from .output import Fields
 from .remote import Remote, segment
+from .settings_here import settings_here
 
 
-def all_adapters(remote: Remote | None) -> Sequence[Fields]:
+def all_adapters(remote: Remote | None, tenant: str) -> Sequence[Fields]:
     if remote is not None:
         listed: Sequence[Fields] = remote.ask("GET", "/adapters")["data"]
         return listed
-    with opened_registry(Settings()) as (registry, _):
-        return [registered_json(adapter) for adapter in registry.adapters.list()]
+    with opened_registry(settings_here()) as (registry, _):
+        registry.tenants.get(tenant)  # one that is misspelt has no adapters, too
+        return [registered_json(adapter) for adapter in registry.adapters.list(tenant)]
 
 
-def one_adapter(remote: Remote | None, name: str) -> Fields:
+def one_adapter(remote: Remote | None, name: str, tenant: str) -> Fields:
     if remote is not None:
         return remote.ask("GET", path_of(name))
-    with opened_registry(Settings()) as (registry, _):
-        return registered_json(registry.adapters.get(name))
+    with opened_registry(settings_here()) as (registry, _):
+        return registered_json(registry.adapters.get(name, tenant))
 
 
-def adapter_and_version(remote: Remote | None, reference: str) -> tuple[Fields, Fields]:
+def adapter_and_version(remote: Remote | None, reference: str, tenant: str) -> tuple[Fields, Fields]:
     """The adapter, and the version that is meant: for a bare name what it means, else the newest."""
     parsed = parse_reference(reference)
-    adapter = one_adapter(remote, parsed.name)
+    adapter = one_adapter(remote, parsed.name, tenant)
     if parsed.selector is None:
         return adapter, current_version(adapter)
     return adapter, version_at(adapter, parsed.selector)
@@ -57,20 +58,20 @@ def version_at(adapter: Fields, selector: int | str) -> Fields:
     raise UnknownAdapter(f"Adapter '{adapter['name']}' has no version '{selector}'. It has {numbers}.")
 
 
-def report_of(remote: Remote | None, reference: str) -> Report:
+def report_of(remote: Remote | None, reference: str, tenant: str) -> Report:
     """What the checks said of a version."""
     if remote is not None:
         return msgspec.convert(remote.ask("GET", f"{path_of(reference)}/report"), Report)
-    with opened_registry(Settings()) as (registry, _):
-        return registry.adapters.report(reference)
+    with opened_registry(settings_here()) as (registry, _):
+        return registry.adapters.report(reference, tenant)
 
 
-def remove_adapter(remote: Remote | None, reference: str) -> None:
+def remove_adapter(remote: Remote | None, reference: str, tenant: str) -> None:
     if remote is not None:
         remote.ask("DELETE", path_of(reference))
         return
-    with opened_registry(Settings()) as (registry, _):
-        registry.adapters.remove(reference, actor=ACTOR)
+    with opened_registry(settings_here()) as (registry, _):
+        registry.adapters.remove(reference, actor=ACTOR, tenant=tenant)
 
 
 def path_of(reference: str) -> str:

@@ -15,11 +15,11 @@ from ..running_server import ACTOR
 from ..units import age_words, size_words
 from .adapter_places import adapter_and_version, all_adapters, current_version, remove_adapter, report_of
 from .added import print_findings
-from .alias_places import changed
+from .alias_places import adapters_place, changed
 from .api_client import Key
 from .later import add_word
-from .output import Fields, Json, print_json, print_table, tell
-from .remote import At, remote_of
+from .output import Fields, Json, Tenant, print_json, print_table, tell
+from .remote import At
 
 if TYPE_CHECKING:
     from loraplex.registry.registry import Registry
@@ -46,9 +46,9 @@ Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 
 
 @app.command("list")
-def list_all(wide: Wide = False, server: At = "", key: Key = "", as_json: Json = False) -> None:
+def list_all(wide: Wide = False, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """List the adapters, a line each."""
-    adapters = all_adapters(remote_of(server, key))
+    adapters = all_adapters(*adapters_place(server, key, tenant))
     if as_json:
         print_json(adapters)
         return
@@ -83,14 +83,14 @@ def _facts(version: Fields) -> tuple[str, str, str]:
 
 
 @app.command()
-def show(reference: Reference, server: At = "", key: Key = "", as_json: Json = False) -> None:
+def show(reference: Reference, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Show one adapter: its versions and what the checks said of one, which is the newest unless it is named."""
-    remote = remote_of(server, key)
-    adapter, version = adapter_and_version(remote, reference)
+    remote, tenant = adapters_place(server, key, tenant)
+    adapter, version = adapter_and_version(remote, reference, tenant)
     if as_json:
         print_json(adapter)
         return
-    report = report_of(remote, f"{adapter['name']}@{version['number']}")
+    report = report_of(remote, f"{adapter['name']}@{version['number']}", tenant)
     console.print(f"[bold]{adapter['name']}[/] version {version['number']}, {escape(_state(adapter, version))}")
     console.print(f"digest   {version['digest']}")
     console.print(f"rank     {version['rank']}, alpha {version['alpha']:g}, {version['parameters']:,} parameters")
@@ -102,31 +102,35 @@ def show(reference: Reference, server: At = "", key: Key = "", as_json: Json = F
 def remove(
     reference: Reference,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Remove an adapter, or one version of it. Requests that run with it finish."""
-    remote = remote_of(server, key)
-    adapter_and_version(remote, reference)
+    remote, tenant = adapters_place(server, key, tenant)
+    adapter_and_version(remote, reference, tenant)
     if not yes:
         typer.confirm(
             f"Remove {reference if '@' in reference else f'{reference} and its versions'}?", abort=True, err=True
         )
-    remove_adapter(remote, reference)
+    remove_adapter(remote, reference, tenant)
     tell({"removed": reference}, f"{reference} removed", as_json)
 
 
 @app.command(epilog="Example: loraplex adapters alias support@3 prod")
-def alias(reference: Reference, alias: str, server: At = "", key: Key = "", as_json: Json = False) -> None:
+def alias(
+    reference: Reference, alias: str, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False
+) -> None:
     """Let NAME@ALIAS mean the version that NAME[@VERSION] means now."""
     parsed = parse_reference(reference)
+    remote, tenant = adapters_place(server, key, tenant)
     selector = LATEST if parsed.selector is None else parsed.selector
 
     def here(registry: "Registry") -> "Adapter":
-        return registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR)
+        return registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR, tenant=tenant)
 
-    route = changed(remote_of(server, key), parsed.name, alias, ("PUT", "", {"version": selector}), here)
+    route = changed(remote, parsed.name, alias, ("PUT", "", {"version": selector}), here)
     tell(route, f"{parsed.name}@{alias} means version {route['version']}", as_json)
 
 

@@ -12,16 +12,17 @@ from ..api.answers import version_row
 from ..running_server import ACTOR
 from ..settings import Settings
 from .added import tell_added, tell_refusal
+from .alias_places import adapters_place
 from .api_client import Key
 from .opened import opened_registry, served_path
-from .output import Fields, Json
-from .remote import At, remote_of
+from .output import Fields, Json, Tenant
+from .remote import At
 from .settings_here import settings_here
 
 
-def add(name: str, folder: Path, server: At = "", key: Key = "", as_json: Json = False) -> None:
+def add(name: str, folder: Path, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Check the adapter in FOLDER (PEFT layout) and register it as NAME: on the server that runs, or without one."""
-    remote = remote_of(server, key)
+    remote, tenant = adapters_place(server, key, tenant)
     if remote is not None:
         from .push import send_folder
 
@@ -30,7 +31,7 @@ def add(name: str, folder: Path, server: At = "", key: Key = "", as_json: Json =
     settings = settings_here()
     _tell_base(settings)
     try:
-        added = _add_here(settings, name, folder)
+        added = _add_here(settings, name, folder, tenant)
     except PreflightRefused as error:
         tell_refusal(name, error.report, as_json)
         raise typer.Exit(1) from None
@@ -39,20 +40,21 @@ def add(name: str, folder: Path, server: At = "", key: Key = "", as_json: Json =
 
 def _tell_base(settings: Settings) -> None:
     """On standard error, so that JSON can be piped."""
-    words = f"No server runs on {settings.data_dir}: checked against the model {settings.model}."
+    words = f"Checked against the model {settings.model} on the data folder {settings.data_dir}, without a server."
     Console(stderr=True, highlight=False).print(words, markup=False, soft_wrap=True)
 
 
-def _add_here(settings: Settings, name: str, folder: Path) -> Fields:
+def _add_here(settings: Settings, name: str, folder: Path, tenant: str) -> Fields:
     """As the API answers it."""
     from ..effect_proof import NOT_HERE
     from ..registration import add_from_folder
 
     beside = [NOT_HERE] if settings.preflight_logits else []
     with opened_registry(settings) as (registry, base):
+        registry.tenants.get(tenant)
         certify = served_path(settings, base).digest if settings.certify_uploads else None
         tokenizers = settings.adapter_tokenizers
-        added, report = add_from_folder(registry, base, name, folder, ACTOR, tokenizers, certify, beside)
+        added, report = add_from_folder(registry, base, name, folder, ACTOR, tokenizers, certify, beside, tenant)
     return {
         "name": added.name,
         "created": added.created,

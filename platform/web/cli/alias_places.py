@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..api.answers import route_json
-from ..settings import Settings
 from . import adapter_places
 from .adapter_places import all_adapters, one_adapter, version_at
 from .opened import opened_registry
 from .output import Fields
 from .remote import Remote, remote_and_tenant, segment
+from .settings_here import settings_here
 
 if TYPE_CHECKING:
     from loraplex.registry.registry import Registry
@@ -22,10 +22,10 @@ Asked = tuple[str, str, Body | None]
 """Method, what follows the alias in the path, and body."""
 
 
-def aliases_place(server: str, key: str, tenant: str) -> tuple[Remote | None, str]:
+def adapters_place(server: str, key: str, tenant: str) -> tuple[Remote | None, str]:
     """As remote_and_tenant; ValueError for a tenant that is named to the API, which changes the key's own alone."""
     if server and tenant:
-        raise ValueError("Over the API aliases are those of the key's tenant: leave --tenant out.")
+        raise ValueError("Over the API adapters are those of the key's tenant: leave --tenant out.")
     return (None, tenant) if tenant else remote_and_tenant(server, key, tenant)
 
 
@@ -36,26 +36,21 @@ def changed(
     if remote is not None:
         method, ending, body = request
         return {"adapter": name, **remote.ask(method, path_of(name, alias) + ending, body)["routes"][alias]}
-    with opened_registry(Settings()) as (registry, _):
+    with opened_registry(settings_here()) as (registry, _):
         return as_json(here(registry), alias)
 
 
 def listed(remote: Remote | None, name: str, tenant: str) -> Sequence[Fields]:
     """Of one adapter, or of all."""
-    if remote is None:
-        with opened_registry(Settings()) as (registry, _):
-            registry.tenants.get(tenant)  # one that is misspelt has no aliases, too
-            here = [registry.adapters.get(name, tenant)] if name else registry.adapters.list(tenant)
-        return [as_json(adapter, alias) for adapter in here for alias in adapter.routes]
-    there = [one_adapter(remote, name)] if name else all_adapters(remote)
-    return [{"adapter": one["name"], **route} for one in there for route in one["routes"].values()]
+    adapters = [one_adapter(remote, name, tenant)] if name else all_adapters(remote, tenant)
+    return [{"adapter": one["name"], **route} for one in adapters for route in one["routes"].values()]
 
 
 def number_at(remote: Remote, name: str, version: str) -> int:
     """Of a version that may be named by an alias."""
     if version.isdecimal():
         return int(version)
-    return int(version_at(one_adapter(remote, name), version)["number"])
+    return int(version_at(one_adapter(remote, name, remote.tenant), version)["number"])
 
 
 def path_of(name: str, alias: str) -> str:

@@ -15,12 +15,12 @@ from loraplex.registry.names import DEFAULT, parse_reference
 from loraplex.registry.routes import Guard, guard_of
 
 from ..running_server import ACTOR
-from ..settings import Settings
-from .alias_places import Asked, Body, aliases_place, changed, listed, number_at, path_of
+from .alias_places import Asked, Body, adapters_place, changed, listed, number_at, path_of
 from .api_client import Key
 from .opened import opened_registry
-from .output import Json, OwnTenant, print_json, tell
+from .output import Json, Tenant, print_json, tell
 from .remote import At
+from .settings_here import settings_here
 
 if TYPE_CHECKING:
     from loraplex.registry.registry import Registry
@@ -40,13 +40,13 @@ Off = Annotated[bool, typer.Option("--off", help="End it.")]
 @app.command("list")
 def list_all(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of one adapter.")] = "",
-    tenant: OwnTenant = "",
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """List the aliases."""
-    remote, tenant = aliases_place(server, key, tenant)
+    remote, tenant = adapters_place(server, key, tenant)
     routes = listed(remote, name, tenant)
     if as_json:
         print_json(routes)
@@ -65,14 +65,14 @@ def set_route(
     candidate: Annotated[
         list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Callers of another version; may be repeated.")
     ] = None,
-    tenant: OwnTenant = "",
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Let NAME@ALIAS mean VERSION, but for the callers of the candidates."""
     name, alias = _parts(reference)
-    remote, tenant = aliases_place(server, key, tenant)
+    remote, tenant = adapters_place(server, key, tenant)
     shares, body = dict(_share(text) for text in candidate or []), Body()
 
     def weights(stable: int) -> dict[int, int]:
@@ -92,14 +92,14 @@ def set_route(
 def promote(
     reference: Name,
     version: Annotated[str | None, typer.Option(metavar="NUMBER", help="Where there are several candidates.")] = None,
-    tenant: OwnTenant = "",
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Make the candidate the stable version, for all callers."""
     name, alias = _parts(reference)
-    remote, tenant = aliases_place(server, key, tenant)
+    remote, tenant = adapters_place(server, key, tenant)
     request = ("POST", "/promote", {"version": version})
 
     def here(registry: "Registry") -> "Adapter":
@@ -112,14 +112,14 @@ def promote(
 def rollback(
     reference: Name,
     version: Annotated[str | None, typer.Option(metavar="NUMBER", help="The stable one, or the one before.")] = None,
-    tenant: OwnTenant = "",
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Take the candidates out; where there are none, go back to the stable version before. Twice is as good as once."""
     name, alias = _parts(reference)
-    remote, tenant = aliases_place(server, key, tenant)
+    remote, tenant = adapters_place(server, key, tenant)
     request = ("POST", "/rollback", {"version": version})
 
     def here(registry: "Registry") -> "Adapter":
@@ -134,14 +134,14 @@ def shadow(
     version: Annotated[str, typer.Argument(help="Number or alias of the version that gets copies.")] = "",
     percent: Annotated[int, typer.Option(min=1, max=100, help="Of the requests.")] = 10,
     off: Off = False,
-    tenant: OwnTenant = "",
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Copy a share of the requests to VERSION; its answers are counted and thrown away."""
     name, alias = _parts(reference)
-    remote, tenant = aliases_place(server, key, tenant)
+    remote, tenant = adapters_place(server, key, tenant)
     if off == bool(version):
         raise InvalidRoute("Name the version that gets copies, or say --off.", "version")
     wanted: Body = {"version": int(version) if version.isdecimal() else version, "percent": percent}
@@ -167,14 +167,14 @@ def guard(
     min_requests: Annotated[int, typer.Option(help="Fewer prove nothing.")] = Guard().min_requests,
     window_seconds: Annotated[int, typer.Option(help="Only requests so recent count.")] = Guard().window_seconds,
     off: Off = False,
-    tenant: OwnTenant = "",
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Take a candidate out by itself when it breaks a limit."""
     name, alias = _parts(reference)
-    remote, tenant = aliases_place(server, key, tenant)
+    remote, tenant = adapters_place(server, key, tenant)
     limits = {
         "max_error_rate": max_error_rate,
         "max_first_token_ms": max_first_token_ms,
@@ -193,14 +193,14 @@ def guard(
 
 
 @app.command()
-def remove(reference: Name, tenant: OwnTenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
-    remote, tenant = aliases_place(server, key, tenant)
+    remote, tenant = adapters_place(server, key, tenant)
     if remote is not None:
         remote.ask("DELETE", path_of(name, alias))
     else:
-        with opened_registry(Settings()) as (registry, _):
+        with opened_registry(settings_here()) as (registry, _):
             registry.adapters.routes.remove(name, alias, actor=ACTOR, tenant=tenant)
     tell({"removed": f"{name}@{alias}"}, f"{name}@{alias} removed", as_json)
 

@@ -11,10 +11,6 @@ from rich.table import Table
 Fields = Mapping[str, Any]
 """What the API answers of one thing."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-OwnTenant = Annotated[
-    str, typer.Option(help="Whose: by default those of `default`. Not with --server.", metavar="NAME")
-]
-"""Where the API changes what is the key's tenant's alone."""
 Tenant = Annotated[
     str, typer.Option(help="Whose: by default those of `default`, with --server those of the key's.", metavar="NAME")
 ]

@@ -22,10 +22,12 @@ from ..settings import Settings
 from ..wording import base_wording
 from ..wordings import Wordings
 from .adapter_places import path_of
+from .alias_places import adapters_place
 from .api_client import Key
 from .opened import opened_registry
-from .output import Fields, Json, print_json
-from .remote import At, Remote, remote_of
+from .output import Fields, Json, Tenant, print_json
+from .remote import At, Remote
+from .settings_here import settings_here
 
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 File = Annotated[Path | None, typer.Option("--file", help="Set it to this JSON object.", metavar="PROFILE.json")]
@@ -39,6 +41,7 @@ def profile(
     file: File = None,
     show: Show = False,
     clear: Clear = False,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -46,8 +49,8 @@ def profile(
     """Show, set or remove the serving profile of a version; of the one that the name means unless another is named."""
     if (file is not None) + show + clear > 1:
         raise ValueError("--file, --show and --clear exclude one another. Give one of them.")
-    remote = remote_of(server, key)
-    number, given = _here(reference, file, clear) if remote is None else _there(remote, reference, file, clear)
+    remote, tenant = adapters_place(server, key, tenant)
+    number, given = _here(reference, tenant, file, clear) if remote is None else _there(remote, reference, file, clear)
     if as_json:
         print_json(given)
         return
@@ -69,16 +72,16 @@ def _there(remote: Remote, reference: str, file: Path | None, clear: bool) -> tu
     return answer["version"], answer["profile"] or {}
 
 
-def _here(reference: str, file: Path | None, clear: bool) -> tuple[int, Fields]:
-    settings = Settings()
+def _here(reference: str, tenant: str, file: Path | None, clear: bool) -> tuple[int, Fields]:
+    settings = settings_here()
     with opened_registry(settings) as (registry, base):
-        version, found = registry.profiles.get(reference)
+        version, found = registry.profiles.get(reference, tenant)
         pinned = f"{parse_reference(reference).name}@{version.number}"
         if file is not None:
             found = asyncio.run(_checked(settings, registry, base, version.tokenizer_digest, file))
         if file is not None or clear:
             found = None if clear else found
-            registry.profiles.set(pinned, found, actor=ACTOR)
+            registry.profiles.set(pinned, found, actor=ACTOR, tenant=tenant)
     return version.number, {} if found is None else found.given()
 
 
