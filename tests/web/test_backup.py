@@ -54,16 +54,35 @@ def test_a_folder_that_is_not_empty_is_left_alone(first_data: Path, checkpoint: 
     assert (first_data / "loraplex.db").read_bytes() == before
 
 
-@pytest.mark.parametrize("hostile", ["../escaped", "/tmp/escaped", "artifacts/blobs/../../../escaped"])
-def test_nothing_is_unpacked_outside(tmp_path: Path, hostile: str) -> None:
+def link(kind: bytes, target: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("artifacts/blobs/link")
+    member.type, member.linkname = kind, target
+    return member
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        tarfile.TarInfo("../escaped"),
+        tarfile.TarInfo("/tmp/escaped"),
+        tarfile.TarInfo("artifacts/blobs/../../../escaped"),
+        link(tarfile.LNKTYPE, "artifacts/blobs/../../../secret"),
+        link(tarfile.LNKTYPE, "/etc/passwd"),
+        link(tarfile.SYMTYPE, "/etc/passwd"),
+        link(tarfile.FIFOTYPE, ""),
+    ],
+)
+def test_nothing_is_unpacked_outside(tmp_path: Path, hostile: tarfile.TarInfo) -> None:
+    (tmp_path / "secret").touch()
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w|") as tar:
-        tar.addfile(tarfile.TarInfo(hostile))
+        tar.addfile(hostile)
     file.seek(0)
     settings = Settings(data_dir=tmp_path / "data")
     with pytest.raises(ValueError, match="no backup"):
         restore_backup(settings, file)
     assert not (tmp_path / "escaped").exists()
+    assert not [path for path in settings.data_dir.rglob("*") if not path.is_dir()]
 
 
 @pytest.mark.parametrize("data", [b"", b"not a tar" * 100])
