@@ -1,35 +1,27 @@
 # Two images from one file: `--target cpu` (the last stage, so the default) and `--target gpu`.
-# docs/deploy.md says how they are run; `make image-check` runs these steps in a clean folder, without a container engine.
+# docs/deploy.md says how they are run; `make image-check` builds and runs them.
 
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
-ARG NODE_IMAGE=node:22.22.2-bookworm-slim
-
-# The dashboard's libraries, by their lock file.
-FROM ${NODE_IMAGE} AS frontend
-WORKDIR /build
-COPY platform/web/frontend/package.json platform/web/frontend/package-lock.json platform/web/frontend/.npmrc ./
-RUN npm ci --silent --ignore-scripts
-
-# What is served, compiled: the root file system is read-only later.
-FROM ${PYTHON_IMAGE} AS files
-WORKDIR /opt/loraplex
-COPY src src
-COPY platform platform
-COPY migrations migrations
-COPY examples/demo examples/demo
-COPY --chmod=0755 deploy/healthcheck.py deploy/loraplex bin/
-COPY --from=frontend /build/node_modules platform/web/frontend/node_modules
-RUN python platform/web/frontend/install.py --copy
-RUN rm -r platform/web/frontend/node_modules
-RUN python -m compileall -q src platform migrations examples
-# Files keep the modes of the checkout, which a narrow umask closes to the user of the image.
-RUN chmod -R go=rX .
 
 FROM ${PYTHON_IMAGE} AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /opt/venv
 RUN python -m venv /opt/venv
 COPY deploy/requirements.txt ./
+
+# What is served, compiled: the root file system is read-only later. The dashboard's libraries come by their lock file.
+FROM packages AS files
+WORKDIR /opt/loraplex
+COPY src src
+COPY platform platform
+COPY migrations migrations
+COPY examples/demo examples/demo
+COPY --chmod=0755 deploy/healthcheck.py deploy/loraplex bin/
+RUN /opt/venv/bin/python platform/web/frontend/install.py
+RUN rm -r platform/web/frontend/node_modules
+RUN python -m compileall -q src platform migrations examples
+# Files keep the modes of the checkout, which a narrow umask closes to the user of the image.
+RUN chmod -R go=rX .
 
 # TORCH_INDEX: a package index with torch for CPUs alone; without one torch may come with several GB of CUDA.
 FROM packages AS packages-cpu

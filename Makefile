@@ -52,7 +52,8 @@ bench-quant: .venv/.test ## quantized weights and KV caches beside the own bfloa
 secrets: ## make the secrets of docker-compose.yml that are missing, below deploy/secrets
 	@sh deploy/make_secrets.sh
 
-image-check: .venv/.test ## run the Dockerfile's steps in a clean folder and serve from it (minutes, no container engine)
+image-check: .venv/.test ## build both images and run them as docs/deploy.md says (half an hour, root, Debian's podman)
+	@$(BIN)/pip install --quiet podman-compose==1.6.0
 	$(BIN)/python -m tests.deployment.image_check $(ARGS)
 
 bench-pages: .venv/.test ## how long the dashboard's pages take with 5,000 adapters and 1,000,000 rows of usage

@@ -1,4 +1,4 @@
-"""The Dockerfile without a container engine: what can be known by reading. `make image-check` runs its steps."""
+"""The Dockerfile without a container engine: what can be known by reading. `make image-check` builds it."""
 
 import fnmatch
 import re

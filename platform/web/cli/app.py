@@ -106,7 +106,7 @@ def version(version: bool = typer.Option(False, "--version", help="Print the ver
 def main() -> None:
     """Run the command; what a user did wrong is said in words on standard error, with exit code 2."""
     try:
-        app()
+        app(prog_name="loraplex")
     except Exception as error:
         lines = _in_words(error)
         if not lines:

