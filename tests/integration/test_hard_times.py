@@ -101,6 +101,44 @@ def assert_try_again(response: httpx.Response) -> None:
     assert response.json()["error"]["type"] == "server_error"
 
 
+async def test_a_stopped_engine_is_told_of_and_replaced(
+    server: LiveServer, http: httpx.AsyncClient, expected: list[str]
+) -> None:
+    """Streams end within 15 s. Meanwhile the server says what is the matter, and keys are good."""
+    begun = asyncio.Event()
+
+    async def listen() -> list[str]:
+        data = []
+        async for event in events(http, greedy("one", "on and on", LONG)):
+            begun.set()
+            data.append(event)
+        return data
+
+    stream = asyncio.create_task(listen())
+    await begun.wait()
+    stopped = server.engine_pid()
+    os.kill(stopped, signal.SIGSTOP)
+    told: set[str] = set()
+    deadline = asyncio.get_running_loop().time() + 15
+    while not stream.done():
+        assert asyncio.get_running_loop().time() < deadline, told
+        told |= set((await http.get("/ready")).json()["reasons"])
+        assert (await http.get("/v1/models")).status_code == 200
+        await asyncio.sleep(0.2)
+    silent = {reason for reason in told if reason.startswith("the engine has not answered for ")}
+    assert silent and told - silent <= {"the engine is restarting"}, told
+    data = await stream
+    assert data[-1] == "[DONE]" and json.loads(data[-2])["error"]["type"] == "server_error"
+
+    async def ready() -> bool:
+        return (await http.get("/ready")).status_code == 200
+
+    await until(ready, START_SECONDS, "the engine is back")
+    assert server.engine_pid() != stopped
+    assert await say_again(http) == expected
+    await wait_idle(http)
+
+
 async def test_a_hundred_clients_that_hang_up_leave_nothing_behind(
     http: httpx.AsyncClient, server: LiveServer, expected: list[str]
 ) -> None:

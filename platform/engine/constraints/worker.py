@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from ..link import CHUNK, Frames, framed
+from ..lost_threads import end_with_lost_threads
 from .grammars import Choice, Grammars, NotCompiled
 from .messages import Advance, Allowed, Began, Close, FromGrammars, Open, Refused, ToGrammars
 from .orders import Orders
@@ -136,6 +137,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for what, amount in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(what, (amount, amount))
+    end_with_lost_threads()
     with contextlib.suppress(ConnectionError):
         Worker(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])).run()
     os._exit(0)
