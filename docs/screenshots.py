@@ -172,8 +172,9 @@ async def second_version(page: Page) -> None:
     await files.set_input_files(FilePayload(name="adapter_config.json", mimeType="application/json", buffer=changed))
     await files.set_input_files(ADAPTERS / "sql" / "adapter_model.safetensors")
     await page.get_by_role("button", name="Upload and check").click()
+    await page.get_by_label("Everybody.").check()
     await page.get_by_role("button", name="Register sql").click()
-    await page.get_by_text("is registered and served").wait_for()
+    await page.get_by_text("is registered.").wait_for()
 
 
 async def take_all(browser: Browser, address: str, theme: str, places: dict[str, str]) -> None:

@@ -3,11 +3,13 @@ generation and writes an audit row; the bytes of an adapter are on the disk befo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from sqlalchemy.orm import Session
 
 from . import tables
+from .activation import Activation
 from .adapter_tokenizer import AdapterTokenizer
 from .alias_routes import AliasRoutes
 from .alias_rows import check_unrouted, drop_versions
@@ -15,7 +17,7 @@ from .artifacts import ArtifactStore, Blob
 from .audit import record
 from .certificates import CoverageOf, Subject, request_of_upload
 from .database import Database
-from .errors import InvalidName, PreflightRefused
+from .errors import InvalidName, PreflightRefused, UnknownAdapter
 from .generation import bump_generation
 from .golden_prompts import keep_prompts, read_prompts
 from .names import Reference, check_adapter_name, parse_reference
@@ -25,16 +27,22 @@ from .rows import adapter_row, artifact_row, get_or_add_adapter, target_row, ver
 from .tables import DEFAULT_TENANT, utc_now
 from .tenants import tenant_id
 from .tokenizers import keep_tokenizer
+from .undo import undoable
 from .views import Adapter, Version, adapter_view, load_adapters, version_view
+
+REMOVE: Final = "adapter.remove"
 
 
 @dataclass(frozen=True, slots=True)
 class AddedVersion:
-    """`created` is False when the newest enabled version is exactly these bytes: the upload was a repetition."""
+    """`created` is False when the newest enabled version is exactly these bytes: the upload was a repetition. `before`
+    and `after`: the adapter, which had no versions where its name is new."""
 
     name: str
     version: Version
     created: bool
+    before: Adapter
+    after: Adapter
 
 
 class Adapters:
@@ -74,13 +82,16 @@ class Adapters:
         tenant: str = DEFAULT_TENANT,
         tokenizer: AdapterTokenizer | None = None,
         certify: CoverageOf | None = None,
+        activation: Activation | None = None,
     ) -> AddedVersion:
         """Make `name` mean these two received files, and what they add to the base's tokenizer; `report` is what
         preflight said of them on this base. `certify`: ask for a certificate of a new version, unless its content has a
-        valid one by this; None: ask for none.
+        valid one by this; None: ask for none. `activation`: whom it answers; None: the bare name goes on meaning what
+        it means by its route, and without one it means the newest version.
 
         The same again give the same version, anything else the next one. When this returns, the version is
-        durable. Raises InvalidName, PreflightRefused, UploadMissing, StorageFull.
+        durable. Raises InvalidName, PreflightRefused, UploadMissing, StorageFull, and InvalidRoute and
+        PromotionRefused for what `activation` may not do.
         """
         self.check_name(name)
         if report.summary is None or not report.passed:
@@ -95,7 +106,9 @@ class Adapters:
             newest = before.latest()
             digests = artifact.digest, base_fingerprint, keep_tokenizer(session, tokenizer)
             if newest and (newest.digest, newest.base_fingerprint, newest.tokenizer_digest) == digests:
-                return AddedVersion(name, newest, created=False)
+                row = next(one for one in adapter.versions if one.number == newest.number)
+                self._activate(session, adapter, row, before, activation, actor)
+                return AddedVersion(name, newest, False, before, adapter_view(adapter))
             row = tables.AdapterVersion(
                 number=max((version.number for version in adapter.versions), default=0) + 1,
                 artifact=artifact,
@@ -108,10 +121,11 @@ class Adapters:
             adapter.versions.append(row)
             _record(session, actor, "adapter.add", adapter, row.number, digest=artifact.digest)
             session.flush()
+            self._activate(session, adapter, row, before, activation, actor)
             if certify is not None:
                 subject = Subject(artifact.digest, adapter.prompts_digest)
                 request_of_upload(session, subject, actor, adapter.tenant_id, certify, self._serving)
-            return AddedVersion(name, version_view(row), created=True)
+            return AddedVersion(name, version_view(row), True, before, adapter_view(adapter))
 
     def list(self, tenant: str = DEFAULT_TENANT) -> Sequence[Adapter]:
         """The tenant's adapters by name, disabled ones too."""
@@ -138,11 +152,24 @@ class Adapters:
         with self._database.write() as session:
             bump_generation(session)
             adapter, version = target_row(session, parse_reference(reference), tenant)
-            if version is not None and version.enabled and not enabled:
-                check_unrouted(adapter, version)
-            (version or adapter).enabled = enabled
             action = "adapter.enable" if enabled else "adapter.disable"
-            _record(session, actor, action, adapter, _number(version))
+            with undoable(session, adapter, action, _subject(adapter, _number(version)), actor):
+                self._enable(session, adapter, version, enabled, actor)
+            return adapter_view(adapter)
+
+    def roll_to(self, reference: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
+        """Let the bare name, which has no route, mean this version: it is enabled, and newer ones are disabled. Raises
+        VersionInUse where one of these is a route's stable version."""
+        with self._database.write() as session:
+            bump_generation(session)
+            adapter, version = target_row(session, parse_reference(reference), tenant)
+            if version is None:
+                raise UnknownAdapter(f"Name a version of '{adapter.name}', as {adapter.name}@NUMBER.")
+            with undoable(session, adapter, "adapter.roll", _subject(adapter, version.number), actor):
+                self._enable(session, adapter, version, True, actor)
+                for newer in adapter.versions:
+                    if newer.number > version.number and newer.enabled and newer.removed_at is None:
+                        self._enable(session, adapter, newer, False, actor)
             return adapter_view(adapter)
 
     def set_pinned(self, reference: str, pinned: bool, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
@@ -176,10 +203,37 @@ class Adapters:
         with self._database.write() as session:
             bump_generation(session)
             adapter, version = target_row(session, parse_reference(reference), tenant)
-            _remove_versions(adapter, [version] if version else adapter.versions, actor)
-            if all(row.removed_at is not None for row in adapter.versions):
-                adapter.removed_at, adapter.removed_by = utc_now(), actor
-            _record(session, actor, "adapter.remove", adapter, _number(version))
+            with undoable(session, adapter, REMOVE, _subject(adapter, _number(version)), actor):
+                _remove_versions(adapter, [version] if version else adapter.versions, actor)
+                if all(row.removed_at is not None for row in adapter.versions):
+                    adapter.removed_at, adapter.removed_by = utc_now(), actor
+                _record(session, actor, REMOVE, adapter, _number(version))
+
+    def _activate(
+        self,
+        session: Session,
+        adapter: tables.Adapter,
+        version: tables.AdapterVersion,
+        before: Adapter,
+        activation: Activation | None,
+        actor: str,
+    ) -> None:
+        current = before.current()
+        if activation is not None and current is not None:
+            self.routes.activate(session, adapter, version, current.number, activation, actor)
+
+    def _enable(
+        self,
+        session: Session,
+        adapter: tables.Adapter,
+        version: tables.AdapterVersion | None,
+        enabled: bool,
+        actor: str,
+    ) -> None:
+        if version is not None and version.enabled and not enabled:
+            check_unrouted(adapter, version)
+        (version or adapter).enabled = enabled
+        _record(session, actor, "adapter.enable" if enabled else "adapter.disable", adapter, _number(version))
 
     def _store_bytes(self, artifact: tables.Artifact, config: Blob, weights: Blob) -> None:
         if artifact.config_sha256 is None or self._problem(artifact):
@@ -209,8 +263,11 @@ def _number(version: tables.AdapterVersion | None) -> int | None:
     return None if version is None else version.number
 
 
+def _subject(adapter: tables.Adapter, selector: int | str | None) -> str:
+    return f"adapter:{Reference(adapter.name, selector)}"
+
+
 def _record(
     session: Session, actor: str, action: str, adapter: tables.Adapter, selector: int | str | None, **detail: object
 ) -> None:
-    subject = f"adapter:{Reference(adapter.name, selector)}"
-    record(session, actor, action, subject, tenant_id=adapter.tenant_id, **detail)
+    record(session, actor, action, _subject(adapter, selector), tenant_id=adapter.tenant_id, **detail)

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from . import tables
+from .activation import Activation
 from .alias_rows import (
     alias_row,
     back_to_version,
@@ -25,15 +26,18 @@ from .audit import record
 from .database import Database
 from .errors import InvalidRoute, PromotionRefused
 from .generation import bump_generation, hold_changes
-from .names import Reference, check_alias, parse_reference
+from .names import DEFAULT, Reference, check_alias, parse_reference
 from .promotion import PromotionRule
-from .routes import Guard, Trip, check_share, check_weights
+from .route_shares import RouteShares
+from .routes import CALLER, Guard, ShareBy, Trip, check_share
 from .rows import adapter_row, version_row
 from .tables import DEFAULT_TENANT, utc_now
+from .undo import undoable
 from .views import Adapter, adapter_view
 
 GUARD: Final = "guard"
 """Actor of what the server does when a candidate fails its guard."""
+PROMOTE: Final = "alias.promote"
 ROLLBACK: Final = "alias.rollback"
 
 
@@ -44,7 +48,7 @@ class AliasRoutes:
     another one."""
 
     def __init__(self, database: Database, rule: PromotionRule | None) -> None:
-        self._database, self._rule = database, rule
+        self._database, self._shares = database, RouteShares(rule)
 
     def set(
         self,
@@ -53,12 +57,14 @@ class AliasRoutes:
         selector: int | str | None,
         weights: Mapping[int, int] | None = None,
         *,
+        share_by: ShareBy | None = None,
         actor: str,
         tenant: str = DEFAULT_TENANT,
         seen: str | None = None,
     ) -> Adapter:
         """Let `name@alias` mean the version that `name@selector` means now, but for the callers that `weights`, which
-        are per cent by number and add up to 100, give to others. `selector` None: the stable version stays."""
+        are per cent by number and add up to 100, give to others. `selector` None: the stable version stays; `share_by`
+        None: as it was, of a new route by caller."""
         check_alias(alias)
         with self._database.write() as session:
             bump_generation(session)
@@ -70,11 +76,10 @@ class AliasRoutes:
             if selector is None and row.version is None:
                 raise InvalidRoute(f"'{name}@{alias}' is new: say which version is its stable one.", "version")
             stable = row.version if selector is None else version_row(session, _reference(name, selector), tenant)
-            self._set_stable(session, row, stable)
-            self._set_weights(session, row, {stable.number: 100} if weights is None else weights, adapter)
-            if row not in adapter.aliases:
-                adapter.aliases.append(row)
-            return self._changed(session, row, "alias.set", actor, **_detail(row))
+            if row not in adapter.aliases and alias == DEFAULT and stable.number == _current(adapter):
+                row.version = stable  # it answers the name already, so no rule is asked
+            with undoable(session, adapter, "alias.set", _subject(name, alias), actor):
+                return self._set(session, adapter, row, stable, weights, share_by, actor)
 
     def promote(
         self,
@@ -91,10 +96,11 @@ class AliasRoutes:
             bump_generation(session)
             row = alias_row(session, name, alias, tenant, seen)
             chosen, before = candidate_version(row, selector), row.version.number
-            self._set_stable(session, row, chosen)
-            self._set_weights(session, row, {chosen.number: 100}, row.adapter)
-            end_shadows(row, chosen)
-            return self._changed(session, row, "alias.promote", actor, version=chosen.number, before=before)
+            with undoable(session, row.adapter, PROMOTE, _subject(name, alias), actor):
+                self._shares.set_stable(session, row, chosen)
+                self._shares.set_weights(session, row, {chosen.number: 100}, row.adapter)
+                end_shadows(row, chosen)
+                return self._changed(session, row, PROMOTE, actor, version=chosen.number, before=before)
 
     def rollback(
         self,
@@ -118,11 +124,12 @@ class AliasRoutes:
             if back_to is row.version and not is_shared(row):
                 return adapter_view(row.adapter)
             bump_generation(session)
-            if back_to is not row.version:
-                check_enabled(back_to)
-                row.previous, row.version = row.version, back_to
-            self._set_weights(session, row, {row.version.number: 100}, row.adapter)
-            return self._changed(session, row, ROLLBACK, actor, version=row.version.number)
+            with undoable(session, row.adapter, ROLLBACK, _subject(name, alias), actor):
+                if back_to is not row.version:
+                    check_enabled(back_to)
+                    row.previous, row.version = row.version, back_to
+                self._shares.set_weights(session, row, {row.version.number: 100}, row.adapter)
+                return self._changed(session, row, ROLLBACK, actor, version=row.version.number)
 
     def set_guard(
         self,
@@ -210,7 +217,7 @@ class AliasRoutes:
             for version in adapter_row(session, name, tenant).versions:
                 try:
                     check_bytes(version)
-                    self._check(session, version)
+                    self._shares.check(session, version)
                 except (InvalidRoute, PromotionRefused) as error:
                     refused[version.number] = str(error)
         return refused
@@ -223,39 +230,56 @@ class AliasRoutes:
             bump_generation(session)
             row = alias_row(session, name, alias, tenant, seen)
             adapter = row.adapter
-            adapter.aliases.remove(row)
-            _record(session, row, adapter, "alias.remove", actor, version=row.version.number)
+            with undoable(session, adapter, "alias.remove", _subject(name, alias), actor):
+                adapter.aliases.remove(row)
+                _record(session, row, adapter, "alias.remove", actor, version=row.version.number)
             return adapter_view(adapter)
 
-    def _set_stable(self, session: Session, row: tables.Alias, version: tables.AdapterVersion) -> None:
-        if row.version is version:
-            return
-        check_enabled(version)
-        self._check(session, version)
-        row.previous, row.version = row.version, version
-
-    def _set_weights(
-        self, session: Session, row: tables.Alias, weights: Mapping[int, int], adapter: tables.Adapter
+    def activate(
+        self,
+        session: Session,
+        adapter: tables.Adapter,
+        version: tables.AdapterVersion,
+        before: int | None,
+        activation: Activation,
+        actor: str,
     ) -> None:
-        check_weights(weights, row.version.number)
-        shares = {number: weight for number, weight in weights.items() if weight and number != row.version.number}
-        for candidate in row.candidates:
-            if candidate.version.number not in shares:
-                candidate.weight = 0
-        for number, weight in shares.items():
-            version = version_row(session, Reference(adapter.name, number), adapter.tenant.name)
-            check_enabled(version)
-            if weight > sum(one.weight for one in row.candidates if one.version is version):
-                self._check(session, version)
-            candidate = get_or_add(row, version)
-            if not candidate.weight:
-                candidate.since = utc_now()
-            candidate.weight = weight
-        drop_idle(row)
+        """Within another change: let the bare name lead to a new version as `activation` says; `before` is the number
+        that it meant without. Nothing is to be done where it has meant none other."""
+        if before in (None, version.number):
+            return
+        known = {row.number: row for row in adapter.versions}
+        route = next((row for row in adapter.aliases if row.name == DEFAULT), None)
+        # What has answered the name may go on, so no rule is asked for it.
+        row = route or tables.Alias(name=DEFAULT, candidates=[], version=known[before])
+        match activation.mode:
+            case "inactive" if route is None:
+                self._set(session, adapter, row, known[before], None, None, actor)
+            case "live" if route is not None:
+                self._set(session, adapter, row, version, None, None, actor)
+            case "share":
+                shares = {one.version.number: one.weight for one in row.candidates} | {
+                    version.number: activation.percent
+                }
+                weights = {before: 100 - sum(shares.values()), **shares}
+                self._set(session, adapter, row, known[before], weights, activation.share_by, actor)
 
-    def _check(self, session: Session, version: tables.AdapterVersion) -> None:
-        if self._rule is not None:
-            self._rule.check(session, version)
+    def _set(
+        self,
+        session: Session,
+        adapter: tables.Adapter,
+        row: tables.Alias,
+        stable: tables.AdapterVersion,
+        weights: Mapping[int, int] | None,
+        share_by: ShareBy | None,
+        actor: str,
+    ) -> Adapter:
+        row.share_by = share_by or row.share_by or CALLER
+        self._shares.set_stable(session, row, stable)
+        self._shares.set_weights(session, row, {stable.number: 100} if weights is None else weights, adapter)
+        if row not in adapter.aliases:
+            adapter.aliases.append(row)
+        return self._changed(session, row, "alias.set", actor, **_detail(row))
 
     def _changed(
         self, session: Session, row: tables.Alias, action: str, actor: str, clear: bool = True, **detail: object
@@ -274,11 +298,21 @@ def _reference(name: str, selector: int | str) -> Reference:
 
 def _detail(row: tables.Alias) -> dict[str, Any]:
     weights = {str(one.version.number): one.weight for one in row.candidates if one.weight}
-    return {"version": row.version.number, **({"candidates": weights} if weights else {})}
+    shared = {"candidates": weights, "share_by": row.share_by} if weights else {}
+    return {"version": row.version.number, **shared}
+
+
+def _current(adapter: tables.Adapter) -> int | None:
+    """Number of what the bare name means."""
+    current = adapter_view(adapter).current()
+    return None if current is None else current.number
+
+
+def _subject(name: str, alias: str) -> str:
+    return f"adapter:{Reference(name, alias)}"
 
 
 def _record(
     session: Session, row: tables.Alias, adapter: tables.Adapter, action: str, actor: str, **detail: object
 ) -> None:
-    subject = f"adapter:{Reference(adapter.name, row.name)}"
-    record(session, actor, action, subject, tenant_id=adapter.tenant_id, **detail)
+    record(session, actor, action, _subject(adapter.name, row.name), tenant_id=adapter.tenant_id, **detail)

@@ -117,6 +117,12 @@ class VersionInUse(RegistryError):
     code = "version_in_use"
 
 
+class UndoRefused(RegistryError):
+    """There is nothing to undo, or not any more."""
+
+    code = "undo_refused"
+
+
 class CertificatesWaiting(RegistryError):
     """The tenant has as many certificates waiting as it may."""
 

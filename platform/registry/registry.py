@@ -19,6 +19,7 @@ from .sessions import Sessions
 from .snapshot import Snapshots
 from .tenants import Tenants
 from .tokenizers import Tokenizers
+from .undo import Undos
 from .uploads import Uploads
 from .usage import Usage
 from .users import Users
@@ -43,6 +44,7 @@ class Registry:
     sessions: Sessions
     usage: Usage
     audit: AuditLog
+    undos: Undos
     snapshots: Snapshots
     preflight: Preflight | None
     """None when opened without a base model."""
@@ -77,6 +79,7 @@ class Registry:
             sessions=Sessions(database),
             usage=Usage(database),
             audit=AuditLog(database),
+            undos=Undos(database),
             snapshots=Snapshots(database, keys, store, base),
             preflight=None if base is None else Preflight(store, base),
         )

@@ -1,7 +1,8 @@
-"""What an alias means: a stable version, and candidates that answer a share of its callers.
+"""What an alias means: a stable version, and candidates that answer a share of its requests or of its callers.
 
-Callers stick: who asks is hashed with each version (rendezvous), so that a caller's version changes only when the
-weights do, and a candidate whose share grows takes callers from the stable version without giving any back.
+What is drawn is hashed with each version (rendezvous). By caller, a caller's version changes only when the weights do,
+and a candidate whose share grows takes callers from the stable version without giving any back. By request, each
+request is drawn for itself, by its id.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +19,10 @@ from .errors import InvalidRoute
 
 WHOLE: Final = 100
 """Weights are whole per cent."""
+ShareBy = Literal["caller", "request"]
+"""What the weights share out."""
+CALLER: Final[ShareBy] = "caller"
+REQUEST: Final[ShareBy] = "request"
 Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
 Ratio = Annotated[float, Meta(ge=1, le=1000)]
 
@@ -66,8 +71,17 @@ class Trip(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks for an alias: `caller` is the end user, key or login; `request` is the id of the request, None where
+    nothing is to be answered by the model."""
+
+    caller: str
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """Per cent: `weight` of the callers get its answers, it gets a copy of `shadow` of the requests."""
+    """Per cent: `weight` of the requests or callers get its answers, it gets a copy of `shadow` of the requests."""
 
     version: int
     weight: int
@@ -81,6 +95,7 @@ class Route:
     alias: str
     stable: int
     candidates: tuple[Candidate, ...]
+    share_by: ShareBy
     previous: int | None
     """The stable version before."""
     guard: Guard | None
@@ -99,6 +114,10 @@ class Route:
         shares = {candidate.version: candidate.weight for candidate in self.candidates if candidate.weight}
         return {self.stable: WHOLE - sum(shares.values()), **shares}
 
+    def drawn_by(self, asker: Asker) -> str | None:
+        """What decides for `asker`; None: no request does, where requests are shared out."""
+        return asker.caller if self.share_by == CALLER else asker.request
+
     @property
     def shadow(self) -> Candidate | None:
         """The version that gets copies."""
@@ -109,9 +128,18 @@ def revision_of(updated_at: datetime) -> str:
     return updated_at.isoformat()
 
 
-def choose(weights: Mapping[int, int], place: str, caller: str) -> int:
-    """The version that serves `caller`, always the same one; `place` tells the routes apart."""
-    return min(weights, key=lambda version: _distance(f"{place}@{version}\0{caller}", weights[version]))
+def choose(weights: Mapping[int, int], place: str, drawn: str) -> int:
+    """The version for what is `drawn`, a caller or a request, always the same one; `place` tells the routes apart."""
+    return min(weights, key=lambda version: _distance(f"{place}@{version}\0{drawn}", weights[version]))
+
+
+def share_by_of(text: str) -> ShareBy:
+    """Raises InvalidRoute."""
+    found = next((one for one in get_args(ShareBy) if one == text), None)
+    if found is None:
+        raise InvalidRoute(f"A route shares by caller or by request; got {text[:40]!a}.", "share_by")
+    known: ShareBy = found
+    return known
 
 
 def check_weights(weights: Mapping[int, int], stable: int) -> None:

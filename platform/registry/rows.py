@@ -20,6 +20,12 @@ def adapter_row(session: Session, name: str, tenant: str) -> tables.Adapter:
     return row
 
 
+def any_adapter_row(session: Session, name: str, tenant: str) -> tables.Adapter:
+    """The same, also of one that was removed."""
+    check_adapter_name(name)
+    return _adapter(session, name, tenant) or adapter_row(session, name, tenant)
+
+
 def version_row(session: Session, reference: Reference, tenant: str) -> tables.AdapterVersion:
     """The version that the reference means; for a bare name the one that it means."""
     adapter = adapter_row(session, reference.name, tenant)

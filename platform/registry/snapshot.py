@@ -18,9 +18,10 @@ from .generation import read_generation
 from .keys import ApiKey, KeyRing, Keys
 from .names import Reference, nearest_names, parse_reference
 from .profiles import ServingProfile, read_profiles
-from .routes import WHOLE, Route, choose
+from .routes import WHOLE, Asker, Route, choose
 from .tables import DEFAULT_TENANT
 from .tenants import Tenant, load_tenants
+from .undo import Undoable, load_undoables
 from .views import Adapter, Version, load_adapters
 
 Only = Collection[str] | None
@@ -71,6 +72,8 @@ class Snapshot:
     store: ArtifactStore = field(repr=False)
     profiles: Mapping[str | None, ServingProfile] = field(repr=False)
     """By digest, of all versions."""
+    undoables: Sequence[Undoable] = field(repr=False)
+    """Of all tenants, the latest first. Their time may be over."""
 
     def authenticate(self, token: str) -> ApiKey:
         """The key that this token is; raises InvalidKey."""
@@ -85,19 +88,19 @@ class Snapshot:
         return [adapter for adapter in found if only is None or adapter.name in only]
 
     def servable(
-        self, tenant: str = DEFAULT_TENANT, only: Only = None, caller: str | None = None
+        self, tenant: str = DEFAULT_TENANT, only: Only = None, asker: Asker | None = None
     ) -> Sequence[tuple[Adapter, Version]]:
-        """Each adapter that its bare name can be used for now, with the version that answers: `caller`, or, where it is
-        None, whoever asks first: the stable version unless only candidates answer."""
-        pairs = ((adapter, self._answering(adapter, caller)) for adapter in self.of_tenant(tenant, only))
+        """Each adapter that its bare name can be used for now, with the version that answers `asker`. Where nothing is
+        drawn, that is the stable version unless only candidates answer."""
+        pairs = ((adapter, self._answering(adapter, asker)) for adapter in self.of_tenant(tenant, only))
         return [(adapter, version) for adapter, version in pairs if version and not self._obstacle(adapter, version)]
 
     def resolve(
-        self, model: str, tenant: str = DEFAULT_TENANT, only: Only = None, caller: str | None = None
+        self, model: str, tenant: str = DEFAULT_TENANT, only: Only = None, asker: Asker | None = None
     ) -> ResolvedAdapter | None:
         """`name`, `name@3`, `name@alias`, each also as `base:name`; None means the base model itself.
 
-        `caller` is who an alias routes, by its weights; None: it means its stable version. What is not among
+        `asker` is whom an alias routes, by its weights; None: it means its stable version. What is not among
         `only` is unknown. Raises UnknownAdapter with the nearest names, or AdapterUnavailable.
         """
         if self.base is not None and model == self.base.name and (only is None or model in only):
@@ -107,8 +110,8 @@ class Snapshot:
         if adapter is None or (only is not None and adapter.name not in only):
             raise self._unknown(model, reference.name, tenant, only)
         version, route = _select(adapter, reference), adapter.route(reference.selector)
-        if route is not None and route.candidates and caller is not None:
-            version = self._routed(adapter, route, version, caller)
+        if route is not None and route.candidates and asker is not None:
+            version = self._routed(adapter, route, version, asker)
         return self._resolved(adapter, version, route)
 
     def desired(self) -> Sequence[DesiredAdapter]:
@@ -121,15 +124,12 @@ class Snapshot:
                     wanted[version.digest] = wanted.get(version.digest, False) or adapter.pins(version)
         return [DesiredAdapter(digest, self.store.folder(digest), pinned) for digest, pinned in wanted.items()]
 
-    def _answering(self, adapter: Adapter, caller: str | None) -> Version | None:
+    def _answering(self, adapter: Adapter, asker: Asker | None) -> Version | None:
         """Of the versions that the bare name may lead to."""
         stable, route = adapter.current(), adapter.route(None)
         if stable is None or route is None or not route.candidates:
             return stable
-        if caller is not None:
-            return self._routed(adapter, route, stable, caller)
-        weighted = (adapter.select(version) for version, weight in route.weights.items() if weight)
-        return next((one for one in weighted if one and not self._obstacle(adapter, one)), stable)
+        return self._routed(adapter, route, stable, asker)
 
     def _parse(self, model: str, tenant: str, only: Only) -> Reference:
         base, _, reference = model.rpartition(":")
@@ -140,8 +140,8 @@ class Snapshot:
         except InvalidName:
             raise self._unknown(model, reference, tenant, only) from None
 
-    def _routed(self, adapter: Adapter, route: Route, stable: Version, caller: str) -> Version:
-        """The version for this caller. The callers of a candidate that cannot be served get the stable one."""
+    def _routed(self, adapter: Adapter, route: Route, stable: Version, asker: Asker | None) -> Version:
+        """The version that answers. The share of a candidate that cannot be served goes to the stable one."""
         served = {stable.number: stable}
         for candidate in route.candidates:
             version = adapter.select(candidate.version)
@@ -149,7 +149,11 @@ class Snapshot:
                 served[version.number] = version
         weights = {number: weight for number, weight in route.weights.items() if number in served}
         weights[stable.number] += WHOLE - sum(weights.values())
-        return served[choose(weights, f"{adapter.tenant}/{adapter.name}", caller)]
+        drawn = None if asker is None else route.drawn_by(asker)
+        if drawn is None:
+            weighted = (served[number] for number, weight in weights.items() if weight)
+            return next((one for one in weighted if not self._obstacle(adapter, one)), stable)
+        return served[choose(weights, f"{adapter.tenant}/{adapter.name}", drawn)]
 
     def _resolved(self, adapter: Adapter, version: Version, route: Route | None) -> ResolvedAdapter:
         obstacle = self._obstacle(adapter, version)
@@ -231,7 +235,8 @@ class Snapshots:
                 adapters.setdefault(adapter.tenant, {})[adapter.name] = adapter
             versions = (one for names in adapters.values() for adapter in names.values() for one in adapter.versions)
             profiles = read_profiles(session, {version.profile_digest for version in versions}, known)
-        return Snapshot(generation, self._base, adapters, tenants, ring, self._store, profiles)
+            undoables = load_undoables(session)
+        return Snapshot(generation, self._base, adapters, tenants, ring, self._store, profiles, undoables)
 
 
 def _select(adapter: Adapter, reference: Reference) -> Version:

@@ -4,16 +4,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, Select, func, select
+from sqlalchemy import ColumnElement, RowMapping, Select, and_, func, not_, select
 
 from .database import Database
 from .errors import InvalidQuery
 from .ledger import COUNTS, DAY_KEY, KEY
-from .tables import DEFAULT_TENANT, Tenant, UsageDay, UsageRow
+from .tables import DEFAULT_TENANT, Tenant, UsageDay, UsageRow, utc_now
 
 DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 GROUPS: Final = {
@@ -24,6 +24,8 @@ GROUPS: Final = {
 }
 """What usage may be summed up by -> the columns that are then told apart."""
 TOTAL: Final = "total_"
+SHADOW: Final = "shadow"
+"""Actor of copies for shadow versions: booked, and on nobody's quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class HourOfUse:
     requests: int
     errors: int
     completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallerUse:
+    """What one caller asked one adapter version, by its digest. `actor`: `key:<prefix>` or `user:<name>`."""
+
+    actor: str
+    digest: str
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,17 @@ class Usage:
             for row in rows
         ]
 
+    def last_day(self, tenant: str, adapter: str) -> Sequence[CallerUse]:
+        """Who asked one adapter in the last 24 hours, this one included, most requests first; shadows' copies too."""
+        first, requests = utc_now() - timedelta(hours=23), func.sum(UsageRow.requests)
+        # No `or`: SQLite would look the days up in an index of their own, and read all adapters' rows of them.
+        recent = UsageRow.day >= _iso(first), not_(and_(UsageRow.day == _iso(first), UsageRow.hour < first.hour))
+        place = (UsageRow.actor, UsageRow.adapter_digest)
+        query = select(*place, requests).where(*_conditions(UsageQuery(tenant, adapter=adapter), UsageRow), *recent)
+        with self._database.read() as session:
+            rows = session.execute(query.group_by(*place).order_by(requests.desc(), *place)).all()
+        return [CallerUse(actor, digest, int(count)) for actor, digest, count in rows]
+
     def tokens_of_day(self, day: str) -> Mapping[tuple[str, str], int]:
         """(tenant, actor) -> tokens that count against daily quotas, those reserved for unknown requests included."""
         tokens = func.sum(UsageDay.prompt_tokens + UsageDay.completion_tokens + UsageDay.unknown_tokens)
@@ -172,6 +194,10 @@ def _day(text: str, field: str) -> str:
 def _text(text: str) -> str:
     """PostgreSQL takes no text with a zero byte in it; no name has one."""
     return text if text.isprintable() else "?"
+
+
+def _iso(moment: datetime) -> str:
+    return moment.date().isoformat()
 
 
 def _begin(day: str, hour: int) -> int:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from . import tables
 from .names import DEFAULT, LATEST
-from .routes import Candidate, Guard, Route, Trip
+from .routes import Candidate, Guard, Route, Trip, share_by_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,7 @@ def route_view(row: tables.Alias) -> Route:
         alias=row.name,
         stable=row.version.number,
         candidates=tuple(Candidate(one.version.number, one.weight, one.shadow, one.since) for one in candidates),
+        share_by=share_by_of(row.share_by),
         previous=None if row.previous is None else row.previous.number,
         guard=None if row.guard is None else msgspec.convert(row.guard, Guard),
         trip=None if row.trip is None else msgspec.convert(row.trip, Trip),

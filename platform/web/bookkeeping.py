@@ -5,11 +5,11 @@ import logging
 from typing import Final
 
 from loraplex.registry.ledger import Ledger
-from loraplex.registry.usage import Usage
+from loraplex.registry.usage import SHADOW, Usage
 
 from .database_errors import log_failure
 from .hourly_use import HourlyUse, first_day
-from .quotas import SHADOW, Quotas
+from .quotas import Quotas
 
 FLUSH_SECONDS: Final = 0.5
 ROUNDS: Final = 10

@@ -73,6 +73,9 @@ class HourlyUse:
         hours, now = self._hours.get((tenant, model), {}), _now()
         return [(number * SECONDS, hours.get(number, Hour())) for number in range(now - HOURS + 1, now + 1)]
 
+    def knows(self, tenant: str, model: str) -> bool:
+        return (tenant, model) in self._hours
+
     def forget(self, tenant: str, model: str) -> None:
         """An adapter was removed."""
         self._hours.pop((tenant, model), None)

@@ -15,6 +15,7 @@ from loraplex.registry.ledger import Account, Entry, Ledger
 from loraplex.registry.quotas import Quota
 from loraplex.registry.snapshot import Snapshots
 from loraplex.registry.tables.usage import ADAPTER_LENGTH
+from loraplex.registry.usage import SHADOW
 
 from .generation import Generation, usage_of
 from .meters import Meter
@@ -22,8 +23,6 @@ from .rate_limits import Limit, concurrency_refusal, day_refusal, rate_headers, 
 
 Owner = tuple[str, str]
 """Tenant and actor; an empty actor is the tenant as a whole."""
-SHADOW: Final = "shadow"
-"""Actor of copies: booked, and on nobody's quota."""
 UNBOUNDED_OUTPUT: Final = 1024
 """Tokens reserved for the output of a request that names no bound; what it makes beyond is settled at its end."""
 

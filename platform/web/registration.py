@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from loraplex.registry.activation import Activation
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
@@ -43,15 +44,21 @@ class Checked:
 
 
 async def register_version(
-    state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool
+    state: State,
+    caller: Caller,
+    name: str,
+    digests: Mapping[str, str],
+    chosen: bool,
+    activation: Activation | None = None,
 ) -> tuple[AddedVersion, Report]:
-    """Check the received files, make them what `name` means, and bring the engine to it. Raises RegistryError.
+    """Check the received files, make a version of them, and bring the engine to it. Raises RegistryError.
 
     `digests`: file -> SHA-256. `chosen`: whether the tokenizer's files were sent on purpose or lay beside the adapter.
+    `activation`: whom it answers, as Adapters.add_version takes it.
     """
     checked = await _check(state, caller, name, digests, chosen)
     certify = state.served_path.digest if state.settings.certify_uploads else None
-    add = partial(_add, state.registry, state.base, name, checked, certify, caller.actor, caller.tenant)
+    add = partial(_add, state.registry, state.base, name, checked, certify, caller.actor, caller.tenant, activation)
     added = await asyncio.to_thread(add)
     await state.reconciler.reconcile()
     return added, checked.report
@@ -81,11 +88,12 @@ def add_from_folder(
     certify: CoverageOf | None = None,
     beside: Sequence[Finding] = (),
     tenant: str = DEFAULT_TENANT,
+    activation: Activation | None = None,
 ) -> tuple[AddedVersion, Report]:
     """Copy an adapter's files from a folder into the store and register them. Raises RegistryError, ValueError.
 
-    `tokenizers`: the operator's switch for those that adapters bring; `certify`: as Adapters.add_version takes it;
-    `beside`: what else the report is to say.
+    `tokenizers`: the operator's switch for those that adapters bring; `certify` and `activation`: as
+    Adapters.add_version takes them; `beside`: what else the report is to say.
     """
     registry.adapters.check_name(name)
     beside_it = [file for file in TOKENIZER_LIMITS if (folder / file).is_file()]
@@ -93,7 +101,7 @@ def add_from_folder(
     checked = _checked(registry, base, files, Terms(tokenizers, chosen=False))
     for finding in beside if checked.report.passed else ():
         checked = replace(checked, report=checked.report.with_finding(finding))
-    return _add(registry, base, name, checked, certify, actor, tenant), checked.report
+    return _add(registry, base, name, checked, certify, actor, tenant, activation), checked.report
 
 
 async def _check(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:
@@ -126,6 +134,7 @@ def _add(
     certify: CoverageOf | None,
     actor: str,
     tenant: str = DEFAULT_TENANT,
+    activation: Activation | None = None,
 ) -> AddedVersion:
     return registry.adapters.add_version(
         name,
@@ -137,6 +146,7 @@ def _add(
         tenant=tenant,
         tokenizer=checked.tokenizer,
         certify=certify,
+        activation=activation,
     )
 
 

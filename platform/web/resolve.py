@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
 from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.routes import Asker
 from loraplex.registry.snapshot import Only, ResolvedAdapter
 
 from .errors import ApiError, from_engine, invalid, not_found, overloaded, with_names
@@ -24,6 +25,8 @@ class Served:
     """Token ids below it have rows."""
     profile: ServingProfile | None = None
     """Of the adapter that `model` names."""
+    asker: Asker | None = None
+    """Whom an alias routed; None: nobody."""
 
     @property
     def routed(self) -> ResolvedAdapter | None:
@@ -38,14 +41,14 @@ async def find_served(
     adapters: Mapping[str, float] | None,
     tenant: str,
     only: Only,
-    sticky: str | None = None,
+    asker: Asker | None = None,
 ) -> Served:
     """Nothing beside the base; the adapter that `model` names; or `adapters` where `model` names the base.
 
-    `only`: names that the caller may use; `sticky`: who an alias routes, None: it means its stable version. Raises
+    `only`: names that the caller may use; `asker`: whom an alias routes, None: it means its stable version. Raises
     ApiError.
     """
-    found = _find_adapters(state, model, adapters, tenant, only, sticky)
+    found = _find_adapters(state, model, adapters, tenant, only, asker)
     digests = {adapter.tokenizer_digest for adapter, _ in found.values()} or {None}
     if len(digests) > 1:
         message = "adapters have different tokenizers or chat templates, so no prompt suits all; use them one by one."
@@ -57,7 +60,7 @@ async def find_served(
         profile = adapter.profile
         if profile is not None:
             wording = state.wordings.with_profile(wording, profile, f"{tenant}/{adapter.name}@{adapter.version}")
-    return Served(found, wording, min(own_sizes, default=state.model.vocab_size), profile)
+    return Served(found, wording, min(own_sizes, default=state.model.vocab_size), profile, asker)
 
 
 async def ensure_known(state: State, served: Served) -> None:
@@ -67,15 +70,15 @@ async def ensure_known(state: State, served: Served) -> None:
 
 
 def _find_adapters(
-    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str, only: Only, sticky: str | None
+    state: State, model: str, adapters: Mapping[str, float] | None, tenant: str, only: Only, asker: Asker | None
 ) -> dict[str, tuple[ResolvedAdapter, float]]:
     if adapters is None:
-        found = find_model(state, model, tenant, only, sticky)
+        found = find_model(state, model, tenant, only, asker)
         return {} if found is None else {model: (found, 1.0)}
     if find_model(state, model, tenant, only) is not None:
         message = f"adapters are added to the base: set model to '{state.settings.base_name}', or leave adapters out."
         raise invalid(message, "adapters")
-    resolved = {name: (_find_adapter(state, name, tenant, only, sticky), scale) for name, scale in adapters.items()}
+    resolved = {name: (_find_adapter(state, name, tenant, only, asker), scale) for name, scale in adapters.items()}
     if len({adapter.digest for adapter, _ in resolved.values()}) < len(resolved):
         raise invalid("Two names in adapters mean the same adapter; add their scales up.", "adapters")
     return resolved
@@ -130,9 +133,9 @@ async def _ensure(state: State, adapter: ResolvedAdapter) -> None:
         raise from_engine(error) from None
 
 
-def _find_adapter(state: State, name: str, tenant: str, only: Only, sticky: str | None) -> ResolvedAdapter:
+def _find_adapter(state: State, name: str, tenant: str, only: Only, asker: Asker | None) -> ResolvedAdapter:
     try:
-        adapter = find_model(state, name, tenant, only, sticky)
+        adapter = find_model(state, name, tenant, only, asker)
     except ApiError as error:
         error.param = "adapters"
         raise
@@ -141,11 +144,11 @@ def _find_adapter(state: State, name: str, tenant: str, only: Only, sticky: str 
     return adapter
 
 
-def find_model(state: State, model: str, tenant: str, only: Only, sticky: str | None = None) -> ResolvedAdapter | None:
-    """What `model` names now, to `sticky` where an alias has a choice; None for the base model. ApiError when there is
+def find_model(state: State, model: str, tenant: str, only: Only, asker: Asker | None = None) -> ResolvedAdapter | None:
+    """What `model` names now, to `asker` where an alias has a choice; None for the base model. ApiError when there is
     no such model or it is not served."""
     try:
-        return state.registry.snapshots.current.resolve(model, tenant, only, sticky)
+        return state.registry.snapshots.current.resolve(model, tenant, only, asker)
     except UnknownAdapter as error:
         raise not_found(f"{error} GET /v1/models lists what there is.", "model", "model_not_found") from None
     except AdapterUnavailable as error:

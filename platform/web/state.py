@@ -34,6 +34,7 @@ from .name_locks import NameLocks
 from .password_worker import PasswordWorker
 from .quotas import Quotas
 from .reconcile import Reconciler
+from .routing.callers import RecentCallers
 from .routing.guard import GuardKeeper
 from .routing.shadow_pool import ShadowPool
 from .routing.tallies import Tallies
@@ -86,6 +87,7 @@ class State:
     quotas: Quotas
     bookkeeper: Bookkeeper
     tallies: Tallies
+    callers: RecentCallers
     guard: GuardKeeper
     shadows: ShadowPool
     chain: ChainCheck
@@ -179,6 +181,7 @@ def open_state(
         quotas=quotas,
         bookkeeper=bookkeeper,
         tallies=tallies,
+        callers=RecentCallers(),
         guard=GuardKeeper(registry, tallies, reconciler),
         shadows=ShadowPool(door, tallies, metrics),
         chain=ChainCheck(registry.audit.verify),

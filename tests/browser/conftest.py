@@ -10,7 +10,17 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    Route,
+    async_playwright,
+    expect,
+)
 
 from loraplex.web.server import Server
 from loraplex.web.sessions import COOKIE
@@ -63,6 +73,13 @@ Hold = Callable[[Route], None]
 async def listening(page: Page) -> None:
     """Wait until the page's scripts hear keys and clicks."""
     await expect(page.locator("#live")).to_have_text("live")
+
+
+async def confirmed(page: Page, button: Locator) -> None:
+    """Press a button that asks first, and say yes."""
+    await listening(page)
+    await button.click()
+    await page.locator("#confirm-yes").click()
 
 
 @dataclass

@@ -16,7 +16,7 @@ from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine, sentence_of
 from tests.web.test_adapters_api import add, said, say
 
-from .conftest import NewContext
+from .conftest import NewContext, confirmed
 from .drawings import ink, is_drawn, point_at, table_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -44,11 +44,11 @@ async def test_an_older_version_is_compared_and_brought_back(
     await expect(changed.locator("td")).to_have_text(["lora_alpha", f"{alpha}", f"{alpha + 3}"])
     await expect(diff).to_contain_text("with the same shape and different values.")
 
-    await rows.nth(1).get_by_role("button", name="Roll back").click()
+    await confirmed(page, rows.nth(1).get_by_role("button", name="Roll back"))
     await expect(page.get_by_role("heading", name="Version 1", exact=True)).to_be_visible()
     await expect(rows.locator("td:first-child")).to_have_text(["2", "1 current"])
     assert await said(http, "sql") == sentence_of(first)
-    await rows.nth(0).get_by_role("button", name="Make current").click()
+    await confirmed(page, rows.nth(0).get_by_role("button", name="Make current"))
     await expect(rows.locator("td:first-child")).to_have_text(["2 current", "1"])
     assert await said(http, "sql") == sentence_of(second)
 

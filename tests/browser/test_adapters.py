@@ -10,7 +10,7 @@ from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine
 from tests.web.test_adapters_api import add, say
 
-from .conftest import NewContext, Watch
+from .conftest import NewContext, Watch, confirmed
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -119,7 +119,7 @@ async def test_the_buttons_do_what_they_say(
     await press(page, "Unpin")
     await expect(page.get_by_text("pinned", exact=True)).to_be_hidden()
     assert not engine.registered[digest].pinned
-    await press(page, "Disable")
+    await confirmed(page, page.get_by_role("button", name="Disable", exact=True))
     await expect(page.locator("main .tag").first).to_have_text("Disabled")
     assert (await say(http, "sql")).status_code == 400
     await press(page, "Enable")
@@ -133,7 +133,7 @@ async def test_an_older_version_is_one_click_away(
         await add(http, "sql", folder)
     await page.goto("/adapters/sql")
     await expect(page.get_by_role("heading", name="Version 2")).to_be_visible()
-    await page.get_by_role("row", name="2 current").get_by_role("button", name="Disable").click()
+    await confirmed(page, page.get_by_role("row", name="2 current").get_by_role("button", name="Disable"))
     await expect(page.get_by_role("heading", name="Version 1")).to_be_visible()
     adapter = await asyncio.to_thread(state.registry.adapters.get, "sql")
     latest = adapter.latest()
@@ -142,20 +142,20 @@ async def test_an_older_version_is_one_click_away(
 
 
 async def test_deleting_asks_for_the_name(
-    page: Page, http: httpx.AsyncClient, adapter_folders: list[Path], watch: Watch
+    page: Page, http: httpx.AsyncClient, state: State, adapter_folders: list[Path], watch: Watch
 ) -> None:
     watch.expected = ["400", "404"]
     await add_named(http, adapter_folders, "sql")
     await say(http, "sql")
+    await asyncio.to_thread(state.quotas.ledger.flush)
     await page.goto("/adapters/sql")
-    await expect(page.get_by_text("1 request in the last 24 h, no aliases.")).to_be_visible()
+    await expect(page.get_by_text("1 request of 1 caller in the last day (admin 1); no aliases.")).to_be_visible()
     field = page.get_by_label("Type the adapter's name to confirm")
     await field.fill("sq")
     await press(page, "Delete adapter")
     await expect(page.get_by_text("Nothing was deleted.")).to_be_visible()
-    await page.go_back()
     await field.fill("sql")
-    await press(page, "Delete adapter")
+    await confirmed(page, page.get_by_role("button", name="Delete adapter"))
     await expect(page.get_by_text("Deleted. Running requests finish.")).to_be_visible()
     await expect(page.get_by_text("No adapters yet")).to_be_visible()
     await page.goto("/adapters/sql")
@@ -168,7 +168,7 @@ async def test_what_the_engine_refuses_is_said_in_words(
     await add_named(http, adapter_folders, "sql")
     await page.goto("/adapters/sql")
     engine.refused.update(engine.registered)
-    await press(page, "Disable")
+    await confirmed(page, page.get_by_role("button", name="Disable", exact=True))
     await press(page, "Enable")
     await expect(page.locator("main .tag").first).to_have_text("Failed: its weights do not fit into the adapter memory")
 

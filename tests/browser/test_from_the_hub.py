@@ -52,7 +52,7 @@ async def test_an_id_at_a_commit_becomes_an_adapter(
 
     asked = len(hub.asked)
     await page.get_by_role("button", name="Register sql").click()
-    await expect(report).to_contain_text("sql version 1 is registered and served from now on.")
+    await expect(report).to_contain_text("sql version 1 is registered. Requests for sql get version 1 from now on.")
     assert len(hub.asked) == asked, "the bytes that were checked are those that are served"
     [digest] = engine.registered
     answer = await http.post("/v1/completions", json={"model": "sql", "prompt": "a", "max_tokens": 64})

@@ -68,7 +68,9 @@ async def test_two_dropped_files_become_an_adapter(page: Page, engine: FakeEngin
     await expect(page.get_by_text("Checks passed. Ready to register.")).to_be_visible()
     assert not engine.registered
     await page.get_by_role("button", name="Register sql").click()
-    await expect(page.get_by_text("sql version 1 is registered and served from now on.")).to_be_visible()
+    await expect(
+        page.get_by_text("sql version 1 is registered. Requests for sql get version 1 from now on.")
+    ).to_be_visible()
     await expect(page.locator("#report .tag", has_text="pass").first).to_be_visible()
     await expect(page.locator("#report .tag", has_text="fail")).to_have_count(0)
     assert len(engine.registered) == 1

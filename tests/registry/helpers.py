@@ -3,6 +3,7 @@
 import hashlib
 
 from loraplex.lora.manifest import BaseSignature
+from loraplex.registry.activation import Activation
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.artifacts import ArtifactStore, Blob
 from loraplex.registry.base import ServedBase
@@ -76,6 +77,7 @@ def add(
     base: str = FINGERPRINT,
     tenant: str = "default",
     certify: CoverageOf | None = None,
+    activation: Activation | None = None,
 ) -> AddedVersion:
     """Upload both files of an adapter and register them; the digest is that of the weights."""
     return registry.adapters.add_version(
@@ -87,6 +89,7 @@ def add(
         actor="user:admin",
         tenant=tenant,
         certify=certify,
+        activation=activation,
     )
 
 

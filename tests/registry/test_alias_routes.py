@@ -21,7 +21,7 @@ from loraplex.registry.errors import (
 from loraplex.registry.generation import bump_generation
 from loraplex.registry.promotion import PromotionRule
 from loraplex.registry.registry import Registry
-from loraplex.registry.routes import Guard, choose
+from loraplex.registry.routes import CALLER, REQUEST, Asker, Guard, choose
 from loraplex.registry.tables import AdapterVersion, Artifact
 
 from .helpers import add, sha256, snapshot
@@ -41,7 +41,7 @@ def three(registry: Registry) -> Registry:
 def versions_of(registry: Registry, model: str = "sql@prod") -> dict[str, int]:
     """Caller -> the version that answers it."""
     now = snapshot(registry)
-    found = {caller: now.resolve(model, caller=caller) for caller in CALLERS}
+    found = {caller: now.resolve(model, asker=Asker(caller)) for caller in CALLERS}
     return {caller: adapter.version for caller, adapter in found.items() if adapter}
 
 
@@ -112,11 +112,11 @@ def test_what_is_listed_is_what_answers(three: Registry) -> None:
         bump_generation(session)
     now = snapshot(three)
     for caller in (None, *CALLERS[:5]):
-        assert [version.number for _, version in now.servable(caller=caller)] == [3]
+        assert [version.number for _, version in now.servable(asker=caller and Asker(caller))] == [3]
     three.adapters.routes.set("sql", "default", 2, {2: 50, 3: 50}, actor=ACTOR)
     now, answers = snapshot(three), versions_of(three, "sql")
     for caller in CALLERS[:20]:
-        assert [version.number for _, version in now.servable(caller=caller)] == [answers[caller]]
+        assert [version.number for _, version in now.servable(asker=Asker(caller))] == [answers[caller]]
 
 
 def test_promotion_and_back(three: Registry) -> None:
@@ -371,3 +371,23 @@ def test_who_no_longer_obeys_the_rule_keeps_or_loses_callers_and_gets_no_more(th
     routes.promote("sql", "prod", actor=ACTOR)
     routes._rule = Nobody(0.5, lambda subject: "")
     assert routes.rollback("sql", "prod", actor=ACTOR).aliases == {"prod": 1}, "what was served may be served again"
+
+
+def test_by_request_one_caller_gets_each_version_by_its_share(three: Registry) -> None:
+    routes = three.adapters.routes
+    routes.set("sql", "prod", 2, {2: 90, 3: 10}, share_by=REQUEST, actor=ACTOR)
+    now = snapshot(three)
+    requests = [Asker("key:one", f"req-{number}") for number in range(1000)]
+    found = [now.resolve("sql@prod", asker=asker) for asker in requests]
+    assert 60 <= sum(adapter.version == 3 for adapter in found if adapter) <= 140
+    assert found == [now.resolve("sql@prod", asker=asker) for asker in requests], "the same id, the same version"
+    without = now.resolve("sql@prod", asker=Asker("key:one"))
+    assert without and without.version == 2, "no request is drawn, so the stable one is meant"
+
+
+def test_what_is_shared_out_stays_until_it_is_said_otherwise(three: Registry) -> None:
+    routes = three.adapters.routes
+    assert routes.set("sql", "prod", 2, {2: 90, 3: 10}, actor=ACTOR).routes["prod"].share_by == CALLER
+    routes.set("sql", "prod", 2, {2: 80, 3: 20}, share_by=REQUEST, actor=ACTOR)
+    assert routes.set("sql", "prod", 2, {2: 70, 3: 30}, actor=ACTOR).routes["prod"].share_by == REQUEST
+    assert three.audit.entries(1)[0].detail == {"version": 2, "candidates": {"3": 30}, "share_by": REQUEST}

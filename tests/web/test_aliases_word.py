@@ -39,7 +39,7 @@ def lead_a_canary(two: Run) -> None:
     assert (promoted["version"], promoted["previous"], promoted["weights"]) == (2, 1, {"2": 100})
     assert json.loads(two("aliases", "rollback", "sql@prod", "--json")[1])["version"] == 1
     assert json.loads(two("aliases", "guard", "sql@prod", "--off", "--json")[1])["guard"] is None
-    assert json.loads(two("aliases", "remove", "sql@prod", "--json")[1]) == {"removed": "sql@prod"}
+    assert json.loads(two("aliases", "remove", "sql@prod", "--json")[1])["removed"] == "sql@prod"
     assert json.loads(two("aliases", "list", "--json")[1]) == []
 
 
@@ -65,3 +65,19 @@ def test_a_name_alone_is_the_bare_name(two: Run) -> None:
 def test_what_cannot_be_is_refused_in_words(two: Run, words: tuple[str, ...], reason: str) -> None:
     code, _, err = two("aliases", *words)
     assert code == 2 and reason in err and "Traceback" not in err
+
+
+def test_words_say_whom_they_move(run: Run, adapter_folders: list[Path]) -> None:
+    first = run("adapters", "add", "sql", adapter_folders[0])[1]
+    assert "Requests for sql get version 1 from now on." in first
+    words = ("adapters", "add", "sql", adapter_folders[1], "--activate")
+    shared = json.loads(run(*words, "share", "--percent", "20", "--json")[1])
+    assert (shared["share"], shared["moves"][0]["to"]) == (20, {"1": 80, "2": 20})
+    assert "Requests for sql get version 2 from now on." in run(*words, "live")[1]
+    assert "--activate takes inactive, share, live" in run(*words, "now")[2]
+    told = run("aliases", "set", "sql", "1", "--candidate", "2=10", "--share-by", "caller")[1]
+    assert "version 1 90 %, version 2 10 % of callers" in told
+    assert "Requests for sql go from version 2 to" in told and "Share by request instead." in told
+    assert "or by request" in run("aliases", "set", "sql", "1", "--candidate", "2=10", "--share-by", "user")[2]
+    removed = " ".join(run("aliases", "remove", "sql")[1].split())
+    assert removed.endswith("to version 2. Version 1 had no requests in the last day.")

@@ -38,8 +38,9 @@ TEXTS = frozenset({"placeholder", "value", "title", "content", "data-shortcut"})
 BY_SCRIPTS = {
     *("POST /upload/fetch", "POST /adapters/{name}/check", "POST /adapters/{name}/versions"),
     *("GET /login", "POST /login", "GET /dashboard/live", "GET /dashboard/state"),
+    "POST /adapters/{name}/undo",
 }
-"""Of the pages' routes those that stand in no page."""
+"""Of the pages' routes those that stand in no page; the last only in those of who has just changed something."""
 OFFERED_APART = "/upload/fetch"
 """The script asks for it where the page offers more than files; `test_pages.py` says to whom it does."""
 ADDRESS = re.compile(r"""["`](/(?:[\w./-]|\$\{[^}]*\})+)""")

@@ -12,6 +12,7 @@ from .adapters import (
     Generation,
     ServingProfile,
     Tokenizer,
+    Undo,
     Upload,
 )
 from .certificates import Certificate, Certifier, GoldenPrompts
@@ -39,6 +40,7 @@ __all__ = [
     "Table",
     "Tenant",
     "Tokenizer",
+    "Undo",
     "Upload",
     "UsageDay",
     "UsageRow",

@@ -144,6 +144,8 @@ class Alias(Table):
     version_id: Mapped[int] = mapped_column(ForeignKey("adapter_versions.id"))
     previous_id: Mapped[int | None] = mapped_column(ForeignKey("adapter_versions.id"))
     """The stable one before; what a rollback goes back to."""
+    share_by: Mapped[str] = mapped_column(String(7), default="caller")
+    """`routes.ShareBy`: what the candidates' weights share out."""
     rolled_back: Mapped[bool] = mapped_column(default=False)
     """Since then nobody has shared the callers out anew: whoever rolls back once more repeats himself."""
     guard: Mapped[dict[str, Any] | None]
@@ -160,8 +162,8 @@ class Alias(Table):
 
 
 class AliasCandidate(Table):
-    """A version beside the stable one. `weight`: per cent of the callers, who get its answers; `shadow`: per cent of
-    the requests, of which it gets a copy."""
+    """A version beside the stable one. `weight`: per cent of the callers or requests, which get its answers;
+    `shadow`: per cent of the requests, of which it gets a copy."""
 
     __tablename__ = "alias_candidates"
 
@@ -173,3 +175,21 @@ class AliasCandidate(Table):
     """When it last began to have a weight; the guard counts from there."""
 
     version: Mapped[AdapterVersion] = relationship()
+
+
+class Undo(Table):
+    """The last change of an adapter that can be undone (`undo.py`), whether its time is over or not."""
+
+    __tablename__ = "undos"
+
+    adapter_id: Mapped[int] = mapped_column(ForeignKey("adapters.id"), primary_key=True, autoincrement=False)
+    change: Mapped[str] = mapped_column(String(16))
+    """Its random name."""
+    at: Mapped[datetime] = mapped_column(index=True)
+    actor: Mapped[str] = mapped_column(String(127))
+    action: Mapped[str] = mapped_column(String(63))
+    subject: Mapped[str] = mapped_column(String(255))
+    before: Mapped[dict[str, Any]]
+    after: Mapped[dict[str, Any]]
+
+    adapter: Mapped[Adapter] = relationship()

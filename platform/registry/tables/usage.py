@@ -3,7 +3,7 @@ yet."""
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, String, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from .table import Table, utc_now
@@ -37,7 +37,10 @@ class UsageRow(Counted, Table):
     """One hour of one caller with one version."""
 
     __tablename__ = "usage"
-    __table_args__ = (UniqueConstraint("tenant_id", "day", "hour", "actor", "adapter_digest", "adapter_name"),)
+    __table_args__ = (
+        UniqueConstraint("tenant_id", "day", "hour", "actor", "adapter_digest", "adapter_name"),
+        Index("ix_usage_adapter", "tenant_id", "adapter_name", "day"),
+    )
 
     hour: Mapped[int]
 

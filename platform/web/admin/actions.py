@@ -1,7 +1,7 @@
 """What the buttons beside an adapter do, on whichever page they stand."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from loraplex.registry.names import DEFAULT, parse_reference
@@ -26,6 +26,7 @@ NOTICES: Final = {
     "current": "Switched. The name now serves this version. Running requests finish on the version they started with.",
     "profile": "Saved. It applies to new requests.",
     "delete": "Deleted. Running requests finish.",
+    "undo": "Undone: everything is as it was before.",
 }
 """What a page says after it was done."""
 
@@ -55,7 +56,7 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
 
 async def _make_current(state: State, caller: Caller, reference: str) -> None:
     """Let the bare name mean this version, which is enabled for it: by its alias, or as the newest enabled one. Then
-    newer ones are disabled, the served one last."""
+    newer ones are disabled."""
     with in_words():
         parsed = parse_reference(reference)
     adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
@@ -66,9 +67,8 @@ async def _make_current(state: State, caller: Caller, reference: str) -> None:
         await change(state, lambda: _point_default(state, caller, adapter.name, version))
         return
     _check_unrouted(adapter, version)
-    newer = [one.number for one in adapter.versions if one.number > version.number and one.enabled]
-    steps = [(version.number, True), *((number, False) for number in newer)]
-    await change(state, lambda: _enable(state, caller, adapter.name, steps))
+    target, by = f"{adapter.name}@{version.number}", {"actor": caller.actor, "tenant": caller.tenant}
+    await change(state, lambda: state.registry.adapters.roll_to(target, **by))
 
 
 def _check_unrouted(adapter: Adapter, version: Version) -> None:
@@ -83,16 +83,10 @@ def _check_unrouted(adapter: Adapter, version: Version) -> None:
 
 
 def _point_default(state: State, caller: Caller, name: str, version: Version) -> None:
+    adapters, actor, tenant = state.registry.adapters, caller.actor, caller.tenant
     if not version.enabled:
-        _enable(state, caller, name, [(version.number, True)])
-    state.registry.adapters.routes.set(name, DEFAULT, version.number, actor=caller.actor, tenant=caller.tenant)
-
-
-def _enable(state: State, caller: Caller, name: str, steps: Sequence[tuple[int, bool]]) -> None:
-    """Version numbers, and whether each shall be enabled, one after the other."""
-    for number, enabled in steps:
-        reference = f"{name}@{number}"
-        state.registry.adapters.set_enabled(reference, enabled, actor=caller.actor, tenant=caller.tenant)
+        adapters.set_enabled(f"{name}@{version.number}", True, actor=actor, tenant=tenant)
+    adapters.routes.set(name, DEFAULT, version.number, actor=actor, tenant=tenant)
 
 
 async def change(state: State, write: Callable[[], object]) -> None:

@@ -12,11 +12,13 @@ from loraplex.registry.views import Adapter, Version
 
 from ..api.certification import standings_of
 from ..api.views import ON_DISK, residency
-from ..auth import form_fields
-from ..dependencies import CallerOf, StateOf
+from ..auth import Caller, form_fields
+from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError
 from ..kv_cache import clipping_words
+from ..routing.moves import LastDay
 from ..state import State
+from ..undoing import undo_change
 from ..units import count_words, size_words
 from .actions import NOTICES, act_on, change, get_adapter
 from .adapter_history import MoveRow, move_rows, traffic_points
@@ -26,8 +28,10 @@ from .adapter_state import state_rows
 from .alias_section import NOTICES as ROUTE_NOTICES
 from .alias_section import route_views
 from .certificate_view import version_certificate
+from .forms import Form, read_form
 from .page import NOT_KEPT, PageRoute, address_of, go_to, is_fragment, page
 from .profile import profile_view
+from .questions import delete_question, disable_question, last_day_of, version_questions
 from .rolling import refused_numbers, rolling_note
 from .snippets import snippets
 
@@ -73,7 +77,13 @@ async def index(
 
 @router.get("/{name}")
 async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, done: str = "") -> Response:
+    return await _page(request, state, caller, name, Form(), done)
+
+
+async def _page(request: Request, state: State, caller: Caller, name: str, deletion: Form, done: str = "") -> Response:
+    """`deletion`: what was typed into the form that deletes the adapter."""
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    day = await asyncio.to_thread(last_day_of, state, caller, adapter)
     version = shown_version(adapter)
     report = await asyncio.to_thread(state.registry.adapters.report, f"{name}@{version.number}", caller.tenant)
     standings = await standings_of(state, adapter)
@@ -81,6 +91,7 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         request,
         "adapters/detail.html",
         SECTION,
+        200 if deletion.is_good else deletion.status,
         adapter=adapter_row(state, adapter),
         enabled=adapter.enabled,
         facts=facts_of(version),
@@ -94,9 +105,13 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
         ),
         profile=profile_view(state, adapter, version),
         snippets=snippets(address_of(request), name, chat=state.template is not None),
-        routes=await asyncio.to_thread(route_views, state, adapter),
+        routes=await asyncio.to_thread(route_views, state, day),
+        disable=disable_question(day),
+        delete=delete_question(day),
+        version_questions=version_questions(day),
+        form=deletion,
         clipping=clipping_words(state.engine.info, residency(state).get(version.digest, ON_DISK).clipping),
-        use=_use_words(state, adapter),
+        use=_use_words(day),
         done=(NOTICES | ROUTE_NOTICES).get(done),
     )
 
@@ -138,12 +153,21 @@ async def tensors(request: Request, name: str, state: StateOf, caller: CallerOf,
 
 @router.post("/{name}/delete")
 async def delete(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
-    fields = await form_fields(request)
-    if fields.get("confirm", "").strip() != name:
-        raise ApiError(400, f"Nothing was deleted. To confirm, type the adapter's name: {name}")
+    form = await read_form(request)
+    if form.text("confirm") != name:
+        form.errors["confirm"] = f"Nothing was deleted. To confirm, type the adapter's name: {name}"
+        return await _page(request, state, caller, name, form)
     await change(state, lambda: state.registry.adapters.remove(name, actor=caller.actor, tenant=caller.tenant))
     state.metrics.forget(caller.tenant, name)
     return go_to(request, f"{SECTION}?done=delete")
+
+
+@router.post("/{name}/undo")
+async def undo(request: Request, name: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+    """The change that the bar names."""
+    fields = await form_fields(request)
+    await undo_change(state, tenant, name, fields.get("change", ""), caller.actor_in(tenant))
+    return go_to(request, f"{SECTION}/{name}?done=undo" if tenant == caller.tenant else "/tenants")
 
 
 @router.post("/{reference}/{action}")
@@ -172,9 +196,7 @@ def _list_template(fragment: bool, first: int) -> str:
     return "adapters/_rows.html" if first else "adapters/_table.html"
 
 
-def _use_words(state: State, adapter: Adapter) -> str:
+def _use_words(day: LastDay) -> str:
     """Who would notice if it were gone; a restart of the server forgets nobody."""
-    count = state.metrics.hours.requests(adapter.tenant, adapter.name)
-    requests = f"{count_words(count, 'request')} in the last 24 h" if count else "No requests in the last 24 h"
-    aliases = ", ".join(sorted(adapter.aliases))
-    return f"{requests}; aliases: {aliases}." if aliases else f"{requests}, no aliases."
+    requests, aliases = day.traffic(), ", ".join(sorted(day.adapter.aliases))
+    return f"{requests[0].upper()}{requests[1:]}; {f'aliases: {aliases}' if aliases else 'no aliases'}."

@@ -11,19 +11,21 @@ from starlette.responses import Response
 
 from loraplex.registry.alias_routes import AliasRoutes
 from loraplex.registry.alias_rows import NEW
-from loraplex.registry.names import DEFAULT
-from loraplex.registry.routes import Guard, Route, guard_of
-from loraplex.registry.views import Adapter
+from loraplex.registry.routes import Guard, Route, ShareBy, guard_of, share_by_of
 
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid, not_found
-from ..routing.figures import Part, milliseconds, parts_of
+from ..routing.callers import few_callers_words, share_warning
+from ..routing.figures import Part, actual_percents, milliseconds, parts_of
+from ..routing.moves import LastDay, all_to
+from ..routing.traffic import callers_of_day
 from ..state import State
 from ..units import age_words, percent_words
 from .actions import change, get_adapter
 from .guard_fields import guard_fields, guard_words
 from .page import PageRoute, go_to, page
+from .questions import Question, last_day_of, model_of, promote_question, remove_question, rollback_question
 
 SECTION: Final = "/adapters"
 NONE: Final = "–"
@@ -31,9 +33,10 @@ COUNTS: Final = ("min_requests", "window_seconds")
 """Of a guard's fields those that are whole numbers."""
 NOTICES: Final = {
     "route": "Route added.",
-    "weights": "Weights saved. Each caller keeps its version until they change.",
-    "promote": "Promoted. This version now serves all callers.",
-    "rollback": "Rolled back. The stable version now serves all callers.",
+    "weights": "Shares saved.",
+    "target": "Target version saved.",
+    "promote": "Promoted. This version now serves everybody.",
+    "rollback": "Rolled back. The stable version now serves everybody.",
     "guard": "Guard saved.",
     "unguard": "Guard removed.",
     "shadow": "Shadow saved. Its responses are measured, then discarded.",
@@ -50,6 +53,7 @@ class PartRow:
     version: int
     role: str
     percent: int
+    actual: str
     requests: str
     errors: str
     first_token: str
@@ -68,6 +72,10 @@ class RouteView:
     stable: int
     candidates: list[tuple[int, int]]
     others: list[int]
+    share_by: str
+    few_callers: str
+    """Why a share by caller would mean little; empty where it means something."""
+    warning: str
     shadow: int | None
     shadow_percent: int
     guard: Mapping[str, Any]
@@ -77,19 +85,27 @@ class RouteView:
     trip_age: str
     can_roll_back: bool
     back_to: int | None
+    promote: Mapping[int, Question]
+    rollback: Question | None
+    remove: Question
+    target: Question
+    target_words: Mapping[int, str]
+    """What the dialog says, by the version that all callers would get."""
     parts: list[PartRow]
 
 
-def route_views(state: State, adapter: Adapter) -> list[RouteView]:
+def route_views(state: State, day: LastDay) -> list[RouteView]:
     """Counts and sorts what is noted of each version: call it off the event loop."""
-    return [_view(state, adapter, route) for route in adapter.routes.values()]
+    callers = callers_of_day(state, day.adapter, day.uses)
+    return [_view(state, day, route, callers) for route in day.adapter.routes.values()]
 
 
 @router.get("/{name}/aliases")
 async def figures(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """A fragment: how the latest requests of each version went."""
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    routes = await asyncio.to_thread(route_views, state, adapter)
+    day = await asyncio.to_thread(last_day_of, state, caller, adapter)
+    routes = await asyncio.to_thread(route_views, state, day)
     return page(request, "adapters/_alias_figures.html", SECTION, name=name, routes=routes)
 
 
@@ -124,7 +140,15 @@ def _weights(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., ob
         shares[_number(fields, "candidate")] = _number(fields, "percent")
     shares.pop(stable, None)
     weights = {stable: 100 - sum(shares.values()), **shares}
-    return partial(routes.set, selector=stable, weights=weights)
+    return partial(routes.set, selector=stable, weights=weights, share_by=_share_by(fields))
+
+
+def _share_by(fields: Mapping[str, str]) -> ShareBy | None:
+    """None: as it was."""
+    try:
+        return share_by_of(fields["share_by"]) if fields.get("share_by") else None
+    except ValueError as error:
+        raise invalid(str(error), "share_by") from None
 
 
 def _promote(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., object]:
@@ -152,6 +176,7 @@ def _shadow(routes: AliasRoutes, fields: Mapping[str, str]) -> Callable[..., obj
 
 CHANGES: Final[Mapping[str, Callable[[AliasRoutes, Mapping[str, str]], Callable[..., object]]]] = {
     "weights": _weights,
+    "target": lambda routes, fields: partial(routes.set, selector=_number(fields, "version")),
     "promote": _promote,
     "rollback": lambda routes, fields: partial(routes.rollback, selector=fields.get("version") or None),
     "guard": _guard,
@@ -180,16 +205,21 @@ def _decimal(fields: Mapping[str, str], name: str) -> float:
         raise invalid(f"{name} must be a number; got {fields[name][:40]!a}.", name) from None
 
 
-def _view(state: State, adapter: Adapter, route: Route) -> RouteView:
+def _view(state: State, day: LastDay, route: Route, callers: int) -> RouteView:
+    """`callers`: of the last day."""
+    adapter = day.adapter
     candidates = [(one.version, one.weight) for one in route.candidates if one.weight]
-    numbers, trip = {number for number, _ in candidates}, route.trip
+    numbers, trip, parts = {number for number, _ in candidates}, route.trip, parts_of(state.tallies, adapter, route)
     return RouteView(
         alias=route.alias,
-        model=adapter.name if route.alias == DEFAULT else f"{adapter.name}@{route.alias}",
+        model=model_of(adapter, route),
         seen=route.revision,
         stable=route.stable,
         candidates=candidates,
         others=[one.number for one in reversed(adapter.versions) if one.enabled and one.number not in numbers],
+        share_by=route.share_by,
+        few_callers=few_callers_words(callers),
+        warning=share_warning(route, callers),
         shadow=None if route.shadow is None else route.shadow.version,
         shadow_percent=10 if route.shadow is None else route.shadow.shadow,
         guard=guard_fields(route.guard),
@@ -199,16 +229,22 @@ def _view(state: State, adapter: Adapter, route: Route) -> RouteView:
         trip_age="" if trip is None else age_words(trip.at),
         can_roll_back=bool(candidates or trip or route.previous is not None),
         back_to=route.previous,
-        parts=[_row(part) for part in parts_of(state.tallies, adapter, route)],
+        promote={number: promote_question(day, route, number) for number, _ in candidates},
+        rollback=rollback_question(day, route),
+        remove=remove_question(day, route),
+        target=Question(f"Change {model_of(adapter, route)} for all?", "", "Use for all"),
+        target_words={one.number: day.words(all_to(adapter, route.alias, one.number)) for one in adapter.versions},
+        parts=[_row(part, actual) for part, actual in zip(parts, actual_percents(parts), strict=True)],
     )
 
 
-def _row(part: Part) -> PartRow:
+def _row(part: Part, actual: float | None) -> PartRow:
     figures, copies = part.figures, part.copies
     return PartRow(
         version=part.version,
         role=part.role,
         percent=part.percent,
+        actual=NONE if actual is None else f"{actual:.0f} % ({part.answered:,})",
         requests=f"{figures.requests:,}",
         errors=f"{figures.errors:,} ({percent_words(figures.error_rate)})" if figures.requests else NONE,
         first_token=_time(figures.first_token),

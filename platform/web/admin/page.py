@@ -17,6 +17,7 @@ from ..errors import LOGIN_PATH, ApiError, from_validation
 from ..permissions import Permission, who_may
 from ..sessions import login_of
 from .menu import menu_of
+from .undo_bar import undo_bar
 from .words import engine_words
 
 TEMPLATES: Final = Jinja2Templates(Path(__file__).resolve().parent.parent / "templates")
@@ -76,6 +77,7 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
         "who": who_may,
         "operator": caller is not None and caller.allows(Permission.OPERATE),
         "engine": {"words": words, "tone": tone},
+        "undo": None if session is None or caller is None else undo_bar(state_of(request), caller),
     }
     return TEMPLATES.TemplateResponse(request, template, frame | context, status, NOT_KEPT)
 

@@ -13,17 +13,21 @@ from starlette.responses import Response
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.names import NAME_PATTERN, NAME_RULE
 from loraplex.registry.report import Report
+from loraplex.registry.routes import WHOLE
 
 from ..api.refusals import in_words
 from ..auth import Caller, form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..registration import FIELDS, check_version, register_version
+from ..routing.told import registered_json
 from ..sources.errors import SourceFailed, SourceMissing, SourceRefused
 from ..sources.fetch import fetch_adapter, is_folder
 from ..state import State
 from ..units import count_words
 from .page import PageRoute, page
+from .placing import Placing, activation_of, placing_of
+from .questions import last_day_of
 
 SECTION: Final = "/adapters"
 MISSING_FILES: Final = "x-missing-files"
@@ -34,13 +38,17 @@ HTML_PATTERN: Final = NAME_PATTERN.replace("-]", r"\-]")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an adapter's files; `version` where they were registered."""
+    """What became of an adapter's files; `version` where they were registered, with what that means to callers in
+    `message`. `model`: what to ask for to try it. `placing`: not registered yet, and it could move callers."""
 
     name: str
     report: Report
     error: ApiError | None = None
     version: int | None = None
     created: bool = False
+    message: str = ""
+    model: str = ""
+    placing: Placing | None = None
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -79,7 +87,8 @@ async def fetch(request: Request, state: StateOf, caller: CallerOf) -> Response:
             report = await check_version(state, caller, name, digests, chosen=False)
     except ApiError as error:
         return _report(request, Outcome(name, _report_of(error), error))
-    return _report(request, Outcome(name, report), digests)
+    placing = await asyncio.to_thread(placing_of, state, caller, name)
+    return _report(request, Outcome(name, report, placing=placing), digests)
 
 
 @router.post("/adapters/{name}/check")
@@ -97,25 +106,32 @@ async def check(request: Request, name: str, state: StateOf, caller: CallerOf) -
             report = await check_version(state, caller, name, digests, chosen=False)
     except ApiError as error:
         return _report(request, Outcome(name, _report_of(error), error))
-    return _report(request, Outcome(name, report), digests)
+    placing = await asyncio.to_thread(placing_of, state, caller, name)
+    return _report(request, Outcome(name, report, placing=placing), digests)
 
 
 @router.post("/adapters/{name}/versions")
 async def register(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
-    """The report on an adapter's files as a fragment; when it has no failure, the version is served from now on.
+    """The report on an adapter's files as a fragment; when it has no failure, they are a version now, which answers
+    whom the form says.
 
     202 as `check` answers it.
     """
-    digests = _digests(await form_fields(request))
+    fields = await form_fields(request)
+    digests = _digests(fields)
     try:
         with in_words():
             missing = await asyncio.to_thread(_missing, state, caller, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
-            added, report = await register_version(state, caller, name, digests, chosen=False)
+            added, report = await register_version(state, caller, name, digests, False, activation_of(fields))
     except ApiError as error:
         return _report(request, Outcome(name, _report_of(error), error))
-    return _report(request, Outcome(name, report, version=added.version.number, created=added.created))
+    day = await asyncio.to_thread(last_day_of, state, caller, added.before)
+    number, told = added.version.number, registered_json(added, day)
+    model = name if told["share"] == WHOLE else f"{name}@{number}"
+    outcome = Outcome(name, report, version=number, created=added.created, message=told["message"], model=model)
+    return _report(request, outcome)
 
 
 def _digests(fields: Mapping[str, str]) -> dict[str, str]:
@@ -155,6 +171,9 @@ def _report(request: Request, outcome: Outcome, digests: Mapping[str, str] | Non
         name=outcome.name,
         version=outcome.version,
         created=outcome.created,
+        message=outcome.message,
+        model=outcome.model,
+        placing=outcome.placing,
         ready=digests is not None and report.passed,
         fields={FIELDS[file]: digest for file, digest in (digests or {}).items()},
         failures=len(report.failures),

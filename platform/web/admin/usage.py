@@ -11,14 +11,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from loraplex.registry.errors import InvalidQuery
 from loraplex.registry.ledger import COUNTS
-from loraplex.registry.usage import Usage, UsageQuery, columns_of, usage_query
+from loraplex.registry.usage import SHADOW, Usage, UsageQuery, columns_of, usage_query
 
 from ..auth import Caller
 from ..csv_lines import csv_lines
 from ..dependencies import CallerOf, StateOf, TenantOf
 from ..errors import ApiError, invalid
 from ..permissions import Permission
-from ..quotas import SHADOW
 from ..state import State
 from ..units import count_words, percent_words
 from .addresses import tenant_frame

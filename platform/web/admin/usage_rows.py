@@ -6,9 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from loraplex.registry.ledger import COUNTS
-from loraplex.registry.usage import UsageQuery, columns_of
+from loraplex.registry.usage import SHADOW, UsageQuery, columns_of
 
-from ..quotas import SHADOW
 from ..state import State
 from ..units import count_words
 

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.errors import InvalidName
+from loraplex.registry.activation import Activation, Mode
+from loraplex.registry.errors import InvalidName, RegistryError
+from loraplex.registry.routes import REQUEST, ShareBy
 from loraplex.registry.snapshot import ResolvedAdapter
 from loraplex.registry.views import Adapter
 
@@ -16,9 +19,14 @@ from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
 from ..openapi.fields import Sha256
+from ..permissions import Permission
 from ..pins import check_pin
 from ..registration import FIELDS, register_version, uploaded_file
+from ..routing.moves import read_last_day
+from ..routing.told import changed_json, registered_json
+from ..routing.traffic import callers_of_day
 from ..state import State
+from ..undoing import undo_change
 from .refusals import in_words
 from .views import adapter_json, residency, version_json
 
@@ -31,6 +39,14 @@ class NewVersion(msgspec.Struct, forbid_unknown_fields=True):
     tokenizer_sha256: Sha256 | None = None
     tokenizer_config_sha256: Sha256 | None = None
     chat_template_sha256: Sha256 | None = None
+    activate: Mode | None = None
+    """Whom it answers; absent: the bare name means what its route says, and without a route the newest version."""
+    percent: Annotated[int, msgspec.Meta(ge=1, le=99)] = 10
+    """With `share`: of what `share_by` names."""
+    share_by: ShareBy = REQUEST
+
+    def activation(self) -> Activation | None:
+        return None if self.activate is None else Activation(self.activate, self.percent, self.share_by)
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,16 +82,19 @@ async def get_report(reference: str, state: StateOf, caller: CallerOf) -> Any:
 
 @router.post("/api/v1/adapters/{name}/versions")
 async def add_version(name: str, request: Request, state: StateOf, caller: CallerOf) -> Response:
-    """Make a version of uploaded files: 201 with the report, 200 when the name means these bytes already."""
+    """Make a version of uploaded files: 201 with the report and whom it moves, 200 when the name means these bytes
+    already."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewVersion)
     digests = {file: getattr(fields, field) for file, field in FIELDS.items() if getattr(fields, field) is not None}
     for file, digest in digests.items():
         with in_words(FIELDS[file]):
             await asyncio.to_thread(uploaded_file, state, caller, digest)
     with in_words():
-        added, report = await register_version(state, caller, name, digests, chosen=True)
+        added, report = await register_version(state, caller, name, digests, True, fields.activation())
+    day = await asyncio.to_thread(read_last_day, state.registry, added.before, caller.allows(Permission.ADMIN))
     version = version_json(added.version, residency(state), state.reconciler.failures)
     body = {"name": added.name, "created": added.created, "version": version, "report": msgspec.to_builtins(report)}
+    body |= registered_json(added, day)
     return JSONResponse(body, 201 if added.created else 200)
 
 
@@ -86,7 +105,7 @@ async def change_adapter(reference: str, request: Request, state: StateOf, calle
     if change.pinned:
         with in_words():
             check_pin(state, caller.tenant, reference)
-    return await changed(state, lambda: _change(state, caller, reference, change))
+    return await changed(state, caller, reference, lambda: _change(state, caller, reference, change))
 
 
 @router.delete("/api/v1/adapters/{reference}", status_code=204)
@@ -123,12 +142,29 @@ async def evict_adapter(reference: str, state: StateOf, caller: CallerOf) -> dic
     return {"digest": adapter.digest}
 
 
-async def changed(state: State, change: Callable[[], Adapter]) -> dict[str, Any]:
-    """Write the desired state, bring the engine to it, show the adapter."""
+@router.post("/api/v1/adapters/{name}/undo")
+async def undo(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Take back the last change of routes, of what is enabled, or a removal, if it was within the last minute and
+    nothing has changed since."""
+    return adapter_json(await undo_change(state, caller.tenant, name, None, caller.actor), state)
+
+
+async def changed(state: State, caller: Caller, reference: str, change: Callable[[], Adapter]) -> dict[str, Any]:
+    """Write the desired state, bring the engine to it, show the adapter and whom the change has moved."""
+
+    def write() -> tuple[Adapter | None, Adapter]:
+        before = None
+        with suppress(RegistryError):  # the change says what is wrong
+            before = state.registry.adapters.get(reference.partition("@")[0], caller.tenant)
+        return before, change()
+
     with in_words():
-        adapter = await asyncio.to_thread(change)
+        before, adapter = await asyncio.to_thread(write)
         await state.reconciler.reconcile()
-    return adapter_json(adapter, state)
+    assert before is not None, "no adapter is made by a change"
+    day = await asyncio.to_thread(read_last_day, state.registry, before, caller.allows(Permission.ADMIN))
+    callers = callers_of_day(state, adapter, day.uses)
+    return adapter_json(adapter, state) | changed_json(day, adapter, callers)
 
 
 def _change(state: State, caller: Caller, reference: str, change: Change) -> Adapter:

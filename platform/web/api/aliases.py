@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
 from loraplex.registry.errors import InvalidRoute
-from loraplex.registry.routes import Guard, Route
+from loraplex.registry.routes import Guard, Route, ShareBy
 from loraplex.registry.views import Adapter
 
 from ..auth import Caller
@@ -17,6 +17,7 @@ from ..dependencies import CallerOf, StateOf
 from ..errors import invalid, not_found
 from ..json_body import convert, read_json
 from ..routing.figures import figures_json
+from ..routing.traffic import callers_of_day
 from ..state import State
 from .adapters import changed
 from .answers import route_json
@@ -42,10 +43,12 @@ SeenOf = Annotated[str | None, Depends(_seen)]
 
 
 class NewRoute(msgspec.Struct, forbid_unknown_fields=True):
-    """`version`: the stable one; absent: it stays. `weights`: per cent by number; absent: all to the stable one."""
+    """`version`: the stable one; absent: it stays. `weights`: per cent by number; absent: all to the stable one.
+    `share_by`: of what the weights are per cent; absent: it stays, and is `caller` for a new route."""
 
     version: int | str | None = None
     weights: dict[str, int] | None = None
+    share_by: ShareBy | None = None
 
 
 class Chosen(msgspec.Struct, forbid_unknown_fields=True):
@@ -90,15 +93,15 @@ async def set_alias(
         weights = None if fields.weights is None else _numbered(fields.weights)
         if fields.version is None and weights is None:
             raise InvalidRoute("Say which version the alias means, or give weights.", "version")
-        return routes.set(name, alias, fields.version, weights, **by)
+        return routes.set(name, alias, fields.version, weights, share_by=fields.share_by, **by)
 
-    return await changed(state, change)
+    return await changed(state, caller, name, change)
 
 
 @router.delete("/api/v1/adapters/{name}/aliases/{alias}")
 async def remove_alias(name: str, alias: str, state: StateOf, caller: CallerOf, seen: SeenOf) -> dict[str, Any]:
     routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, lambda: routes.remove(name, alias, **by))
+    return await changed(state, caller, name, lambda: routes.remove(name, alias, **by))
 
 
 @router.post("/api/v1/adapters/{name}/aliases/{alias}/promote")
@@ -109,7 +112,7 @@ async def promote(
     body = await read_json(request, state.settings.body_timeout) if await request.body() else {}
     chosen = convert(body, Chosen).version
     routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, lambda: routes.promote(name, alias, chosen, **by))
+    return await changed(state, caller, name, lambda: routes.promote(name, alias, chosen, **by))
 
 
 @router.post("/api/v1/adapters/{name}/aliases/{alias}/rollback")
@@ -121,7 +124,7 @@ async def roll_back(
     body = await read_json(request, state.settings.body_timeout) if await request.body() else {}
     chosen = convert(body, Chosen).version
     routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, lambda: routes.rollback(name, alias, chosen, **by))
+    return await changed(state, caller, name, lambda: routes.rollback(name, alias, chosen, **by))
 
 
 @router.put("/api/v1/adapters/{name}/aliases/{alias}/guard")
@@ -131,13 +134,13 @@ async def set_guard(
     """Take a candidate out by itself when it breaks a limit."""
     guard = convert(await read_json(request, state.settings.body_timeout), Guard)
     routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, lambda: routes.set_guard(name, alias, guard, **by))
+    return await changed(state, caller, name, lambda: routes.set_guard(name, alias, guard, **by))
 
 
 @router.delete("/api/v1/adapters/{name}/aliases/{alias}/guard")
 async def remove_guard(name: str, alias: str, state: StateOf, caller: CallerOf, seen: SeenOf) -> dict[str, Any]:
     routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, lambda: routes.set_guard(name, alias, None, **by))
+    return await changed(state, caller, name, lambda: routes.set_guard(name, alias, None, **by))
 
 
 @router.put("/api/v1/adapters/{name}/aliases/{alias}/shadow")
@@ -147,17 +150,22 @@ async def set_shadow(
     """Copy so many per cent of the alias's requests to a version; its answers are counted and thrown away."""
     shadow = convert(await read_json(request, state.settings.body_timeout), NewShadow)
     routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, lambda: routes.set_shadow(name, alias, shadow.version, shadow.percent, **by))
+    return await changed(
+        state, caller, name, lambda: routes.set_shadow(name, alias, shadow.version, shadow.percent, **by)
+    )
 
 
 @router.delete("/api/v1/adapters/{name}/aliases/{alias}/shadow")
 async def remove_shadow(name: str, alias: str, state: StateOf, caller: CallerOf, seen: SeenOf) -> dict[str, Any]:
     routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, lambda: routes.set_shadow(name, alias, None, 0, **by))
+    return await changed(state, caller, name, lambda: routes.set_shadow(name, alias, None, 0, **by))
 
 
 async def _figures(state: State, adapter: Adapter, route: Route) -> dict[str, Any]:
-    return await asyncio.to_thread(figures_json, state.tallies, adapter, route)
+    def read() -> dict[str, Any]:
+        return figures_json(state.tallies, adapter, route, callers_of_day(state, adapter))
+
+    return await asyncio.to_thread(read)
 
 
 def _by(caller: Caller, seen: str | None) -> dict[str, Any]:

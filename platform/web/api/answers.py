@@ -61,6 +61,7 @@ def route_json(route: "Route") -> dict[str, Any]:
         "alias": route.alias,
         "version": route.stable,
         "weights": {str(version): weight for version, weight in route.weights.items()},
+        "share_by": route.share_by,
         "previous": route.previous,
         "guard": route.guard and msgspec.to_builtins(route.guard),
         "trip": route.trip and msgspec.to_builtins(route.trip),

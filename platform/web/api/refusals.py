@@ -21,6 +21,7 @@ STATUS: Final = {
     "name_taken": 409,
     "promotion_refused": 409,
     "version_in_use": 409,
+    "undo_refused": 409,
     "route_changed": 412,
     "upload_busy": 409,
     "upload_too_large": 413,

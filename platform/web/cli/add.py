@@ -6,11 +6,13 @@ import msgspec
 import typer
 from rich.console import Console
 
+from loraplex.registry.activation import Activation
 from loraplex.registry.errors import PreflightRefused
 
 from ..api.answers import version_row
 from ..running_server import ACTOR
 from ..settings import Settings
+from .activation import Activate, Percent, ShareBy, activation_of
 from .added import tell_added, tell_refusal
 from .alias_places import adapters_place
 from .api_client import Key
@@ -20,18 +22,29 @@ from .remote import At
 from .settings_here import settings_here
 
 
-def add(name: str, folder: Path, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+def add(
+    name: str,
+    folder: Path,
+    activate: Activate = "",
+    percent: Percent = 10,
+    share_by: ShareBy = "request",
+    tenant: Tenant = "",
+    server: At = "",
+    key: Key = "",
+    as_json: Json = False,
+) -> None:
     """Check the adapter in FOLDER (PEFT layout) and register it as NAME: on the server that runs, or without one."""
+    activation = activation_of(activate, percent, share_by)
     remote, tenant = adapters_place(server, key, tenant)
     if remote is not None:
         from .push import send_folder
 
-        send_folder(remote, folder, name, as_json)
+        send_folder(remote, folder, name, as_json, activation)
         return
     settings = settings_here()
     _tell_base(settings)
     try:
-        added = _add_here(settings, name, folder, tenant)
+        added = _add_here(settings, name, folder, tenant, activation)
     except PreflightRefused as error:
         tell_refusal(name, error.report, as_json)
         raise typer.Exit(1) from None
@@ -44,20 +57,25 @@ def _tell_base(settings: Settings) -> None:
     Console(stderr=True, highlight=False).print(words, markup=False, soft_wrap=True)
 
 
-def _add_here(settings: Settings, name: str, folder: Path, tenant: str) -> Fields:
+def _add_here(settings: Settings, name: str, folder: Path, tenant: str, activation: Activation | None) -> Fields:
     """As the API answers it."""
     from ..effect_proof import NOT_HERE
     from ..registration import add_from_folder
+    from ..routing.moves import read_last_day
+    from ..routing.told import registered_json
 
     beside = [NOT_HERE] if settings.preflight_logits else []
     with opened_registry(settings) as (registry, base):
         registry.tenants.get(tenant)
         certify = served_path(settings, base).digest if settings.certify_uploads else None
         tokenizers = settings.adapter_tokenizers
-        added, report = add_from_folder(registry, base, name, folder, ACTOR, tokenizers, certify, beside, tenant)
+        terms = tokenizers, certify, beside, tenant, activation
+        added, report = add_from_folder(registry, base, name, folder, ACTOR, *terms)
+        told = registered_json(added, read_last_day(registry, added.before, with_labels=True))
     return {
         "name": added.name,
         "created": added.created,
         "version": version_row(added.version),
         "report": msgspec.to_builtins(report),
+        **told,
     }

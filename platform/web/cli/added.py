@@ -21,11 +21,13 @@ def tell_added(added: Fields, as_json: bool, **more: Any) -> None:
     version, findings = added["version"], added["report"]["findings"]
     if as_json:
         head = {"name": added["name"], "version": version["number"], "digest": version["digest"]}
-        print_json({**head, "created": added["created"], **more, "findings": findings})
+        told = {name: added[name] for name in ("created", "share", "moves", "message")}
+        print_json({**head, **told, **more, "findings": findings})
         return
     print_findings(msgspec.convert(findings, list[Finding]))
     word = "registered as" if added["created"] else "already is"
     console.print(f"[green]✓[/] {added['name']} {word} version {version['number']}, digest {version['digest'][:12]}")
+    console.print(added["message"], markup=False, soft_wrap=True)
 
 
 def tell_refusal(name: str, report: Report, as_json: bool) -> None:

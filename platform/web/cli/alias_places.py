@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loraplex.registry.names import DEFAULT_TENANT
+
 from ..api.answers import route_json
+from ..running_server import ACTOR
 from . import adapter_places
 from .adapter_places import all_adapters, one_adapter, version_at
 from .opened import opened_registry
@@ -30,14 +33,43 @@ def adapters_place(server: str, key: str, tenant: str) -> tuple[Remote | None, s
 
 
 def changed(
-    remote: Remote | None, name: str, alias: str, request: Asked, here: Callable[["Registry"], "Adapter"]
+    remote: Remote | None,
+    name: str,
+    alias: str,
+    request: Asked,
+    here: Callable[["Registry"], "Adapter"],
+    tenant: str = DEFAULT_TENANT,
 ) -> Fields:
-    """The route after a change that a server is asked for, or that is made `here`."""
+    """The route after a change that a server is asked for, or that is made `here`, with whom it moves."""
     if remote is not None:
         method, ending, body = request
-        return {"adapter": name, **remote.ask(method, path_of(name, alias) + ending, body)["routes"][alias]}
+        answer = remote.ask(method, path_of(name, alias) + ending, body)
+        return {"adapter": name, **answer["routes"][alias], "moves": answer["moves"], "message": answer["message"]}
     with opened_registry(settings_here()) as (registry, _):
-        return as_json(here(registry), alias)
+        before = registry.adapters.get(name, tenant)
+        after = here(registry)
+        return {**as_json(after, alias), **moved_json(registry, before, after)}
+
+
+def removed(remote: Remote | None, name: str, alias: str, tenant: str) -> Fields:
+    """Whom the removal of an alias moves."""
+    if remote is not None:
+        answer = remote.ask("DELETE", path_of(name, alias))
+        return {"moves": answer["moves"], "message": answer["message"]}
+    with opened_registry(settings_here()) as (registry, _):
+        before = registry.adapters.get(name, tenant)
+        after = registry.adapters.routes.remove(name, alias, actor=ACTOR, tenant=tenant)
+        return moved_json(registry, before, after)
+
+
+def moved_json(registry: "Registry", before: "Adapter", after: "Adapter") -> Fields:
+    """As the API tells it, by what is booked."""
+    from ..routing.moves import read_last_day
+    from ..routing.told import changed_json
+    from ..routing.traffic import booked_callers
+
+    day = read_last_day(registry, before, with_labels=True)
+    return changed_json(day, after, booked_callers(day.uses))
 
 
 def listed(remote: Remote | None, name: str, tenant: str) -> Sequence[Fields]:

@@ -12,15 +12,13 @@ from rich.table import Table
 
 from loraplex.registry.errors import InvalidName, InvalidRoute
 from loraplex.registry.names import DEFAULT, parse_reference
-from loraplex.registry.routes import Guard, guard_of
+from loraplex.registry.routes import Guard, guard_of, share_by_of
 
 from ..running_server import ACTOR
-from .alias_places import Asked, Body, adapters_place, changed, listed, number_at, path_of
+from .alias_places import Asked, Body, adapters_place, changed, listed, number_at, removed
 from .api_client import Key
-from .opened import opened_registry
 from .output import Json, Tenant, print_json, tell
 from .remote import At
-from .settings_here import settings_here
 
 if TYPE_CHECKING:
     from loraplex.registry.registry import Registry
@@ -63,29 +61,36 @@ def set_route(
     reference: Name,
     version: Annotated[str, typer.Argument(help="Number or alias of the stable version.")],
     candidate: Annotated[
-        list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Callers of another version; may be repeated.")
+        list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Share of another version; may be repeated.")
     ] = None,
+    share_by: Annotated[
+        str, typer.Option(metavar="request|caller", help="Of what it is a share. Left out: as it was, else caller.")
+    ] = "",
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Let NAME@ALIAS mean VERSION, but for the callers of the candidates."""
+    """Let NAME@ALIAS mean VERSION, but for the shares of the candidates."""
     name, alias = _parts(reference)
     remote, tenant = adapters_place(server, key, tenant)
     shares, body = dict(_share(text) for text in candidate or []), Body()
+    by = share_by_of(share_by) if share_by else None
 
     def weights(stable: int) -> dict[int, int]:
         return {stable: 100 - sum(shares.values()), **shares}
 
     def here(registry: "Registry") -> "Adapter":
         stable = registry.adapters.version(f"{name}@{version}", tenant).number
-        return registry.adapters.routes.set(name, alias, stable, weights(stable), actor=ACTOR, tenant=tenant)
+        return registry.adapters.routes.set(
+            name, alias, stable, weights(stable), share_by=by, actor=ACTOR, tenant=tenant
+        )
 
     if remote is not None:
         stable = number_at(remote, name, version)
         body = {"version": stable, "weights": {str(number): weight for number, weight in weights(stable).items()}}
-    _tell(changed(remote, name, alias, ("PUT", "", body), here), as_json)
+        body |= {"share_by": by} if by else {}
+    _tell(changed(remote, name, alias, ("PUT", "", body), here, tenant), as_json)
 
 
 @app.command()
@@ -105,7 +110,7 @@ def promote(
     def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.promote(name, alias, version, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(remote, name, alias, request, here), as_json)
+    _tell(changed(remote, name, alias, request, here, tenant), as_json)
 
 
 @app.command()
@@ -125,7 +130,7 @@ def rollback(
     def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.rollback(name, alias, version, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(remote, name, alias, request, here), as_json)
+    _tell(changed(remote, name, alias, request, here, tenant), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases shadow sql@prod 4 --percent 5")
@@ -151,7 +156,7 @@ def shadow(
         chosen = None if off else version
         return registry.adapters.routes.set_shadow(name, alias, chosen, percent, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(remote, name, alias, request, here), as_json)
+    _tell(changed(remote, name, alias, request, here, tenant), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases guard sql@prod --max-error-rate 0.02 --max-first-token-ratio 1.5")
@@ -189,7 +194,7 @@ def guard(
     def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)
 
-    _tell(changed(remote, name, alias, request, here), as_json)
+    _tell(changed(remote, name, alias, request, here, tenant), as_json)
 
 
 @app.command()
@@ -197,12 +202,8 @@ def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "",
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
     remote, tenant = adapters_place(server, key, tenant)
-    if remote is not None:
-        remote.ask("DELETE", path_of(name, alias))
-    else:
-        with opened_registry(settings_here()) as (registry, _):
-            registry.adapters.routes.remove(name, alias, actor=ACTOR, tenant=tenant)
-    tell({"removed": f"{name}@{alias}"}, f"{name}@{alias} removed", as_json)
+    told = removed(remote, name, alias, tenant)
+    tell({"removed": f"{name}@{alias}", **told}, f"{name}@{alias} removed. {told['message']}".strip(), as_json)
 
 
 def _parts(reference: str) -> tuple[str, str]:
@@ -225,6 +226,8 @@ def _tell(route: Mapping[str, Any], as_json: bool) -> None:
         return
     place, facts = f"{route['adapter']}@{route['alias']}", ", ".join(_facts(route))
     console.print(f"[green]✓[/] {place} means version {route['version']}; {facts}", soft_wrap=True)
+    if route["message"]:
+        console.print(route["message"], markup=False, soft_wrap=True)
 
 
 def _cells(route: Mapping[str, Any]) -> Sequence[str]:
@@ -234,6 +237,7 @@ def _cells(route: Mapping[str, Any]) -> Sequence[str]:
 
 def _facts(route: Mapping[str, Any]) -> tuple[str, str, str]:
     weights = ", ".join(f"version {version} {weight} %" for version, weight in route["weights"].items())
+    weights += f" of {route['share_by']}s" if len(route["weights"]) > 1 else ""
     copies = route["shadow"]
     shadow = "none" if copies is None else f"version {copies['version']}, {copies['percent']} %"
     limits = {name: limit for name, limit in (route["guard"] or {}).items() if name.startswith("max_")}

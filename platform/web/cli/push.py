@@ -10,10 +10,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from loraplex.registry.activation import Activation
 from loraplex.registry.names import check_adapter_name
 from loraplex.registry.report import Report
 
 from ..units import size_words
+from .activation import Activate, Percent, ShareBy, activation_fields, activation_of
 from .added import tell_added, tell_refusal
 from .api_client import LOCAL, ApiClient, Key, Refused
 from .output import Json
@@ -27,24 +29,31 @@ console: Final = Console(highlight=False)
 def push(
     folder: Path,
     name: Annotated[str, typer.Option(help="Of the adapter; by default the folder's.")] = "",
+    activate: Activate = "",
+    percent: Percent = 10,
+    share_by: ShareBy = "request",
     progress: Annotated[bool, typer.Option("--progress", help="Show a bar with MB/s and the time left.")] = False,
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Send the adapter in FOLDER (PEFT layout) to a server and register it; go on where a connection broke."""
+    activation = activation_of(activate, percent, share_by)
     remote = remote_of(server, key) or Remote(LOCAL, key)
-    send_folder(remote, folder, name or folder.resolve().name, as_json, progress)
+    send_folder(remote, folder, name or folder.resolve().name, as_json, activation, progress)
 
 
-def send_folder(remote: Remote, folder: Path, name: str, as_json: bool, progress: bool = False) -> None:
+def send_folder(
+    remote: Remote, folder: Path, name: str, as_json: bool, activation: Activation | None, progress: bool = False
+) -> None:
     """Say what came of it; exit code 1 where it is refused."""
     check_adapter_name(name)
     files = local_files(folder)
     with remote.client(KEPT) as client:
         try:
             sent = [_send(client, name, file, progress) for file in files]
-            added = client.ask("POST", f"/api/v1/adapters/{name}/versions", json=fields_of(files))
+            body = fields_of(files) | activation_fields(activation)
+            added = client.ask("POST", f"/api/v1/adapters/{name}/versions", json=body)
         except Refused as refusal:
             if "report" not in refusal.body:
                 raise

@@ -73,7 +73,7 @@ class ChatCall(ChunkedCall):
             fields.adapter_scales(),
             caller.tenant,
             caller.only,
-            fields.sticky(caller.actor),
+            fields.asker(caller.actor, self._request_id),
         )
         prompt = await chat_prompt(self._state, served.wording, fields)
         max_tokens = output_tokens(served.profile, asked, None, self._state.max_model_len - len(prompt), field)

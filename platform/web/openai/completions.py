@@ -63,7 +63,7 @@ class CompletionCall(ChunkedCall):
             fields.adapter_scales(),
             caller.tenant,
             caller.only,
-            fields.sticky(caller.actor),
+            fields.asker(caller.actor, self._request_id),
         )
         prompts = await completion_prompts(self._state, served.wording, fields)
         room = self._state.max_model_len - max(map(len, prompts))

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.routes import Asker
 from loraplex.registry.tables import DEFAULT_TENANT
 
 from ..auth import Caller
@@ -22,7 +23,7 @@ router = APIRouter(tags=["OpenAI"])
 async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """All that `model` may be for this key, the base first; of a routed name the version that answers this key."""
     snapshot = state.registry.snapshots.current
-    servable, profiles = snapshot.servable(caller.tenant, caller.only, caller.actor), snapshot.profiles
+    servable, profiles = snapshot.servable(caller.tenant, caller.only, Asker(caller.actor)), snapshot.profiles
     cards = [
         _adapter_card(state, adapter.name, version.digest, version.created_at, profiles.get(version.profile_digest))
         for adapter, version in servable
@@ -36,7 +37,7 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
     """One model by any name that `model` takes, for example adapter@alias. All models when the name is empty."""
     if not name:
         return await list_models(state, caller)
-    found = find_model(state, name, caller.tenant, caller.only, caller.actor)
+    found = find_model(state, name, caller.tenant, caller.only, Asker(caller.actor))
     if found is None:
         return _base_card(state, caller)
     return _adapter_card(state, name, found.digest, found.created_at, found.profile)

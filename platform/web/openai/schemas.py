@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from loraplex.engine.protocol import MAX_ADAPTERS
 from loraplex.engine.sampling import MAX_LOGPROBS, MAX_N, SamplingParams
+from loraplex.registry.routes import Asker
 
 from ..errors import invalid
 from .response_format import ResponseFormat, StructuredFields, asked_form
@@ -42,10 +43,11 @@ class EndUser(msgspec.Struct, kw_only=True):
     safety_identifier: str | None = None
     """The newer name of `user`."""
 
-    def sticky(self, actor: str) -> str:
-        """Who an alias routes: the end user, where the client names one, else the key."""
+    def asker(self, actor: str, request_id: str | None = None) -> Asker:
+        """Whom an alias routes: the end user, where the client names one, else the key. `request_id` None: the model
+        answers nothing."""
         end_user = self.user or self.safety_identifier
-        return f"end user {end_user}" if end_user else actor
+        return Asker(f"end user {end_user}" if end_user else actor, request_id)
 
 
 class Adapted(EndUser, kw_only=True):

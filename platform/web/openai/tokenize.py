@@ -59,8 +59,8 @@ async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict
 async def _find(fields: TokenizeText | TokenizeChat | Detokenize, state: State, caller: Caller) -> Served:
     """What would answer this caller. Most models share the base's tokenizer, so the name may be left out; a wrong one
     is refused as everywhere."""
-    name, sticky = fields.model or state.base.name, fields.sticky(caller.actor)
-    return await find_served(state, name, fields.adapter_scales(), caller.tenant, caller.only, sticky)
+    name, asker = fields.model or state.base.name, fields.asker(caller.actor)
+    return await find_served(state, name, fields.adapter_scales(), caller.tenant, caller.only, asker)
 
 
 def _check_ids(tokens: list[int], vocabulary: int) -> None:

@@ -19,6 +19,7 @@ from .admin_answers import (
     AddedVersion,
     AuditLog,
     CertificateStanding,
+    ChangedAdapter,
     CreatedKey,
     Digest,
     Engine,
@@ -69,14 +70,14 @@ OPERATIONS: Final = {
     "GET /api/v1/adapters": Operation(answers(AdapterList)),
     "GET /api/v1/adapters/{name}": Operation(answers(Adapter)),
     "GET /api/v1/adapters/{reference}/report": Operation(answers(Report)),
-    "POST /api/v1/adapters/{name}/versions": Operation(ADDED, (NewVersion,), refusals=(507,)),
-    "PATCH /api/v1/adapters/{reference}": Operation(answers(Adapter), (Change,), refusals=(409,)),
+    "POST /api/v1/adapters/{name}/versions": Operation(ADDED, (NewVersion,), refusals=(409, 507)),
+    "PATCH /api/v1/adapters/{reference}": Operation(answers(ChangedAdapter), (Change,), refusals=(409,)),
     "DELETE /api/v1/adapters/{reference}": Operation(NOTHING, refusals=(409,)),
     "GET /api/v1/adapters/{name}/aliases": Operation(answers(RouteList)),
     "GET /api/v1/adapters/{name}/aliases/{alias}": Operation(answers(WatchedRoute)),
     **{
         f"{method} /api/v1/adapters/{{name}}/aliases/{{alias}}{rest}": Operation(
-            answers(Adapter), body, refusals=(409, 412), headers=(IF_MATCH,)
+            answers(ChangedAdapter), body, refusals=(409, 412), headers=(IF_MATCH,)
         )
         for method, rest, body in (
             ("PUT", "", (NewRoute,)),
@@ -89,6 +90,7 @@ OPERATIONS: Final = {
             ("DELETE", "/shadow", ()),
         )
     },
+    "POST /api/v1/adapters/{name}/undo": Operation(answers(Adapter), refusals=(409,)),
     "GET /api/v1/adapters/{reference}/profile": Operation(answers(Profile)),
     "PUT /api/v1/adapters/{reference}/profile": Operation(answers(Profile), (ServingProfile,)),
     "DELETE /api/v1/adapters/{reference}/profile": Operation(NOTHING),

@@ -7,7 +7,7 @@ from loraplex.engine.protocol import EngineInfo, EngineStatus
 from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.quotas import Quota
 from loraplex.registry.report import Report
-from loraplex.registry.routes import Guard, Trip
+from loraplex.registry.routes import Guard, ShareBy, Trip
 
 from ..settings_in_force import SettingInForce
 from .fields import Moment, Role, Scope, Sha256
@@ -48,11 +48,13 @@ class Shadow(TypedDict):
 
 
 class Route(TypedDict):
-    """`version`: the stable one; `weights`: per cent of the callers by version number."""
+    """`version`: the stable one; `weights`: per cent by version number, of the callers or requests that `share_by`
+    names."""
 
     alias: str
     version: int
     weights: dict[str, int]
+    share_by: ShareBy
     previous: int | None
     guard: Guard | None
     trip: Trip | None
@@ -67,6 +69,7 @@ class VersionFigures(TypedDict):
     version: int
     role: Literal["stable", "candidate", "shadow"]
     percent: int
+    actual_percent: float | None
     requests: int
     errors: int
     error_rate: float
@@ -79,7 +82,11 @@ class VersionFigures(TypedDict):
 
 
 class RouteFigures(TypedDict):
+    """`actual_percent` counts requests since the shares were set; `warning`: why shares may be far from that."""
+
     window_seconds: int
+    callers_last_day: int
+    warning: str | None
     versions: list[VersionFigures]
 
 
@@ -122,13 +129,54 @@ class AdapterList(TypedDict):
     data: list[Adapter]
 
 
+class TopCaller(TypedDict):
+    """`name`: the key's label where it may be told."""
+
+    actor: str
+    name: str
+    requests: int
+
+
+class Traffic(TypedDict):
+    """Of the last 24 hours, under all names of the adapter."""
+
+    requests: int
+    callers: int
+    top_callers: list[TopCaller]
+
+
+# `from` is a word of Python.
+Move = TypedDict(
+    "Move",
+    {
+        "model": str,
+        "from": dict[str, int],
+        "to": dict[str, int],
+        "share_by": ShareBy,
+        "last_day": Traffic,
+    },
+)
+
+
+class ChangedAdapter(Adapter):
+    """`moves`: names that other versions answer now, in per cent by version; `last_day`: of versions that lost some.
+    `message`: the same in words, with what speaks against a share; empty where there is nothing to say."""
+
+    moves: list[Move]
+    message: str
+
+
 class AddedVersion(TypedDict):
-    """`created` is false where the name meant these bytes already."""
+    """`created` is false where the name meant these bytes already. `share`: per cent of the requests for the bare name
+    that the version gets; `moves`: as of a change; `message`: the same in words."""
 
     name: str
     created: bool
     version: Version
     report: Report
+    share: int
+    moves: list[Move]
+    message: str
 
 
 class Digest(TypedDict):

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from loraplex.engine.protocol import LAST
 from loraplex.registry.routes import Candidate
 from loraplex.registry.snapshot import ResolvedAdapter
+from loraplex.registry.usage import SHADOW
 
 from ..auth import Caller
 from ..errors import ApiError
 from ..generation import Answers, Delta, Generation, collect
 from ..metrics import FinishedRequest
 from ..openai.schemas import AdapterPart, GenerationFields
-from ..quotas import SHADOW
 from ..state import State
 from .tallies import Lane
 from .watch import Started, note_end

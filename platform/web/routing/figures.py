@@ -1,25 +1,30 @@
 """What is shown of a route: each version's part, and how its latest requests went in this process."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from loraplex.registry.routes import Guard, Route
 from loraplex.registry.views import Adapter
 
+from .callers import share_warning
 from .tallies import Copies, Figures, Lane, Tallies
 
+SHADOW: Final = "shadow"
 WINDOW_SECONDS: Final = Guard().window_seconds
 """Where no guard says another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`role`: stable, candidate or shadow; `percent`: of the callers, of a shadow of the requests."""
+    """`role`: stable, candidate or shadow; `percent`: of the route's callers or requests, of a shadow of the requests.
+    `answered`: requests since the shares were set, of a shadow none."""
 
     version: int
     role: str
     percent: int
+    answered: int
     figures: Figures
     copies: Copies
 
@@ -31,22 +36,35 @@ def window_of(route: Route) -> int:
 
 def parts_of(tallies: Tallies, adapter: Adapter, route: Route) -> list[Part]:
     """The stable version first."""
-    window = window_of(route)
+    window, lanes = window_of(route), list(_lanes(adapter, route))
+    set_for = (datetime.now(UTC) - route.updated_at).total_seconds()
+    answering = [lane for _, _, lane in lanes if not lane.shadow]
+    answered = dict(zip(answering, tallies.counts(answering, min(window, set_for)), strict=True))
     return [
         Part(
             lane.version,
             role,
             percent,
+            answered.get(lane, 0),
             tallies.figures(lane, window),
             tallies.copies_of(lane) if lane.shadow else Copies(),
         )
-        for role, percent, lane in _lanes(adapter, route)
+        for role, percent, lane in lanes
     ]
 
 
-def figures_json(tallies: Tallies, adapter: Adapter, route: Route) -> dict[str, Any]:
-    parts = [_part_json(part) for part in parts_of(tallies, adapter, route)]
-    return {"figures": {"window_seconds": window_of(route), "versions": parts}}
+def actual_percents(parts: Sequence[Part]) -> Sequence[float | None]:
+    """Of the requests that all of them answered; None: there were none, or it is a shadow."""
+    total = sum(part.answered for part in parts)
+    return [None if part.role == SHADOW or not total else 100 * part.answered / total for part in parts]
+
+
+def figures_json(tallies: Tallies, adapter: Adapter, route: Route, callers: int) -> dict[str, Any]:
+    """`callers`: of the last day."""
+    parts = parts_of(tallies, adapter, route)
+    versions = [_part_json(part, actual) for part, actual in zip(parts, actual_percents(parts), strict=True)]
+    told = {"callers_last_day": callers, "warning": share_warning(route, callers) or None}
+    return {"figures": {"window_seconds": window_of(route), **told, "versions": versions}}
 
 
 def _lanes(adapter: Adapter, route: Route) -> Iterator[tuple[str, int, Lane]]:
@@ -56,23 +74,24 @@ def _lanes(adapter: Adapter, route: Route) -> Iterator[tuple[str, int, Lane]]:
         if candidate.weight:
             yield "candidate", candidate.weight, Lane(*place, candidate.version, candidate.since)
         if candidate.shadow:
-            yield "shadow", candidate.shadow, Lane(*place, candidate.version, candidate.since, shadow=True)
+            yield SHADOW, candidate.shadow, Lane(*place, candidate.version, candidate.since, shadow=True)
 
 
-def _part_json(part: Part) -> dict[str, Any]:
+def _part_json(part: Part, actual: float | None) -> dict[str, Any]:
     figures, copies = part.figures, part.copies
     shadow = {"dropped": copies.dropped, "compared": copies.compared, "equal": copies.equal}
     return {
         "version": part.version,
         "role": part.role,
         "percent": part.percent,
+        "actual_percent": None if actual is None else round(actual, 1),
         "requests": figures.requests,
         "errors": figures.errors,
         "error_rate": round(figures.error_rate, 4),
         "completion_tokens": figures.tokens,
         "p95_first_token_ms": milliseconds(figures.first_token),
         "p95_latency_ms": milliseconds(figures.latency),
-        **(shadow if part.role == "shadow" else {}),
+        **(shadow if part.role == SHADOW else {}),
     }
 
 

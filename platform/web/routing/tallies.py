@@ -142,6 +142,13 @@ class Tallies:
             latency=percentile(finished, SHARE) if finished else None,
         )
 
+    def counts(self, lanes: Sequence[Lane], seconds: float) -> Sequence[int]:
+        """Requests of each within the same time: at most so many seconds, and no longer than all of them are kept."""
+        noted = [list(self._tallies[lane].outcomes) if lane in self._tallies else [] for lane in lanes]
+        kept_since = [outcomes[0].at for outcomes in noted if len(outcomes) == LATEST]
+        first = max([self.clock() - seconds, *kept_since])
+        return [sum(outcome.at >= first for outcome in outcomes) for outcomes in noted]
+
     def keep(self, wanted: Collection[Lane]) -> None:
         """Forget all others."""
         self._tallies = {lane: tally for lane, tally in self._tallies.items() if lane in wanted}

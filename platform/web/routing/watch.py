@@ -39,11 +39,19 @@ async def start_watched(state: State, tenant: str, call: Started, admission: Adm
         if lane is not None and error.code == "adapter_unavailable":
             state.tallies.note(lane, True, None, 0.0, 0)
         raise
+    if call.served is not None:
+        _note_caller(state, tenant, call.served)
     lane = None if call.served is None else lane_of(tenant, call.served)
     if lane is not None:
         for generation in generations:
             generation.on_end = partial(note_end, state.tallies, lane)
     return generations
+
+
+def _note_caller(state: State, tenant: str, served: Served) -> None:
+    if served.asker is not None:
+        for adapter, _ in served.adapters.values():
+            state.callers.note(tenant, adapter.name, served.asker.caller)
 
 
 def version_header(served: Served | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import "./live.js";
 import "./confirm.js";
 import "./trouble.js";
+import "./undo.js";
 import { url } from "./server.js";
 
 // The list of keys says where they lead; it has only pages that this person may open.

@@ -1,0 +1,36 @@
+"""Options of the words that register a version: whom it answers."""
+
+from typing import Annotated, Any
+
+import typer
+
+from loraplex.registry.activation import MODES, Activation, Mode
+from loraplex.registry.errors import InvalidRoute
+from loraplex.registry.routes import share_by_of
+
+Activate = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(MODES),
+        help="Who gets the version. Left out: NAME means what its route says, and without one the newest version.",
+    ),
+]
+Percent = Annotated[int, typer.Option(min=1, max=99, help="With --activate share.")]
+ShareBy = Annotated[str, typer.Option(metavar="request|caller", help="Of what --percent is a share.")]
+
+
+def activation_of(activate: str, percent: int, share_by: str) -> Activation | None:
+    """None: nothing was said. Raises InvalidRoute."""
+    if not activate:
+        return None
+    mode: Mode | None = next((mode for mode in MODES if mode == activate), None)
+    if mode is None:
+        raise InvalidRoute(f"--activate takes {', '.join(MODES)}; got {activate[:40]!a}.", "activate")
+    return Activation(mode, percent, share_by_of(share_by))
+
+
+def activation_fields(activation: Activation | None) -> dict[str, Any]:
+    """As the API takes them."""
+    if activation is None:
+        return {}
+    return {"activate": activation.mode, "percent": activation.percent, "share_by": activation.share_by}
