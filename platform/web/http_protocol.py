@@ -149,6 +149,9 @@ class Http(HttpToolsProtocol):
         if not (self.answering or self.transport.is_closing()) and (self.cycle.more_body or self._unfinished):
             self._start_clock()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """An offer to go on in another protocol is not taken, which is no fault; uvicorn's words are about packages."""
+
     def send_400_response(self, msg: str) -> None:
         if not self._refused:
             self._refuse(ApiError(400, "This is not a valid HTTP/1.1 request.", code="bad_request"))

@@ -77,6 +77,16 @@ async def test_what_is_no_http_is_refused_in_words() -> None:
         check_refusal(await told(port, b"\x16\x03\x01 hello\r\n\r\n"), 400, "bad_request")
 
 
+async def test_an_offer_of_websockets_is_not_taken_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    offer = LAST.replace(
+        b"connection: close", b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13"
+    )
+    async with http_server() as port, connected(port) as (reader, writer):
+        writer.write(offer)
+        assert (await reader.readuntil(b"4 0")).startswith(b"HTTP/1.1 200 ")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 async def test_connections_that_trickle_or_say_nothing_end() -> None:
     async with http_server(limits=SHORT) as port:
 
