@@ -3,8 +3,8 @@
 import asyncio
 import hmac
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
@@ -34,6 +34,8 @@ from .sessions import COOKIE, Session
 from .state import State
 from .turns import asking
 
+TENANT: Final = "tenant"
+"""Name in the query of whose things are meant."""
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
 """Seconds for which keys are still believed while the database is away."""
@@ -41,20 +43,44 @@ MAX_SNAPSHOT_AGE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`actor` is `key:<prefix>`, `user:<name>` or `cli`, as audit rows name it. `permissions` hold within `tenant`."""
+    """Who asks, and whose things are meant. `permissions` hold within `tenant`."""
 
     tenant: str
+    """Whose things are meant: the credential's own tenant, or another one that the operator has named."""
     actor: str
+    """`key:<prefix>`, `user:<name>` or `cli`, as audit rows of `tenant` name it: the operator of the server with its own
+    tenant in front, where that is another."""
     permissions: frozenset[Permission]
     session: Session | None = None
     only: frozenset[str] | None = None
     """Names of the models that the key is for; None: all of the tenant."""
     quota: Quota = OPEN
     """Of the key; that of the tenant holds beside it."""
+    home: str = ""
+    """The credential's own tenant, where another one's things are meant."""
 
-    def actor_in(self, tenant: str) -> str:
-        """How audit rows of `tenant` name who asks, who may be the operator."""
-        return self.actor if tenant == self.tenant else f"{self.tenant}/{self.actor}"
+    @property
+    def elsewhere(self) -> str:
+        """The tenant whose things are meant, where it is not the credential's own."""
+        return self.tenant if self.home else ""
+
+    @property
+    def oversees(self) -> bool:
+        """The operator, who looks at the server as a whole and not at one of its other tenants."""
+        return self.allows(Permission.OPERATE) and not self.home
+
+    @property
+    def own_tenant(self) -> str:
+        """Of the credential."""
+        return self.home or self.tenant
+
+    def acting_for(self, tenant: str) -> Self:
+        """The same operator, where the things of `tenant` are meant."""
+        own = self.own_tenant
+        name = self.actor.removeprefix(f"{own}/") if self.home else self.actor
+        if tenant == own:
+            return replace(self, tenant=own, actor=name, home="")
+        return replace(self, tenant=tenant, actor=f"{own}/{name}", home=own)
 
     def allows(self, permission: str) -> bool:
         return permission in self.permissions
@@ -89,6 +115,17 @@ async def guard(request: Request) -> None:
         raise _lacking(caller, needed)
     if caller.only is not None and needed != Permission.INFERENCE:
         _check_adapter(request, caller.only)
+    request.state.caller = _in_named_tenant(caller, request.query_params.get(TENANT, ""), state)
+
+
+def _in_named_tenant(caller: Caller, tenant: str, state: State) -> Caller:
+    """Whose things are meant: the caller's own, or for the operator those of the tenant that the query names. ApiError
+    404 for all others alike."""
+    if tenant in ("", caller.tenant):
+        return caller
+    if caller.allows(Permission.OPERATE) and tenant in state.registry.snapshots.current.tenants:
+        return caller.acting_for(tenant)
+    raise not_found(f"There is no tenant {tenant[:80]!a}.", TENANT, "tenant_not_found")
 
 
 def caller_of(request: Request) -> Caller:

@@ -11,8 +11,7 @@ from fastapi import Depends, Request
 from loraplex.engine.client import RequestRejected
 
 from .auth import Caller, caller_of
-from .errors import from_engine, not_found
-from .permissions import Permission
+from .errors import from_engine
 from .state import State
 
 
@@ -24,16 +23,6 @@ def state_of(request: Request) -> State:
 def request_id_of(request: Request) -> str:
     request_id: str = request.scope["state"]["request_id"]
     return request_id
-
-
-async def tenant_of(request: Request, tenant: str = "") -> str:
-    """The caller's own, or for the operator the one that the query names. ApiError 404 for all others alike."""
-    caller = caller_of(request)
-    if tenant in ("", caller.tenant):
-        return caller.tenant
-    if caller.allows(Permission.OPERATE) and tenant in state_of(request).registry.snapshots.current.tenants:
-        return tenant
-    raise not_found(f"There is no tenant {tenant[:80]!a}.", "tenant", "tenant_not_found")
 
 
 async def _state(request: Request) -> State:
@@ -60,7 +49,6 @@ async def _request_id(request: Request) -> str:
 
 
 StateOf = Annotated[State, Depends(_state)]
-TenantOf = Annotated[str, Depends(tenant_of)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 CallerWithRoom = Annotated[Caller, Depends(_caller_with_room)]
 RequestId = Annotated[str, Depends(_request_id)]

@@ -45,7 +45,8 @@ async def set_password(request: Request, state: StateOf, caller: CallerOf) -> Re
     cookie = None
 
     def change() -> str | None:
-        state.registry.users.set_password(session.user, new, role=None, actor=caller.actor, tenant=caller.tenant)
+        by = {"actor": f"user:{session.user}", "tenant": session.tenant}
+        state.registry.users.set_password(session.user, new, role=None, **by)
         return state.sessions.log_in(login_of(session.user, session.tenant), new, address)
 
     confirm = partial(state.sessions.confirm, session, form.values.get("current", ""), address)
@@ -65,7 +66,7 @@ async def set_password(request: Request, state: StateOf, caller: CallerOf) -> Re
 def _page(request: Request, caller: Caller, form: Form, done: str | None = None) -> Response:
     status = 200 if form.is_good else form.status
     may = [] if caller.session is None else _may(caller.session)
-    who = {"session": caller.session, "tenant": caller.tenant, "may_words": may}
+    who = {"session": caller.session, "tenant": caller.own_tenant, "may_words": may}
     frame = {"password_length": MIN_PASSWORD_LENGTH, "form": form, "done": done}
     return page(request, "account.html", SECTION, status, **who, **frame)
 

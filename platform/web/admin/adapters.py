@@ -13,7 +13,7 @@ from loraplex.registry.views import Adapter, Version
 from ..api.certification import standings_of
 from ..api.views import ON_DISK, residency
 from ..auth import Caller, form_fields
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..kv_cache import clipping_words
 from ..routing.moves import LastDay
@@ -163,10 +163,10 @@ async def delete(request: Request, name: str, state: StateOf, caller: CallerOf) 
 
 
 @router.post("/{name}/undo")
-async def undo(request: Request, name: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def undo(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """The change that the bar names."""
     fields = await form_fields(request)
-    await undo_change(state, tenant, name, fields.get("change", ""), caller.actor_in(tenant))
+    await undo_change(state, caller.tenant, name, fields.get("change", ""), caller.actor)
     return go_to(request, f"{SECTION}/{name}?done=undo" if tenant == caller.tenant else "/tenants")
 
 

@@ -1,30 +1,28 @@
-"""Addresses of pages that stay with the tenant that is looked at: the caller's own, or for the operator any other."""
+"""Addresses of pages. They keep the tenant that the operator looks at, where it is not the operator's own."""
 
-from collections.abc import Callable
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
 
-from ..auth import Caller
-from .page import root_of
+from ..auth import TENANT, Caller
 
 
-def local_address(path: str, elsewhere: str = "", **query: object) -> str:
-    """From the app's root on. `elsewhere`: another tenant than one's own; empty parts of the query are left out."""
-    asked = {name.rstrip("_"): value for name, value in ({"tenant": elsewhere} | query).items() if value}
-    return quote(path, safe="/@") + (f"?{urlencode(asked)}" if asked else "")
+def root_of(request: Request) -> str:
+    """The sub-path under which a proxy serves this app, without a slash at its end."""
+    root: str = request.scope.get("root_path", "")
+    return root.rstrip("/")
 
 
-def elsewhere_of(caller: Caller, tenant: str) -> str:
-    """The tenant's name where it is not the caller's own."""
-    return "" if tenant == caller.tenant else tenant
+def elsewhere_of(request: Request) -> str:
+    """The tenant that the operator looks at, where it is not the operator's own."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    return "" if caller is None else caller.elsewhere
 
 
-def tenant_frame(request: Request, caller: Caller, tenant: str) -> dict[str, str | Callable[..., str]]:
-    """What the templates of these pages need: `elsewhere`, and `to`, which makes addresses."""
-    elsewhere, root = elsewhere_of(caller, tenant), root_of(request)
-
-    def to(path: str, **query: object) -> str:
-        return root + local_address(path, elsewhere, **query)
-
-    return {"elsewhere": elsewhere, "to": to}
+def local_address(path: str, tenant: str = "", **query: object) -> str:
+    """From the app's root on. `path` may have a query and a fragment; empty parts of `query` are left out."""
+    place, mark, fragment = path.partition("#")
+    place, _, given = place.partition("?")
+    asked = {name.rstrip("_"): value for name, value in ({TENANT: tenant} | query).items() if value}
+    queries = "&".join(part for part in (given, urlencode(asked)) if part)
+    return quote(place, safe="/@%") + (f"?{queries}" if queries else "") + mark + fragment

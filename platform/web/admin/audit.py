@@ -9,10 +9,8 @@ from starlette.responses import Response
 from ..api.audit_export import export as export_file
 from ..api.audit_filter import First, Part, Wanted, filter_of, scope_of
 from ..audit_file import Format
-from ..auth import Caller
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
-from .addresses import tenant_frame
 from .audit_rows import ACTIONS, audit_line, detail_json, filter_words
 from .page import PageRoute, is_fragment, page
 from .words import in_labels
@@ -32,7 +30,6 @@ async def index(
     request: Request,
     state: StateOf,
     caller: CallerOf,
-    tenant: TenantOf,
     actor: Part = "",
     action: Part = "",
     subject: Part = "",
@@ -44,10 +41,10 @@ async def index(
     """The page; for htmx the table alone, or with `before` the rows that follow."""
     template = _template(is_fragment(request), before)
     try:
-        wanted = filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
+        wanted = filter_of(scope_of(caller, everyone), actor, action, subject, first, to)
     except ApiError as error:
         asked = {"actor": actor, "action": action, "subject": subject, "from": first, "to": to}
-        frame = _frame(request, caller, tenant, everyone, asked)
+        frame = _frame(everyone, asked)
         return page(request, template, SECTION, error.status, **frame, rows=[], problem=in_labels(error, LABELS))
     audit = state.registry.audit
     found = await asyncio.to_thread(audit.search, wanted, PAGE_ROWS + 1, before)
@@ -57,8 +54,8 @@ async def index(
         template,
         SECTION,
         200,
-        **_frame(request, caller, tenant, everyone, filter_words(wanted)),
-        rows=[audit_line(entry, caller.tenant) for entry in found[:PAGE_ROWS]],
+        **_frame(everyone, filter_words(wanted)),
+        rows=[audit_line(entry, caller) for entry in found[:PAGE_ROWS]],
         after=found[PAGE_ROWS - 1].id if len(found) > PAGE_ROWS else None,
         quickly=head <= QUICKLY_VERIFIED,
         length=f"{head:,}",
@@ -79,30 +76,27 @@ async def export(state: StateOf, wanted: Wanted, format: Format = "csv") -> Resp
 
 
 @router.get("/{number}")
-async def detail(
-    request: Request, number: str, state: StateOf, caller: CallerOf, tenant: TenantOf, everyone: bool = False
-) -> Response:
-    scope = scope_of(caller, tenant, everyone)
+async def detail(request: Request, number: str, state: StateOf, caller: CallerOf, everyone: bool = False) -> Response:
+    scope = scope_of(caller, everyone)
     known = number.isascii() and number.isdigit() and len(number) < 19
     entry = await asyncio.to_thread(state.registry.audit.get, int(number), scope) if known else None
     if entry is None:
         raise ApiError(404, "This audit log row does not exist, or you cannot see it.")
-    frame = _frame(request, caller, tenant, everyone, {})
+    frame = _frame(everyone, {})
     return page(
         request,
         "audit/detail.html",
         SECTION,
         200,
         **frame,
-        row=audit_line(entry, caller.tenant),
+        row=audit_line(entry, caller),
         entry=entry,
         json=detail_json(entry),
     )
 
 
-def _frame(request: Request, caller: Caller, tenant: str, everyone: bool, asked: dict[str, str]) -> dict[str, object]:
+def _frame(everyone: bool, asked: dict[str, str]) -> dict[str, object]:
     return {
-        **tenant_frame(request, caller, tenant),
         "asked": asked | ({"everyone": "true"} if everyone else {}),
         "everyone": everyone,
         "actions": ACTIONS,

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from loraplex.registry.audit import AuditEntry, AuditFilter
 
+from ..auth import Caller
 from ..units import age_words
 from .addresses import local_address
 
@@ -37,8 +38,7 @@ class AuditLine:
     intact: bool
 
 
-def audit_line(entry: AuditEntry, own: str) -> AuditLine:
-    """`own`: the tenant of whoever looks."""
+def audit_line(entry: AuditEntry, caller: Caller) -> AuditLine:
     return AuditLine(
         id=entry.id,
         at_iso=entry.at.isoformat(timespec="milliseconds"),
@@ -47,7 +47,7 @@ def audit_line(entry: AuditEntry, own: str) -> AuditLine:
         actor=entry.actor,
         action=entry.action,
         subject=entry.subject,
-        place=_place(entry, own),
+        place=_place(entry, caller),
         detail=_clipped(detail_words(entry.detail)),
         intact=entry.intact,
     )
@@ -73,13 +73,12 @@ def filter_words(wanted: AuditFilter) -> dict[str, str]:
     }
 
 
-def _place(entry: AuditEntry, own: str) -> str:
-    """The operator opens keys and users of other tenants, but no adapters."""
+def _place(entry: AuditEntry, caller: Caller) -> str:
     kind, _, name = entry.subject.partition(":")
-    if kind not in PLACES or not name or entry.tenant is None or (kind == "adapter" and entry.tenant != own):
+    if kind not in PLACES or not name or entry.tenant is None:
         return ""
     path = f"{PLACES[kind]}{name.partition('@')[0] if kind == 'adapter' else name}"
-    return local_address(path, "" if entry.tenant == own else entry.tenant)
+    return local_address(path, "" if entry.tenant == caller.own_tenant else entry.tenant)
 
 
 def _value(value: object) -> str:

@@ -13,10 +13,9 @@ from loraplex.registry.scopes import ADMIN
 
 from ..api.refusals import in_words
 from ..auth import Caller
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..state import State
 from ..units import count_words
-from .addresses import elsewhere_of, local_address, tenant_frame
 from .forms import LIMITS, Form, read_form
 from .key_form import (
     CHOICES,
@@ -47,51 +46,46 @@ async def index(
     request: Request,
     state: StateOf,
     caller: CallerOf,
-    tenant: TenantOf,
     search: str = "",
     show: str = "",
     done: str = "",
 ) -> Response:
     """The page, or for htmx the table alone."""
     if is_fragment(request):
-        return page(
-            request, "keys/_table.html", SECTION, 200, **await _table(request, state, caller, tenant, search, show)
-        )
-    return await _page(request, state, caller, tenant, new_key_form(), search=search, show=show, done=NOTICES.get(done))
+        return page(request, "keys/_table.html", SECTION, 200, **await _table(request, state, caller, search, show))
+    return await _page(request, state, caller, new_key_form(), search=search, show=show, done=NOTICES.get(done))
 
 
 @router.post("")
-async def create(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def create(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """The page with the new key on it, this once; or the form with what is wrong with it."""
     form = await read_form(request)
-    made = await _create(state, caller, tenant, form)
+    made = await _create(state, caller, form)
     if made is None:
-        return await _page(request, state, caller, tenant, form, status=form.status)
+        return await _page(request, state, caller, form, status=form.status)
     await state.reconciler.reconcile()
-    missing = _missing(state, tenant, made.key.adapters or ())
-    return await _page(request, state, caller, tenant, new_key_form(), status=201, made=made, missing=missing)
+    missing = _missing(state, caller.tenant, made.key.adapters or ())
+    return await _page(request, state, caller, new_key_form(), status=201, made=made, missing=missing)
 
 
 @router.get("/{prefix}")
-async def detail(
-    request: Request, prefix: str, state: StateOf, caller: CallerOf, tenant: TenantOf, done: str = ""
-) -> Response:
-    key = await _get(state, prefix, tenant)
+async def detail(request: Request, prefix: str, state: StateOf, caller: CallerOf, done: str = "") -> Response:
+    key = await _get(state, prefix, caller.tenant)
     return _detail(request, state, caller, key, form_of(key), done=NOTICES.get(done))
 
 
 @router.post("/{prefix}")
-async def change(request: Request, prefix: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def change(request: Request, prefix: str, state: StateOf, caller: CallerOf) -> Response:
     """Other limits, models and expiry, as the form has them."""
-    key, form = await _get(state, prefix, tenant), await read_form(request)
+    key, form = await _get(state, prefix, caller.tenant), await read_form(request)
     quota, adapters, expires_at = form.quota(), read_adapters(form), _new_expiry(form, key)
     if form.is_good:
         with form.refusals(registry_error="adapters"):
             await asyncio.to_thread(
                 state.registry.keys.change,
                 prefix,
-                actor=caller.actor_in(tenant),
-                tenant=tenant,
+                actor=caller.actor,
+                tenant=caller.tenant,
                 quota=quota,
                 adapters=adapters,
                 expires_at=expires_at,
@@ -99,18 +93,18 @@ async def change(request: Request, prefix: str, state: StateOf, caller: CallerOf
     if not form.is_good:
         return _detail(request, state, caller, key, form, status=form.status)
     await state.reconciler.reconcile()
-    return go_to(request, local_address(f"{SECTION}/{prefix}", elsewhere_of(caller, tenant), done="change"))
+    return go_to(request, f"{SECTION}/{prefix}?done=change")
 
 
 @router.post("/{prefix}/revoke")
-async def revoke(request: Request, prefix: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def revoke(request: Request, prefix: str, state: StateOf, caller: CallerOf) -> Response:
     with in_words():
-        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor_in(tenant), tenant=tenant)
+        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
     await state.reconciler.reconcile()
-    return go_to(request, local_address(SECTION, elsewhere_of(caller, tenant), done="revoke"))
+    return go_to(request, f"{SECTION}?done=revoke")
 
 
-async def _create(state: State, caller: Caller, tenant: str, form: Form) -> CreatedKey | None:
+async def _create(state: State, caller: Caller, form: Form) -> CreatedKey | None:
     """None: the form says why not."""
     name, scopes, adapters, quota = read_label(form), read_scopes(form), read_adapters(form), form.quota()
     expires_at = read_expiry(form, datetime.now(UTC))
@@ -122,8 +116,8 @@ async def _create(state: State, caller: Caller, tenant: str, form: Form) -> Crea
                 state.registry.keys.create,
                 name,
                 scopes,
-                actor=caller.actor_in(tenant),
-                tenant=tenant,
+                actor=caller.actor,
+                tenant=caller.tenant,
                 expires_at=expires_at,
                 adapters=adapters,
                 quota=quota,
@@ -135,7 +129,6 @@ async def _page(
     request: Request,
     state: State,
     caller: Caller,
-    tenant: str,
     form: Form,
     *,
     status: int = 200,
@@ -143,20 +136,17 @@ async def _page(
     show: str = "",
     **more: object,
 ) -> Response:
-    table = await _table(request, state, caller, tenant, search, show)
+    table = await _table(request, state, caller, search, show)
     return page(
         request, "keys/page.html", SECTION, status, **FORM, **table, form=form, address=address_of(request), **more
     )
 
 
-async def _table(
-    request: Request, state: State, caller: Caller, tenant: str, search: str, show: str
-) -> dict[str, object]:
+async def _table(request: Request, state: State, caller: Caller, search: str, show: str) -> dict[str, object]:
     """What the rows of the table are made of."""
-    keys = await asyncio.to_thread(state.registry.keys.list, tenant)
+    keys = await asyncio.to_thread(state.registry.keys.list, caller.tenant)
     found = matching_keys(keys, search, show)
     return {
-        **tenant_frame(request, caller, tenant),
         "rows": key_rows(state, found[:MOST_ROWS]),
         "any": bool(keys),
         "found": count_words(len(found), "key"),
@@ -170,10 +160,7 @@ async def _table(
 def _detail(
     request: Request, state: State, caller: Caller, key: ApiKey, form: Form, *, status: int = 200, **more: object
 ) -> Response:
-    frame = tenant_frame(request, caller, key.tenant)
-    return page(
-        request, "keys/detail.html", SECTION, status, **FORM, **frame, key=key_row(state, key), form=form, **more
-    )
+    return page(request, "keys/detail.html", SECTION, status, **FORM, key=key_row(state, key), form=form, **more)
 
 
 async def _get(state: State, prefix: str, tenant: str) -> ApiKey:

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from ..api.certification import BASE, request_certificate, standing_of
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
-from ..permissions import Permission
 from ..state import State
 from .attention import Item, attention, for_caller
 from .cache_history import CacheHistory
@@ -60,7 +59,7 @@ class Live:
 
     def _traffic_for(self, caller: Caller) -> Traffic:
         """Who operates the server sees all of it."""
-        return self._traffic if caller.allows(Permission.OPERATE) else self._tenants.get(caller.tenant, Traffic())
+        return self._traffic if caller.oversees else self._tenants.get(caller.tenant, Traffic())
 
     def attention(self, caller: Caller) -> list[Item]:
         return for_caller(attention(self._state, self._traffic_for(caller), self.cache, caller.tenant), caller)

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from ..auth import check_origin, client_address, form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import LOGIN_PATH, ApiError
-from .page import NOT_KEPT, TEMPLATES, PageRoute, go_to, root_of
+from .addresses import root_of
+from .page import NOT_KEPT, TEMPLATES, PageRoute, go_to
 
 WRONG: Final = "Wrong user or password."
 LOCAL_PATH: Final = re.compile(r"/(?!/)[!-\[\]-~]*")

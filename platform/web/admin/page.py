@@ -16,7 +16,9 @@ from ..dependencies import state_of
 from ..errors import LOGIN_PATH, ApiError, from_validation
 from ..permissions import Permission, who_may
 from ..sessions import login_of
+from .addresses import elsewhere_of, local_address, root_of
 from .menu import menu_of
+from .tenant_switch import tenant_switch
 from .undo_bar import undo_bar
 from .words import engine_words
 
@@ -62,14 +64,19 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
     """A page or fragment for a logged-in user; `section` is the entry of the menu it belongs to.
 
     Templates ask `may("POST /keys")` before they show what leads there, and `who("POST /keys")` whom else to send;
-    `operator` before they speak of what only a shell on the server or its settings can do.
+    `operator` before they speak of what only a shell on the server or its settings can do. `to` makes the addresses of
+    pages, `elsewhere` is the tenant that the operator looks at.
     """
     caller: Caller | None = getattr(request.state, "caller", None)
     session = caller and caller.session
     words, tone = engine_words(state_of(request))
+    root, elsewhere = root_of(request), elsewhere_of(request)
     frame = {
-        "root": root_of(request),
+        "root": root,
         "section": section,
+        "elsewhere": elsewhere,
+        "to": lambda path, tenant=elsewhere, **query: root + local_address(path, tenant, **query),
+        "switch": tenant_switch(state_of(request), caller, section),
         "login": login_of(session.user, session.tenant) if session else "",
         "csrf_token": session.csrf_token if session else "",
         "menu": menu_of(caller),
@@ -82,19 +89,13 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
     return TEMPLATES.TemplateResponse(request, template, frame | context, status, NOT_KEPT)
 
 
-def root_of(request: Request) -> str:
-    """The sub-path under which a proxy serves this app, without a slash at its end."""
-    root: str = request.scope.get("root_path", "")
-    return root.rstrip("/")
-
-
 def address_of(request: Request) -> str:
     """Scheme, host and sub-path as the browser reached this server."""
     return f"{request.url.scheme}://{request.url.netloc}{root_of(request)}"
 
 
 def go_to(request: Request, path: str) -> Response:
-    return RedirectResponse(root_of(request) + path, SEE_OTHER)
+    return RedirectResponse(root_of(request) + local_address(path, elsewhere_of(request)), SEE_OTHER)
 
 
 def is_fragment(request: Request) -> bool:

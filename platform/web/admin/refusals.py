@@ -14,7 +14,8 @@ from .. import errors
 from ..auth import identify
 from ..dependencies import request_id_of, state_of
 from ..errors import ApiError
-from .page import is_for_people, refusal_page, root_of
+from .addresses import root_of
+from .page import is_for_people, refusal_page
 
 APIS: Final = ("/v1/", "/api/")
 """Below these even a browser gets JSON."""

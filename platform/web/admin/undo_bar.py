@@ -34,7 +34,7 @@ def undo_bar(state: State, caller: Caller) -> UndoBar | None:
     """Of the caller's last change; None: there is none, or its time is over."""
     now = datetime.now(UTC)
     for one in state.registry.snapshots.current.undoables:
-        if one.until > now and one.actor == caller.actor_in(one.tenant):
+        if one.until > now and one.actor == caller.acting_for(one.tenant).actor:
             name = one.subject.partition(":")[2].removesuffix("@default")
             tenant = "" if one.tenant == caller.tenant else one.tenant
             seconds = int((one.until - now).total_seconds())

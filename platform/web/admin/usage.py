@@ -15,12 +15,11 @@ from loraplex.registry.usage import SHADOW, Usage, UsageQuery, columns_of, usage
 
 from ..auth import Caller
 from ..csv_lines import csv_lines
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError, invalid
 from ..permissions import Permission
 from ..state import State
 from ..units import count_words, percent_words
-from .addresses import tenant_frame
 from .page import NOT_KEPT, PageRoute, is_fragment, page
 from .usage_rows import GROUPINGS, asked_words, chart_points, heads, is_hourly, unknown_words, usage_lines
 from .words import in_labels
@@ -41,7 +40,6 @@ async def index(
     request: Request,
     state: StateOf,
     caller: CallerOf,
-    tenant: TenantOf,
     first: First = "",
     to: str = "",
     actor: Text = "",
@@ -49,16 +47,16 @@ async def index(
     by: str = "",
 ) -> Response:
     """The page, or for htmx the part of it that the filters change."""
-    frame = tenant_frame(request, caller, tenant) | {"groupings": GROUPINGS, "ranges": _ranges()}
+    frame = {"groupings": GROUPINGS, "ranges": _ranges()}
     template = "usage/_sums.html" if is_fragment(request) else "usage/page.html"
     try:
-        query = _query(tenant, first, to, actor, adapter, by)
+        query = _query(caller.tenant, first, to, actor, adapter, by)
     except ApiError as error:
         asked, problem = {"from": first, "to": to, "adapter": adapter, "actor": actor}, in_labels(error, LABELS)
         return page(request, template, SECTION, error.status, **frame, asked=asked, by=by, names={}, problem=problem)
     table = await asyncio.to_thread(state.registry.usage.table, query, MOST_ROWS, "day" not in columns_of(query.by))
     total = table.total
-    names = await _names(state, caller, tenant)
+    names = await _names(state, caller)
     return page(
         request,
         template,
@@ -82,10 +80,10 @@ async def index(
 
 @router.get("/points")
 async def points(
-    state: StateOf, tenant: TenantOf, first: First = "", to: str = "", actor: Text = "", adapter: Text = ""
+    state: StateOf, caller: CallerOf, first: First = "", to: str = "", actor: Text = "", adapter: Text = ""
 ) -> Response:
     """The points of the page's charts."""
-    query = _query(tenant, first, to, actor, adapter, "day")
+    query = _query(caller.tenant, first, to, actor, adapter, "day")
     if is_hourly(query):
         query = replace(query, by=("hour",))
     rows = await asyncio.to_thread(state.registry.usage.sums, query)
@@ -95,7 +93,7 @@ async def points(
 @router.get("/csv")
 async def download(
     state: StateOf,
-    tenant: TenantOf,
+    caller: CallerOf,
     first: First = "",
     to: str = "",
     actor: Text = "",
@@ -103,8 +101,8 @@ async def download(
     by: str = "",
 ) -> Response:
     """All rows of the table, however many."""
-    query = _query(tenant, first, to, actor, adapter, by)
-    name = f"usage-{tenant}-{query.first}-{query.last}.csv"
+    query = _query(caller.tenant, first, to, actor, adapter, by)
+    name = f"usage-{caller.tenant}-{query.first}-{query.last}.csv"
     headers = NOT_KEPT | {"content-disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(_csv(state.registry.usage, query), media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -140,11 +138,11 @@ def _query(tenant: str, first: str, to: str, actor: str, adapter: str, by: str) 
     return replace(query, first=begin, actor=asked if asked == SHADOW else query.actor)
 
 
-async def _names(state: State, caller: Caller, tenant: str) -> Mapping[str, str]:
+async def _names(state: State, caller: Caller) -> Mapping[str, str]:
     """Labels of keys, for those who may see the keys."""
     if not caller.allows(Permission.ADMIN):
         return {}
-    return await asyncio.to_thread(state.registry.keys.names, tenant)
+    return await asyncio.to_thread(state.registry.keys.names, caller.tenant)
 
 
 def _ranges() -> list[tuple[str, str, str]]:

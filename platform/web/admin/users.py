@@ -14,11 +14,10 @@ from loraplex.registry.users import VIEWER_ROLE, User
 
 from ..api.refusals import in_words
 from ..auth import Caller, client_address
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..sessions import login_of
 from ..state import State
 from ..units import age_words, count_words
-from .addresses import elsewhere_of, local_address, tenant_frame
 from .forms import Form, read_form
 from .page import PageRoute, address_of, go_to, is_fragment, page
 
@@ -60,71 +59,67 @@ class Login:
 
 
 @router.get("")
-async def index(
-    request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf, search: str = "", done: str = ""
-) -> Response:
+async def index(request: Request, state: StateOf, caller: CallerOf, search: str = "", done: str = "") -> Response:
     """The page, or for htmx the table alone."""
     if is_fragment(request):
-        return page(request, "users/_table.html", SECTION, 200, **await _table(request, state, caller, tenant, search))
-    return await _page(request, state, caller, tenant, new_user_form(), search=search, done=NOTICES.get(done))
+        return page(request, "users/_table.html", SECTION, 200, **await _table(request, state, caller, search))
+    return await _page(request, state, caller, new_user_form(), search=search, done=NOTICES.get(done))
 
 
 @router.post("")
-async def create(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def create(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """The page with the login on it, this once; or the form with what is wrong with it."""
     form = await read_form(request)
     name, role, password = form.text("name"), form.text("role"), form.values.get("password", "")
     chosen = password or secrets.token_urlsafe(GENERATED_BYTES)
-    by = {"actor": caller.actor_in(tenant), "tenant": tenant}
+    by = {"actor": caller.actor, "tenant": caller.tenant}
     with form.refusals(invalid_name="name", name_taken="name", weak_secret="password", registry_error="role"):
         work = partial(state.registry.users.create, name, chosen, role, **by)
         await state.passwords.run(work, client_address(request))
     if not form.is_good:
-        return await _page(request, state, caller, tenant, form, status=form.status)
-    made = Login(login_of(name, tenant), None if password else chosen, f"User “{name}” created")
-    return await _page(request, state, caller, tenant, new_user_form(), status=201, made=made)
+        return await _page(request, state, caller, form, status=form.status)
+    made = Login(login_of(name, caller.tenant), None if password else chosen, f"User “{name}” created")
+    return await _page(request, state, caller, new_user_form(), status=201, made=made)
 
 
 @router.get("/{user}")
-async def detail(
-    request: Request, user: str, state: StateOf, caller: CallerOf, tenant: TenantOf, done: str = ""
-) -> Response:
-    return await _detail(request, state, caller, tenant, user, done=NOTICES.get(done))
+async def detail(request: Request, user: str, state: StateOf, caller: CallerOf, done: str = "") -> Response:
+    return await _detail(request, state, caller, user, done=NOTICES.get(done))
 
 
 @router.post("/{user}/role")
-async def set_role(request: Request, user: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def set_role(request: Request, user: str, state: StateOf, caller: CallerOf) -> Response:
     form = await read_form(request)
-    by = {"actor": caller.actor_in(tenant), "tenant": tenant}
+    by = {"actor": caller.actor, "tenant": caller.tenant}
     with form.refusals(last_admin="role", registry_error="role"):
         await asyncio.to_thread(state.registry.users.set_role, user, form.text("role"), **by)
     if not form.is_good:
-        return await _detail(request, state, caller, tenant, user, form, status=form.status)
-    return go_to(request, local_address(f"{SECTION}/{user}", elsewhere_of(caller, tenant), done="role"))
+        return await _detail(request, state, caller, user, form, status=form.status)
+    return go_to(request, f"{SECTION}/{user}?done=role")
 
 
 @router.post("/{user}/password")
-async def set_password(request: Request, user: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def set_password(request: Request, user: str, state: StateOf, caller: CallerOf) -> Response:
     """The typed one, or a new one that is shown once. All sessions of the user end, the caller's own too."""
     form = await read_form(request)
     password = form.values.get("password", "")
     chosen = password or secrets.token_urlsafe(GENERATED_BYTES)
-    by = {"actor": caller.actor_in(tenant), "tenant": tenant}
+    by = {"actor": caller.actor, "tenant": caller.tenant}
     with form.refusals(weak_secret="password"):
         work = partial(state.registry.users.set_password, user, chosen, role=None, **by)
         await state.passwords.run(work, client_address(request))
     if not form.is_good:
-        return await _detail(request, state, caller, tenant, user, form, status=form.status)
+        return await _detail(request, state, caller, user, form, status=form.status)
     words = f"“{user}” has a new password and was logged out everywhere"
-    made = Login(login_of(user, tenant), None if password else chosen, words)
-    return await _detail(request, state, caller, tenant, user, made=made)
+    made = Login(login_of(user, caller.tenant), None if password else chosen, words)
+    return await _detail(request, state, caller, user, made=made)
 
 
 @router.post("/{user}/remove")
-async def remove(request: Request, user: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def remove(request: Request, user: str, state: StateOf, caller: CallerOf) -> Response:
     with in_words():
-        await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor_in(tenant), tenant=tenant)
-    return go_to(request, local_address(SECTION, elsewhere_of(caller, tenant), done="remove"))
+        await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor, tenant=caller.tenant)
+    return go_to(request, f"{SECTION}?done=remove")
 
 
 def new_user_form() -> Form:
@@ -135,31 +130,28 @@ async def _page(
     request: Request,
     state: State,
     caller: Caller,
-    tenant: str,
     form: Form,
     *,
     status: int = 200,
     search: str = "",
     **more: object,
 ) -> Response:
-    table = await _table(request, state, caller, tenant, search)
+    table = await _table(request, state, caller, search)
     frame = FORM | {"address": address_of(request), "form": form}
     return page(request, "users/page.html", SECTION, status, **frame, **table, **more)
 
 
-async def _table(request: Request, state: State, caller: Caller, tenant: str, search: str) -> dict[str, object]:
-    users = await asyncio.to_thread(state.registry.users.list, tenant)
+async def _table(request: Request, state: State, caller: Caller, search: str) -> dict[str, object]:
+    users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
     wanted, admins = search.strip().lower(), sum(user.role == "admin" for user in users)
     rows = [_row(user, caller, admins) for user in users if wanted in user.name or wanted == user.role]
-    frame = tenant_frame(request, caller, tenant)
-    return frame | {"rows": rows, "any": bool(users), "found": count_words(len(rows), "user"), "search": search}
+    return {"rows": rows, "any": bool(users), "found": count_words(len(rows), "user"), "search": search}
 
 
 async def _detail(
     request: Request,
     state: State,
     caller: Caller,
-    tenant: str,
     name: str,
     form: Form | None = None,
     *,
@@ -167,10 +159,10 @@ async def _detail(
     **more: object,
 ) -> Response:
     with in_words():
-        user = await asyncio.to_thread(state.registry.users.require, name, tenant)
-    users = await asyncio.to_thread(state.registry.users.list, tenant)
+        user = await asyncio.to_thread(state.registry.users.require, name, caller.tenant)
+    users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
     row = _row(user, caller, sum(one.role == "admin" for one in users))
-    frame = FORM | tenant_frame(request, caller, tenant) | {"address": address_of(request), "form": form or Form()}
+    frame = FORM | {"address": address_of(request), "form": form or Form()}
     return page(request, "users/detail.html", SECTION, status, **frame, row=row, **more)
 
 

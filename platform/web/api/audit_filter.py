@@ -9,7 +9,7 @@ from loraplex.registry.errors import InvalidQuery
 
 from ..audit_query import audit_query
 from ..auth import Caller
-from ..dependencies import CallerOf, TenantOf
+from ..dependencies import CallerOf
 from ..errors import forbidden, invalid
 from ..permissions import Permission
 
@@ -17,11 +17,11 @@ Part = Annotated[str, Query(max_length=255)]
 First = Annotated[str, Query(alias="from")]
 
 
-def scope_of(caller: Caller, tenant: str, everyone: bool) -> str | None:
+def scope_of(caller: Caller, everyone: bool) -> str | None:
     """Whose rows; None: everybody's, for the operator. Raises ApiError."""
     if everyone and not caller.allows(Permission.OPERATE):
         raise forbidden("Only the operator of this server may see the audit log of all tenants. Leave everyone out.")
-    return None if everyone else tenant
+    return None if everyone else caller.tenant
 
 
 def filter_of(scope: str | None, actor: str, action: str, subject: str, first: str, to: str) -> AuditFilter:
@@ -34,7 +34,6 @@ def filter_of(scope: str | None, actor: str, action: str, subject: str, first: s
 
 async def wanted_rows(
     caller: CallerOf,
-    tenant: TenantOf,
     actor: Part = "",
     action: Part = "",
     subject: Part = "",
@@ -42,7 +41,7 @@ async def wanted_rows(
     to: str = "",
     everyone: bool = False,
 ) -> AuditFilter:
-    return filter_of(scope_of(caller, tenant, everyone), actor, action, subject, first, to)
+    return filter_of(scope_of(caller, everyone), actor, action, subject, first, to)
 
 
 Wanted = Annotated[AuditFilter, Depends(wanted_rows)]

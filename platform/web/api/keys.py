@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from loraplex.registry.quotas import OPEN, Quota
 from loraplex.registry.scopes import INFERENCE
 
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import invalid
 from ..json_body import convert, read_json
 from ..openapi.fields import Label, Scope
@@ -43,13 +43,13 @@ class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @router.get("/api/v1/keys")
-async def list_keys(state: StateOf, tenant: TenantOf) -> dict[str, Any]:
-    keys = await asyncio.to_thread(state.registry.keys.list, tenant)
+async def list_keys(state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    keys = await asyncio.to_thread(state.registry.keys.list, caller.tenant)
     return {"data": [key_json(key) for key in keys]}
 
 
 @router.post("/api/v1/keys")
-async def create_key(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """A new key; `token` is in this answer and nowhere else."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewKey)
     expires_at = None if fields.expires_at is None else _in_utc(fields.expires_at)
@@ -60,8 +60,8 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf, tenant:
             state.registry.keys.create,
             fields.name,
             fields.scopes,
-            actor=caller.actor_in(tenant),
-            tenant=tenant,
+            actor=caller.actor,
+            tenant=caller.tenant,
             expires_at=expires_at,
             adapters=fields.adapters,
             quota=fields.limits,
@@ -71,15 +71,13 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf, tenant:
 
 
 @router.get("/api/v1/keys/{prefix}")
-async def get_key(prefix: str, state: StateOf, tenant: TenantOf) -> dict[str, Any]:
+async def get_key(prefix: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     with in_words():
-        return key_json(await asyncio.to_thread(state.registry.keys.get, prefix, tenant))
+        return key_json(await asyncio.to_thread(state.registry.keys.get, prefix, caller.tenant))
 
 
 @router.patch("/api/v1/keys/{prefix}")
-async def change_key(
-    prefix: str, request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf
-) -> dict[str, Any]:
+async def change_key(prefix: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Other limits, adapters, or another expiry."""
     change = convert(await read_json(request, state.settings.body_timeout, nulls=True), KeyChange)
     expires_at = _in_utc(change.expires_at) if isinstance(change.expires_at, datetime) else change.expires_at
@@ -87,8 +85,8 @@ async def change_key(
         key = await asyncio.to_thread(
             state.registry.keys.change,
             prefix,
-            actor=caller.actor_in(tenant),
-            tenant=tenant,
+            actor=caller.actor,
+            tenant=caller.tenant,
             quota=change.limits,
             adapters=change.adapters,
             expires_at=expires_at,
@@ -98,9 +96,9 @@ async def change_key(
 
 
 @router.delete("/api/v1/keys/{prefix}", status_code=204)
-async def revoke_key(prefix: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def revoke_key(prefix: str, state: StateOf, caller: CallerOf) -> Response:
     with in_words():
-        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor_in(tenant), tenant=tenant)
+        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
     await state.reconciler.reconcile()
     return Response(status_code=204)
 

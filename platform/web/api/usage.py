@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from loraplex.registry.errors import InvalidQuery
 from loraplex.registry.usage import usage_query
 
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import invalid
 from ..usage_csv import as_csv, total_of
 
@@ -24,7 +24,6 @@ router = APIRouter(tags=["Usage"])
 async def get_usage(
     state: StateOf,
     caller: CallerOf,
-    tenant: TenantOf,
     first: Annotated[str, Query(alias="from")] = "",
     to: str = "",
     key: Text = "",
@@ -38,7 +37,7 @@ async def get_usage(
     `key` is a prefix, `adapter` a name. A request that ended less than a second ago may be missing.
     """
     try:
-        query = usage_query(tenant, first, to, key, user, adapter, by)
+        query = usage_query(caller.tenant, first, to, key, user, adapter, by)
     except InvalidQuery as error:
         raise invalid(str(error), error.field) from None
     if caller.only is not None:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from loraplex.registry.passwords import check_password
 
 from ..auth import client_address
-from ..dependencies import CallerOf, StateOf, TenantOf
+from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError, forbidden
 from ..json_body import convert, read_json
 from ..openapi.fields import Password, Role, UserName
@@ -54,7 +54,7 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
     address = client_address(request)
     if not await state.passwords.run(partial(state.sessions.confirm, caller.session, fields.current, address), address):
         raise ApiError(400, "The current password is wrong.", param="current", code="wrong_password")
-    user, by = caller.session.user, {"actor": caller.actor, "tenant": caller.tenant}
+    user, by = caller.session.user, {"actor": f"user:{caller.session.user}", "tenant": caller.session.tenant}
     with in_words("new"):
         change = partial(state.registry.users.set_password, user, fields.new, role=None, **by)
         await state.passwords.run(change, address)
@@ -62,15 +62,15 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
 
 
 @router.get("/api/v1/users")
-async def list_users(state: StateOf, tenant: TenantOf) -> dict[str, Any]:
-    users = await asyncio.to_thread(state.registry.users.list, tenant)
+async def list_users(state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
     return {"data": [user_json(user) for user in users]}
 
 
 @router.post("/api/v1/users")
-async def create_user(request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def create_user(request: Request, state: StateOf, caller: CallerOf) -> Response:
     fields = convert(await read_json(request, state.settings.body_timeout), NewUser)
-    new, by = (fields.name, fields.password, fields.role), {"actor": caller.actor_in(tenant), "tenant": tenant}
+    new, by = (fields.name, fields.password, fields.role), {"actor": caller.actor, "tenant": caller.tenant}
     with in_words():
         work = partial(state.registry.users.create, *new, **by)
         user = await state.passwords.run(work, client_address(request))
@@ -78,14 +78,12 @@ async def create_user(request: Request, state: StateOf, caller: CallerOf, tenant
 
 
 @router.patch("/api/v1/users/{user}")
-async def change_user(
-    user: str, request: Request, state: StateOf, caller: CallerOf, tenant: TenantOf
-) -> dict[str, Any]:
+async def change_user(user: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Another role, another password, or both."""
     change = convert(await read_json(request, state.settings.body_timeout), UserChange)
-    users, by = state.registry.users, {"actor": caller.actor_in(tenant), "tenant": tenant}
+    users, by = state.registry.users, {"actor": caller.actor, "tenant": caller.tenant}
     with in_words():
-        found = await asyncio.to_thread(users.require, user, tenant)
+        found = await asyncio.to_thread(users.require, user, caller.tenant)
         if change.password is not None:
             check_password(change.password)  # before the role is another: both, or neither
         if change.role is not None:
@@ -97,8 +95,8 @@ async def change_user(
 
 
 @router.delete("/api/v1/users/{user}", status_code=204)
-async def remove_user(user: str, state: StateOf, caller: CallerOf, tenant: TenantOf) -> Response:
+async def remove_user(user: str, state: StateOf, caller: CallerOf) -> Response:
     """With all sessions."""
     with in_words():
-        await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor_in(tenant), tenant=tenant)
+        await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor, tenant=caller.tenant)
     return Response(status_code=204)

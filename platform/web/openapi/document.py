@@ -39,9 +39,10 @@ def openapi_document(
     operations: Mapping[str, Operation],
     in_path: Mapping[str, Any],
     root_path: str,
+    everywhere: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """`operations`: by method and path; routes without a row are left out. `in_path`: schemas of path parameters.
-    `root_path`: where a proxy in front shows the API."""
+    `root_path`: where a proxy in front shows the API. `everywhere`: parameters of all operations."""
     document = get_openapi(
         title=title,
         version=loraplex.__version__,
@@ -54,6 +55,7 @@ def openapi_document(
     known = list(zip(types, schemas, strict=True))
     for path, methods in document["paths"].items():
         for method, described in methods.items():
+            described.setdefault("parameters", []).extend(map(dict, everywhere))
             _describe(described, operations[f"{method.upper()} {path}"], known, in_path)
             _demand(described, path, method.upper())
     for component in components.values():
@@ -81,7 +83,7 @@ def _describe(
     described: dict[str, Any], operation: Operation, known: list[tuple[Any, Any]], in_path: Mapping[str, Any]
 ) -> None:
     """Parameters, body and answers of one operation."""
-    parameters = described.setdefault("parameters", [])
+    parameters = described["parameters"]
     for parameter in parameters:
         if parameter["in"] == "path":
             parameter["schema"] = in_path.get(parameter["name"], parameter["schema"])

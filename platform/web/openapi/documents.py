@@ -1,14 +1,23 @@
 """Both documents of a server, made when they are first asked for."""
 
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from ..api.routes import routers as admin_routers
+from ..auth import TENANT
 from ..openai.routes import routers as public_routers
 from .admin import OPERATIONS as ADMIN
 from .document import openapi_document
 from .fields import IN_PATH
 from .public import OPERATIONS as PUBLIC
+
+TENANT_QUERY: Final = {
+    "name": TENANT,
+    "in": "query",
+    "required": False,
+    "description": "Whose things are meant: the caller's own tenant, or for the operator of the server any other",
+    "schema": {"type": "string", "default": ""},
+}
 
 
 @cache
@@ -22,4 +31,4 @@ def public_document(root_path: str) -> dict[str, Any]:
 def admin_document(root_path: str) -> dict[str, Any]:
     """Of the management API."""
     words = "Adapters, keys, users, tenants, usage and audit log of a loraplex server, within the caller's tenant."
-    return openapi_document("loraplex management", words, admin_routers, ADMIN, IN_PATH, root_path)
+    return openapi_document("loraplex management", words, admin_routers, ADMIN, IN_PATH, root_path, (TENANT_QUERY,))

@@ -69,6 +69,7 @@ function showMoments(root) {
   }
 }
 
+document.getElementById("switch-tenant")?.addEventListener("change", (event) => event.target.form.requestSubmit());
 document.getElementById("theme").addEventListener("click", switchTheme);
 document.getElementById("show-keys").addEventListener("click", showKeys);
 document.addEventListener("click", (event) => {

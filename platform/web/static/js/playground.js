@@ -2,7 +2,7 @@
 
 import { messagesFor, recall, remember } from "./conversation.js";
 import { curlCode, javascriptCode, pythonCode } from "./code.js";
-import { csrfHeader, reasonOf, url } from "./server.js";
+import { csrfHeader, publicAddress, reasonOf, url } from "./server.js";
 import { Tokens, fillTokenTable, shadeAll } from "./tokens.js";
 
 const MAX_PANES = 4;
@@ -10,7 +10,7 @@ const form = document.getElementById("playground");
 const panes = document.getElementById("panes");
 const [stop, regenerate, startAnew] = ["stop", "regenerate", "start-anew"].map((id) => document.getElementById(id));
 const chat = form.dataset.chat === "yes";
-const path = url(chat ? "/v1/chat/completions" : "/v1/completions");
+const path = chat ? "/v1/chat/completions" : "/v1/completions";
 const SETTINGS = ["temperature", "max_tokens", "seed"];
 const SWITCHES = ["compare", "profiles"];
 let controller = null;
@@ -61,7 +61,7 @@ function extras() {
 }
 
 async function* chunks(body, signal) {
-  const answer = await fetch(path, {
+  const answer = await fetch(url(path), {
     method: "POST",
     signal,
     headers: { "content-type": "application/json", ...csrfHeader() },
@@ -208,8 +208,8 @@ function showCode(names) {
   choice.replaceChildren(...names.map((name) => new Option(name, name, false, name === model)));
   const isLast = chat && !form.prompt.value && turns.length;
   const body = isLast ? bodyFor(model, turns.at(-1).message, turns.slice(0, -1)) : bodyFor(model, form.prompt.value, chat ? turns : []);
-  const address = location.origin + url("");
-  document.getElementById("code-text").textContent = curlCode(location.origin + path, body);
+  const address = publicAddress("");
+  document.getElementById("code-text").textContent = curlCode(publicAddress(path), body);
   document.getElementById("code-python").textContent = pythonCode(address, chat, body);
   document.getElementById("code-javascript").textContent = javascriptCode(address, chat, body);
 }

@@ -20,7 +20,7 @@ class Broken extends Error {
 // Resolves to whether bytes were sent. `onProgress` hears how many of the file are there, `onBreak` of each lost connection
 // and `onWait` of the server's reason to come back later. Attempts count that brought the server nothing new.
 export async function sendFile(adapter, file, digest, { onProgress, onBreak, onWait, signal }) {
-  const path = url(`/api/v1/adapters/${encodeURIComponent(adapter)}/files/${file.name}`);
+  const path = `/api/v1/adapters/${encodeURIComponent(adapter)}/files/${file.name}`;
   let [failures, waited, kept, tried] = [0, 0, -1, false];
   for (;;) {
     try {
@@ -46,7 +46,7 @@ export async function sendFile(adapter, file, digest, { onProgress, onBreak, onW
 async function whatIsThere(path, file, digest, signal) {
   let answer;
   try {
-    answer = await fetch(`${path}?size=${file.size}`, { headers: { "x-content-sha256": digest, accept: "application/json" }, signal });
+    answer = await fetch(url(`${path}?size=${file.size}`), { headers: { "x-content-sha256": digest, accept: "application/json" }, signal });
   } catch (error) {
     throw error.name === "AbortError" ? error : broken();
   }
@@ -59,7 +59,7 @@ function put(path, file, digest, start, onProgress, signal) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     signal.addEventListener("abort", () => request.abort());
-    request.open("PUT", path);
+    request.open("PUT", url(path));
     const headers = { "content-type": "application/octet-stream", "x-content-sha256": digest, ...csrfHeader() };
     if (start) headers["content-range"] = `bytes ${start}-${file.size - 1}/${file.size}`;
     for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);

@@ -1,0 +1,36 @@
+"""The choice of the tenant that the operator looks at, which every page has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..auth import Caller
+from ..permissions import Permission
+from ..state import State
+
+MOST_NAMES: Final = 100
+"""More are chosen on the page of the tenants."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSwitch:
+    """`page`: where a choice leads, the section that one is in. `tenants`: own first. `more`: some have no place."""
+
+    page: str
+    tenants: Sequence[str]
+    chosen: str
+    own: str
+    more: bool
+
+
+def tenant_switch(state: State, caller: Caller | None, section: str) -> TenantSwitch | None:
+    """None for who may not look at other tenants, and while there are none."""
+    names = state.registry.snapshots.current.tenants
+    if caller is None or not caller.allows(Permission.OPERATE) or len(names) < 2:
+        return None
+    others = sorted(names.keys() - {caller.own_tenant})
+    shown = others[:MOST_NAMES]
+    if caller.elsewhere and caller.elsewhere not in shown:
+        shown.append(caller.elsewhere)
+    tenants = [caller.own_tenant, *shown]
+    return TenantSwitch(section or "/", tenants, caller.tenant, caller.own_tenant, len(tenants) < len(names))
