@@ -24,6 +24,7 @@ class FakeHub(ThreadingHTTPServer):
         self.refusal: int | None = None
         self.declared_size: int | None = None
         """Instead of the true one, in answers to HEAD."""
+        self.names_commit = True
         self.stalls, self.go_on = False, threading.Event()
         """Files come to their middle, and go on when told."""
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
@@ -86,7 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-length", str(size))
         self.send_header("etag", f'"{hashlib.sha256(data).hexdigest()}"')
-        self.send_header("x-repo-commit", COMMIT)
+        if self.server.names_commit:
+            self.send_header("x-repo-commit", COMMIT)
         self.end_headers()
         if not is_head:
             half = len(data) // 2 if self.server.stalls else len(data)

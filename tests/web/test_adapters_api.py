@@ -11,6 +11,7 @@ import pytest
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.state import State
 
+from .conftest import KEY
 from .fake_engine import FakeEngine, sentence_of
 
 Headers = dict[str, str]
@@ -61,13 +62,17 @@ async def test_upload_is_servable_at_once(client: httpx.AsyncClient, adapter_fol
     assert (again.status_code, again.json()["created"]) == (200, False)
 
 
-async def test_model_cards(client: httpx.AsyncClient, adapter_folders: list[Path]) -> None:
+async def test_model_cards(client: httpx.AsyncClient, state: State, adapter_folders: list[Path]) -> None:
     digest = (await add(client, "sql", adapter_folders[0])).json()["version"]["digest"]
     await client.put("/api/v1/adapters/sql/aliases/prod", json={"version": 1})
     base, adapter = (await client.get("/v1/models")).json()["data"]
     assert (base["id"], base["parent"], base["max_model_len"]) == ("tiny", None, 256)
     assert (adapter["id"], adapter["parent"], adapter["root"]) == ("sql", "tiny", digest)
     assert set(base) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"}
+    assert base["root"] == state.settings.model
+    for path in ("/v1/models", "/v1/models/tiny"):
+        told = (await client.get(path, headers={"authorization": f"Bearer {KEY}"})).json()
+        assert told.get("data", [told])[0]["root"] == "tiny", "where the files are is the operator's to know"
     for name in ("sql", "sql@prod", "tiny:sql"):
         card = (await client.get(f"/v1/models/{name}")).json()
         assert (card["id"], card["root"]) == (name, digest)

@@ -108,9 +108,17 @@ async def test_a_hub_that_sends_more_than_it_said(
 async def test_a_hub_that_refuses(client: httpx.AsyncClient, hub: FakeHub, status: int) -> None:
     hub.refusal = status
     answered, kind, message = error_of(await load(client, "sql", PINNED))
-    assert (answered, kind) == (500, "InternalServerError")
+    assert (answered, kind) == (502, "BadGatewayError")
     assert message.startswith(f"The hub did not give {REPOSITORY} (") and str(status) in message
     assert "or download the adapter and load its folder" in message
+
+
+async def test_a_hub_that_names_no_commit(client: httpx.AsyncClient, hub: FakeHub) -> None:
+    hub.names_commit = False
+    status, kind, message = error_of(await load(client, "sql", PINNED))
+    assert (status, kind) == (502, "BadGatewayError")
+    assert message.startswith(f"The hub does not say which commit its {CONFIG_FILE} of {REPOSITORY} is of")
+    assert not [file for method, file in hub.asked if method == "GET"]
 
 
 async def test_a_machine_without_a_network(
@@ -118,14 +126,14 @@ async def test_a_machine_without_a_network(
 ) -> None:
     point_to("http://127.0.0.1:1", monkeypatch)
     status, kind, message = error_of(await load(client, "sql", PINNED))
-    assert (status, kind) == (500, "InternalServerError")
+    assert (status, kind) == (502, "BadGatewayError")
     assert "Check the network" in message
 
 
 async def test_offline_mode(client: httpx.AsyncClient, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     status, kind, message = error_of(await load(client, "sql", PINNED))
-    assert (status, kind) == (500, "InternalServerError")
+    assert (status, kind) == (502, "BadGatewayError")
     assert "HF_HUB_OFFLINE is set. Unset it" in message
     assert hub.asked == []
 
@@ -135,7 +143,7 @@ async def test_a_hub_that_stalls_is_given_up(client: httpx.AsyncClient, hub: Fak
     state.settings = state.settings.model_copy(update={"hub_timeout": 2.0})
     async with asyncio.timeout(120):
         status, kind, message = error_of(await load(client, "sql", PINNED))
-    assert (status, kind) == (500, "InternalServerError")
+    assert (status, kind) == (502, "BadGatewayError")
     assert message.startswith(f"The hub did not give {REPOSITORY} within 2 seconds.") and "hub_timeout" in message
     assert list(state.registry.store.incoming.iterdir()) == [] and state.uploads.taken == 0
 

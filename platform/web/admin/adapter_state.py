@@ -20,8 +20,9 @@ class StateRow:
     settled: bool
 
 
-def state_rows(state: State, adapter: Adapter, version: Version) -> list[StateRow]:
-    """None where nothing is desired: the adapter or all its versions are disabled."""
+def state_rows(state: State, adapter: Adapter, version: Version, operator: bool) -> list[StateRow]:
+    """None where nothing is desired: the adapter or all its versions are disabled. `operator`: with the generation,
+    which grows with every tenant's changes."""
     if not adapter.enabled or not version.enabled:
         return []
     status = residency(state).get(version.digest)
@@ -31,9 +32,13 @@ def state_rows(state: State, adapter: Adapter, version: Version) -> list[StateRo
     serves, settled = (known, status is not None) if obstacle is None else (obstacle[0], False)
     pinned = version.pinned or adapter.pinned
     where = (ON_DISK if status is None else residency_words(status)).removeprefix("Ready · ")
-    generation, reached = state.registry.snapshots.current.generation, state.reconciler.generation
     return [
         StateRow("Serves", f"version {version.number}", serves, settled),
         StateRow("Memory", "in memory (pinned)" if pinned else "loaded on demand", where, not pinned or resident),
-        StateRow("Generation", str(generation), str(reached) if reached >= 0 else "none yet", reached == generation),
+        *([_generation(state)] if operator else []),
     ]
+
+
+def _generation(state: State) -> StateRow:
+    wanted, reached = state.registry.snapshots.current.generation, state.reconciler.generation
+    return StateRow("Generation", str(wanted), str(reached) if reached >= 0 else "none yet", reached == wanted)

@@ -16,6 +16,7 @@ from ..auth import Caller, form_fields
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..kv_cache import clipping_words
+from ..permissions import Permission
 from ..routing.moves import LastDay
 from ..state import State
 from ..undoing import undo_change
@@ -98,7 +99,7 @@ async def _page(request: Request, state: State, caller: Caller, name: str, delet
         findings=report.findings,
         versions=version_rows(adapter, standings, await asyncio.to_thread(refused_numbers, state, adapter)),
         rolling_note=rolling_note(adapter),
-        states=state_rows(state, adapter, version),
+        states=state_rows(state, adapter, version, caller.allows(Permission.OPERATE)),
         moves=_moves(request, state, adapter),
         certificate=version_certificate(
             adapter, version, standings[version.number], state.settings.promotion_min_agreement
@@ -127,7 +128,8 @@ async def traffic(name: str, state: StateOf, caller: CallerOf) -> Response:
 async def states(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """The two parts of the page that change by themselves: desired beside observed, loads and evictions."""
     adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    rows, moves = state_rows(state, adapter, shown_version(adapter)), _moves(request, state, adapter)
+    rows = state_rows(state, adapter, shown_version(adapter), caller.allows(Permission.OPERATE))
+    moves = _moves(request, state, adapter)
     return page(request, "adapters/_observed.html", SECTION, name=name, states=rows, moves=moves)
 
 
@@ -167,7 +169,7 @@ async def undo(request: Request, name: str, state: StateOf, caller: CallerOf) ->
     """The change that the bar names."""
     fields = await form_fields(request)
     await undo_change(state, caller.tenant, name, fields.get("change", ""), caller.actor)
-    return go_to(request, f"{SECTION}/{name}?done=undo" if tenant == caller.tenant else "/tenants")
+    return go_to(request, f"{SECTION}/{name}?done=undo")
 
 
 @router.post("/{reference}/{action}")

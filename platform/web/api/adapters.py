@@ -58,11 +58,11 @@ class Change(msgspec.Struct, forbid_unknown_fields=True):
 
 @router.get("/api/v1/adapters")
 async def list_adapters(state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    """All adapters, disabled ones too."""
-    adapters = state.registry.snapshots.current.of_tenant(caller.tenant, caller.only)
+    """All adapters, disabled ones too. `generation` grows with every change in any tenant, so it is the operator's."""
+    snapshot = state.registry.snapshots.current
     return {
-        "generation": state.registry.snapshots.current.generation,
-        "data": [adapter_json(a, state) for a in adapters],
+        "generation": snapshot.generation if caller.allows(Permission.OPERATE) else None,
+        "data": [adapter_json(adapter, state) for adapter in snapshot.of_tenant(caller.tenant, caller.only)],
     }
 
 

@@ -36,6 +36,8 @@ WRONG_INPUT: Final = (400, "InvalidUserInput")
 NOT_LOADABLE: Final = (400, "BadRequestError")
 NOT_FOUND: Final = (404, "NotFoundError")
 FAILED: Final = (500, "InternalServerError")
+HUB_FAILED: Final = (502, "BadGatewayError")
+"""It is the hub's fault, or the network's."""
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +158,9 @@ def _refusals_in_words(order: LoadOrder) -> Iterator[None]:
         raise _refusal(NOT_LOADABLE, message) from None
     except EngineUnavailable as error:
         raise from_engine(error) from None
-    except (SourceFailed, RegistryError, AdapterError) as error:
+    except SourceFailed as error:
+        raise _refusal(FAILED if is_folder(order.lora_path) else HUB_FAILED, str(error)) from None
+    except (RegistryError, AdapterError) as error:
         raise _refusal(FAILED, str(error)) from None
 
 

@@ -8,7 +8,6 @@ from fastapi import APIRouter
 
 from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.routes import Asker
-from loraplex.registry.tables import DEFAULT_TENANT
 
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
@@ -45,7 +44,7 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
 
 def _base_card(state: State, caller: Caller) -> dict[str, Any]:
     """`root`: where the model is, which is for whoever operates the server; its name for others."""
-    root = state.settings.model if caller.tenant == DEFAULT_TENANT else state.base.name
+    root = state.settings.model if caller.oversees else state.base.name
     return _card(state, state.base.name, root, None, state.created)
 
 

@@ -127,7 +127,7 @@ OPERATIONS: Final = {
     "GET /api/v1/usage": Operation(USAGE),
     "GET /api/v1/audit": Operation(answers(AuditLog)),
     "GET /api/v1/audit/export": Operation({200: Answer({"text/csv": str, "application/jsonl": str})}),
-    "POST /v1/load_lora_adapter": Operation(TEXT, (LoadOrder,), refusals=(404,)),
+    "POST /v1/load_lora_adapter": Operation(TEXT, (LoadOrder,), refusals=(404, 502)),
     "POST /v1/unload_lora_adapter": Operation(TEXT, (UnloadOrder,), refusals=(404,)),
     "POST /load_lora_adapter": Operation(LOADED, (LoadOrder,)),
     "POST /unload_lora_adapter": Operation(LOADED, (UnloadOrder,)),

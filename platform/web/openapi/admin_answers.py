@@ -125,7 +125,7 @@ class Adapter(TypedDict):
 
 
 class AdapterList(TypedDict):
-    generation: int
+    generation: int | None
     data: list[Adapter]
 
 

@@ -65,6 +65,11 @@ def _check_size(adapter: HubAdapter, file: str, limit: int) -> None:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     found = get_hf_file_metadata(hf_hub_url(adapter.repository, file, revision=adapter.commit))
+    if found.commit_hash is None:
+        raise SourceFailed(
+            f"The hub does not say which commit its {file} of {adapter.repository} is of, so it may be another than "
+            f"{adapter.commit}. Check HF_ENDPOINT and the proxy in between, {ELSEWHERE}."
+        )
     if found.commit_hash != adapter.commit:
         raise SourceFailed(
             f"The hub answered with commit {found.commit_hash} for {adapter.commit} of {adapter.repository}."
