@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, RowMapping, Select, and_, func, not_, sele
 from .database import Database
 from .errors import InvalidQuery
 from .ledger import COUNTS, DAY_KEY, KEY
-from .tables import DEFAULT_TENANT, Tenant, UsageDay, UsageRow, utc_now
+from .tables import DEFAULT_TENANT, Adapter, AdapterVersion, Tenant, UsageDay, UsageRow, utc_now
 
 DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 GROUPS: Final = {
@@ -111,6 +111,17 @@ class Usage:
         statement = select(UsageDay.day).where(*_conditions(query, UsageDay)).distinct()
         with self._database.read() as session:
             return session.scalars(statement.order_by(UsageDay.day.desc())).all()
+
+    def versions(self, query: UsageQuery) -> Mapping[tuple[str, str], int]:
+        """(adapter name, digest) -> version number, of removed ones too; the newest where two have the same bytes."""
+        place = (Adapter.name, AdapterVersion.digest, AdapterVersion.number)
+        statement = select(*place).join(Adapter, Adapter.id == AdapterVersion.adapter_id)
+        wanted = statement.join(Tenant, Tenant.id == Adapter.tenant_id).where(Tenant.name == query.tenant)
+        if query.adapter:
+            wanted = wanted.where(Adapter.name == query.adapter)
+        with self._database.read() as session:
+            rows = session.execute(wanted.order_by(AdapterVersion.number)).all()
+            return {(name, digest): number for name, digest, number in rows}
 
     def hours_since(self, first: str, without: str) -> Sequence[HourOfUse]:
         """Of all tenants, from the day `first` on, but for what the actor `without` used."""

@@ -3,6 +3,7 @@
 import csv
 import io
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from loraplex.web.csv_lines import csv_lines
 from loraplex.web.state import State
 
 from .test_access import log_in
+from .test_adapters_api import Headers, add
 from .test_pages import HTMX, first_data, login, person, trusted
 
 __all__ = ["first_data", "login", "person", "trusted"]
@@ -93,8 +95,29 @@ async def test_the_file_has_all_rows_and_the_api_agrees(person: httpx.AsyncClien
     assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
     lines = list(csv.DictReader(io.StringIO(answer.text)))
     api = (await person.get("/api/v1/usage", params={"by": "day,key,adapter"})).json()["data"]
-    assert [{name: str(row[name]) for name in row} for row in api] == lines
+    of = {"tenant": "default", "from": str(TODAY - timedelta(days=29)), "to": str(TODAY)}
+    assert [of | {name: "" if value is None else str(value) for name, value in row.items()} for row in api] == lines
     assert set(COUNTS) < lines[0].keys()
+
+
+async def test_the_file_by_adapter_says_of_which_version_tenant_and_days_it_is(
+    person: httpx.AsyncClient, trusted: Headers, state: State, adapter_folders: list[Path]
+) -> None:
+    """Also of a version that was removed since."""
+    person.headers.update(trusted)
+    for folder in adapter_folders:
+        digest = (await add(person, "json", folder)).json()["version"]["digest"]
+        with state.registry.database.write() as session:
+            row: dict[str, Any] = {"day": TODAY.isoformat(), "hour": 1, "adapter_name": "json", "requests": 1}
+            by = {"adapter_digest": digest, "tenant_id": tenant_id(session, "default"), "actor": "user:admin"}
+            _book(session, [row | by])
+    state.registry.adapters.remove("json@1", actor="system")
+    asked = {"by": "adapter", "adapter": "json", "from": YESTERDAY.isoformat(), "to": TODAY.isoformat()}
+    lines = list(csv.DictReader(io.StringIO((await person.get("/usage/csv", params=asked)).text)))
+    assert {line["adapter_version"] for line in lines} == {"1", "2"}
+    assert {(line["tenant"], line["from"], line["to"]) for line in lines} == {
+        ("default", YESTERDAY.isoformat(), TODAY.isoformat())
+    }
 
 
 async def test_links_of_rows_lead_to_what_they_name(person: httpx.AsyncClient) -> None:

@@ -14,12 +14,12 @@ from loraplex.registry.ledger import COUNTS
 from loraplex.registry.usage import SHADOW, Usage, UsageQuery, columns_of, usage_query
 
 from ..auth import Caller
-from ..csv_lines import csv_lines
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError, invalid
 from ..permissions import Permission
 from ..state import State
 from ..units import count_words, percent_words
+from ..usage_csv import csv_head, csv_rows, versions_for, with_versions
 from .page import NOT_KEPT, PageRoute, is_fragment, page
 from .usage_rows import GROUPINGS, asked_words, chart_points, heads, is_hourly, unknown_words, usage_lines
 from .words import in_labels
@@ -109,13 +109,13 @@ async def download(
 
 async def _csv(usage: Usage, query: UsageQuery) -> AsyncIterator[str]:
     """A day at a time where days are told apart, so that a year fits into memory and no transaction stays open."""
-    columns = [*columns_of(query.by), *COUNTS]
-    yield csv_lines([columns])
-    days = await asyncio.to_thread(usage.days, query) if "day" in columns else [""]
+    yield csv_head(query)
+    versions = await asyncio.to_thread(versions_for, usage, query)
+    days = await asyncio.to_thread(usage.days, query) if "day" in columns_of(query.by) else [""]
     for day in days:
         of_day = replace(query, first=day, last=day) if day else query
         rows = await asyncio.to_thread(usage.sums, of_day)
-        yield csv_lines([row[name] for name in columns] for row in rows)
+        yield csv_rows(with_versions(rows, versions), query)
 
 
 def _query(tenant: str, first: str, to: str, actor: str, adapter: str, by: str) -> UsageQuery:

@@ -12,7 +12,7 @@ from loraplex.registry.usage import usage_query
 
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid
-from ..usage_csv import as_csv, total_of
+from ..usage_csv import csv_head, csv_rows, total_of, versions_for, with_versions
 
 MOST_ROWS: Final = 10_000
 Text = Annotated[str, Query(max_length=600)]
@@ -42,10 +42,11 @@ async def get_usage(
         raise invalid(str(error), error.field) from None
     if caller.only is not None:
         query = replace(query, actor=caller.actor)
-    rows = await asyncio.to_thread(state.registry.usage.sums, query, MOST_ROWS + 1)
+    found = await asyncio.to_thread(state.registry.usage.sums, query, MOST_ROWS + 1)
+    rows = with_versions(found, await asyncio.to_thread(versions_for, state.registry.usage, query))
     if len(rows) > MOST_ROWS:
         raise invalid(f"These are more than {MOST_ROWS:,} rows. Ask for fewer days, one key or one adapter.", "from")
     if format == "csv":
         headers = {"content-disposition": 'attachment; filename="usage.csv"'}
-        return Response(as_csv(rows, query.by), media_type="text/csv", headers=headers)
-    return JSONResponse({"data": [dict(row) for row in rows], "total": total_of(rows)})
+        return Response(csv_head(query) + csv_rows(rows, query), media_type="text/csv", headers=headers)
+    return JSONResponse({"data": rows, "total": total_of(rows)})

@@ -11,7 +11,7 @@ from loraplex.registry.ledger import COUNTS
 from loraplex.registry.usage import usage_query
 
 from ..settings import Settings
-from ..usage_csv import as_csv, total_of
+from ..usage_csv import csv_head, csv_rows, total_of, versions_for, with_versions
 from .api_client import Key
 from .opened import opened_database
 from .output import Json, Tenant, print_json
@@ -41,11 +41,11 @@ def usage(
     else:
         with opened_database(Settings()) as registry:
             registry.tenants.get(tenant)
-            rows = registry.usage.sums(query)
+            rows = with_versions(registry.usage.sums(query), versions_for(registry.usage, query))
     if as_json:
         print_json({"data": [dict(row) for row in rows], "total": total_of(rows)})
     elif as_csv_file:
-        print(as_csv(rows, query.by), end="")
+        print(csv_head(query) + csv_rows(rows, query), end="")
     elif not rows:
         print("Nothing was used.")
     else:
@@ -64,4 +64,4 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _cell(name: str, value: object) -> str:
     if name == "adapter_digest":
         return str(value)[:12]
-    return f"{value:,}" if name in COUNTS else str(value)
+    return f"{value:,}" if name in COUNTS else "" if value is None else str(value)

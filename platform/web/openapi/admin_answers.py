@@ -314,6 +314,7 @@ class UsageRow(Counts):
     hour: NotRequired[int]
     actor: NotRequired[str]
     adapter_name: NotRequired[str]
+    adapter_version: NotRequired[int | None]
     adapter_digest: NotRequired[str]
 
 
