@@ -35,8 +35,9 @@ from loraplex.registry.routes import Guard
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.tenants import tenant_id
 from loraplex.web.app import create_app
-from loraplex.web.metrics import RECENT, FinishedRequest
+from loraplex.web.metrics import RECENT
 from loraplex.web.permissions import PUBLIC, access_of
+from loraplex.web.request_log import FinishedRequest, Phases
 from loraplex.web.routing.tallies import LATEST, Lane
 from loraplex.web.sessions import COOKIE
 from loraplex.web.settings import DEMO_MODEL, Settings
@@ -203,21 +204,24 @@ def remember(state: State, digests: list[str]) -> None:
     for number in range(RECENT):
         place = number * 7919 % len(digests)
         state.metrics.hours.note(DEFAULT_TENANT, f"adapter-{place:05}", False, 50)
-        state.metrics.recent.append(
-            FinishedRequest(
-                at=time.time() - RECENT + number,
-                tenant=DEFAULT_TENANT,
-                request_id=f"req-{number}",
-                model=f"adapter-{place:05}",
-                digests=(digests[place],),
-                status="stop",
-                prompt_tokens=100,
-                completion_tokens=50,
-                cached_tokens=0,
-                first_token=0.1,
-                duration=1.0,
-            )
+        request = FinishedRequest(
+            at=time.time() - RECENT + number,
+            tenant=DEFAULT_TENANT,
+            actor="user:admin",
+            request_id=f"req-{number}",
+            model=f"adapter-{place:05}",
+            version="1",
+            digests=(digests[place],),
+            status="stop",
+            prompt_tokens=100,
+            completion_tokens=50,
+            cached_tokens=0,
+            first_token=0.1,
+            duration=1.0,
+            phases=Phases(0.01, 0.02, 0.07, 0.9),
         )
+        state.metrics.recent.append(request)
+        state.metrics.log.add(request)
 
 
 def book(state: State, count: int) -> None:

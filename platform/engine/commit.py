@@ -115,7 +115,7 @@ def _message(
     )
     if sequence.first_message:
         sequence.first_message = False
-        message.queue_seconds = request.queue_seconds
+        message.queue_seconds, message.load_seconds = request.queue_seconds, request.load_seconds
         if sequence.index == 0 and sequence.row.params.prompt_logprobs is not None:
             message.prompt_logprobs = request.prompt_logprobs
     return message

@@ -232,6 +232,8 @@ class Tokens(Message, kw_only=True):
     """Prompt tokens found in the prefix cache."""
     queue_seconds: float | None = None
     """On the first message: from arrival until first scheduled."""
+    load_seconds: float | None = None
+    """On the first message: of queue_seconds, what was spent waiting for its adapters to be loaded."""
 
 
 class RequestFailed(Message, kw_only=True):

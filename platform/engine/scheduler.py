@@ -228,10 +228,14 @@ class Scheduler:
     def _has_adapters(self, request: Request, draft: Draft) -> bool:
         if not request.lacks_adapters:
             return request.id not in draft.unfit
+        if request.digests not in draft.absent and self.roster.acquire_adapters(request):
+            if request.lacking_since is not None:
+                request.load_seconds = self._clock() - request.lacking_since
+            return self._is_fit(request, draft) and self._activate(request, draft)
+        if request.lacking_since is None:
+            request.lacking_since = self._clock()
         if request.digests in draft.absent:
             return False
-        if self.roster.acquire_adapters(request):
-            return self._is_fit(request, draft) and self._activate(request, draft)
         failures = (self.roster.adapters.failure(digest) for digest in request.digests)
         draft.absent[request.digests] = next((failure for failure in failures if failure is not None), None)
         return False

@@ -61,6 +61,9 @@ class Request:
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.holds_adapters = False
         self.queue_seconds: float | None = None
+        self.lacking_since: float | None = None
+        """When its adapters were first found missing."""
+        self.load_seconds = 0.0
         self.cached_tokens = 0
         seed = seed if params.seed is None else params.seed
         self.sequences = [Sequence(self, index, choice_seed(seed, index)) for index in range(params.n)]

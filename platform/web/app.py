@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -28,6 +29,7 @@ from .limits import BodyLimit
 from .middleware import RequestContext, TurnAway
 from .openai.routes import routers as openai_routers
 from .openapi.documents import admin_document, public_document
+from .refusal_log import note_refusal
 from .route_metrics import RouteCollector
 from .state import State
 
@@ -53,6 +55,7 @@ def create_app(state: State) -> FastAPI:
                 RequestContext,
                 page_of_crash=None if pages is None else pages.page_of_crash,
                 log_probes=state.settings.log_probes,
+                on_answer=partial(note_refusal, state.metrics.log),
             ),
             Middleware(TurnAway, stopping=state.stopping, page_of=page_of),
             Middleware(BodyLimit, limit_of=_limit_of(state), page_of=page_of),

@@ -15,6 +15,8 @@ from loraplex.engine.client import EngineUnavailable, RequestRejected
 INVALID = "invalid_request_error"
 RETRY_AFTER_SECONDS = 2
 LOGIN_PATH = "/login"
+REFUSAL = "refusal"
+"""In a request's state: the ApiError that it was answered with."""
 CHAT = "Send POST /v1/chat/completions instead"
 INSTEAD = {
     "/v1/responses": "Answers of POST /v1/responses are not kept: there is none to fetch, cancel or delete",
@@ -107,14 +109,27 @@ def from_engine(error: Exception) -> ApiError:
     return ApiError(500, str(error), type="server_error", code="internal_error")
 
 
+def note(scope: Scope, error: ApiError) -> None:
+    """Keep what a request is refused with, for the log of requests."""
+    scope.setdefault("state", {})[REFUSAL] = error
+
+
+def refusal_of(scope: Scope) -> ApiError | None:
+    """As `note` kept it."""
+    error: ApiError | None = scope["state"].get(REFUSAL)
+    return error
+
+
 def answer_of(error: ApiError, scope: Scope, page_of: PageOf | None) -> Response:
     """The page that a browser gets, else JSON."""
+    note(scope, error)
     return (page_of and page_of(scope, error)) or error.response()
 
 
 async def answer_api_error(request: Request, error: Exception) -> Response:
     """A browser that is not logged in is sent to the login page; all others get the JSON body."""
     assert isinstance(error, ApiError)
+    note(request.scope, error)
     if error.status == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(request.scope.get("root_path", "") + LOGIN_PATH, 303)
     return error.response()

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError
+from .errors import ApiError, note
 
 PING: Final = b": ping\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -73,6 +73,7 @@ class EventStream(Response):
     async def _produce(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = await self._send_events(send)
         if error is not None and not self._opened:
+            note(scope, error)
             await error.response()(scope, receive, send)
             return
         await self._write(send, self._ending(error))

@@ -11,7 +11,8 @@ from loraplex.engine.protocol import FinishReason, GenerateRequest, TokenLogprob
 
 from .engine_door import EngineDoor
 from .errors import ApiError, from_engine, overloaded
-from .metrics import FinishedRequest, Metrics, RequestTimer
+from .metrics import Metrics, RequestLabel, RequestTimer
+from .request_log import FinishedRequest
 from .wording import Wording
 
 
@@ -57,7 +58,7 @@ OnEnd = Callable[[FinishedRequest, Exception | None], None]
 class Generation:
     """`deltas()` once; closing it early aborts the request in the engine. `first_index` is added to choice numbers.
 
-    `model` and `trace_id` (the client's request id) are for metrics; `explain` puts the engine's refusal into words.
+    `label` is for metrics; `explain` puts the engine's refusal into words.
     `end_token_id` is a stop token that the client did not ask for: it ends a choice as the end of the sequence does.
     `shown_tokens` are special ones that the text has in any case.
     """
@@ -68,8 +69,7 @@ class Generation:
         wording: Wording,
         request: GenerateRequest,
         metrics: Metrics,
-        model: str,
-        trace_id: str,
+        label: RequestLabel,
         explain: Callable[[EngineUnavailable | RequestRejected], ApiError] = from_engine,
         first_index: int = 0,
         end_token_id: int | None = None,
@@ -81,7 +81,7 @@ class Generation:
         self._first_index = first_index
         self._end_token_id = end_token_id
         self.wording = wording
-        self._timer = RequestTimer(metrics, model, trace_id, request)
+        self._timer = RequestTimer(metrics, label, request)
         self.prompt_token_ids = request.prompt_token_ids
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
         self.n = request.params.n
@@ -107,6 +107,7 @@ class Generation:
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """New text as it comes; ends when every choice has ended. Raises ApiError, possibly after some deltas."""
         self._begun = True
+        self._timer.begin()
         ended_by: Exception | None = None
         try:
             async with aclosing(self._engine.generate(self._request)) as stream:
@@ -118,21 +119,21 @@ class Generation:
                     if not self._choices:
                         break
         except (EngineUnavailable, RequestRejected) as error:
-            ended_by = error
-            self._fail()
-            raise self._explain(error) from error
+            ended_by, told = error, self._explain(error)
+            self._fail(told)
+            raise told from error
         except ApiError as error:
             ended_by = error
-            self._fail()
+            self._fail(error)
             raise
         finally:
             finished = self._timer.close(aborted=bool(self._choices))
             if self.on_end is not None:
                 self.on_end(finished, ended_by)
 
-    def _fail(self) -> None:
+    def _fail(self, error: ApiError) -> None:
         self.failed = True
-        self._timer.fail()
+        self._timer.fail(error.message)
 
     def _advance(self, tokens: Tokens) -> Delta:
         detokenizer = self._choices[tokens.index]

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import prometheus_client
@@ -10,7 +11,9 @@ from prometheus_client import CollectorRegistry, Histogram
 from loraplex.engine.protocol import GenerateRequest, Tokens
 from loraplex.registry.tables import DEFAULT_TENANT
 
+from .adapter_use import AdapterUse
 from .hourly_use import HourlyUse
+from .request_log import ABORT, ERROR, FinishedRequest, Phases, RequestLog
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -45,25 +48,6 @@ COUNT_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
 RECENT = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRequest:
-    """One line of the latest traffic, for the dashboard. Times in seconds; `at` is the wall clock."""
-
-    at: float
-    tenant: str
-    request_id: str
-    model: str
-    digests: tuple[str, ...]
-    """Of the adapters it ran with; none: the base alone."""
-    status: str
-    """A finish reason, `abort` or `error`."""
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    first_token: float | None
-    duration: float
-
-
 class Metrics:
     """The instruments of one server, in a registry of their own."""
 
@@ -71,9 +55,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.labels = (base_name, "0")
         self.recent: deque[FinishedRequest] = deque(maxlen=RECENT)
-        self.since = time.time()
-        """When this log of requests began, by the wall clock."""
+        """Those that ran, of all tenants."""
+        self.log = RequestLog(time.time())
         self.hours = HourlyUse()
+        self.use = AdapterUse()
         self.first_token = self._histogram("time_to_first_token_seconds", "Time to first token", TTFT_BUCKETS)
         self.inter_token = self._histogram("inter_token_latency_seconds", "Time between tokens", TOKEN_BUCKETS)
         self.per_token = self._histogram(
@@ -116,6 +101,7 @@ class Metrics:
         for counter in (self.adapter_requests, self.shadow_requests):
             counter.remove_by_labels({"adapter": adapter_label(tenant, adapter)})
         self.hours.forget(tenant, adapter)
+        self.use.forget(tenant, adapter)
 
     def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
         family = Histogram(f"vllm:{name}", help, ("model_name", "engine"), buckets=buckets, registry=self.registry)
@@ -127,21 +113,33 @@ def adapter_label(tenant: str, name: str) -> str:
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
 
+@dataclass(frozen=True, slots=True)
+class RequestLabel:
+    """What one request is known by. `model`: the label of its series; `versions`: number by name, of the adapters that
+    it runs with; `trace_id`: the client's request id."""
+
+    actor: str
+    model: str
+    versions: Mapping[str, int]
+    trace_id: str
+
+
 class RequestTimer:
     """Times one request and books it once, however it ends."""
 
-    def __init__(self, metrics: Metrics, model: str, trace_id: str, request: GenerateRequest) -> None:
+    def __init__(self, metrics: Metrics, label: RequestLabel, request: GenerateRequest) -> None:
         self._metrics = metrics
-        self._model = model
-        self._trace_id = trace_id
+        self._label = label
         self._request = request
         self._start = time.perf_counter()
         self._first: float | None = None
         self._last: dict[int, float] = {}
         self._generated: Counter[int] = Counter()
         self._queued = 0.0
+        self._loaded = 0.0
         self._cached = 0
-        self._status = "abort"
+        self._status = ABORT
+        self._reason = ""
         metrics.prompt_tokens.observe(len(request.prompt_token_ids))
         metrics.params_n.observe(request.params.n)
         if request.params.max_tokens is not None:
@@ -152,7 +150,7 @@ class RequestTimer:
         now = time.perf_counter()
         if self._first is None:
             self._first = now
-            self._queued = tokens.queue_seconds or 0.0
+            self._queued, self._loaded = tokens.queue_seconds or 0.0, tokens.load_seconds or 0.0
             self._metrics.first_token.observe(now - self._start)
             self._metrics.queue.observe(self._queued)
         elif tokens.token_ids and tokens.index in self._last:
@@ -169,27 +167,38 @@ class RequestTimer:
         self._status = reason
         self._metrics.success.labels(*self._metrics.labels, reason).inc()
 
-    def fail(self) -> None:
-        self._status = "error"
+    def begin(self) -> None:
+        """The engine is asked; `close` follows."""
+        self._metrics.use.begin(self._request.tenant, self._label.versions)
+
+    def fail(self, reason: str) -> None:
+        self._status, self._reason = ERROR, reason
 
     def close(self, aborted: bool) -> FinishedRequest:
         """The request is over. `aborted`: some choice had not ended."""
         now, metrics, completion_tokens = time.perf_counter(), self._metrics, self._generated.total()
-        if aborted and self._status != "error":
-            self._status = "abort"
-        metrics.adapter_requests.labels(adapter_label(self._request.tenant, self._model), self._status).inc()
+        tenant, model = self._request.tenant, self._label.model
+        if aborted and self._status != ERROR:
+            self._status = ABORT
+        metrics.use.end(tenant, self._label.versions)
+        metrics.adapter_requests.labels(adapter_label(tenant, model), self._status).inc()
         metrics.latency.observe(now - self._start)
         metrics.generated.observe(completion_tokens)
         metrics.longest.observe(max(self._generated.values(), default=0))
         first_token = None if self._first is None else self._first - self._start
+        phases = None
         if self._first is not None:
-            self._book_phases(self._first, max(self._last.values()), completion_tokens)
-        metrics.hours.note(self._request.tenant, self._model, self._status == "error", completion_tokens)
+            phases = self._book_phases(self._first, max(self._last.values()), completion_tokens)
+        metrics.hours.note(tenant, model, self._status == ERROR, completion_tokens)
         finished = FinishedRequest(
             at=time.time(),
-            tenant=self._request.tenant,
-            request_id=self._trace_id,
-            model=self._model,
+            tenant=tenant,
+            actor=self._label.actor,
+            request_id=self._label.trace_id,
+            model="+".join(sorted(self._label.versions)) or model,
+            version=", ".join(str(number) for _, number in sorted(self._label.versions.items())),
+            reason=self._reason,
+            phases=phases,
             digests=tuple(adapter.digest for adapter in self._request.adapters),
             status=self._status,
             prompt_tokens=len(self._request.prompt_token_ids),
@@ -199,12 +208,15 @@ class RequestTimer:
             duration=now - self._start,
         )
         metrics.recent.append(finished)
+        metrics.log.add(finished)
         return finished
 
-    def _book_phases(self, first: float, last: float, completion_tokens: int) -> None:
+    def _book_phases(self, first: float, last: float, completion_tokens: int) -> Phases:
         metrics, scheduled = self._metrics, self._start + self._queued
-        metrics.prefill.observe(max(0.0, first - scheduled))
+        prefill = max(0.0, first - scheduled)
+        metrics.prefill.observe(prefill)
         metrics.decode.observe(last - first)
         metrics.inference.observe(max(0.0, last - scheduled))
         if completion_tokens > 1:
             metrics.per_token.observe((last - first) / (completion_tokens - 1))
+        return Phases(max(0.0, self._queued - self._loaded), self._loaded, prefill, last - first)

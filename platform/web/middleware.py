@@ -33,12 +33,18 @@ access = logging.getLogger("loraplex.access")
 
 class RequestContext:
     def __init__(
-        self, app: ASGIApp, page_of_crash: Callable[[Scope], Response | None] | None = None, log_probes: bool = False
+        self,
+        app: ASGIApp,
+        page_of_crash: Callable[[Scope], Response | None] | None = None,
+        log_probes: bool = False,
+        on_answer: Callable[[Scope, int, float], None] = lambda scope, status, seconds: None,
     ) -> None:
-        """`page_of_crash`: what a browser is told of a fault of ours; None, also for one request: JSON."""
+        """`page_of_crash`: what a browser is told of a fault of ours; None, also for one request: JSON. `on_answer`
+        hears of each request its status, 0 where none was sent, and its seconds."""
         self._app = app
         self._page_of_crash = page_of_crash
         self._log_probes = log_probes
+        self._on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,6 +73,7 @@ class RequestContext:
             seconds = time.perf_counter() - started
             line = (scope["method"], ascii(scope["path"]), status, seconds, request_id)
             access.log(self._level(scope), "%s %s %s %.3fs id=%s", *line)
+            self._on_answer(scope, status, seconds)
 
     def _level(self, scope: Scope) -> int:
         """Probes and scrapes come every few seconds, whatever they are told: what is wrong has a line of its own."""

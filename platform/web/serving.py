@@ -17,6 +17,7 @@ from .auth import Caller
 from .engine_door import require_ready
 from .errors import ApiError, invalid, overloaded
 from .generation import Generation
+from .metrics import RequestLabel
 from .quotas import Admission, account_of, tokens_to_reserve
 from .resolve import Served, ensure_known, explain
 from .state import State
@@ -72,7 +73,9 @@ async def start_generations(
         for number, prompt in enumerate(order.prompts)
     ]
     # Sums have no label of their own: their number has no bound.
-    label = next(iter(adapters.values()))[0].name if len(adapters) == 1 else state.settings.base_name
+    model = next(iter(adapters.values()))[0].name if len(adapters) == 1 else state.settings.base_name
+    versions = {adapter.name: adapter.version for adapter, _ in adapters.values()}
+    label = RequestLabel(caller.actor, model, versions, request_id)
     named = {name: adapter for name, (adapter, _) in adapters.items()}
     words: Explain = partial(explain, state, caller.tenant, caller.only, named)
     if order.in_words is not None:
@@ -83,8 +86,7 @@ async def start_generations(
             wording=order.served.wording,
             request=request,
             metrics=state.metrics,
-            model=label,
-            trace_id=request_id,
+            label=label,
             explain=words,
             first_index=number * n,
             end_token_id=end_token_id,

@@ -181,7 +181,7 @@ async def test_times_are_local_and_say_utc_when_pointed_at(
     await expect(time_of_request).to_have_attribute(
         "title", f"{local:%d/%m/%Y, %H:%M:%S} ({datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC)"
     )
-    since = datetime.fromtimestamp(state.metrics.since, UTC).astimezone(ZoneInfo("Asia/Kolkata"))
+    since = datetime.fromtimestamp(state.metrics.log.kept_since("default"), UTC).astimezone(ZoneInfo("Asia/Kolkata"))
     await page.goto("/requests?search=req-unknown")
     await expect(page.locator("#request-rows time")).to_have_text(f"{since:%d/%m/%Y, %H:%M:%S}")
     entry = (await asyncio.to_thread(state.registry.audit.entries, 1))[0]

@@ -123,6 +123,19 @@ def test_the_first_message_of_a_choice_tells_how_long_it_waited(harness: Harness
     assert [message.queue_seconds for message in late.messages if message.queue_seconds is not None] == [1.0, 1.0]
 
 
+def test_the_first_message_tells_how_much_of_it_was_for_adapters() -> None:
+    harness = Harness(adapters=FakeAdapters(instant=False))
+    harness.adapters.register("a")
+    streams = [harness.add(make_request(name, tokens(16, 1), "a", ignore_eos=True)) for name in ("first", "second")]
+    base = harness.add(make_request("base", tokens(16), ignore_eos=True))
+    for _ in range(3):
+        harness.step()
+    harness.adapters.finish_load("a")
+    harness.drain()
+    told = [[m.load_seconds for m in stream.messages if m.load_seconds is not None] for stream in (*streams, base)]
+    assert told == [[3.0], [4.0], [0.0]], "the second takes it in the step after the first"
+
+
 def test_logprobs_come_with_their_tokens(harness: Harness) -> None:
     stream = harness.add(make_request("r", tokens(4), logprobs=0, ignore_eos=True))
     harness.drain()

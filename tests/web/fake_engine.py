@@ -26,6 +26,8 @@ BASE_SENTENCE = "The quick brown fox jumps over the lazy dog. Zürich 😀 again
 ARITHMETIC = "float32 vectors"
 RUNTIME = {"torch": "2.11.0+cpu", "numba": "0.66.0"}
 BLOCKS = 64
+QUEUE_SECONDS = 0.001
+LOAD_SECONDS = 0.002
 CACHED_BLOCKS = 8
 BLOCKS_A_REQUEST = 4
 MAX_MODEL_LEN = 256
@@ -286,7 +288,8 @@ class FakeEngine:
             finish_reason=(FinishReason.STOP if stopped else FinishReason.LENGTH) if last else None,
             stop_reason=token if last and asked else None,
             cached_tokens=4 if step == 0 else 0,
-            queue_seconds=0.001 if step == 0 else None,
+            queue_seconds=QUEUE_SECONDS + LOAD_SECONDS if step == 0 else None,
+            load_seconds=LOAD_SECONDS if step == 0 else None,
         )
 
     def _logprob(self, request: GenerateRequest, token_id: int) -> TokenLogprob:

@@ -15,8 +15,8 @@ from loraplex.web.admin.traffic import Traffic
 from loraplex.web.admin.usage_rows import version_words
 from loraplex.web.admin.words import activity_words, targets_words, tile_words
 from loraplex.web.auth import Caller
-from loraplex.web.metrics import FinishedRequest
 from loraplex.web.permissions import permissions_of_user
+from loraplex.web.request_log import FinishedRequest
 from loraplex.web.state import State
 from loraplex.web.units import size_words, span_words
 

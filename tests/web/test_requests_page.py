@@ -1,15 +1,19 @@
 """The requests page and the system page as plain HTTP: who is found, what is told, and what never is."""
 
 import json
-from collections import deque
 from datetime import UTC, datetime
 
 import httpx
 import pytest
 from bs4 import BeautifulSoup
 
+from loraplex.registry.quotas import Quota
+from loraplex.web.request_log import REFUSED, RequestLog
 from loraplex.web.state import State
 
+from .conftest import ADMIN_PASSWORD, KEY
+from .fake_engine import LOAD_SECONDS, QUEUE_SECONDS, FakeEngine
+from .test_access import key, log_in
 from .test_dashboard_figures import finished
 from .test_pages import HTMX, Headers, first_data, login, person, trusted
 
@@ -47,30 +51,124 @@ async def test_of_a_request_that_is_not_kept_is_said_what_that_can_mean(
     since = "#request-rows time"
     page = BeautifulSoup((await person.get("/requests", params={"search": "req-unknown"})).text, "html.parser")
     assert "req-unknown" in page.select("#request-rows p")[0].text
-    started = datetime.fromtimestamp(state.metrics.since, UTC).isoformat(timespec="seconds")
+    started = datetime.fromtimestamp(state.metrics.log.kept_since(None), UTC).isoformat(timespec="seconds")
     assert page.select(since)[0]["datetime"] == started
-    monkeypatch.setattr(state.metrics, "recent", deque(maxlen=2))
-    state.metrics.recent.extend(finished(float(number), request_id=f"{number}") for number in range(3))
-    part = await person.get("/requests", params={"search": "0", "status": "error"}, headers=HTMX)
+    monkeypatch.setattr(state.metrics, "log", RequestLog(0.0, most=2))
+    for number in range(1, 4):
+        state.metrics.log.add(finished(float(number), request_id=f"{number}"))
+    part = await person.get("/requests", params={"search": "1", "status": "error"}, headers=HTMX)
     page = BeautifulSoup(part.text, "html.parser")
     assert page.select(since)[0]["datetime"] == "1970-01-01T00:00:01+00:00"
     assert "No failed request" in page.text
 
 
 async def test_requests_are_narrowed_by_how_they_ended_and_by_tenant(person: httpx.AsyncClient, state: State) -> None:
-    for status in ("stop", "length", "abort", "error"):
-        state.metrics.recent.append(finished(1.0, request_id=status, status=status))
-    state.metrics.recent.append(finished(2.0, request_id="strange", tenant="another"))
-    for group, expected in (("done", ["length", "stop"]), ("abort", ["abort"]), ("error", ["error"])):
+    for at, status in enumerate(("stop", "length", "abort", "error", "refused")):
+        state.metrics.log.add(finished(float(at), request_id=status, status=status))
+    state.registry.tenants.create("another", actor="system")
+    state.metrics.log.add(finished(9.0, request_id="strange", tenant="another"))
+    groups = {"done": ["strange", "length", "stop"]} | {group: [group] for group in ("abort", "error", "refused")}
+    for group, expected in groups.items():
         assert ids(await person.get("/requests", params={"status": group})) == expected
-    assert "strange" not in (await person.get("/requests")).text
+    state.registry.users.create("viewer", ADMIN_PASSWORD, "viewer", actor="system", tenant="another")
+    session, _ = await log_in(state, "another/viewer")
+    answer = await person.get("/requests", headers=session)
+    assert ids(answer) == ["strange"]
+
+
+async def test_each_says_by_whom_on_which_version_and_where_its_time_went(
+    person: httpx.AsyncClient, state: State
+) -> None:
+    headers = {"authorization": key(state, "inference")["authorization"], "x-request-id": "timed"}
+    body = {"model": "sql", "prompt": "a", "max_tokens": 3}
+    assert (await person.post("/v1/completions", json=body, headers=headers)).status_code == 200
+    [entry] = state.metrics.log.of("default")
+    assert entry.phases is not None and entry.actor.startswith("key:") and entry.version == "1"
+    assert (entry.phases.queue, entry.phases.load) == (pytest.approx(QUEUE_SECONDS), pytest.approx(LOAD_SECONDS))
+    assert entry.phases.prefill >= 0 and entry.phases.decode > 0
+    [row] = BeautifulSoup((await person.get("/requests")).text, "html.parser").select("tbody tr")
+    words = row.get_text(" ", strip=True)
+    for told in ("timed test", "sql version 1", "queue 1 ms", "load 2 ms", "prefill", "decode"):
+        assert told in words, told
+
+
+async def test_refusals_are_found_too(
+    person: httpx.AsyncClient, client: httpx.AsyncClient, state: State, engine: FakeEngine
+) -> None:
+    """With what the client was told, once each; and of what ran and failed there is one line, not two."""
+    good, limited = {"authorization": f"Bearer {KEY}"}, key(state, "inference")
+    prefix = state.registry.keys.list()[0].prefix
+    state.registry.keys.change(prefix, actor="system", quota=Quota(requests_per_minute=1))
+    state.registry.snapshots.refresh()
+    body = {"model": "sql", "prompt": "a", "max_tokens": 1}
+    asked = (
+        ("wrong-key", {"authorization": "Bearer nonsense"}, body, 401),
+        ("no-model", good, body | {"model": "nobody"}, 404),
+        ("no-body", good, {"prompt": 1}, 400),
+        ("taken", limited, body, 200),
+        ("too-many", limited, body, 429),
+        ("streamed", limited, body | {"stream": True}, 429),
+        ("too-long", good, body | {"max_tokens": 10_000}, 400),
+    )
+    for name, headers, sent, status in asked:
+        answer = await client.post("/v1/completions", json=sent, headers={**headers, "x-request-id": name})
+        assert answer.status_code == status, (name, answer.text)
+    engine.fails = set(engine.registered)
+    failed = await client.post("/v1/completions", json=body, headers={**good, "x-request-id": "failed"})
+    assert failed.status_code == 500
+    log = {entry.request_id: entry for entry in state.metrics.log.of(None)}
+    assert len(log) == len(state.metrics.log.of(None)) == len(asked) + 1
+    told = {name: (entry.status, entry.code) for name, entry in log.items()}
+    assert told["failed"] == ("error", 0) and "step failed" in log["failed"].reason
+    for name, _, sent, status in asked:
+        assert told[name] == ((REFUSED, status) if status >= 400 else ("length", 0)), name
+        assert log[name].model == ("" if name in ("wrong-key", "no-body") else sent["model"]), name
+    assert "requests per minute" in log["too-many"].reason and log["too-many"].actor == f"key:{prefix}"
+    assert log["wrong-key"].tenant == "" and log["no-model"].tenant == "default"
+    page = await person.get("/requests", params={"status": REFUSED})
+    assert ids(page) == ["too-long", "streamed", "too-many", "no-body", "no-model", "wrong-key"]
+    assert "no valid key" in page.text and "requests per minute" in page.text
+    state.registry.users.create("viewer", ADMIN_PASSWORD, "viewer", actor="system")
+    session, _ = await log_in(state, "viewer")
+    assert "wrong-key" not in (await person.get("/requests", headers=session)).text
+
+
+async def test_the_operator_finds_the_slowest_of_all_or_of_one_tenant(person: httpx.AsyncClient, state: State) -> None:
+    for tenant in ("acme", "rival"):
+        state.registry.tenants.create(tenant, actor="system")
+    state.registry.snapshots.refresh()
+    for number, tenant in enumerate(("acme", "rival", "default", "acme")):
+        failed = finished(float(number), request_id=f"{number}", tenant=tenant, status="error", duration=10.0 - number)
+        state.metrics.log.add(failed)
+    asked = {"status": "error", "order": "duration"}
+    everybodys = await person.get("/requests", params=asked)
+    assert ids(everybodys) == ["0", "1", "2", "3"]
+    page = BeautifulSoup(everybodys.text, "html.parser")
+    [link] = {str(one["href"]) for one in page.select("tbody a") if one.text == "acme"}
+    assert ids(await person.get(link)) == ["0", "3"]
+    assert page.select("tbody tr a")[1]["href"] == "/adapters/m?tenant=acme"
+    assert page.select_one("th[aria-sort]").text.strip() == "Duration"  # type: ignore[union-attr]
+
+
+def test_a_busy_tenant_pushes_out_its_own_requests_and_no_others() -> None:
+    log = RequestLog(0.5, most=4)
+    log.add(finished(1.0, tenant="quiet", request_id="kept"))
+    for number in range(2, 30):
+        log.add(finished(float(number), tenant="busy"))
+    assert [one.request_id for one in log.of("quiet")] == ["kept"] and len(log.of("busy")) == 3
+    assert log.kept_since("quiet") == 0.5, "what others do shows in nothing"
+    assert (log.kept_since("busy"), log.kept_since(None)) == (26.0, 26.0)
+    for number in range(30, 33):
+        log.add(finished(float(number), tenant=f"new{number}"))
+    assert len(log.of(None)) == 4 and [one.at for one in log.of(None)] == [32.0, 31.0, 30.0, 29.0]
 
 
 async def test_only_the_newest_are_shown(
     person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loraplex.web.admin.requests.MOST_ROWS", 2)
-    state.metrics.recent.extend(finished(float(number), request_id=str(number)) for number in range(5))
+    for number in range(5):
+        state.metrics.log.add(finished(float(number), request_id=str(number)))
     page = await person.get("/requests")
     assert ids(page) == ["4", "3"]
     assert "5 requests; showing the newest 2" in page.text

@@ -130,7 +130,11 @@ def store_everywhere(state: State, words: str, config: str) -> None:
     if state.engine.info is not None:
         state.engine.info.compute = state.engine.info.architecture = words
     state.metrics.recent.clear()
-    state.metrics.recent.append(finished(1.0, request_id=words, model=words, status=words, digests=(digest,)))
+    hostile = finished(
+        1.0, request_id=words, actor=words, model=words, version=words, status=words, reason=words, digests=(digest,)
+    )
+    state.metrics.recent.append(hostile)
+    state.metrics.log.add(hostile)
 
 
 def store_people(session: Session, words: str) -> None:

@@ -136,7 +136,8 @@ def test_usage_in_a_table_json_and_csv(run: Run, tmp_path: Path) -> None:
     found = json.loads(run("usage", "--adapter", "sql", "--by", "adapter", "--json")[1])
     assert [row["requests"] for row in found["data"]] == [2] and found["total"]["prompt_tokens"] == 2000
     head, *rows = run("usage", "--by", "day,adapter", "--csv")[1].splitlines()
-    assert head.startswith("tenant,from,to,day,adapter_name,adapter_version,adapter_digest,requests,") and len(rows) == 2
+    assert head.startswith("tenant,from,to,day,adapter_name,adapter_version,adapter_digest,requests,")
+    assert len(rows) == 2
     code, _, err = run("usage", "--from", "yesterday")
     assert code == 2 and "must be a day such as" in err
 

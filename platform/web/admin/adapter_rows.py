@@ -12,9 +12,9 @@ from ..api.views import residency
 from ..certificates.standing import Standing
 from ..hourly_use import HOURS
 from ..state import State
-from ..units import age_words, size_words
+from ..units import age_words, size_words, span_words
 from .certificate_view import agreement_words
-from .words import NOT_USED_YET, ON_DISK, TONES, activity_words, residency_words, targets_words
+from .words import NOT_USED_YET, ON_DISK, TONES, residency_words, targets_words
 
 NOT_LATELY: Final = "not in 24 h"
 NONE: Final = "–"
@@ -129,7 +129,7 @@ def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) 
         size=size_words(version.size),
         targets=targets_words(version.target_modules),
         target_modules=", ".join(version.target_modules),
-        used=_use_words(state, adapter, status),
+        used=_use_words(state, adapter),
         requests=f"{requests:,}" if requests else NONE,
         added=age_words(version.created_at),
         added_iso=version.created_at.isoformat(timespec="seconds"),
@@ -144,11 +144,15 @@ def obstacle_of(state: State, adapter: Adapter, version: Version) -> tuple[str, 
     return (f"Failed: {reason}", "bad") if reason else None
 
 
-def _use_words(state: State, adapter: Adapter, status: AdapterStatus | None) -> str:
-    """What the engine says; from before its start the ledger knows the hour."""
-    if status is not None and (status.running or status.last_used_seconds_ago is not None):
-        return activity_words(status)
-    hours = state.metrics.hours.hours_since_use(adapter.tenant, adapter.name)
+def _use_words(state: State, adapter: Adapter) -> str:
+    """By its name: others may have the same bytes. From before the server's start the ledger knows the hour."""
+    owner, use = (adapter.tenant, adapter.name), state.metrics.use
+    running, since = use.running(*owner), use.seconds_since(*owner)
+    if running:
+        return f"{running} running"
+    if since is not None:
+        return f"idle {span_words(since)}"
+    hours = state.metrics.hours.hours_since_use(*owner)
     if hours is not None:
         return f"within {hours + 1} h"
     first = adapter.versions[0].created_at

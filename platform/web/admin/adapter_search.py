@@ -11,7 +11,6 @@ from ..api.views import residency
 from ..hourly_use import SECONDS
 from ..state import State
 from .adapter_rows import obstacle_of, shown_version
-from .residency import idle_seconds
 
 TIERS: Final = ("device", "host", "disk")
 FILTERS: Final = {
@@ -75,7 +74,7 @@ def _order_key(state: State, order: str) -> Callable[[Candidate], float] | None:
     """None: they are by name already."""
     hours = state.metrics.hours
     keys: dict[str, Callable[[Candidate], float]] = {
-        "used": lambda one: _idle(one, hours.hours_since_use(one.adapter.tenant, one.adapter.name)),
+        "used": lambda one: _idle(state, one.adapter),
         "requests": lambda one: -hours.requests(one.adapter.tenant, one.adapter.name),
         "size": lambda one: -one.version.size,
         "added": lambda one: -one.version.created_at.timestamp(),
@@ -83,7 +82,10 @@ def _order_key(state: State, order: str) -> Callable[[Candidate], float] | None:
     return keys.get(order)
 
 
-def _idle(one: Candidate, hours: int | None) -> float:
-    """Seconds. From before the engine's start only the hour is known, `hours` ago: its middle."""
-    since = float("inf") if one.status is None else 0.0 if one.status.running else idle_seconds(one.status)
-    return since if hours is None else min(since, SECONDS * (hours + 0.5))
+def _idle(state: State, adapter: Adapter) -> float:
+    """Seconds. From before the server's start only the hour is known: its middle."""
+    since = state.metrics.use.seconds_since(adapter.tenant, adapter.name)
+    if since is not None:
+        return since
+    hours = state.metrics.hours.hours_since_use(adapter.tenant, adapter.name)
+    return float("inf") if hours is None else SECONDS * (hours + 0.5)

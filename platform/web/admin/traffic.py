@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
-from ..metrics import FinishedRequest
 from ..percentile import percentile
+from ..request_log import FinishedRequest
 
 SECONDS: Final = 300
 RATE_SECONDS: Final = 10

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..metrics import FinishedRequest
+from ..request_log import FinishedRequest
 from ..state import State
 from ..units import count_words, percent_words, size_words
 

@@ -17,6 +17,7 @@ from ..generation import Answers, Delta, Generation, Usage, collect, deltas_of, 
 from ..json_body import convert, read_json
 from ..off_loop import off_loop
 from ..quotas import Admission
+from ..refusal_log import MODEL, RAN
 from ..routing.copies import Repeatable, draw_copy
 from ..routing.watch import start_watched, version_header
 from ..state import State
@@ -55,6 +56,7 @@ async def read_fields(
     body = await read_json(request, state.settings.body_timeout)
     ignored = check_fields(body, schema.__struct_fields__)
     fields = convert(body, schema)
+    note_model(request, fields.model)
     if fields.stream_options is not None and not fields.stream:
         raise invalid("stream_options is only for streams; set stream to true, or leave it out.", "stream_options")
     return fields, frozenset(body), ignored_header(ignored)
@@ -63,10 +65,15 @@ async def read_fields(
 async def answer(request: Request, state: State, caller: Caller, call: Call, headers: dict[str, str]) -> Response:
     limits: dict[str, str] = {}
     if call.fields.stream:
-        events = _stream(state, caller, call, limits)
+        events = _stream(request, state, caller, call, limits)
         return EventStream(events, state.settings.ping_seconds, headers, limits, ending=call.ending)
-    document = await while_connected(request, _complete(state, caller, call, limits))
+    document = await while_connected(request, _complete(request, state, caller, call, limits))
     return Response(document, media_type="application/json", headers=headers | limits)
+
+
+def note_model(request: Request, model: str) -> None:
+    """What the request asks for, for the log of requests."""
+    request.scope["state"][MODEL] = model
 
 
 @contextmanager
@@ -84,10 +91,11 @@ def _in_words(call: Call) -> Iterator[None]:
         raise call.in_words(error) from error
 
 
-async def _complete(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> bytes:
+async def _complete(request: Request, state: State, caller: Caller, call: Call, limits: dict[str, str]) -> bytes:
     """`limits` becomes the headers that say what is left, and which version answers."""
     with _admitted(state, caller) as admission, _in_words(call):
         generations = await start_watched(state, caller.tenant, call, admission)
+        request.scope["state"][RAN] = True
         limits |= admission.headers() | version_header(call.served)
         answers = await collect(generations)
     copy = draw_copy(state, caller.tenant, call, generations)
@@ -109,10 +117,13 @@ def _size(answers: Answers) -> int:
     return sum(len(choice.text) for choice in answers.choices) + LOGPROB_CHARS * alternatives
 
 
-async def _stream(state: State, caller: Caller, call: Call, limits: dict[str, str]) -> AsyncGenerator[bytes, None]:
+async def _stream(
+    request: Request, state: State, caller: Caller, call: Call, limits: dict[str, str]
+) -> AsyncGenerator[bytes, None]:
     """`limits` as in _complete, before the first event."""
     with _admitted(state, caller) as admission, _in_words(call):
         generations = await start_watched(state, caller.tenant, call, admission)
+        request.scope["state"][RAN] = True
         limits |= admission.headers() | version_header(call.served)
         copy = draw_copy(state, caller.tenant, call, generations)
         n = call.fields.n

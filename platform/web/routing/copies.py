@@ -13,8 +13,8 @@ from loraplex.registry.usage import SHADOW
 from ..auth import Caller
 from ..errors import ApiError
 from ..generation import Answers, Delta, Generation, collect
-from ..metrics import FinishedRequest
 from ..openai.schemas import AdapterPart, GenerationFields
+from ..request_log import FinishedRequest
 from ..state import State
 from .tallies import Lane
 from .watch import Started, note_end

@@ -9,8 +9,8 @@ from loraplex.registry.snapshot import ResolvedAdapter
 
 from ..errors import ApiError
 from ..generation import Generation
-from ..metrics import FinishedRequest
 from ..quotas import Admission
+from ..request_log import FinishedRequest
 from ..resolve import Served
 from ..state import State
 from .tallies import Lane, Tallies

@@ -16,7 +16,7 @@ from ...json_body import convert, read_json
 from ...quotas import Admission
 from ...resolve import Served
 from ...state import State
-from ..calls import answer
+from ..calls import answer, note_model
 from ..chat import ChatCall
 from ..fields import ignored_header
 from ..logprobs import chat_logprobs
@@ -38,6 +38,7 @@ async def create_response(request: Request, state: StateOf, caller: CallerWithRo
     body = await read_json(request, state.settings.body_timeout)
     ignored = check_members(body)
     fields = convert(body, ResponsesRequest)
+    note_model(request, fields.model)
     _check(fields)
     call = ResponsesCall(state, caller, fields, frozenset(body), request_id)
     return await answer(request, state, caller, call, ignored_header(ignored))
