@@ -6,21 +6,25 @@ says which is the last. Taking the head first makes writers wait for one another
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, select
-from sqlalchemy.orm import Session, aliased, joinedload
+from sqlalchemy import ColumnElement, Select, func, literal, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, joinedload
 
 from .database import Database
-from .tables import AuditHead, AuditRow, Tenant, utc_now
+from .tables import ApiKey, AuditHead, AuditRow, Tenant, utc_now
 
 SYSTEM = "system"
 """Actor of what the server does by itself."""
 ROOT: Final = "0" * 64
 """Stands before the first row."""
+KEY: Final = literal("key:")
+FOREIGN_KEY: Final = Tenant.name + "/key:" + ApiKey.prefix
+"""How rows of one tenant name a key of another."""
 BATCH: Final = 1000
 NOT_IN_CHAIN: Final = "The head that was kept is not in the chain: it is another."
 
@@ -30,20 +34,24 @@ class AuditEntry:
     """`intact`: it is what was written after the row before it. `tenant` None: the server itself."""
 
     id: int
+    """Within the tenant whose rows were asked for; where all were, of all."""
     at: datetime
     tenant: str | None
     actor: str
+    actor_name: str
+    """What people call the key that did it; empty where no key did, or one that who asks may not see."""
     action: str
     subject: str
     detail: dict[str, Any]
     hash: str
+    """Empty for all but the operator: with two of them in a row, the ids of all tenants could be worked out."""
     intact: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Parts that actor, action and subject must contain, in any case; `first` and `last` are days of UTC, both
-    included. Empty: any. `tenant` None: of all."""
+    """Parts that actor, action and subject must contain, in any case; of keys also the label. `first` and `last` are
+    days of UTC, both included. Empty: any. `tenant` None: of all. `operator`: whoever asks operates the server."""
 
     tenant: str | None = None
     actor: str = ""
@@ -51,6 +59,7 @@ class AuditFilter:
     subject: str = ""
     first: date | None = None
     last: date | None = None
+    operator: bool = True
 
 
 ALL: Final = AuditFilter()
@@ -79,12 +88,18 @@ def record(
         action=action,
         subject=subject,
         tenant_id=tenant_id,
+        number=_next_number(session, tenant_id),
         detail=json.loads(json.dumps(detail)),
     )
     row.hash = chain_hash(head.hash, row)
     head.last_id, head.hash = row.id, row.hash
     session.add(row)
     session.flush()
+
+
+def _next_number(session: Session, tenant_id: int | None) -> int:
+    of_tenant = AuditRow.tenant_id.is_(None) if tenant_id is None else AuditRow.tenant_id == tenant_id
+    return (session.scalar(select(func.max(AuditRow.number)).where(of_tenant)) or 0) + 1
 
 
 def chain_hash(before: str, row: AuditRow) -> str:
@@ -107,23 +122,29 @@ class AuditLog:
         self._database = database
 
     def entries(self, limit: int = 100, before: int | None = None, tenant: str | None = None) -> Sequence[AuditEntry]:
-        """Newest first; `before` is the id of the last entry of the page above; `tenant` None: of all."""
+        """Newest first, as the operator sees them; `before` is the id of the last entry of the page above; `tenant`
+        None: of all."""
         return self.search(AuditFilter(tenant), limit, before)
 
     def search(self, wanted: AuditFilter, limit: int = 100, before: int | None = None) -> Sequence[AuditEntry]:
         """Newest first, as `entries`, those that are wanted."""
         query = _with_hash_before().where(*_conditions(wanted)).order_by(AuditRow.id.desc()).limit(limit)
         if before is not None:
-            query = query.where(AuditRow.id < before)
+            query = query.where(_id_column(wanted) < before)
         with self._database.read() as session:
-            return [_entry(row, hash_before or ROOT) for row, hash_before in session.execute(query)]
+            return _entries(session, query, wanted)
 
-    def get(self, id: int, tenant: str | None = None) -> AuditEntry | None:
-        """None: there is no such entry, or it is another tenant's."""
-        query = _with_hash_before().where(AuditRow.id == id, *_conditions(AuditFilter(tenant)))
+    def get(self, id: int, wanted: AuditFilter = ALL) -> AuditEntry | None:
+        """None: there is no such entry among those that are wanted."""
+        query = _with_hash_before().where(_id_column(wanted) == id, *_conditions(wanted))
         with self._database.read() as session:
-            found = session.execute(query).one_or_none()
-            return None if found is None else _entry(found[0], found[1] or ROOT)
+            return next(iter(_entries(session, query, wanted)), None)
+
+    def note(self, actor: str, action: str, subject: str, tenant: str | None = None, **detail: Any) -> None:
+        """Of what changes no row of ours; `tenant` None: of the server itself. Blocks."""
+        with self._database.write() as session:
+            row = None if tenant is None else session.scalar(select(Tenant.id).where(Tenant.name == tenant))
+            record(session, actor, action, subject, tenant_id=row, **detail)
 
     def head(self) -> int:
         """The number of the last entry of all."""
@@ -135,11 +156,15 @@ class AuditLog:
         with self._database.read() as session:
             head = session.scalars(select(AuditHead)).one()
             rows, last_id, last, found = 0, 0, ROOT, kept in (None, ROOT)
+            numbers: Counter[int | None] = Counter()
             for row in session.scalars(select(AuditRow).order_by(AuditRow.id).execution_options(yield_per=BATCH)):
                 expected = chain_hash(last, row)
                 if row.hash != expected:
                     problem = f"Row {row.id} is not what was written after row {last_id}: one was changed or removed."
                     return Verdict(rows, head.hash, problem)
+                numbers[row.tenant_id] += 1
+                if row.number != numbers[row.tenant_id]:
+                    return Verdict(rows, head.hash, f"Row {row.id} has another number than was written.")
                 rows, last_id, last, found = rows + 1, row.id, row.hash, found or row.hash == kept
         if (last_id, last) != (head.last_id, head.hash):
             return Verdict(rows, head.hash, f"The chain ends at row {last_id}, but row {head.last_id} was written.")
@@ -160,10 +185,14 @@ def _with_hash_before() -> Select[AuditRow, str]:
 
 
 def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
-    columns = ((AuditRow.actor, wanted.actor), (AuditRow.action, wanted.action), (AuditRow.subject, wanted.subject))
-    conditions: list[ColumnElement[bool]] = [
-        column.icontains(part, autoescape=True) for column, part in columns if part
-    ]
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.action:
+        conditions.append(AuditRow.action.icontains(wanted.action, autoescape=True))
+    for column, part in ((AuditRow.actor, wanted.actor), (AuditRow.subject, wanted.subject)):
+        if part:
+            labelled = _keys(wanted).where(ApiKey.name.icontains(part, autoescape=True))
+            own, foreign = labelled.with_only_columns(KEY + ApiKey.prefix), labelled.with_only_columns(FOREIGN_KEY)
+            conditions.append(or_(column.icontains(part, autoescape=True), column.in_(own), column.in_(foreign)))
     if wanted.tenant is not None:
         tenant = select(Tenant.id).where(Tenant.name == wanted.tenant).scalar_subquery()
         conditions.append(AuditRow.tenant_id == tenant)
@@ -174,6 +203,29 @@ def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
+def _id_column(wanted: AuditFilter) -> InstrumentedAttribute[int]:
+    return AuditRow.id if wanted.tenant is None else AuditRow.number
+
+
+def _keys(wanted: AuditFilter) -> Select[str, str]:
+    """Prefixes and labels of the keys that who asks may see."""
+    query = select(ApiKey.prefix, ApiKey.name).join(Tenant, Tenant.id == ApiKey.tenant_id)
+    return query if wanted.operator else query.where(Tenant.name == wanted.tenant)
+
+
+def _entries(session: Session, query: Select[AuditRow, str], wanted: AuditFilter) -> list[AuditEntry]:
+    rows = [(row, before or ROOT) for row, before in session.execute(query)]
+    prefixes = {_key_of(row.actor) for row, _ in rows} - {""}
+    names = dict(session.execute(_keys(wanted).where(ApiKey.prefix.in_(prefixes))).all()) if prefixes else {}
+    return [_entry(row, before, names.get(_key_of(row.actor), ""), wanted) for row, before in rows]
+
+
+def _key_of(actor: str) -> str:
+    """The prefix of the key that it is; empty: it is none."""
+    kind, _, prefix = actor.rpartition("/")[2].partition(":")
+    return prefix if kind == "key" else ""
+
+
 def _id_before() -> Any:
     """Of the row before; ids of old databases may have gaps."""
     older = aliased(AuditRow)
@@ -182,15 +234,16 @@ def _id_before() -> Any:
     ).scalar_subquery()
 
 
-def _entry(row: AuditRow, hash_before: str) -> AuditEntry:
+def _entry(row: AuditRow, hash_before: str, actor_name: str, wanted: AuditFilter) -> AuditEntry:
     return AuditEntry(
-        id=row.id,
+        id=row.id if wanted.tenant is None else row.number,
         at=row.at,
         tenant=None if row.tenant is None else row.tenant.name,
         actor=row.actor,
+        actor_name=actor_name,
         action=row.action,
         subject=row.subject,
         detail=row.detail,
-        hash=row.hash,
+        hash=row.hash if wanted.operator else "",
         intact=row.hash == chain_hash(hash_before, row),
     )

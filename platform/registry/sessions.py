@@ -2,12 +2,15 @@
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import joinedload
 
 from . import tables
+from .audit import record
 from .database import Database
 from .errors import TenantDisabled
 from .tables import LoginSession, utc_now
@@ -18,9 +21,9 @@ class Sessions:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def begin(self, user: User, lifetime: timedelta) -> str | None:
-        """The token of a new session; None when the user's password has changed since it was verified. Raises
-        TenantDisabled."""
+    def begin(self, user: User, lifetime: timedelta, detail: Mapping[str, Any] | None = None) -> str | None:
+        """The token of a new session; None when the user's password has changed since it was verified. `detail`: of
+        its row in the audit log; None: it gets none. Raises TenantDisabled."""
         token, now = secrets.token_urlsafe(32), utc_now()
         query = select(tables.User).join(tables.Tenant)
         with self._database.write() as session:
@@ -32,6 +35,9 @@ class Sessions:
                 raise TenantDisabled(f"The tenant '{user.tenant}' is disabled. Ask who operates this server.")
             session.execute(delete(LoginSession).where(LoginSession.expires_at <= now))
             session.add(LoginSession(token_hash=_hash(token), user_id=row.id, expires_at=now + lifetime))
+            if detail is not None:
+                name = f"user:{user.name}"
+                record(session, name, "user.login", name, tenant_id=row.tenant_id, **detail)
         return token
 
     def find(self, token: str) -> User | None:

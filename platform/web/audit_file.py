@@ -10,7 +10,7 @@ from .csv_lines import csv_lines
 if TYPE_CHECKING:
     from loraplex.registry.audit import AuditEntry, AuditFilter, AuditLog
 
-COLUMNS: Final = ("id", "at", "tenant", "actor", "action", "subject", "detail", "hash", "intact")
+COLUMNS: Final = ("id", "at", "tenant", "actor", "actor_name", "action", "subject", "detail", "hash", "intact")
 BATCH: Final = 1000
 FIRST_BATCH: Final = 100
 """Smaller, so that the file begins to come at once."""

@@ -48,8 +48,8 @@ class Caller:
     tenant: str
     """Whose things are meant: the credential's own tenant, or another one that the operator has named."""
     actor: str
-    """`key:<prefix>`, `user:<name>` or `cli`, as audit rows of `tenant` name it: the operator of the server with its own
-    tenant in front, where that is another."""
+    """`key:<prefix>`, `user:<name>` or `cli`, as audit rows of `tenant` name it: with its own tenant in front, where
+    that is another."""
     permissions: frozenset[Permission]
     session: Session | None = None
     only: frozenset[str] | None = None

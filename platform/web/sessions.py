@@ -8,14 +8,18 @@ from typing import Final
 from starlette.responses import Response
 
 from loraplex.registry import sessions
+from loraplex.registry.audit import AuditLog
 from loraplex.registry.errors import TenantDisabled
 from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.registry.users import User, Users
 
 from .errors import forbidden
 from .guessing import Guesses
+from .login_notes import LoginNotes
 
 COOKIE: Final = "loraplex_session"
+NOBODY: Final = "user:unknown"
+"""In the audit log: whoever tries a name that no user has. The name itself may be a password that was mistyped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,11 @@ class Session:
 class Sessions:
     """`hours` is how long a login is good for. `log_in`, `read` and `end` block."""
 
-    def __init__(self, users: Users, rows: sessions.Sessions, hours: float) -> None:
+    def __init__(self, users: Users, rows: sessions.Sessions, audit: AuditLog, hours: float) -> None:
         self._users = users
         self._rows = rows
+        self._audit = audit
+        self._notes = LoginNotes()
         self._lifetime = timedelta(hours=hours)
         self._guesses = Guesses()
 
@@ -44,8 +50,12 @@ class Sessions:
         """
         tenant, name = _parts(login)
         user = self._verified(name, password, tenant, address)
+        if user is None:
+            self._note_failure(name, tenant, address)
+            return None
+        detail = self._notes.detail_of(user.tenant, True, address)
         try:
-            return None if user is None else self._rows.begin(user, self._lifetime)
+            return self._rows.begin(user, self._lifetime, detail)
         except TenantDisabled as error:
             raise forbidden(str(error)) from None
 
@@ -74,6 +84,14 @@ class Sessions:
 
     def forget(self, response: Response) -> None:
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+
+    def _note_failure(self, name: str, tenant: str, address: str) -> None:
+        """In the audit log of the user's tenant; of names that nobody has, in that of the server itself."""
+        known = self._users.get(name, tenant) is not None
+        detail = self._notes.detail_of(tenant if known else "", False, address)
+        if detail is not None:
+            who, owner = (f"user:{name}", tenant) if known else (NOBODY, None)
+            self._audit.note(who, "user.login_failed", who, owner, **detail)
 
     def _verified(self, name: str, password: str, tenant: str, address: str) -> User | None:
         account = _account(tenant, name)

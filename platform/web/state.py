@@ -171,7 +171,7 @@ def open_state(
             wording, model.eos_token_ids, registry.tokenizers, settings.max_prompt_chars, settings.adapter_tokenizers
         ),
         credentials=credentials,
-        sessions=Sessions(registry.users, registry.sessions, settings.session_hours),
+        sessions=Sessions(registry.users, registry.sessions, registry.audit, settings.session_hours),
         metrics=metrics,
         reconciler=reconciler,
         database_watch=DatabaseWatch(registry.snapshots, settings.database, settings.data_dir),

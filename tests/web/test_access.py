@@ -188,8 +188,8 @@ def routes_of(app: FastAPI) -> set[str]:
     return {f"{method} {context.path}" for context in contexts for method in context.methods or ()}
 
 
-def key(state: State, *scopes: str, tenant: str = "default") -> dict[str, str]:
-    token = state.registry.keys.create("test", scopes, actor="system", tenant=tenant).token
+def key(state: State, *scopes: str, tenant: str = "default", name: str = "test") -> dict[str, str]:
+    token = state.registry.keys.create(name, scopes, actor="system", tenant=tenant).token
     state.registry.snapshots.refresh()
     return {"authorization": f"Bearer {token}"}
 

@@ -14,13 +14,16 @@ from bs4 import BeautifulSoup
 from sqlalchemy import text
 
 import loraplex.registry
-from loraplex.registry.audit import Verdict, record
+import loraplex.web
+from loraplex.registry.audit import AuditFilter, Verdict, record
 from loraplex.registry.tenants import tenant_id
 from loraplex.web.admin.audit_rows import ACTIONS
 from loraplex.web.chain_check import FRESH_SECONDS, ChainCheck
 from loraplex.web.state import State
 
-from .test_access import log_in
+from .conftest import ADMIN_PASSWORD
+from .fake_engine import FakeEngine
+from .test_access import key, log_in
 from .test_pages import HTMX, first_data, login, person, trusted
 
 __all__ = ["first_data", "login", "person", "trusted"]
@@ -73,8 +76,10 @@ async def test_wrong_filters_are_said_in_the_words_of_the_page(person: httpx.Asy
 
 
 def test_suggestions_are_actions_that_are_written() -> None:
-    sources = "".join(path.read_text() for path in Path(loraplex.registry.__file__).parent.glob("*.py"))
-    assert [action for action in ACTIONS if f'"{action}"' not in sources] == []
+    folders = [Path(package.__file__ or "").parent for package in (loraplex.registry, loraplex.web)]
+    sources = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    written = [action for action in ACTIONS if f'"{action}"' not in sources]
+    assert written == ["adapter.evict", "adapter.load"] and 'f"adapter.{action}"' in sources
 
 
 async def test_pages_follow_one_another(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +155,70 @@ async def test_the_api_filters_as_the_page_does(person: httpx.AsyncClient, state
         for path in ("/api/v1/audit", "/api/v1/audit/export"):
             refused = await person.get(path, params={field: value})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
+async def test_keys_are_told_and_found_by_their_labels(person: httpx.AsyncClient, state: State) -> None:
+    """In both columns; a tenant's admins do not learn of labels of other tenants."""
+    headers = key(state, "admin", name="nightly deploy")
+    assert (await person.post("/api/v1/keys", json={"name": "made"}, headers=headers)).status_code == 201
+    asked = {"tenant": "acme", "name": "theirs"}
+    assert (await person.post("/api/v1/keys", params=asked, json=asked, headers=headers)).status_code == 400
+    made = await person.post("/api/v1/keys", params={"tenant": "acme"}, json={"name": "theirs"}, headers=headers)
+    assert made.status_code == 201
+    page = await person.get("/audit", params={"actor": "NIGHTLY"})
+    assert actions(page) == ["key.create"] and "nightly deploy" in page.text
+    assert len(actions(await person.get("/audit", params={"subject": "nightly"}))) == 1
+    everybodys = await person.get("/audit", params={"actor": "nightly", "everyone": "true"})
+    assert actions(everybodys) == ["key.create", "key.create"]
+    rows = (await person.get("/api/v1/audit", params={"tenant": "acme", "actor": "nightly"})).json()["data"]
+    assert [(row["actor_name"], row["subject"]) for row in rows] == [("nightly deploy", f"key:{made.json()['prefix']}")]
+    theirs = key(state, "admin", tenant="acme")
+    assert (await person.get("/api/v1/audit", params={"actor": "nightly"}, headers=theirs)).json()["data"] == []
+    found = (await person.get("/api/v1/audit", headers=theirs)).json()["data"]
+    assert {row["actor_name"] for row in found} == {None} and {row["hash"] for row in found} == {None}
+
+
+async def test_a_tenants_rows_have_numbers_of_their_own(person: httpx.AsyncClient, state: State) -> None:
+    """Ids, hashes and the length of the chain would tell how much others do."""
+    theirs, other = key(state, "admin", tenant="acme"), state.registry.keys
+    for _ in range(3):
+        other.create("noise", ["inference"], actor="user:admin")
+        answer = await person.post("/api/v1/keys", json={"name": "own"}, headers=theirs)
+        assert answer.status_code == 201
+    rows = (await person.get("/api/v1/audit", headers=theirs)).json()["data"]
+    assert [row["id"] for row in rows] == [5, 4, 3, 2, 1]
+    page = (await person.get("/api/v1/audit", params={"before": 4, "limit": 2}, headers=theirs)).json()["data"]
+    assert page == rows[2:4]
+    state.registry.users.create("carola", ADMIN_PASSWORD, "admin", actor="system", tenant="acme")
+    session, _ = await log_in(state, "acme/carola")
+    html = (await person.get("/audit", headers=session)).text
+    assert "Verifying all rows" in html and "/audit/5" in html
+    chain = (await person.get("/audit/chain", headers=session)).text
+    assert "Intact" in chain and not any(digit in chain for digit in "0123456789")
+    assert "own" in (await person.get("/audit/5", headers=session)).text
+    head = state.registry.audit.head()
+    assert (await person.get(f"/audit/{head}", headers=session)).status_code == 404
+    assert state.registry.audit.verify().problem is None
+    with state.registry.database.write() as db:
+        db.execute(text("UPDATE audit SET number = 99 WHERE number = 5"))
+    assert "another number" in (state.registry.audit.verify().problem or "")
+
+
+async def test_logins_and_evictions_are_in_the_log(
+    person: httpx.AsyncClient, trusted: dict[str, str], state: State, engine: FakeEngine
+) -> None:
+    for user, password, status in (("admin", "wrong", 401), ("nobody", "x", 401), ("admin", ADMIN_PASSWORD, 303)):
+        answer = await person.post("/login", data={"user": user, "password": password}, headers=trusted)
+        assert answer.status_code == status
+    for path in ("/adapters/sql/load", "/cache/sql/evict", "/api/v1/adapters/sql/load", "/api/v1/adapters/sql/evict"):
+        assert (await person.post(path, headers=trusted)).status_code < 400, path
+    rows = [(row.action, row.actor, row.subject) for row in state.registry.audit.entries(6, tenant="default")]
+    moves = [(f"adapter.{move}", "user:admin", "adapter:sql@1") for move in ("evict", "load", "evict", "load")]
+    assert rows[:4] == moves
+    assert rows[4:] == [("user.login", "user:admin", "user:admin"), ("user.login_failed", "user:admin", "user:admin")]
+    [unknown] = state.registry.audit.search(AuditFilter(actor="unknown"))
+    assert (unknown.tenant, unknown.action) == (None, "user.login_failed") and "nobody" not in str(unknown)
+    assert state.registry.audit.entries(1, tenant="default")[0].detail == {}
 
 
 async def test_a_long_log_is_verified_when_asked(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from loraplex.registry.users import User
 from loraplex.web.errors import ApiError
 from loraplex.web.guessing import MOST, MOST_AT_AN_ACCOUNT, REMEMBERED, SECONDS, Guesses
+from loraplex.web.login_notes import FAILED_AN_HOUR, HOUR, LoginNotes
 from loraplex.web.sessions import Sessions
 
 
@@ -99,13 +101,25 @@ def log_in_at_once(sessions: Sessions, password: str, times: int) -> list[object
 
 def test_many_at_once_are_no_way_around_the_limit() -> None:
     users = SlowUsers()
-    sessions = Sessions(cast(Any, users), cast(Any, None), hours=1)
+    sessions = Sessions(cast(Any, users), cast(Any, None), cast(Any, Mock()), hours=1)
     answers = log_in_at_once(sessions, "wrong", 3 * MOST_AT_AN_ACCOUNT)
     assert sorted(map(str, answers)) == ["429"] * (2 * MOST_AT_AN_ACCOUNT) + ["None"] * MOST_AT_AN_ACCOUNT
     assert users.checked == MOST_AT_AN_ACCOUNT
 
 
 def test_a_password_that_could_not_be_checked_is_no_guess() -> None:
-    sessions = Sessions(cast(Any, SlowUsers()), cast(Any, None), hours=1)
+    sessions = Sessions(cast(Any, SlowUsers()), cast(Any, None), cast(Any, Mock()), hours=1)
     for _ in range(2):
         assert all(isinstance(one, OSError) for one in log_in_at_once(sessions, "unreachable", MOST_AT_AN_ACCOUNT))
+
+
+def test_failed_logins_cannot_flood_the_audit_log() -> None:
+    """What is left out is counted in the next row; one tenant's failures leave room for another's."""
+    clock = Clock()
+    notes = LoginNotes(clock)
+    written = [notes.detail_of("acme", False, "a") for _ in range(500)]
+    assert [detail for detail in written if detail is not None] == [{"address": "a"}] * FAILED_AN_HOUR
+    assert notes.detail_of("rival", False, "a") is not None and notes.detail_of("acme", True, "a") is not None
+    clock.now += HOUR / FAILED_AN_HOUR
+    assert notes.detail_of("acme", False, "b") == {"address": "b", "more_before": 500 - FAILED_AN_HOUR}
+    assert notes.detail_of("acme", False, "b") is None

@@ -103,11 +103,14 @@ class AuditRow(Table):
     """Who did what to what, written in the transaction that did it. Rows are only ever added (`audit.py`)."""
 
     __tablename__ = "audit"
+    __table_args__ = (UniqueConstraint("tenant_id", "number"),)
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer(), "sqlite"), primary_key=True)
     """One more than that of the row before."""
     at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
     tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id"))
+    number: Mapped[int] = mapped_column(BigInteger)
+    """One more than that of the tenant's row before: its admins see this one, as ids tell of all tenants."""
     actor: Mapped[str] = mapped_column(String(127))
     """`user:<name>`, `key:<prefix>`, `cli` or `system`; who is of another tenant has its name in front."""
     action: Mapped[str] = mapped_column(String(63))

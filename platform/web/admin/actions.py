@@ -11,6 +11,7 @@ from ..api.certification import request_certificate, version_subject
 from ..api.refusals import in_words
 from ..auth import Caller
 from ..errors import ApiError
+from ..moves import note_move
 from ..pins import check_pin
 from ..state import State
 from .rolling import aliases_in_the_way
@@ -45,7 +46,7 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
                     check_pin(state, tenant, reference)
             await change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
         case "load" | "evict":
-            await _move(state, tenant, reference, action)
+            await _move(state, caller, reference, action)
         case "current":
             await _make_current(state, caller, reference)
         case "certify":
@@ -101,13 +102,14 @@ def get_adapter(state: State, name: str, tenant: str) -> Adapter:
         return state.registry.adapters.get(name, tenant)
 
 
-async def _move(state: State, tenant: str, reference: str, action: str) -> None:
+async def _move(state: State, caller: Caller, reference: str, action: str) -> None:
     with in_words():
         parsed = parse_reference(reference)
-    adapter = await asyncio.to_thread(get_adapter, state, parsed.name, tenant)
+    adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
     version = adapter.select(parsed.selector)
     if version is None or not version.enabled or not adapter.enabled:
         raise ApiError(400, f"Adapter '{reference}' is disabled. Enable it before you {action} it.")
     move = state.engine.load_adapter if action == "load" else state.engine.evict_adapter
     with in_words(names={version.digest: reference}):
         await move(version.digest)
+    await note_move(state, caller, action, adapter.name, version.number)

@@ -7,10 +7,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from ..api.audit_export import export as export_file
-from ..api.audit_filter import First, Part, Wanted, filter_of, scope_of
+from ..api.audit_filter import First, Part, Wanted, filter_of
 from ..audit_file import Format
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
+from ..permissions import Permission
 from .audit_rows import ACTIONS, audit_line, detail_json, filter_words
 from .page import PageRoute, is_fragment, page
 from .words import in_labels
@@ -41,7 +42,7 @@ async def index(
     """The page; for htmx the table alone, or with `before` the rows that follow."""
     template = _template(is_fragment(request), before)
     try:
-        wanted = filter_of(scope_of(caller, everyone), actor, action, subject, first, to)
+        wanted = filter_of(caller, everyone, actor, action, subject, first, to)
     except ApiError as error:
         asked = {"actor": actor, "action": action, "subject": subject, "from": first, "to": to}
         frame = _frame(everyone, asked)
@@ -58,7 +59,7 @@ async def index(
         rows=[audit_line(entry, caller) for entry in found[:PAGE_ROWS]],
         after=found[PAGE_ROWS - 1].id if len(found) > PAGE_ROWS else None,
         quickly=head <= QUICKLY_VERIFIED,
-        length=f"{head:,}",
+        length=f"{head:,}" if caller.allows(Permission.OPERATE) else "",
     )
 
 
@@ -77,9 +78,9 @@ async def export(state: StateOf, wanted: Wanted, format: Format = "csv") -> Resp
 
 @router.get("/{number}")
 async def detail(request: Request, number: str, state: StateOf, caller: CallerOf, everyone: bool = False) -> Response:
-    scope = scope_of(caller, everyone)
+    wanted = filter_of(caller, everyone)
     known = number.isascii() and number.isdigit() and len(number) < 19
-    entry = await asyncio.to_thread(state.registry.audit.get, int(number), scope) if known else None
+    entry = await asyncio.to_thread(state.registry.audit.get, int(number), wanted) if known else None
     if entry is None:
         raise ApiError(404, "This audit log row does not exist, or you cannot see it.")
     frame = _frame(everyone, {})

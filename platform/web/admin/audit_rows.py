@@ -12,10 +12,19 @@ from ..units import age_words
 from .addresses import local_address
 
 ACTIONS: Final = (
-    *("adapter.add", "adapter.remove", "alias.set", "alias.promote", "alias.rollback", "alias.trip"),
+    *(
+        "adapter.add",
+        "adapter.evict",
+        "adapter.load",
+        "adapter.remove",
+        "alias.set",
+        "alias.promote",
+        "alias.rollback",
+        "alias.trip",
+    ),
     *("certificate.request", "key.create", "key.limit", "key.revoke", "profile.set"),
     *("tenant.create", "tenant.disable", "tenant.limit"),
-    *("user.create", "user.remove", "user.set_password", "user.set_role"),
+    *("user.create", "user.login", "user.login_failed", "user.remove", "user.set_password", "user.set_role"),
 )
 """Suggestions; any part of any action is found."""
 PLACES: Final = {"adapter": "/adapters/", "key": "/keys/", "user": "/users/"}
@@ -30,6 +39,8 @@ class AuditLine:
     at: str
     tenant: str
     actor: str
+    actor_name: str
+    """The label of the key that it is, if it is one."""
     action: str
     subject: str
     place: str
@@ -45,6 +56,7 @@ def audit_line(entry: AuditEntry, caller: Caller) -> AuditLine:
         at=age_words(entry.at),
         tenant=entry.tenant or "the server itself",
         actor=entry.actor,
+        actor_name=entry.actor_name,
         action=entry.action,
         subject=entry.subject,
         place=_place(entry, caller),

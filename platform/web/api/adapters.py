@@ -18,6 +18,7 @@ from loraplex.registry.views import Adapter
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
+from ..moves import note_move
 from ..openapi.fields import Sha256
 from ..permissions import Permission
 from ..pins import check_pin
@@ -129,6 +130,7 @@ async def load_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict
     with in_words(names={adapter.digest: reference}):
         await state.reconciler.ensure(adapter)
         await state.engine.load_adapter(adapter.digest)
+    await note_move(state, caller, "load", adapter.name, adapter.version)
     return {"digest": adapter.digest}
 
 
@@ -139,6 +141,7 @@ async def evict_adapter(reference: str, state: StateOf, caller: CallerOf) -> dic
         adapter = _resolved(state, caller, reference)
     with in_words(names={adapter.digest: reference}):
         await state.engine.evict_adapter(adapter.digest)
+    await note_move(state, caller, "evict", adapter.name, adapter.version)
     return {"digest": adapter.digest}
 
 

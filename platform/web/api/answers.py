@@ -108,10 +108,11 @@ def entry_json(entry: "AuditEntry") -> dict[str, Any]:
         "at": entry.at.isoformat(),
         "tenant": entry.tenant,
         "actor": entry.actor,
+        "actor_name": entry.actor_name or None,
         "action": entry.action,
         "subject": entry.subject,
         "detail": entry.detail,
-        "hash": entry.hash,
+        "hash": entry.hash or None,
         "intact": entry.intact,
     }
 

@@ -1,5 +1,6 @@
 """Which rows of the audit log are asked for, by the API's query and by the page's."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Query
@@ -24,10 +25,14 @@ def scope_of(caller: Caller, everyone: bool) -> str | None:
     return None if everyone else caller.tenant
 
 
-def filter_of(scope: str | None, actor: str, action: str, subject: str, first: str, to: str) -> AuditFilter:
+def filter_of(
+    caller: Caller, everyone: bool, actor: str = "", action: str = "", subject: str = "", first: str = "", to: str = ""
+) -> AuditFilter:
     """From the texts of a query. Raises ApiError."""
+    scope = scope_of(caller, everyone)
     try:
-        return audit_query(scope, actor, action, subject, first, to)
+        found = audit_query(scope, actor, action, subject, first, to)
+        return replace(found, operator=caller.allows(Permission.OPERATE))
     except InvalidQuery as error:
         raise invalid(str(error), error.field) from None
 
@@ -41,7 +46,7 @@ async def wanted_rows(
     to: str = "",
     everyone: bool = False,
 ) -> AuditFilter:
-    return filter_of(scope_of(caller, everyone), actor, action, subject, first, to)
+    return filter_of(caller, everyone, actor, action, subject, first, to)
 
 
 Wanted = Annotated[AuditFilter, Depends(wanted_rows)]

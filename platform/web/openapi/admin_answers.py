@@ -328,6 +328,7 @@ class AuditEntry(TypedDict):
     at: Moment
     tenant: str | None
     actor: str
+    actor_name: str | None
     action: str
     subject: str
     detail: dict[str, Any] | None
