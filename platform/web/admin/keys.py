@@ -29,6 +29,7 @@ from .key_form import (
 )
 from .key_rows import GROUPS, key_row, key_rows, matching_keys
 from .page import PageRoute, address_of, go_to, is_fragment, page
+from .snippets import client_code
 
 SECTION: Final = "/keys"
 MOST_ROWS: Final = 100
@@ -65,7 +66,8 @@ async def create(request: Request, state: StateOf, caller: CallerOf) -> Response
         return await _page(request, state, caller, form, status=form.status)
     await state.reconciler.reconcile()
     missing = _missing(state, caller.tenant, made.key.adapters or ())
-    return await _page(request, state, caller, new_key_form(), status=201, made=made, missing=missing)
+    code = client_code(address_of(request), made, state.template is not None)
+    return await _page(request, state, caller, new_key_form(), status=201, made=made, missing=missing, code=code)
 
 
 @router.get("/{prefix}")

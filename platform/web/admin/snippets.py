@@ -1,6 +1,10 @@
 """Code a person can paste, filled in with this server's address and the adapter's name."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loraplex.registry.keys import CreatedKey
+from loraplex.registry.scopes import INFERENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +43,12 @@ const answer = await client.{call}.create({{
 }});
 console.log(answer.choices[0].{text});"""
     return [Snippet("curl", curl), Snippet("Python", python), Snippet("JavaScript", javascript)]
+
+
+def client_code(origin: str, made: CreatedKey, chat: bool) -> Sequence[Snippet]:
+    """What whoever gets a new key needs: the key and code for its model. Empty where it is for several, or for none."""
+    models = sorted(made.key.adapters or ())
+    if len(models) != 1 or not made.key.allows(INFERENCE):
+        return ()
+    curl, *others = snippets(origin, models[0], chat)
+    return [replace(curl, code=f"export LORAPLEX_KEY={made.token}\n{curl.code}"), *others]

@@ -198,8 +198,10 @@ form.addEventListener("submit", async (event) => {
   else await busy((signal) => fetchByServer(adapter, document.getElementById(`source-${kind()}`).value.trim(), signal));
 });
 report.addEventListener("submit", async (event) => {
-  event.preventDefault();
   const { action } = event.target.dataset;
+  // Others lead to another page.
+  if (!action) return;
+  event.preventDefault();
   const fields = Object.fromEntries(new FormData(event.target));
   await busy(async (signal) => show((await post(action, fields, signal)).text));
 });
