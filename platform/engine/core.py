@@ -11,7 +11,7 @@ from .histogram import STEP_TOKENS, Histogram, LoadTimes
 from .plan import StepPlan
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
 from .scheduler import Scheduler
-from .status import count_adapters, map_blocks
+from .status import count_adapters, count_tenants, map_blocks
 from .steps import Runner, StepsInFlight
 
 logger = logging.getLogger(__name__)
@@ -107,6 +107,7 @@ class EngineCore:
             cached_blocks=pool.num_cached,
             block_map=map_blocks([adapter.digest for adapter in adapters], roster),
             adapters=adapters,
+            tenants=count_tenants(roster, self.scheduler.queries_by_tenant, self.scheduler.hits_by_tenant),
             adapter_bytes_used=sum(adapter.bytes for adapter in adapters if adapter.state == "resident"),
             adapter_host_bytes_used=sum(adapter.host_bytes for adapter in adapters),
             adapter_evictions=self._count_evictions(),

@@ -332,6 +332,17 @@ class StructuredStatus(msgspec.Struct, kw_only=True):
     """Processes that ended, or were ended, and were replaced."""
 
 
+class TenantStatus(msgspec.Struct, kw_only=True):
+    """What one tenant's requests do now, and what they have looked up since the engine's start."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks: int = 0
+    """KV blocks that its running sequences hold; one that several of them share counts for each."""
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+
+
 class EngineStatus(Message, kw_only=True):
     """Heartbeat, twice a second, also when idle. Counters grow from the engine's start."""
 
@@ -344,6 +355,8 @@ class EngineStatus(Message, kw_only=True):
     block_map: bytes
     """One byte per block: 0 free, 1 cached, 2 used by the base, 3 + i used by adapters[i] (mod 250)."""
     adapters: list[AdapterStatus]
+    tenants: dict[str, TenantStatus] = {}
+    """By name, those that have asked for anything."""
     adapter_bytes_used: int
     adapter_host_bytes_used: int
     adapter_evictions: int

@@ -53,8 +53,9 @@ class Scheduler:
         self.limits = limits
         self.pool = pool
         self.roster = Roster(pool, adapters)
-        self.prefix_queries = 0
-        self.prefix_hits = 0
+        self.queries_by_tenant: Counter[str] = Counter()
+        """Prompt tokens looked up in the prefix cache."""
+        self.hits_by_tenant: Counter[str] = Counter()
         self._commit = Commit(self.roster, limits.enable_prefix_caching)
         self._clock = clock
         self._numbers = itertools.count()
@@ -64,6 +65,14 @@ class Scheduler:
     @property
     def prompt_tokens(self) -> int:
         return self._commit.prompt_tokens
+
+    @property
+    def prefix_queries(self) -> int:
+        return self.queries_by_tenant.total()
+
+    @property
+    def prefix_hits(self) -> int:
+        return self.hits_by_tenant.total()
 
     @property
     def generation_tokens(self) -> int:
@@ -318,6 +327,6 @@ class Scheduler:
         if not request.started:
             request.queue_seconds = self._clock() - request.arrival
             request.cached_tokens = placement.num_computed
-            self.prefix_queries += sequence.prompt_length if self._reads_cache(sequence) else 0
-            self.prefix_hits += placement.num_computed
+            self.queries_by_tenant[request.tenant] += sequence.prompt_length if self._reads_cache(sequence) else 0
+            self.hits_by_tenant[request.tenant] += placement.num_computed
         draft.grant(sequence, placement.remaining)

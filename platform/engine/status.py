@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from .block_pool import PADDING_BLOCK
-from .protocol import AdapterStatus
+from .protocol import AdapterStatus, TenantStatus
 from .roster import Roster
 from .sequence import Sequence
 
@@ -37,6 +37,25 @@ def count_adapters(adapters: list[AdapterStatus], roster: Roster) -> None:
     for adapter in adapters:
         adapter.running = running[adapter.digest]
         adapter.waiting = waiting[adapter.digest]
+
+
+def count_tenants(roster: Roster, queries: Counter[str], hits: Counter[str]) -> dict[str, TenantStatus]:
+    """`queries` and `hits`: prompt tokens looked up in the prefix cache and found there, by tenant."""
+    running = Counter(sequence.request.tenant for sequence in roster.running)
+    waiting = Counter(sequence.request.tenant for sequence in (*roster.queue, *roster.preempted))
+    blocks: Counter[str] = Counter()
+    for sequence in roster.running:
+        blocks[sequence.request.tenant] += len(sequence.blocks)
+    return {
+        tenant: TenantStatus(
+            running=running[tenant],
+            waiting=waiting[tenant],
+            blocks=blocks[tenant],
+            prefix_queries=queries[tenant],
+            prefix_hits=hits[tenant],
+        )
+        for tenant in {*queries, *running, *waiting}
+    }
 
 
 def _count(sequences: Iterable[Sequence]) -> Counter[str]:

@@ -64,7 +64,7 @@ OPERATOR_ROUTES: Final = frozenset(
         *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"),
         *("/api/v1/engine", "/api/v1/engine/certify", "/certify", "/api/v1/settings"),
         *("/api/v1/tenants", "/api/v1/tenants/{tenant}"),
-        *("/upload/fetch", "/system", "/tenants", "/tenants/{tenant}", "/tenants/{tenant}/{action}"),
+        *("/upload/fetch", "/cache/what-if", "/system", "/tenants", "/tenants/{tenant}", "/tenants/{tenant}/{action}"),
     }
 )
 READ_ROUTES: Final = frozenset(

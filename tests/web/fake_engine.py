@@ -16,6 +16,7 @@ from loraplex.engine.protocol import (
     EngineStatus,
     FinishReason,
     GenerateRequest,
+    TenantStatus,
     TokenLogprob,
     Tokens,
 )
@@ -109,6 +110,7 @@ class FakeEngine:
             cached_blocks=CACHED_BLOCKS,
             block_map=self._block_map(),
             adapters=adapters,
+            tenants=self._tenants(),
             adapter_bytes_used=len(self.resident) * 1000,
             adapter_host_bytes_used=len(self.kept) * 1000,
             adapter_evictions=sum(self.evictions.values()),
@@ -128,6 +130,20 @@ class FakeEngine:
             late_compilations=self.late_compilations,
             structured=Counts(SOURCES).tell(),
         )
+
+    def _tenants(self) -> dict[str, TenantStatus]:
+        """Of each that has asked for anything."""
+        running = Counter(one.tenant for one in self.requests if one.request_id in self.running)
+        asked = {one.tenant for one in self.requests}
+        return {
+            tenant: TenantStatus(
+                running=running[tenant],
+                blocks=running[tenant] * BLOCKS_A_REQUEST,
+                prefix_queries=10,
+                prefix_hits=5,
+            )
+            for tenant in asked
+        }
 
     def _block_map(self) -> bytes:
         """Each running request holds some blocks; a few more are cached, the rest is free."""

@@ -120,7 +120,7 @@ PAGES = {
     "POST /adapters/{reference}/{action}": ADAPTERS,
     "GET /cache": READ,
     "POST /cache/{reference}/{action}": ADAPTERS,
-    "GET /cache/what-if": READ,
+    "GET /cache/what-if": OPERATE,
     "GET /playground": ADAPTERS,
     "GET /requests": READ,
     "GET /usage": READ,

@@ -42,7 +42,7 @@ def actions(answer: httpx.Response) -> list[str]:
 
 
 async def test_rows_are_found_by_who_what_and_when(person: httpx.AsyncClient) -> None:
-    assert actions(await person.get("/audit"))[:2] == ["key.revoke", "key.create"]
+    assert actions(await person.get("/audit"))[:3] == ["user.login", "key.revoke", "key.create"]
     today = datetime.now(UTC).date()
     for asked, found in (
         ({"actor": "user:bob"}, ["key.create"] * 3),
@@ -102,13 +102,13 @@ async def test_the_chain_is_computed_and_a_changed_row_shows(
     monkeypatch.setattr("loraplex.web.chain_check.FRESH_SECONDS", 0)
     assert "✓ Intact" in (await person.get("/audit/chain", headers=HTMX)).text
     assert ">altered<" not in (await person.get("/audit")).text
-    row = state.registry.audit.entries()[1].id
+    row = next(entry.id for entry in state.registry.audit.entries() if entry.action == "key.revoke")
     with state.registry.database.write() as session:
         session.execute(text("UPDATE audit SET actor = 'user:nobody' WHERE id = :id"), {"id": row})
     chain = (await person.get("/audit/chain", headers=HTMX)).text
     assert f"Row {row} is not what was written" in chain
     assert (await person.get("/audit")).text.count(">altered<") == 1
-    assert "their hashes do not match" in (await person.get(f"/audit/{row}")).text
+    assert "their hashes do not match" in (await person.get(f"/audit/{row}", params={"everyone": "true"})).text
 
 
 async def test_one_computes_the_chain_and_the_others_hear_what_it_finds(
@@ -271,7 +271,7 @@ async def test_everyones_rows_are_the_operators(
     assert "tenant.create" in actions(await person.get("/audit", params={"everyone": "true"}))
     state.registry.users.create("root", "correct horse battery", "admin", actor="system", tenant="acme")
     session, _ = await log_in(state, "acme/root")
-    assert actions(await client.get("/audit", headers=session)) == ["user.create", "tenant.create"]
+    assert actions(await client.get("/audit", headers=session)) == ["user.login", "user.create", "tenant.create"]
     for path in ("/audit", "/audit/export", "/audit/1"):
         assert (await client.get(path, params={"everyone": "true"}, headers=session)).status_code == 403
     assert "rows follow" not in (await client.get("/audit/chain", headers=session)).text

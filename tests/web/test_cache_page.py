@@ -11,11 +11,13 @@ from rich.console import Console
 
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.web.admin.cache_rows import cache_view
+from loraplex.web.admin.known_adapters import Known
 from loraplex.web.cli.banner import print_banner
 from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine
+from .test_dashboard_figures import operator
 from .test_pages import HTMX, Headers, first_data, login, person, trusted
 
 __all__ = ["first_data", "login", "person", "trusted"]
@@ -116,9 +118,9 @@ async def test_rows_stand_in_the_order_in_which_they_would_stay(
     status.adapter_evictions = 11
     status.adapters = [*statuses, AdapterStatus(digest="f" * 64, state="resident", last_used_seconds_ago=999.0)]
     monkeypatch.setattr(FakeEngine, "status", status)
-    owners = dict.fromkeys(digests, (sql, sql.versions[0]))
-    monkeypatch.setattr("loraplex.web.admin.cache_rows._owners", lambda state, tenant: owners)
-    view = await asyncio.to_thread(cache_view, state, "default", 100)
+    known = dict.fromkeys(digests, Known(sql, sql.versions[0], "sql", "/adapters/sql"))
+    monkeypatch.setattr("loraplex.web.admin.cache_rows.known_adapters", lambda *_: known)
+    view = await asyncio.to_thread(cache_view, state, operator(), 100)
     assert view is not None
     assert [row.digest for row in view.rows] == [digests[place] for place in (2, 4, 1, 3, 5, 0)]
     assert [row.leaves_next for row in view.rows] == [False, False, True, False, False, False]

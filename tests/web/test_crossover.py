@@ -3,21 +3,24 @@
 The answer must be the one for an id that nobody has, to the last byte. A route with an id and without a row here fails.
 """
 
+import asyncio
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from bs4 import BeautifulSoup
 from fastapi import FastAPI
 
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.app import create_app
 from loraplex.web.state import State
 
-from .conftest import served
+from .conftest import ADMIN_PASSWORD, served
 from .fake_engine import FakeEngine
-from .test_access import key, routes_of
+from .test_access import key, log_in, routes_of
 from .test_adapters_api import add, put
 
 NOBODYS = {"name": "absent", "user": "nobody", "prefix": "0123456789ab", "sha256": "0" * 64}
@@ -220,3 +223,78 @@ async def test_the_operator_reaches_a_tenant_by_name(state: State) -> None:
         assert (row["action"], row["tenant"]) == ("key.create", "acme")
         assert row["actor"].startswith("default/key:")
         assert (await client.get("/api/v1/me", headers=theirs)).json()["tenant"] == "acme"
+
+
+async def test_what_others_have_in_memory_is_nobodys_business(
+    state: State, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    """Neither how many adapters there are, nor their ranks, sizes and idle times, nor what others ask for."""
+    for tenant in ("acme", "rival"):
+        state.registry.tenants.create(tenant, actor="system")
+        state.registry.users.create("vera", ADMIN_PASSWORD, "admin", actor="system", tenant=tenant)
+    async with served(state) as client:
+        for tenant, folder in zip(("acme", "rival"), adapter_folders, strict=True):
+            client.headers.update(key(state, "admin", tenant=tenant))
+            assert (await add(client, f"{tenant}-sql", folder)).status_code == 201
+            assert (await client.post(f"/api/v1/adapters/{tenant}-sql/load")).status_code == 200
+        engine.delay, body = 0.05, {"model": "acme-sql", "prompt": "hi", "max_tokens": 200, "ignore_eos": True}
+        running = asyncio.create_task(
+            client.post("/v1/completions", json=body, headers=key(state, "admin", tenant="acme"))
+        )
+        while not engine.running:
+            await asyncio.sleep(0.01)
+        client.headers.pop("authorization")
+        documents = {}
+        for login in ("acme/vera", "rival/vera", "admin"):
+            session, _ = await log_in(state, login)
+            documents[login] = (await client.get("/dashboard/state", headers=session)).json()
+            cache = (await client.get("/cache", headers=session | {"accept": "text/html"})).text
+            assert ("Memory by tenant" in cache) == (login == "admin")
+            if login == "rival/vera":
+                assert "acme" not in cache and "in memory, 1.0 kB of" in cache and "what-if" not in cache
+                assert (await client.get("/cache/what-if", headers=session)).status_code == 403
+        tiles = {login: [tile["label"] for tile in it["residency"]["tiles"]] for login, it in documents.items()}
+        assert tiles == {
+            "acme/vera": ["acme-sql"],
+            "rival/vera": ["rival-sql"],
+            "admin": ["acme/acme-sql", "rival/rival-sql"],
+        }
+        assert {login: it["engine"]["running"] for login, it in documents.items()} == {
+            "acme/vera": 1,
+            "rival/vera": 0,
+            "admin": 1,
+        }
+        assert documents["rival/vera"]["residency"]["sentence"].startswith("1 of 1 adapter in memory, 1.0 kB of")
+        assert documents["rival/vera"]["blocks"]["legend"] == {}
+        assert documents["acme/vera"]["blocks"]["legend"] == {"3": "acme-sql"}
+        assert documents["admin"]["residency"]["tiles"][0]["path"] == "/adapters/acme-sql?tenant=acme"
+        rival = json.dumps(documents["rival/vera"])
+        assert "acme" not in rival and "another adapter" not in rival
+        assert documents["rival/vera"]["blocks"]["shared"] == "0 of 0"
+        running.cancel()
+        theirs = key(state, "admin", tenant="rival")
+        assert (await client.get("/api/v1/adapters", headers=theirs)).json()["generation"] is None
+
+
+async def test_memory_is_told_by_tenant_with_real_names_to_the_operator(
+    state: State, engine: FakeEngine, adapter_folders: list[Path]
+) -> None:
+    state.registry.tenants.create("acme", actor="system")
+    async with served(state) as client:
+        for tenant, folder in zip(("acme", "default"), adapter_folders, strict=True):
+            client.headers.update(key(state, "admin", tenant=tenant))
+            assert (await add(client, "sql", folder)).status_code == 201
+        assert (await client.post("/api/v1/adapters/sql/load", params={"tenant": "acme"})).status_code == 200
+        client.headers.pop("authorization")
+        session, _ = await log_in(state, "admin")
+        page = BeautifulSoup(
+            (await client.get("/cache", headers=session | {"accept": "text/html"})).text, "html.parser"
+        )
+        heading = page.select_one("#tenants-heading")
+        assert heading is not None and heading.parent is not None
+        rows = [row.get_text(" ", strip=True) for row in heading.parent.select("tbody tr")]
+        assert rows == ["acme 1 1.0 kB 0 B 0 0 0"]
+        links = {link.text: link["href"] for link in page.select("table.two-lines tbody a")}
+        assert links == {"acme/sql": "/adapters/sql?tenant=acme", "sql": "/adapters/sql"}
+        forms = {str(form["action"]) for form in page.select("table.two-lines form")}
+        assert forms >= {"/cache/sql/evict?tenant=acme", "/cache/sql/load"}

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.web.admin.cache_history import CacheHistory
+from loraplex.web.admin.known_adapters import Known
 from loraplex.web.admin.live import Live
 from loraplex.web.admin.live_state import live_state
 from loraplex.web.admin.traffic import Traffic
@@ -36,6 +38,10 @@ def finished(at: float, **fields: Any) -> FinishedRequest:
     }
     counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
     return FinishedRequest(**{"at": at, **plain, **counts, **fields})
+
+
+def operator() -> Caller:
+    return Caller("default", "user:admin", permissions_of_user("admin", "default"))
 
 
 def test_traffic_counts_each_request_once() -> None:
@@ -112,9 +118,9 @@ async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(
     status.adapters[250].running = 1
     status.block_map = bytes([0, 1, 2, 3])
     monkeypatch.setattr(FakeEngine, "status", status)
-    names = {f"{place:064x}": f"adapter-{place}" for place in range(600)}
-    monkeypatch.setattr("loraplex.web.admin.live_state.names_by_digest", lambda *_: names)
-    document = live_state(state, Traffic(), CacheHistory(), "default")
+    known = {f"{place:064x}": Known(Mock(), Mock(), f"adapter-{place}", "") for place in range(600)}
+    monkeypatch.setattr("loraplex.web.admin.live_state.known_adapters", lambda *_: known)
+    document = live_state(state, Traffic(), CacheHistory(), operator())
     assert document["blocks"]["sentence"].startswith("2 of ")
     assert document["blocks"]["legend"] == {3: "adapter-250"}
     assert document["residency"]["states"] == {}
@@ -129,12 +135,14 @@ async def test_versions_in_memory_are_told_apart(
     for name, folder in (("json", adapter_folders[1]), ("sql", adapter_folders[0]), ("sql", adapter_folders[1])):
         digest = (await add(client, name, folder)).json()["version"]["digest"]
         engine.resident.add(digest)
-    tiles = live_state(state, Traffic(), CacheHistory(), "default")["residency"]["tiles"]
-    assert {(tile["name"], tile["label"]) for tile in tiles} == {("sql", "sql@1"), ("sql", "sql@2")}
+    tiles = live_state(state, Traffic(), CacheHistory(), operator())["residency"]["tiles"]
+    assert {(tile["path"], tile["label"]) for tile in tiles} == {
+        ("/adapters/sql", f"sql@{number}") for number in (1, 2)
+    }
     words = version_words(state, "default")
     assert (words["json", digest], words["sql", digest]) == ("version 1", "version 2")
     engine.resident.discard(digest)
-    [tile] = live_state(state, Traffic(), CacheHistory(), "default")["residency"]["tiles"]
+    [tile] = live_state(state, Traffic(), CacheHistory(), operator())["residency"]["tiles"]
     assert tile["label"] == "sql"
 
 

@@ -27,7 +27,7 @@ from loraplex.web.state import State, open_state
 from .conftest import served
 from .fake_engine import FakeEngine
 from .test_adapters_api import add, said
-from .test_dashboard_figures import finished
+from .test_dashboard_figures import finished, operator
 
 
 def test_hours_count_by_tenant_and_forget_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_load_within_the_second_of_its_registration_is_told(client: httpx.Asyn
 
 
 async def test_attention_is_empty_while_all_is_well(client: httpx.AsyncClient, state: State) -> None:
-    assert attention(state, Traffic(), CacheHistory(), "default") == []
+    assert attention(state, Traffic(), CacheHistory(), operator()) == []
 
 
 async def test_attention_names_what_is_wrong_the_worst_first(
@@ -185,7 +185,7 @@ async def test_attention_names_what_is_wrong_the_worst_first(
     assert status is not None
     status.integrity_errors, status.waiting, status.block_map = 1, 3, bytes([2]) * 64
     monkeypatch.setattr(FakeEngine, "status", status)
-    items = attention(state, traffic, CacheHistory(), "default")
+    items = attention(state, traffic, CacheHistory(), operator())
     assert [item["tone"] for item in items] == ["bad"] * 3 + ["warn"] * 2
     words = " ".join(item["text"] for item in items)
     for part in (

@@ -196,7 +196,7 @@ async def test_forty_hostile_texts_stay_texts_on_every_page(
 
     assert len(PAYLOADS) == 40
     harmless = await shapes("harmless")
-    failed = "The last measurement failed: harmless. What went wrong: <code>harmless</code>"
+    failed = "The last measurement failed: harmless. Cause: <code>harmless</code>"
     for path, place in (("/", failed), ("/adapters/sql", failed), ("/adapters/sql", ". harmless</p>")):
         assert place in (await person.get(path)).text, path
     for payload in PAYLOADS:

@@ -108,7 +108,7 @@ def test_usage_in_a_table_json_and_csv(run: Run, port: int, admin: dict[str, str
     found = json.loads(run("usage", "--key-prefix", prefix, "--by", "adapter", "--json")[1])
     assert [row["requests"] for row in found["data"]] == [1] and found["total"]["completion_tokens"] == 2
     head, *rows = run("usage", "--by", "day,adapter", "--csv")[1].splitlines()
-    assert head.startswith("day,adapter_name,adapter_digest,requests,") and len(rows) == 1
+    assert head.startswith("tenant,from,to,day,adapter_name,adapter_version,adapter_digest,") and len(rows) == 1
     assert "requests" in run("usage")[1]
     assert run("usage", "--user", "nobody")[1] == "Nothing was used.\n"
 
@@ -183,7 +183,7 @@ def test_the_audit_log(run: Run, state: State, monkeypatch: pytest.MonkeyPatch) 
     lines = run("audit", "export", *made, "--format", "jsonl")[1].splitlines()
     assert [json.loads(line) for line in lines] == rows
     head, *cells = run("audit", "export", *made)[1].splitlines()
-    assert head.startswith("id,at,tenant,actor,action,") and len(cells) == 3
+    assert head.startswith("id,at,tenant,actor,actor_name,action,") and len(cells) == 3
 
     with state.registry.database.write() as session:
         session.connection().exec_driver_sql("UPDATE audit SET action = 'tenant.created' WHERE id = 2")

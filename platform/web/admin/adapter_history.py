@@ -10,7 +10,7 @@ from loraplex.registry.views import Adapter
 from ..state import State
 from ..units import duration_words
 from .cache_history import Move
-from .live_state import names_by_digest
+from .words import OTHER
 
 MOST_REQUESTS: Final = 300
 MOST_MOVES: Final = 20
@@ -47,7 +47,8 @@ def traffic_points(state: State, tenant: str, name: str) -> dict[str, Any]:
 def move_rows(state: State, adapter: Adapter, moves: Sequence[Move]) -> list[MoveRow]:
     """Newest first. Of several versions with the same bytes the newest is named."""
     numbers = {version.digest: version.number for version in adapter.versions}
-    names = names_by_digest(state, adapter.tenant) if moves else {}
+    adapters = state.registry.snapshots.current.of_tenant(adapter.tenant) if moves else ()
+    names = {version.digest: one.name for one in adapters for version in one.versions}
     return [
         MoveRow(
             at_iso=datetime.fromtimestamp(move.at, UTC).isoformat(timespec="seconds"),
@@ -65,4 +66,4 @@ def _why(move: Move, names: dict[str, str]) -> str:
         return source if move.seconds is None else f"{source}, in {duration_words(move.seconds)}"
     if move.winner is None:
         return "manual"
-    return f"to make room for {names.get(move.winner, move.winner[:12])}"
+    return f"to make room for {names.get(move.winner, OTHER)}"

@@ -7,6 +7,7 @@ from typing import Any, Final
 from loraplex.engine.client import EngineState
 
 from ..auth import Caller
+from ..engine_view import status_for
 from ..permissions import Permission
 from ..state import State
 from ..units import count_words, size_words
@@ -26,10 +27,11 @@ Item = dict[str, Any]
 QUERY: Final = re.compile("[?#]")
 
 
-def attention(state: State, traffic: Traffic, cache: CacheHistory, tenant: str) -> list[Item]:
+def attention(state: State, traffic: Traffic, cache: CacheHistory, caller: Caller) -> list[Item]:
     """The worst first; of adapters those of the tenant."""
+    tenant = caller.tenant
     items = [*_engine(state), *_registry(state), *_adapters(state, tenant), *_routes(state, tenant)]
-    items += [*_requests(traffic), *_memory(state, cache)]
+    items += [*_requests(traffic), *_memory(state, cache, caller)]
     return sorted(items, key=lambda item: item["tone"] != "bad")
 
 
@@ -111,8 +113,8 @@ def _requests(traffic: Traffic) -> list[Item]:
     return [_item("bad", words, "/requests?status=error")]
 
 
-def _memory(state: State, cache: CacheHistory) -> list[Item]:
-    status, items = state.engine.status, []
+def _memory(state: State, cache: CacheHistory, caller: Caller) -> list[Item]:
+    status, items = status_for(state, caller), []
     if status is None:
         return []
     if status.integrity_errors:
@@ -121,7 +123,8 @@ def _memory(state: State, cache: CacheHistory) -> list[Item]:
     if status.waiting and used_blocks(status) > FULL_SHARE * len(status.block_map):
         words = f"The KV cache is full. Requests waiting for blocks: {status.waiting:,}."
         items.append(_item("warn", words, "/cache"))
-    evictions = cache.evictions(THRASH_SECONDS)
+    own = None if caller.oversees else {adapter.digest for adapter in status.adapters}
+    evictions = cache.evictions(THRASH_SECONDS, own)
     if evictions >= THRASH_EVICTIONS:
         words = f"{evictions:,} adapter evictions in the last minute."
         remedy = "Raise adapter_memory to keep more adapters loaded."

@@ -12,6 +12,7 @@ from .actions import NOTICES, act_on
 from .cache_rows import cache_view
 from .live_state import residency_of
 from .page import PageRoute, go_to, is_fragment, page
+from .tenant_memory import tenant_memory
 from .what_if import scenarios, used_digests
 
 SECTION: Final = "/cache"
@@ -23,11 +24,13 @@ router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRout
 @router.get("")
 async def index(request: Request, state: StateOf, caller: CallerOf, done: str = "") -> Response:
     """The page, or for htmx the part of it that moves."""
-    cache = cache_view(state, caller.tenant, MOST_ROWS)
+    cache, tenants = cache_view(state, caller, MOST_ROWS), tenant_memory(state, caller)
     if is_fragment(request):
-        return page(request, "cache/_live.html", SECTION, cache=cache)
-    residency = residency_of(state, caller.tenant)
-    return page(request, "cache/page.html", SECTION, cache=cache, residency=residency, done=NOTICES.get(done))
+        return page(request, "cache/_live.html", SECTION, cache=cache, tenants=tenants)
+    residency = residency_of(state, caller)
+    return page(
+        request, "cache/page.html", SECTION, cache=cache, tenants=tenants, residency=residency, done=NOTICES.get(done)
+    )
 
 
 @router.get("/what-if")

@@ -1,12 +1,12 @@
 """CacheHistory: how the caches fared in the last five minutes, and the latest loads and evictions of adapters."""
 
 import time
-from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from loraplex.engine.protocol import AdapterStatus, EngineStatus
+from loraplex.engine.protocol import AdapterStatus, EngineStatus, TenantStatus
 
 from .tiers import used_blocks
 from .traffic import POINT_SECONDS, SECONDS
@@ -35,6 +35,8 @@ class Second:
     evictions: int = 0
     used: float | None = None
     """Share of the KV blocks that requests held; None while the engine was away."""
+    of_tenants: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Queries and hits of each that had any."""
 
 
 class CacheHistory:
@@ -59,6 +61,7 @@ class CacheHistory:
                 loads=sum(move.loaded for move in moves),
                 evictions=sum(not move.loaded for move in moves),
                 used=used_blocks(status) / max(1, len(status.block_map)),
+                of_tenants={} if before is None else _lookups(before, status),
             )
         )
 
@@ -73,9 +76,32 @@ class CacheHistory:
             "evictions": [sum(second.evictions for second in point) for point in points],
         }
 
-    def evictions(self, seconds: int) -> int:
-        """In the last so many seconds."""
-        return sum(second.evictions for second in list(self._seconds)[-seconds:])
+    def points_of(self, tenant: str, digests: Collection[str]) -> dict[str, list[float | None]]:
+        """As `points`, of one tenant's requests and adapters; the blocks in use are those of all."""
+        seconds, first = list(self._seconds), time.time() - SECONDS
+        points = [seconds[at : at + POINT_SECONDS] for at in range(0, SECONDS, POINT_SECONDS)]
+        moves: dict[bool, list[float | None]] = {loaded: [0] * len(points) for loaded in (True, False)}
+        counts = Counter(
+            (move.loaded, min(len(points) - 1, int((move.at - first) / POINT_SECONDS)))
+            for move in self.moves
+            if move.digest in digests and move.at > first
+        )
+        for (loaded, place), count in counts.items():
+            moves[loaded][place] = count
+        own = [[Second(*second.of_tenants.get(tenant, (0, 0))) for second in point] for point in points]
+        return {
+            "hit_rate": [_hit_rate(point) for point in own],
+            "blocks_used": [_percent(point[-1].used) for point in points],
+            "loads": moves[True],
+            "evictions": moves[False],
+        }
+
+    def evictions(self, seconds: int, digests: Collection[str] | None = None) -> int:
+        """In the last so many seconds; of some adapters, or of all."""
+        if digests is None:
+            return sum(second.evictions for second in list(self._seconds)[-seconds:])
+        first = time.time() - seconds
+        return sum(not move.loaded and move.at > first and move.digest in digests for move in self.moves)
 
     def moves_of(self, digests: Collection[str]) -> list[Move]:
         """Newest first."""
@@ -98,6 +124,16 @@ def _moves_of(old: AdapterStatus, new: AdapterStatus) -> list[Move]:
     if new.evictions > old.evictions:
         found.append(Move(now, new.digest, loaded=False, winner=new.evicted_for))
     return found if new.state != "resident" else found[::-1]
+
+
+def _lookups(before: EngineStatus, status: EngineStatus) -> dict[str, tuple[int, int]]:
+    none, found = TenantStatus(), {}
+    for tenant, now in status.tenants.items():
+        old = before.tenants.get(tenant, none)
+        queries = now.prefix_queries - old.prefix_queries
+        if queries > 0:
+            found[tenant] = queries, max(0, now.prefix_hits - old.prefix_hits)
+    return found
 
 
 def _hit_rate(point: Sequence[Second]) -> float | None:

@@ -1,21 +1,22 @@
 """The adapter memory as the cache page shows it: what the engine says of each adapter, beside its name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from loraplex.engine.protocol import AdapterStatus
-from loraplex.registry.views import Adapter, Version
 
+from ..auth import Caller
+from ..engine_view import status_for
 from ..kv_cache import dtype_words, tokens
 from ..state import State
 from ..units import count_words, size_words
+from .known_adapters import Known, known_adapters
 from .residency import idle_seconds, idle_words, next_out
 from .words import OTHER, TONES, residency_words
 
 NOTHING: Final = "–"
 ORDER: Final = tuple(TONES)
-Owner = tuple[Adapter, Version]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,10 @@ class CacheRow:
     """`reference` is what load and evict are asked for, `pin_reference` what is pinned or would be."""
 
     digest: str
-    name: str
+    page: str
+    label: str
+    tenant: str
+    """Whose it is, where it is not the caller's own."""
     reference: str
     pin_reference: str
     words: str
@@ -69,12 +73,12 @@ class CacheView:
     next_idle: str
 
 
-def cache_view(state: State, tenant: str, most: int) -> CacheView | None:
+def cache_view(state: State, caller: Caller, most: int) -> CacheView | None:
     """None while the engine has not said anything."""
-    status, info = state.engine.status, state.engine.info
+    status, info = status_for(state, caller), state.engine.info
     if status is None or info is None:
         return None
-    owners = _owners(state, tenant)
+    owners = known_adapters(state, caller)
     known = sorted((one for one in status.adapters if one.digest in owners), key=_place)
     leaving = next_out(known)
     used, capacity = status.adapter_bytes_used, info.adapter_memory
@@ -95,20 +99,9 @@ def cache_view(state: State, tenant: str, most: int) -> CacheView | None:
         kv_words=f"{dtype_words(info)}, {size_words(info.kv_cache_bytes)}",
         pinned=sum(one.pinned for one in known),
         evictions=status.adapter_evictions,
-        next_name=_name(*owners[leaving.digest]) if leaving else None,
+        next_name=_name(owners[leaving.digest]) if leaving else None,
         next_idle=idle_words(leaving) if leaving else "",
     )
-
-
-def _owners(state: State, tenant: str) -> dict[str, Owner]:
-    """digest -> the adapter and version that people know it by, the newest one first where there are several."""
-    owners: dict[str, Owner] = {}
-    for adapter in state.registry.snapshots.current.of_tenant(tenant):
-        current = adapter.current()
-        for version in adapter.versions:
-            if version is current or version.digest not in owners:
-                owners[version.digest] = adapter, version
-    return owners
 
 
 def _percent(used: int, capacity: int) -> float:
@@ -121,13 +114,16 @@ def _place(status: AdapterStatus) -> tuple[int, bool, bool, float]:
     return ORDER.index(status.state), status.tier == "disk", not status.running, idle_seconds(status)
 
 
-def _row(status: AdapterStatus, owners: dict[str, Owner], leaves_next: bool) -> CacheRow:
-    adapter, version = owners[status.digest]
-    name = _name(adapter, version)
+def _row(status: AdapterStatus, owners: Mapping[str, Known], leaves_next: bool) -> CacheRow:
+    known = owners[status.digest]
+    adapter, version = known.adapter, known.version
+    name = adapter.name if version is adapter.current() else f"{adapter.name}@{version.number}"
     pinned = adapter.pins(version)
     return CacheRow(
         digest=status.digest,
-        name=adapter.name,
+        page=known.path,
+        label=_name(known),
+        tenant=known.elsewhere,
         reference=name,
         pin_reference=f"{adapter.name}@{version.number}" if version.pinned else name,
         words=residency_words(status),
@@ -147,8 +143,8 @@ def _row(status: AdapterStatus, owners: dict[str, Owner], leaves_next: bool) -> 
     )
 
 
-def _name(adapter: Adapter, version: Version) -> str:
-    return adapter.name if version is adapter.current() else f"{adapter.name}@{version.number}"
+def _name(known: Known) -> str:
+    return known.label if known.version is known.adapter.current() else known.reference
 
 
 def _use(status: AdapterStatus) -> str:
@@ -164,11 +160,11 @@ def _load_words(status: AdapterStatus) -> str:
     return f"{start} {1000 * status.load_seconds:.0f} ms"
 
 
-def _cause(status: AdapterStatus, owners: dict[str, Owner]) -> str:
+def _cause(status: AdapterStatus, owners: Mapping[str, Known]) -> str:
     """Why it left last; the engine names nobody when it was asked to leave."""
     if not status.evictions:
         return ""
     if status.evicted_for is None:
         return "Last eviction: manual"
     winner = owners.get(status.evicted_for)
-    return f"Last eviction: for {_name(*winner) if winner else OTHER}"
+    return f"Last eviction: for {_name(winner) if winner else OTHER}"

@@ -62,13 +62,13 @@ class Live:
         return self._traffic if caller.oversees else self._tenants.get(caller.tenant, Traffic())
 
     def attention(self, caller: Caller) -> list[Item]:
-        return for_caller(attention(self._state, self._traffic_for(caller), self.cache, caller.tenant), caller)
+        return for_caller(attention(self._state, self._traffic_for(caller), self.cache, caller), caller)
 
     def document(self, caller: Caller) -> bytes:
         now, watchers = time.monotonic(), (caller.tenant, caller.permissions)
         made, document = self._documents.get(watchers, (float("-inf"), b""))
         if now - made > LIVE_SECONDS / 2:
-            state = live_state(self._state, self._traffic_for(caller), self.cache, caller.tenant)
+            state = live_state(self._state, self._traffic_for(caller), self.cache, caller)
             document = msgspec.json.encode(state | {"attention": self.attention(caller)})
             self._documents[watchers] = now, document
         return document
@@ -90,7 +90,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watc
 async def overview(request: Request, state: StateOf, caller: CallerOf) -> Response:
     view = certificate_view(await standing_of(state, BASE))
     items = request.app.state.live.attention(caller)
-    residency = residency_of(state, caller.tenant)
+    residency = residency_of(state, caller)
     return page(request, "overview.html", "/", attention=items, residency=residency, certificate=view)
 
 

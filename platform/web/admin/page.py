@@ -82,6 +82,8 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
         "menu": menu_of(caller),
         "may": lambda route: caller is not None and caller.may(route),
         "who": who_may,
+        "oversees": caller is not None and caller.oversees,
+        "shared": len(state_of(request).registry.snapshots.current.tenants) > 1,
         "operator": caller is not None and caller.allows(Permission.OPERATE),
         "engine": {"words": words, "tone": tone},
         "undo": None if session is None or caller is None else undo_bar(state_of(request), caller),

@@ -25,6 +25,7 @@ WORDS: Final = {
     415: "The body is of a kind that is not accepted",
     429: "A quota or a limit is used up for now",
     500: "A fault of the server: report the request id",
+    502: "Another server, which this one has asked, did not answer as it should",
     503: "Not now: the same request may succeed later",
     507: "The server's disk is full",
 }

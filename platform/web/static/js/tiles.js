@@ -4,11 +4,11 @@ import { colourOf } from "./blocks.js";
 import { url } from "./server.js";
 
 function tileOf(adapter) {
-  const tile = document.createElement(adapter.name ? "a" : "div");
+  const tile = document.createElement(adapter.path ? "a" : "div");
   tile.className = "tile";
   tile.title = adapter.label;
   tile.dataset.busy = adapter.busy ? "yes" : "no";
-  if (adapter.name) tile.href = url(`/adapters/${encodeURIComponent(adapter.name)}`);
+  if (adapter.path) tile.href = url(adapter.path);
   tile.style.borderLeftColor = colourOf(adapter.kind);
   tile.append(
     Object.assign(document.createElement("strong"), { textContent: adapter.label }),
