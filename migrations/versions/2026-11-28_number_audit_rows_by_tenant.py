@@ -1,13 +1,13 @@
 """audit rows have a number within their tenant: ids count those of all
 
-Revision: 0017, follows 0016
+Revision: 0018, follows 0017
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0017"
-down_revision = "0016"
+revision = "0018"
+down_revision = "0017"
 branch_labels = None
 depends_on = None
 
