@@ -20,7 +20,7 @@ from loraplex.web.state import State
 
 from .conftest import KEY
 from .test_aliases_word import lead_a_canary
-from .test_cli import lead_an_adapter
+from .test_cli import lead_an_adapter, lead_another_tenants_adapters
 from .test_push_word import port
 from .test_tenancy_words import lead_a_tenant
 from .typed import Run, typed
@@ -94,6 +94,14 @@ def test_a_refused_adapter(beside: Run, adapter_folders: list[Path], tmp_path: P
     assert code == 1 and "fail" in out and "bad was not registered" in out
     code, _, err = beside("adapters", "add", "tiny", adapter_folders[0])
     assert code == 2 and "base model" in err
+
+
+def test_another_tenants_adapters(beside: Run, state: State, adapter_folders: list[Path]) -> None:
+    code, _, err = beside("adapters", "add", "sql", adapter_folders[0], "--tenant", "acme")
+    assert code == 2 and "There is no tenant 'acme'" in err
+    assert beside("tenants", "create", "acme")[0] == 0
+    lead_another_tenants_adapters(beside, adapter_folders)
+    assert not state.registry.adapters.list("acme")
 
 
 def test_a_canary(beside: Run, adapter_folders: list[Path]) -> None:

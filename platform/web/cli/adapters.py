@@ -15,11 +15,11 @@ from ..running_server import ACTOR
 from ..units import age_words, size_words
 from .adapter_places import adapter_and_version, all_adapters, current_version, remove_adapter, report_of
 from .added import print_findings
-from .alias_places import adapters_place, changed
+from .alias_places import changed
 from .api_client import Key
 from .later import add_word
 from .output import Fields, Json, Tenant, print_json, print_table, tell
-from .remote import At
+from .remote import At, remote_and_tenant
 
 if TYPE_CHECKING:
     from loraplex.registry.registry import Registry
@@ -48,7 +48,7 @@ Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 @app.command("list")
 def list_all(wide: Wide = False, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """List the adapters, a line each."""
-    adapters = all_adapters(*adapters_place(server, key, tenant))
+    adapters = all_adapters(*remote_and_tenant(server, key, tenant))
     if as_json:
         print_json(adapters)
         return
@@ -85,7 +85,7 @@ def _facts(version: Fields) -> tuple[str, str, str]:
 @app.command()
 def show(reference: Reference, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Show one adapter: its versions and what the checks said of one, which is the newest unless it is named."""
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     adapter, version = adapter_and_version(remote, reference, tenant)
     if as_json:
         print_json(adapter)
@@ -108,7 +108,7 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Remove an adapter, or one version of it. Requests that run with it finish."""
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     adapter_and_version(remote, reference, tenant)
     if not yes:
         typer.confirm(
@@ -124,7 +124,7 @@ def alias(
 ) -> None:
     """Let NAME@ALIAS mean the version that NAME[@VERSION] means now."""
     parsed = parse_reference(reference)
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     selector = LATEST if parsed.selector is None else parsed.selector
 
     def here(registry: "Registry") -> "Adapter":

@@ -14,11 +14,10 @@ from ..running_server import ACTOR
 from ..settings import Settings
 from .activation import Activate, Percent, ShareBy, activation_of
 from .added import tell_added, tell_refusal
-from .alias_places import adapters_place
 from .api_client import Key
 from .opened import opened_registry, served_path
 from .output import Fields, Json, Tenant
-from .remote import At
+from .remote import At, remote_and_tenant
 from .settings_here import settings_here
 
 
@@ -35,7 +34,7 @@ def add(
 ) -> None:
     """Check the adapter in FOLDER (PEFT layout) and register it as NAME: on the server that runs, or without one."""
     activation = activation_of(activate, percent, share_by)
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         from .push import send_folder
 

@@ -13,7 +13,7 @@ from . import adapter_places
 from .adapter_places import all_adapters, one_adapter, version_at
 from .opened import opened_registry
 from .output import Fields
-from .remote import Remote, remote_and_tenant, segment
+from .remote import Remote, segment
 from .settings_here import settings_here
 
 if TYPE_CHECKING:
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 Body = dict[str, Any]
 Asked = tuple[str, str, Body | None]
 """Method, what follows the alias in the path, and body."""
-
-
-def adapters_place(server: str, key: str, tenant: str) -> tuple[Remote | None, str]:
-    """As remote_and_tenant; ValueError for a tenant that is named to the API, which changes the key's own alone."""
-    if server and tenant:
-        raise ValueError("Over the API adapters are those of the key's tenant: leave --tenant out.")
-    return (None, tenant) if tenant else remote_and_tenant(server, key, tenant)
 
 
 def changed(

@@ -15,10 +15,10 @@ from loraplex.registry.names import DEFAULT, parse_reference
 from loraplex.registry.routes import Guard, guard_of, share_by_of
 
 from ..running_server import ACTOR
-from .alias_places import Asked, Body, adapters_place, changed, listed, number_at, removed
+from .alias_places import Asked, Body, changed, listed, number_at, removed
 from .api_client import Key
 from .output import Json, Tenant, print_json, tell
-from .remote import At
+from .remote import At, remote_and_tenant
 
 if TYPE_CHECKING:
     from loraplex.registry.registry import Registry
@@ -44,7 +44,7 @@ def list_all(
     as_json: Json = False,
 ) -> None:
     """List the aliases."""
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     routes = listed(remote, name, tenant)
     if as_json:
         print_json(routes)
@@ -73,7 +73,7 @@ def set_route(
 ) -> None:
     """Let NAME@ALIAS mean VERSION, but for the shares of the candidates."""
     name, alias = _parts(reference)
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     shares, body = dict(_share(text) for text in candidate or []), Body()
     by = share_by_of(share_by) if share_by else None
 
@@ -104,7 +104,7 @@ def promote(
 ) -> None:
     """Make the candidate the stable version, for all callers."""
     name, alias = _parts(reference)
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     request = ("POST", "/promote", {"version": version})
 
     def here(registry: "Registry") -> "Adapter":
@@ -124,7 +124,7 @@ def rollback(
 ) -> None:
     """Take the candidates out; where there are none, go back to the stable version before. Twice is as good as once."""
     name, alias = _parts(reference)
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     request = ("POST", "/rollback", {"version": version})
 
     def here(registry: "Registry") -> "Adapter":
@@ -146,7 +146,7 @@ def shadow(
 ) -> None:
     """Copy a share of the requests to VERSION; its answers are counted and thrown away."""
     name, alias = _parts(reference)
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     if off == bool(version):
         raise InvalidRoute("Name the version that gets copies, or say --off.", "version")
     wanted: Body = {"version": int(version) if version.isdecimal() else version, "percent": percent}
@@ -179,7 +179,7 @@ def guard(
 ) -> None:
     """Take a candidate out by itself when it breaks a limit."""
     name, alias = _parts(reference)
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     limits = {
         "max_error_rate": max_error_rate,
         "max_first_token_ms": max_first_token_ms,
@@ -201,7 +201,7 @@ def guard(
 def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     told = removed(remote, name, alias, tenant)
     tell({"removed": f"{name}@{alias}", **told}, f"{name}@{alias} removed. {told['message']}".strip(), as_json)
 

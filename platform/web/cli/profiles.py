@@ -22,11 +22,10 @@ from ..settings import Settings
 from ..wording import base_wording
 from ..wordings import Wordings
 from .adapter_places import path_of
-from .alias_places import adapters_place
 from .api_client import Key
 from .opened import opened_registry
 from .output import Fields, Json, Tenant, print_json
-from .remote import At, Remote
+from .remote import At, Remote, remote_and_tenant
 from .settings_here import settings_here
 
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
@@ -49,7 +48,7 @@ def profile(
     """Show, set or remove the serving profile of a version; of the one that the name means unless another is named."""
     if (file is not None) + show + clear > 1:
         raise ValueError("--file, --show and --clear exclude one another. Give one of them.")
-    remote, tenant = adapters_place(server, key, tenant)
+    remote, tenant = remote_and_tenant(server, key, tenant)
     number, given = _here(reference, tenant, file, clear) if remote is None else _there(remote, reference, file, clear)
     if as_json:
         print_json(given)

@@ -18,7 +18,7 @@ from ..units import size_words
 from .activation import Activate, Percent, ShareBy, activation_fields, activation_of
 from .added import tell_added, tell_refusal
 from .api_client import LOCAL, ApiClient, Key, Refused
-from .output import Json
+from .output import Json, Tenant
 from .push_files import LocalFile, OnBytes, Sent, fields_of, local_files, send
 from .remote import At, Remote, remote_of
 
@@ -33,13 +33,14 @@ def push(
     percent: Percent = 10,
     share_by: ShareBy = "request",
     progress: Annotated[bool, typer.Option("--progress", help="Show a bar with MB/s and the time left.")] = False,
+    tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Send the adapter in FOLDER (PEFT layout) to a server and register it; go on where a connection broke."""
     activation = activation_of(activate, percent, share_by)
-    remote = remote_of(server, key) or Remote(LOCAL, key)
+    remote = remote_of(server, key, tenant) or Remote(LOCAL, key, tenant)
     send_folder(remote, folder, name or folder.resolve().name, as_json, activation, progress)
 
 
