@@ -56,7 +56,7 @@ def judge_invocation_tokens(
         message = f"{KEY} holds {strange[0]}, outside the base's vocabulary of {base.vocab_size}"
         report.fail("activation", message, "was this adapter trained with another tokenizer?")
     elif tokens:
-        report.settle("activation", f"it acts on a prompt from the last {list(tokens)} on")
+        report.settle("activation", f"it acts on a prompt from the last occurrence of {list(tokens)}")
 
 
 def _are_token_ids(value: object) -> TypeGuard[list[int]]:

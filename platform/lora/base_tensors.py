@@ -71,7 +71,7 @@ def _read_header(path: Path) -> dict[str, TensorInfo]:
     with FileIO(path) as file:
         length = int.from_bytes(read_bytes(file, 8), "little")
         if length > os.fstat(file.fileno()).st_size:
-            raise ValueError("this is no safetensors file")
+            raise ValueError("this is not a safetensors file")
         entries: dict[str, Any] = json.loads(read_bytes(file, length))
     return {
         name: TensorInfo(

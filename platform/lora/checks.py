@@ -55,7 +55,7 @@ def match_modules(
     if settings is not None and not problems.names:
         _compare_targets({place for place, parts in found.items() if parts.keys() & ADAPTED}, settings, base, report)
         _compare_saved(found, settings, base, report)
-    report.settle("modules", f"all {len(tensors)} tensors land on {len(found)} modules of the base")
+    report.settle("modules", f"all {len(tensors)} tensors match {len(found)} modules of the base")
     return with_rows if settings is None or settings.peft_type != "IA3" else _move_gains(with_rows)
 
 
@@ -67,7 +67,7 @@ def _sort(tensors: tuple[TensorInfo, ...], base: BaseSignature, problems: Proble
             problems.names.setdefault(location, []).append(quote(tensor.name))
             continue
         if location.part in found.setdefault(location.place, {}):
-            problems.pairs.append(f"{location.place} has two tensors of {_WORDS[location.part]}")
+            problems.pairs.append(f"{location.place} has two tensors for {_WORDS[location.part]}")
         found[location.place][location.part] = tensor
     return found
 
@@ -86,10 +86,10 @@ def _judge_parts(place: Place, parts: Parts, settings: LoraSettings, base: BaseS
     }
     for part in sorted(parts.keys() & announced.keys()):
         if not announced[part]:
-            problems.parts.append(f"{place} has {_WORDS[part]}, of which adapter_config.json says nothing")
+            problems.parts.append(f"{place} has {_WORDS[part]}, which adapter_config.json does not mention")
     for part in ("magnitude", "lora_bias", "gain"):
         if parts.keys() & ADAPTED and announced[part] and part not in parts:
-            problems.parts.append(f"{place} lacks {_WORDS[part]}, which adapter_config.json announces")
+            problems.parts.append(f"{place} lacks {_WORDS[part]}, which adapter_config.json requires")
     if TRAINING_AID in parts and "A" not in parts:
         problems.parts.append(f"{place} has {_WORDS[TRAINING_AID]} without a LoRA")
     for part in ("copy", "original"):
@@ -177,8 +177,8 @@ def _vector_fits(
 
 
 RESIZED: Final = "name it in modules_to_save, or train the added tokens alone by trainable_token_indices"
-INPUT_GAIN: Final = "of vectors over inputs only that of down_proj is served"
-OUTPUTS_INSTEAD: Final = "train with feedforward_modules that are down_proj alone, or none"
+INPUT_GAIN: Final = "input vectors are supported on down_proj only"
+OUTPUTS_INSTEAD: Final = "train with feedforward_modules set to down_proj only, or none"
 
 
 def _move_gains(modules: tuple[ModuleLora, ...]) -> tuple[ModuleLora, ...]:
@@ -205,21 +205,27 @@ def _shapes_fit(place: Place, a: TensorInfo, b: TensorInfo, shape: tuple[int, in
     if a.shape[0] != b.shape[1]:
         problems.ranks.append(f"{place}: A has rank {a.shape[0]}, B has rank {b.shape[1]}")
     elif not 1 <= a.shape[0] <= MAX_RANK:
-        problems.ranks.append(f"{place} has rank {a.shape[0]}; ranks from 1 to {MAX_RANK} are served")
+        problems.ranks.append(f"{place} has rank {a.shape[0]}; supported ranks are 1 to {MAX_RANK}")
     return len(problems.shapes) + len(problems.ranks) == before
 
 
 def _report(problems: Problems, report: Report) -> None:
     for reason, names in problems.names.items():
-        report.fail("modules", f"{enumerate_some(names)}: {reason}", "tensors that would be ignored change the answers")
+        report.fail(
+            "modules",
+            f"{enumerate_some(names)}: {reason}",
+            "some tensors would be ignored, which would change the answers",
+        )
     report.fail_all("modules", problems.pairs, "save the whole adapter again")
-    report.fail_all("features", problems.parts, "adapter_config.json and the tensors must be of one training")
+    report.fail_all(
+        "features", problems.parts, "adapter_config.json and the tensors must come from the same training run"
+    )
     report.fail_all("features", problems.inputs, OUTPUTS_INSTEAD)
     report.fail_all("features", problems.resized, RESIZED)
     report.fail_all("shapes", problems.shapes, OTHER_BASE)
     report.fail_all("ranks", problems.ranks, "r, rank_pattern and the tensors must agree")
-    report.settle("shapes", "all tensors fit the base")
-    report.settle("ranks", "tensors and configuration agree on every rank")
+    report.settle("shapes", "all tensor shapes match the base")
+    report.settle("ranks", "tensors and configuration agree on all ranks")
 
 
 def _every_place(base: BaseSignature) -> list[Place]:
@@ -235,11 +241,11 @@ def _compare_targets(present: set[Place], settings: LoraSettings, base: BaseSign
     targeted = {place for place in adaptable if targets_place(place, settings, base)}
     absent = [str(place) for place in sorted(targeted - present)]
     if absent:
-        message = f"target_modules asks for modules without tensors: {enumerate_some(absent)}"
-        report.fail("targets", message, "save the whole adapter again, or name only what was trained")
+        message = f"target_modules names modules without tensors: {enumerate_some(absent)}"
+        report.fail("targets", message, "save the whole adapter again, or name only the trained modules")
     extra = [str(place) for place in sorted(present - targeted)]
     if extra:
-        message = f"there are tensors for modules that target_modules does not name: {enumerate_some(extra)}"
+        message = f"some tensors belong to modules that target_modules does not name: {enumerate_some(extra)}"
         report.fail("targets", message, "add them to target_modules, or remove the tensors")
     report.settle("targets", "target_modules and the tensors agree")
 
@@ -249,9 +255,9 @@ def _compare_saved(found: dict[Place, Parts], settings: LoraSettings, base: Base
     saved = [place for place in _every_place(base) if settings.saves(place.path)]
     linears = [str(place) for place in saved if place.kind in base.kinds]
     if linears:
-        message = f"modules_to_save names linears of the layers: {enumerate_some(linears)}"
+        message = f"modules_to_save names linear layers: {enumerate_some(linears)}"
         report.fail("features", message, "adapt them with LoRA: name them in target_modules instead")
     absent = [str(p) for p in saved if p.kind not in base.kinds and not found.get(p, {}).keys() & {"norm", "all rows"}]
     if absent:
-        message = f"modules_to_save asks for modules that are not in the file: {enumerate_some(absent)}"
+        message = f"modules_to_save names modules that are not in the file: {enumerate_some(absent)}"
         report.fail("targets", message, "save the whole adapter again")

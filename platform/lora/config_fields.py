@@ -26,7 +26,7 @@ class Fields:
     def rank(self, value: object, where: str) -> int:
         if type(value) is int and 1 <= value <= MAX_RANK:
             return value
-        self.report.fail("config", f"{where} is {quote(value)}; ranks from 1 to {MAX_RANK} are served")
+        self.report.fail("config", f"{where} is {quote(value)}; supported ranks are 1 to {MAX_RANK}")
         return 1
 
     def alpha(self, value: object, where: str) -> float:
@@ -59,11 +59,13 @@ class Fields:
         if value is None:
             return frozenset()
         if not isinstance(value, list) or len(value) > MAX_NAMES:
-            self.report.fail("config", f"{key} is {quote(value)}: patterns are not run", NAMES_REMEDY)
+            self.report.fail("config", f"{key} is {quote(value)}: patterns are not supported", NAMES_REMEDY)
             return frozenset()
         odd = [quote(name) for name in value if not _is_literal(name)]
         if odd:
-            self.report.fail("config", f"{key} holds {enumerate_some(odd)}: no literal module names", NAMES_REMEDY)
+            self.report.fail(
+                "config", f"{key} holds {enumerate_some(odd)}, which are not literal module names", NAMES_REMEDY
+            )
         return frozenset(name for name in value if _is_literal(name))
 
     def pattern(self, key: str) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class Fields:
         odd = [quote(name) for name in value if not _is_literal(name.removeprefix("^"))]
         if odd:
             remedy = "write out each module's name as a key of its own"
-            self.report.fail("config", f"{key} has the keys {enumerate_some(odd)}: patterns are not run", remedy)
+            self.report.fail("config", f"{key} has the keys {enumerate_some(odd)}: patterns are not supported", remedy)
         return value
 
     def trained_tokens(self) -> dict[str, tuple[int, ...]]:

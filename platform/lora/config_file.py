@@ -113,7 +113,7 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     try:
         raw = parse_json(config, max_depth=6)
     except ValueError as error:
-        report.fail("config", f"adapter_config.json cannot be read: {error}", "upload the file as PEFT wrote it")
+        report.fail("config", f"adapter_config.json cannot be read: {error}", "upload the file as saved by PEFT")
         return None
     if not _is_served(raw, report):
         return None
@@ -123,7 +123,7 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     _refuse_unserved(raw, report)
     refuse_unknown(raw, _READ | _READ_OF_TOKENS if settings.peft_type == TOKENS else _READ, report)
     refused = any(finding.level == "fail" for finding in report.findings[before:])
-    report.settle("config", "all that adapter_config.json asks for is served")
+    report.settle("config", "all settings in adapter_config.json are supported")
     return None if refused else settings
 
 
@@ -136,8 +136,8 @@ def _is_served(raw: dict[str, Any], report: Report) -> bool:
     else:
         report.fail(
             "config",
-            f"peft_type is {quote(kind)}; LORA, IA3 and {TOKENS} are served, "
-            "ADALORA, LOHA, LOKR and VERA are converted as they are uploaded",
+            f"peft_type is {quote(kind)}; LORA, IA3 and {TOKENS} are supported, "
+            "and ADALORA, LOHA, LOKR and VERA are converted at upload",
             "train or convert the adapter as LoRA",
         )
     return False
@@ -220,7 +220,7 @@ def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
         if raw.get(key):
             report.fail("features", f"{key} is set: {reason}", remedy)
     if raw.get("layers_pattern") not in (None, "", [], "layers", ["layers"]):
-        report.fail("features", f"layers_pattern is {quote(raw['layers_pattern'])}; layers are found under 'layers'")
+        report.fail("features", f"layers_pattern is {quote(raw['layers_pattern'])}; layers must be under 'layers'")
     start = base_changing_start(raw.get("init_lora_weights"))
     if start is not None:
         report.fail("features", *start)
@@ -228,8 +228,8 @@ def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
         mention_starts(raw, report)
     _judge_auto_mapping(raw.get("auto_mapping"), report)
     if raw.get("task_type") not in (None, "CAUSAL_LM"):
-        report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served as a text generator")
-    report.settle("features", "every feature it uses is served")
+        report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served for text generation")
+    report.settle("features", "all adapter features are supported")
 
 
 def _judge_auto_mapping(value: object, report: Report) -> None:
@@ -239,7 +239,7 @@ def _judge_auto_mapping(value: object, report: Report) -> None:
     library = value.get("parent_library") if isinstance(value, dict) else None
     if not isinstance(library, str) or not re.fullmatch(r"transformers(\.[a-z0-9_]+)*", library):
         remedy = "remove auto_mapping and set task_type to CAUSAL_LM"
-        report.fail("features", f"auto_mapping is {quote(value)}: no code is imported for an adapter", remedy)
+        report.fail("features", f"auto_mapping is {quote(value)}: adapters cannot import code", remedy)
 
 
 @lru_cache(maxsize=MODULES)

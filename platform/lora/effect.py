@@ -38,16 +38,16 @@ def report_effect(
         return
     idle = [f"{module.kind} of layer {module.layer}" for module in modules if not _has_effect(module, seen)]
     if modules and len(idle) == len(modules):
-        message = "the adapter has no effect: everywhere A, B or the scaling is (nearly) zero, and vectors do nothing"
-        report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
+        message = "the adapter has no effect: A, B or the scaling is (nearly) zero everywhere"
+        report.fail("effect", message, "it was saved before training, or the trained tensors are missing")
     elif modules and not report.failed and all(_cancels_out(file, module) for module in modules):
         message = "the adapter has no effect: in every module the products of B and A cancel out"
-        report.fail("effect", message, "its tensors are not what training makes: save it again")
+        report.fail("effect", message, "training does not produce such tensors: save the adapter again")
     elif modules and not report.failed and own is not None and _repeats_the_base(file, modules, seen, own):
         message = "the adapter has no effect: A, B or the scaling is (nearly) zero, and the rest is the base's own"
-        report.fail("effect", message, "it was saved before it was trained: biases, norms and tokens are as they were")
+        report.fail("effect", message, "it was saved before training: biases, norms and tokens are unchanged")
     elif idle:
-        report.warn("effect", f"modules without effect, as A or B is (nearly) zero: {enumerate_some(idle)}")
+        report.warn("effect", f"modules with no effect, because A or B is (nearly) zero: {enumerate_some(idle)}")
     if not report.failed:
         report.settle("effect", f"{len(modules) - len(idle)} modules change the answers")
 

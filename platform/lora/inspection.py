@@ -111,8 +111,8 @@ def _reading_order(structure: Structure, failed: bool) -> Iterable[tuple[bytes, 
 
 def _report_values(unusable: list[str], report: Report) -> None:
     if unusable:
-        message = f"values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {enumerate_some(unusable)}"
-        report.fail("values", message, "the training diverged: take an earlier checkpoint")
+        message = f"some values are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {enumerate_some(unusable)}"
+        report.fail("values", message, "training diverged: use an earlier checkpoint")
     elif not report.failed:
         report.settle("values", "all values are finite")
 
@@ -127,7 +127,7 @@ def _compare_copies(file: FileIO, structure: Structure, report: Report) -> None:
         quote(copy.name) for copy, tensor in copies if tensor is not None and not same_values(file, copy, tensor)
     ]
     if different:
-        message = f"{enumerate_some(different)} is not the same as the weight that it is a copy of"
+        message = f"{enumerate_some(different)} differs from the weight it is a copy of"
         report.fail("values", message, "save the whole adapter again")
 
 
@@ -138,9 +138,9 @@ TEMPORARY = ("/tmp/", "/var/tmp/")
 def _compare_base(settings: LoraSettings, base: BaseSignature, report: Report) -> None:
     named, own = (name.rstrip("/").rsplit("/", 1)[-1].lower() for name in (settings.base_model, base.name))
     if named and own and named != own and not settings.base_model.startswith(TEMPORARY):
-        message = f"it was trained on {quote(settings.base_model)}, the base served here is {quote(base.name)}"
-        report.warn("base", message, "shapes fit, but make sure that it is the same model")
-    report.settle("base", "its shapes are those of the base")
+        message = f"it was trained on {quote(settings.base_model)}, the base here is {quote(base.name)}"
+        report.warn("base", message, "the shapes match, but make sure it is the same model")
+    report.settle("base", "base_model_name_or_path names the base")
 
 
 def _manifest(

@@ -39,7 +39,7 @@ def read_header(file: FileIO, size: int, report: Report, empty_allowed: bool = F
     tensors, problems = _read_tensors(entries, data_start, empty_allowed)
     problems = problems or _layout_problems(tensors, data_start, size)
     report.fail_all("header", problems, SAVE_REMEDY)
-    report.settle("header", f"{len(tensors)} tensors fill the file's {size:,} bytes without gap or overlap")
+    report.settle("header", f"{len(tensors)} tensors fill the file's {size:,} bytes with no gaps or overlaps")
     return () if problems else tensors
 
 
@@ -57,7 +57,7 @@ def _read_entries(file: FileIO, size: int) -> tuple[dict[str, Any], int]:
     file.seek(8)
     header = read_bytes(file, length)
     if not header.startswith(b"{"):
-        raise ValueError("its header does not begin with '{': it is no safetensors file")
+        raise ValueError("its header does not begin with '{': it is not a safetensors file")
     entries = parse_json(header, max_depth=3)
     _check_metadata(entries.pop("__metadata__", {}))
     if not entries:
@@ -95,16 +95,18 @@ def _read_tensors(
 
 def _read_tensor(name: str, entry: object, data_start: int, empty_allowed: bool) -> TensorInfo:
     if not _NAME.fullmatch(name):
-        raise ValueError("is no name: tensor names hold letters, digits, '_', '-' and '.' only, at most 256")
+        raise ValueError(
+            "is not a valid name: tensor names contain letters, digits, '_', '-' and '.' only, at most 256"
+        )
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError("is not described by exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
         raise ValueError(f"has dtype {quote(dtype)}; F32, F16 and BF16 are accepted")
     if not _are_counts(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS:
-        raise ValueError(f"has the shape {quote(shape)}, which is no list of 1 to {MAX_DIMENSIONS} whole numbers")
+        raise ValueError(f"has the shape {quote(shape)}, which is not a list of 1 to {MAX_DIMENSIONS} whole numbers")
     if not _are_counts(offsets) or len(offsets) != 2:
-        raise ValueError(f"has the data_offsets {quote(offsets)}, which are no two whole numbers")
+        raise ValueError(f"has the data_offsets {quote(offsets)}, which are not two whole numbers")
     bytes_needed = math.prod(shape) * ITEM_SIZES[dtype]
     if bytes_needed == 0 and not empty_allowed:
         raise ValueError(f"is empty: its shape is {quote(shape)}")
@@ -127,5 +129,5 @@ def _layout_problems(tensors: tuple[TensorInfo, ...], data_start: int, size: int
     if position > size:
         problems.append(f"the tensors end at byte {position}, the file at {size}: it is cut off")
     elif position < size:
-        problems.append(f"{size - position:,} bytes after the last tensor belong to none")
+        problems.append(f"{size - position:,} bytes after the last tensor belong to no tensor")
     return problems

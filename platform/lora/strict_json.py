@@ -63,7 +63,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {ascii(twice)[:80]} stands twice in one object")
+        raise ValueError(f"the key {ascii(twice)[:80]} appears twice in one object")
     return result
 
 

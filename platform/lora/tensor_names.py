@@ -8,8 +8,8 @@ from .manifest import EMBEDDING, HEAD, ONCE, BaseSignature
 
 MODULES: Final = 1 << 12
 """Names of so many modules are remembered: more than most bases have."""
-OTHER_BASE: Final = "was this adapter trained on another model?"
-NO_HOME: Final = "not tensors of an adapter of a linear of the base"
+OTHER_BASE: Final = "was this adapter trained on a different model?"
+NO_HOME: Final = "not adapter tensors for a linear layer of the base"
 
 PARENTS: Final = {
     "q_proj": "self_attn",
@@ -70,13 +70,13 @@ _OF_EMBEDDING: Final = (
 _OF_NORM: Final = {"weight": "norm"}
 """How PEFT names the tensors of a module -> what each is: A, B, the role of a vector, or rows of tokens."""
 
-WHOLE_LINEAR: Final = "whole linears are not served; name them in target_modules, not in modules_to_save"
+WHOLE_LINEAR: Final = "whole linear layers are not supported; name them in target_modules, not in modules_to_save"
 _WHOLE: Final = ("weight", "base_layer.weight", "modules_to_save.weight", "original_module.weight")
 
 _FOREIGN: Final = (
-    (".experts.", "LoRA on experts is not served"),
-    (".bias", "no bias of a linear of the base"),
-    ("base_model.model.layers.", "trained on the model without its head: train it on the model for causal language"),
+    (".experts.", "LoRA on experts is not supported"),
+    (".bias", "not the bias of a linear layer of the base"),
+    ("base_model.model.layers.", "trained on the model without its head: train it on the causal language"),
 )
 """Part of a name -> why such tensors are not served; first match."""
 

@@ -7,16 +7,16 @@ from .report import Report, enumerate_some, quote
 
 UNSERVED: Final[dict[str, tuple[str, str]]] = {
     "target_parameters": (
-        "LoRA on bare parameters such as expert tensors is not served",
-        "target linears by target_modules instead",
+        "LoRA on bare parameters such as expert tensors is not supported",
+        "target linear layers with target_modules instead",
     ),
-    "megatron_config": ("Megatron layers are not served", "export the adapter to Hugging Face layout first"),
-    "layer_replication": ("the base is served with its own layers only", "train on the base as it is"),
-    "fan_in_fan_out": ("the served bases store no transposed linears", "set fan_in_fan_out to false and train again"),
+    "megatron_config": ("Megatron layers are not supported", "export the adapter to Hugging Face layout first"),
+    "layer_replication": ("replacing layers of the base is not supported", "train on the unchanged base"),
+    "fan_in_fan_out": ("transposed linear layers are not supported", "set fan_in_fan_out to false and train again"),
     "kasa_config": ("KaSA changes the base weights and adds singular values", "train as a plain LoRA"),
     "monteclora_config": ("MonteCLoRA draws its weights at random", "train as a plain LoRA"),
     "use_qalora": ("QA-LoRA pools the input of lora_A", "train with use_qalora=False"),
-    "use_bdlora": ("block-diagonal LoRA stores its weights another way", "train as a plain LoRA"),
+    "use_bdlora": ("block-diagonal LoRA stores its weights differently", "train as a plain LoRA"),
     "arrow_config": ("Arrow routes between several adapters", "serve the adapters one by one"),
 }
 """key -> (reason, remedy). Null, false and empty values are off."""
@@ -48,16 +48,18 @@ def base_changing_start(value: object) -> tuple[str, str] | None:
     if any(value is start or value == start for start in _HARMLESS_STARTS):
         return None
     if isinstance(value, str) and value.lower().startswith(_CHANGING_STARTS):
-        return f"init_lora_weights is {quote(value)}: it was trained against a changed base", CONVERT
-    return f"init_lora_weights is {quote(value)}, which is not known", "set it to true if B began as zero"
+        return f"init_lora_weights is {quote(value)}: it was trained on a modified base", CONVERT
+    return f"init_lora_weights is {quote(value)}, which is not known", "set it to true if B started at zero"
 
 
 def mention_starts(raw: Mapping[str, Any], report: Report) -> None:
     """For a harmless init_lora_weights: what was trained beside a changed base looks like what was converted."""
     starts = [key for key in STARTS if raw.get(key)]
     if starts:
-        message = f"{', '.join(starts)} is set, init_lora_weights is not: it is taken for converted to the base"
-        report.warn("features", message, f"if it was saved beside a changed base, {CONVERT}")
+        message = (
+            f"{', '.join(starts)} is set but init_lora_weights is not: the adapter counts as converted to the base"
+        )
+        report.warn("features", message, f"if it was saved with a modified base, {CONVERT}")
 
 
 def refuse_unknown(raw: Mapping[str, Any], known: Collection[str], report: Report) -> None:
@@ -65,8 +67,8 @@ def refuse_unknown(raw: Mapping[str, Any], known: Collection[str], report: Repor
     unknown = [key for key in raw if key not in known and key not in UNSERVED and key not in INERT]
     switched_on = [f"{quote(key)} is {quote(raw[key])}" for key in unknown if raw[key]]
     if switched_on:
-        message = f"{enumerate_some(switched_on)}: it is not known here whether that changes the answers"
-        report.fail("features", message, "remove what mattered in training only, and train without the rest")
+        message = f"{enumerate_some(switched_on)}: unknown settings may change the answers"
+        report.fail("features", message, "remove settings that only matter for training, and train without the rest")
     off = [quote(key) for key in unknown if not raw[key]]
     if off:
         report.warn("features", f"unknown keys that are off are ignored: {enumerate_some(off)}")

@@ -76,7 +76,7 @@ def read_exactly(file: FileIO, target: memoryview) -> None:
     while target:
         count = file.readinto(target)
         if not count:
-            raise EOFError("the file became shorter while it was read")
+            raise EOFError("the file was cut while it was being read")
         target = target[count:]
 
 

@@ -128,6 +128,6 @@ def _count(rows: tuple[TokenRows, ...], base: BaseSignature, problems: list[str]
 
 def _compare_sizes(sizes: list[int], base: BaseSignature, problems: list[str]) -> None:
     if sizes[0] != sizes[1]:
-        problems.append(f"embed_tokens has {sizes[0]:,} rows and lm_head {sizes[1]:,}; both must have the same tokens")
+        problems.append(f"embed_tokens has {sizes[0]:,} rows and lm_head {sizes[1]:,}; they must match")
     if max(sizes) > base.vocab_size + MAX_TOKENS:
-        problems.append(f"{max(sizes) - base.vocab_size:,} tokens are added; at most {MAX_TOKENS:,} can be")
+        problems.append(f"{max(sizes) - base.vocab_size:,} tokens are added; the limit is {MAX_TOKENS:,}")

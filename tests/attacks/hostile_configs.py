@@ -74,9 +74,9 @@ def ambiguous_texts(good: str) -> Iterator[Case]:
     yield "600-deep-objects", "nested more than 6", added('"x": ' + '{"x": ' * 600 + "1" + "}" * 600)
     yield "seven-deep", "nested more than 6", added('"x": [[[[[[]]]]]]')
     yield "open-brackets", "nested more than 6", added('"x": ' + "[" * 60_000)
-    yield "duplicate-key", "the key 'r' stands twice", added('"r": 8')
-    yield "duplicate-by-escape", "the key 'r' stands twice", added('"\\u0072": 8')
-    yield "duplicate-inside", "the key 'q_proj' stands twice", added('"rank_pattern": {"q_proj": 4, "q_proj": 8}')
+    yield "duplicate-key", "the key 'r' appears twice", added('"r": 8')
+    yield "duplicate-by-escape", "the key 'r' appears twice", added('"\\u0072": 8')
+    yield "duplicate-inside", "the key 'q_proj' appears twice", added('"rank_pattern": {"q_proj": 4, "q_proj": 8}')
     yield "nan", "NaN is not a JSON number", good.replace('"lora_alpha": 8', '"lora_alpha": NaN').encode()
     yield (
         "infinity",
@@ -140,7 +140,7 @@ def patterns_and_names() -> Iterator[Setting]:
     for key in ("q.proj", "^model.layers.0.self.attn.q_proj", "layers.0..lp.down_proj"):
         yield f"alpha-by-dots-{key}", "dots in keys of patterns are any character", {"alpha_pattern": {key: 64}}
     for name, text in NOT_NAMES.items():
-        yield f"targets-name-{name}", "no literal module names", {"target_modules": ["q_proj", text]}
+        yield f"targets-name-{name}", "not literal module names", {"target_modules": ["q_proj", text]}
     for key in ("target_modules", "exclude_modules"):
         for name, value in (("object", {"q_proj": 1}), ("number", 5), ("true", True)):
             yield f"{key}-{name}", f"{key} is {value!r}", {key: value}
@@ -197,17 +197,17 @@ def code_and_other_features() -> Iterator[Setting]:
         True,
     ]
     for index, mapping in enumerate(mappings):
-        yield f"auto-mapping-{index}", "no code is imported for an adapter", {"auto_mapping": mapping}
+        yield f"auto-mapping-{index}", "adapters cannot import code", {"auto_mapping": mapping}
     yield "megatron", "Megatron", {"megatron_config": {"a": 1}, "megatron_core": "antigravity"}
     yield "parameters", "bare parameters", {"target_parameters": ["mlp.experts.gate_up_proj"]}
-    yield "replication", "its own layers only", {"layer_replication": [[0, 2], [1, 2]]}
+    yield "replication", "replacing layers of the base is not supported", {"layer_replication": [[0, 2], [1, 2]]}
     yield "fan-in-fan-out", "fan_in_fan_out is set", {"fan_in_fan_out": True}
-    unknown = "it is not known here whether that changes the answers"
+    unknown = "unknown settings may change the answers"
     for value in (True, 2, 0.5, "yes", ["__import__('os')"], {"a": 1}):
         yield f"unknown-{value!a}", f"'use_more' is {value!r}: {unknown}", {"use_more": value}
     yield "qalora", "QA-LoRA", {"use_qalora": True}
     yield "arrow", "Arrow", {"arrow_config": {"top_k": 1}}
     for start in ("pissa", "pissa_niter_16", "PISSA", "olora", "corda", "loftq", "lora_ga"):
-        yield f"start-{start}", "against a changed base", {"init_lora_weights": start}
+        yield f"start-{start}", "on a modified base", {"init_lora_weights": start}
     for start in ("__import__('os')", "", 5, ["pissa"], {"pissa": 1}):
         yield f"start-{start!a}", f"init_lora_weights is {start!r}, which", {"init_lora_weights": start}

@@ -49,7 +49,7 @@ def damaged_parts(kind: str) -> Iterator[Case]:
     del absent[part]
     yield case("half", f"q_proj of layer 1 has no {FACTORS[kind]}", kind, absent)
     for name in (LAST + "weight", LAST + FACTORS[kind] + ".default", LAST + "../" + FACTORS[kind]):
-        reason = "tensor names hold letters" if ".." in name else "not "
+        reason = "tensor names contain letters" if ".." in name else "not "
         yield case(f"stranger-{name[len(LAST) :]}", reason, kind, make(kind)[1] | {name: tensors_of(3, 3)})
     nothing = {name: tensor * 0 if name.endswith(FACTORS[kind]) else tensor for name, tensor in make(kind)[1].items()}
     yield case("zeros", "the adapter has no effect", kind, nothing)
@@ -61,7 +61,7 @@ def damaged_settings(kind: str) -> Iterator[Case]:
         yield case(f"rank-{value!a}", f"r is {value!r}", kind, **{rank: value})
     for pattern in (".*", "(a+)+$", "q_proj|v_proj"):
         yield case(f"targets-{pattern}", "target_modules ", kind, target_modules=pattern)
-    yield case("code", "no code is imported", kind, auto_mapping={"base_model_class": "system", "parent_library": "os"})
+    yield case("code", "cannot import code", kind, auto_mapping={"base_model_class": "system", "parent_library": "os"})
     yield case("unknown", "'use_more' is [1]", kind, use_more=[1])
     yield case("saved", "modules_to_save is", kind, modules_to_save=["lm_head"])
 
@@ -95,7 +95,7 @@ def products() -> Iterator[Case]:
     yield case("both", "beside lokr_w1, lokr_w2", "LOKR", make("LOKR")[1] | {LAST + "lokr_w2": tensors_of(6, 4)})
     yield case("growing", "has rank 3, adapter_config.json begins with init_r 2", "ADALORA", init_r=2)
     scalar = make("ADALORA")[1] | {LAST + "lora_E": np.float32(1.0).reshape(())}
-    yield case("no-rank", "has the shape [], which is no list", "ADALORA", scalar)
+    yield case("no-rank", "has the shape [], which is not a list", "ADALORA", scalar)
     yield case("not-saved", "vera_A and vera_B were not saved", "VERA", save_projection=False)
     for value in ("true", 1, [True]):
         yield case(f"saved-{value!a}", "vera_A and vera_B were not saved", "VERA", save_projection=value)

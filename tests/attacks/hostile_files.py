@@ -91,9 +91,9 @@ def broken_files() -> Iterator[Case]:
     yield "cut-off-in-half", "it is cut off", good[: len(good) // 2]
     yield "cut-off-after-the-header", "it is cut off", good[:header_end]
     yield "cut-off-in-the-header", "its header claims", good[: header_end // 2]
-    yield "bytes-at-the-end", "belong to none", good + b"x"
-    yield "twice", "belong to none", good + good
-    yield "zip-at-the-end", "belong to none", good + make_zip({"data.pkl": pickle.dumps(_Exploit())})
+    yield "bytes-at-the-end", "belong to no tensor", good + b"x"
+    yield "twice", "belong to no tensor", good + good
+    yield "zip-at-the-end", "belong to no tensor", good + make_zip({"data.pkl": pickle.dumps(_Exploit())})
 
 
 def hostile_weights() -> Iterator[Case]:

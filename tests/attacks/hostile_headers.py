@@ -43,10 +43,10 @@ def hostile_syntax() -> Iterator[Case]:
     yield "600-deep", "nested more than 3", b'{"a":' * 600 + b"1" + b"}" * 600
     yield "four-deep", "nested more than 3", header({Q_A: entry() | {"shape": [[4, 16]]}})
     yield "open-brackets", "nested more than 3", b'{"a":' + b"[" * 60_000
-    yield "duplicate-name", "stands twice", good[:-1] + b',"' + Q_A.encode() + b'":{}}'
-    yield "duplicate-by-escape", "stands twice", good[:-1] + b',"\\u0062' + Q_A[1:].encode() + b'":{}}'
-    yield "duplicate-field", "stands twice", good.replace(b'"dtype"', b'"dtype": "F32", "dtype"', 1)
-    yield "duplicate-metadata", "stands twice", b'{"__metadata__":{},"__metadata__":{},' + good[1:]
+    yield "duplicate-name", "appears twice", good[:-1] + b',"' + Q_A.encode() + b'":{}}'
+    yield "duplicate-by-escape", "appears twice", good[:-1] + b',"\\u0062' + Q_A[1:].encode() + b'":{}}'
+    yield "duplicate-field", "appears twice", good.replace(b'"dtype"', b'"dtype": "F32", "dtype"', 1)
+    yield "duplicate-metadata", "appears twice", b'{"__metadata__":{},"__metadata__":{},' + good[1:]
     yield "nan", "NaN is not a JSON number", b'{"a": NaN}'
     yield "infinity", "Infinity is not a JSON number", b'{"a": [-Infinity]}'
     yield "huge-exponent", "too large", b'{"a": 1e999}'
@@ -83,7 +83,11 @@ def hostile_names() -> Iterator[Case]:
         "emoji": "\U0001f600",
     }
     for name, tensor in names.items():
-        yield f"name-{name}", "is no name: tensor names hold letters", header({tensor: entry(DATA, DATA + 256)})
+        yield (
+            f"name-{name}",
+            "is not a valid name: tensor names contain letters",
+            header({tensor: entry(DATA, DATA + 256)}),
+        )
     yield "name-nul", "NUL", header({Q_A + "\0.txt": entry(DATA, DATA + 256)})
 
 
@@ -97,9 +101,9 @@ def hostile_entries() -> Iterator[Case]:
     for name, dtype in (("list", ["F32"]), ("null", None), ("number", 4), ("object", {"F32": 1})):
         yield f"dtype-{name}", f"has dtype {dtype!r}", header({Q_A: entry(dtype=dtype)})
     for name, shape in SHAPES.items():
-        yield f"shape-{name}", "no list of 1 to 8 whole numbers", header({Q_A: entry(shape=shape)})
+        yield f"shape-{name}", "not a list of 1 to 8 whole numbers", header({Q_A: entry(shape=shape)})
     for name, offsets in OFFSETS.items():
-        yield f"offsets-{name}", "no two whole numbers", header({Q_A: entry(data_offsets=offsets)})
+        yield f"offsets-{name}", "not two whole numbers", header({Q_A: entry(data_offsets=offsets)})
     for name, value in (("list", [1, 2]), ("text", "F32"), ("true", True), ("number", 0), ("empty", {})):
         yield f"entry-{name}", "is not described by exactly", header({Q_A: value})
     for field in entry():

@@ -17,26 +17,26 @@ ABSENT = {
     "mlp-of-attention": (Q_A.replace("self_attn", "mlp"), "the base has no such module"),
     "attention-of-mlp": (tensor_name(0, "up_proj", "A").replace("mlp", "self_attn"), "the base has no such module"),
     "fused-qkv": (Q_A.replace("q_proj", "qkv_proj"), "the base has no such module"),
-    "gpt2": ("base_model.model.transformer.h.0.attn.c_attn.lora_A.weight", "not tensors of an adapter of a linear"),
+    "gpt2": ("base_model.model.transformer.h.0.attn.c_attn.lora_A.weight", "not adapter tensors for a linear layer"),
     "mistral-original": (Q_A.replace("self_attn.q_proj", "attention.wq"), "the base has no such module"),
-    "vision-tower": (Q_A.replace("model.layers", "vision_tower.layers"), "not tensors of an adapter of a linear"),
-    "kohya": ("lora_unet_down_blocks_0_attentions_0.lora_down.weight", "not tensors of an adapter of a linear"),
-    "whole-weight": ("model.layers.0.self_attn.q_proj.weight", "not tensors of an adapter of a linear"),
-    "whole-linear": (Q_A.replace("lora_A.", ""), "whole linears are not served"),
-    "prompt": ("prompt_embeddings", "not tensors of an adapter of a linear"),
-    "optimizer": ("optimizer.state.0.exp_avg", "not tensors of an adapter of a linear"),
-    "other-adapter": (Q_A.replace(".weight", ".evil.weight"), "not tensors of an adapter of a linear"),
-    "small-letter": (Q_A.replace("lora_A", "lora_a"), "not tensors of an adapter of a linear"),
-    "third-side": (Q_A.replace("lora_A", "lora_C"), "not tensors of an adapter of a linear"),
-    "weight-twice": (Q_A + ".weight", "not tensors of an adapter of a linear"),
-    "dunder": ("__class__.__init__.__globals__", "not tensors of an adapter of a linear"),
-    "layer-padded": (Q_A.replace(".0.", ".00."), "not tensors of an adapter of a linear"),
-    "layer-negative": (Q_A.replace(".0.", ".-1."), "not tensors of an adapter of a linear"),
-    "layer-of-30-digits": (Q_A.replace(".0.", f".{10**29}."), "not tensors of an adapter of a linear"),
+    "vision-tower": (Q_A.replace("model.layers", "vision_tower.layers"), "not adapter tensors for a linear layer"),
+    "kohya": ("lora_unet_down_blocks_0_attentions_0.lora_down.weight", "not adapter tensors for a linear layer"),
+    "whole-weight": ("model.layers.0.self_attn.q_proj.weight", "not adapter tensors for a linear layer"),
+    "whole-linear": (Q_A.replace("lora_A.", ""), "whole linear layers are not supported"),
+    "prompt": ("prompt_embeddings", "not adapter tensors for a linear layer"),
+    "optimizer": ("optimizer.state.0.exp_avg", "not adapter tensors for a linear layer"),
+    "other-adapter": (Q_A.replace(".weight", ".evil.weight"), "not adapter tensors for a linear layer"),
+    "small-letter": (Q_A.replace("lora_A", "lora_a"), "not adapter tensors for a linear layer"),
+    "third-side": (Q_A.replace("lora_A", "lora_C"), "not adapter tensors for a linear layer"),
+    "weight-twice": (Q_A + ".weight", "not adapter tensors for a linear layer"),
+    "dunder": ("__class__.__init__.__globals__", "not adapter tensors for a linear layer"),
+    "layer-padded": (Q_A.replace(".0.", ".00."), "not adapter tensors for a linear layer"),
+    "layer-negative": (Q_A.replace(".0.", ".-1."), "not adapter tensors for a linear layer"),
+    "layer-of-30-digits": (Q_A.replace(".0.", f".{10**29}."), "not adapter tensors for a linear layer"),
     "layer-too-high": (tensor_name(2, "q_proj", "A"), "the base has 2 layers"),
     "layer-99999": (tensor_name(99_999, "q_proj", "A"), "the base has 2 layers"),
     "without-head": (Q_A.replace("model.model.model", "model.model"), "trained on the model without its head"),
-    "expert": (Q_A.replace("self_attn.q_proj", "mlp.experts.0.w1"), "LoRA on experts is not served"),
+    "expert": (Q_A.replace("self_attn.q_proj", "mlp.experts.0.w1"), "LoRA on experts is not supported"),
 }
 """name -> (a tensor too many, why it lands nowhere)."""
 
@@ -102,12 +102,12 @@ def incomplete() -> Iterator[Case]:
     yield "missing-a", "has lora_B but no lora_A", keep(lambda name: name != Q_A)
     yield "missing-every-b", "has lora_A but no lora_B", keep(lambda name: ".lora_A." in name)
     yield "missing-every-a", "has lora_B but no lora_A", keep(lambda name: ".lora_B." in name)
-    yield "missing-layer", "asks for modules without tensors: down_proj of layer 1", keep(lambda name: ".0." in name)
-    yield "missing-kind", "asks for modules without tensors: down_proj", keep(lambda name: "q_proj" in name)
+    yield "missing-layer", "names modules without tensors: down_proj of layer 1", keep(lambda name: ".0." in name)
+    yield "missing-kind", "names modules without tensors: down_proj", keep(lambda name: "q_proj" in name)
     yield "untargeted", "target_modules does not name: up_proj", make_tensors(kinds=("q_proj", "down_proj", "up_proj"))
     ones = np.ones((4, 16), np.float32)
     twice = make_tensors() | {Q_A.replace(".weight", ".default.weight"): ones}
-    yield "both-spellings", "has two tensors of lora_A", twice
+    yield "both-spellings", "has two tensors for lora_A", twice
 
 
 def wrong_shapes() -> Iterator[Case]:
@@ -127,7 +127,7 @@ def wrong_shapes() -> Iterator[Case]:
     yield "rank-not-r", "has rank 8, adapter_config.json says 4", make_tensors(rank=8)
     yield "rank-of-one-layer", "has rank 5, adapter_config.json says 4", make_tensors() | {
         Q_A: np.ones((5, 16), np.float32), Q_B: np.ones((24, 5), np.float32)}  # fmt: skip
-    yield "rank-513", "has rank 513; ranks from 1 to 512", make_tensors(rank=513)
+    yield "rank-513", "has rank 513; supported ranks are 1 to 512", make_tensors(rank=513)
 
 
 SHAPES = [

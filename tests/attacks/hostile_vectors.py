@@ -36,12 +36,12 @@ def hostile_vectors() -> Iterator[Case]:
             reason = f"{key} is {value!r}; it must be true or false"
             yield f"{key}-{value!a}", reason, {key: value}, make_tensors()
     announced: dict[str, Any] = {"velora_config": {"num_groups": 4}}
-    for module, changes, words in (("q_proj", {}, ", of which"), ("v_proj", announced, " without a LoRA")):
+    for module, changes, words in (("q_proj", {}, ", which"), ("v_proj", announced, " without a LoRA")):
         projection = {f"base_model.model.{module_path(0, module)}.lora_velora_embed": np.ones(4, np.float32)}
         yield f"velora-{module}", f"VeLoRA's (velora_config){words}", changes, make_tensors() | projection
     good = np.full((24, 1), 1.5, np.float32)
     for value in ("q_proj", ".*"):
-        reason = f"feedforward_modules is {value!r}: patterns are not run"
+        reason = f"feedforward_modules is {value!r}: patterns are not supported"
         yield f"feedforward-{value}", reason, IA3 | {"feedforward_modules": value}, with_first("ia3", "ia3_l", good)
     for bias in ("ALL", True, ["all"], 1, "none; import os"):
         yield f"bias-{bias!a}", f"bias is {bias!r}", {"bias": bias}, make_tensors()

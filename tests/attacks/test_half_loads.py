@@ -14,7 +14,7 @@ from .broken_disk import BrokenDisk, Fault
 
 WORDS: dict[Fault, str] = {
     "error": "Input/output error",
-    "short": "became shorter while it was read",
+    "short": "was cut while it was being read",
     "changed": "has changed on disk",
 }
 
@@ -122,8 +122,8 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "gone": (shutil.rmtree, "No such file"),
     "weights-gone": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "No such file"),
     "weights-a-folder": (become_a_folder, "Is a directory"),
-    "weights-emptied": (lambda folder: os.truncate(folder / "adapter_model.safetensors", 0), "became shorter"),
-    "weights-cut": (lambda folder: os.truncate(folder / "adapter_model.safetensors", 3000), "became shorter"),
+    "weights-emptied": (lambda folder: os.truncate(folder / "adapter_model.safetensors", 0), "was cut"),
+    "weights-cut": (lambda folder: os.truncate(folder / "adapter_model.safetensors", 3000), "was cut"),
     "weights-of-another": (swap, "has changed on disk"),
     "first-tensor-changed": (lambda folder: damage(folder, -(6 << 10)), "has changed on disk"),
     "last-byte-changed": (lambda folder: damage(folder, -1), "has changed on disk"),

@@ -192,7 +192,7 @@ def test_a_file_that_shrinks_while_it_is_read(kept: int, tmp_path: Path, monkeyp
     place = "_judge_values" if kept < 0 else "read_header"
     original = getattr(inspection, place)
     monkeypatch.setattr(inspection, place, shrink)
-    assert refusals(tmp_path) == ["adapter_model.safetensors cannot be read: the file became shorter while it was read"]
+    assert refusals(tmp_path) == ["adapter_model.safetensors cannot be read: the file was cut while it was being read"]
 
 
 def test_what_is_odd_and_means_something_is_served(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_ranks_that_adalora_dropped_cost_nothing(base: Path, tmp_path: Path) -> 
     kept = {Q_0: [False] * 6, Q_1: [False, True] * 3, DOWN_1: [True] + [False] * 5}
     old, new = save_random(config, base, tmp_path / "old", kept=kept), tmp_path / "new"
     left_out, done = converted(old, base, new)
-    assert left_out.message == "modules without effect are left out: q_proj of layer 0"
+    assert left_out.message == "modules with no effect are left out: q_proj of layer 0"
     assert done.message == "converted from AdaLoRA, exactly, at ranks 1 to 6"
     assert_equal_changes(old, new, base)
     manifest = read_manifest(new, base_signature(base))

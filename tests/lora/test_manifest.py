@@ -188,7 +188,7 @@ def test_invocation_tokens(tmp_path: Path) -> None:
     folder = write_adapter(tmp_path, make_config(alora_invocation_tokens=[319, 0, 319]), make_tensors())
     assert read_manifest(folder).invocation_tokens == (319, 0, 319)
     assert {finding.check: finding.message for finding in findings(folder)}["activation"] == (
-        "it acts on a prompt from the last [319, 0, 319] on"
+        "it acts on a prompt from the last occurrence of [319, 0, 319]"
     )
     plain = read_manifest(write_adapter(tmp_path, make_config(alora_invocation_tokens=None), make_tensors()))
     assert (
@@ -252,11 +252,11 @@ def test_every_key_of_peft_s_configurations_is_known(tmp_path: Path) -> None:
 def test_a_start_that_was_converted_leaves_its_settings_behind(tmp_path: Path, key: str) -> None:
     folder = write_adapter(tmp_path, make_config(**{key: {"a": 1}}), make_tensors())
     [warned] = [finding.message for finding in findings(folder) if finding.level == "warn"]
-    assert warned.startswith(f"{key} is set, init_lora_weights is not: it is taken for converted")
+    assert warned.startswith(f"{key} is set but init_lora_weights is not: the adapter counts as converted")
     named = make_config(**{key: {"a": 1}}, init_lora_weights=key.removesuffix("_config"))
     folder = write_adapter(tmp_path, named, make_tensors())
     [failed] = [finding.message for finding in findings(folder) if finding.level == "fail"]
-    assert "trained against a changed base" in failed
+    assert "trained on a modified base" in failed
 
 
 def test_a_local_path_to_the_same_base_is_no_other_base(tmp_path: Path) -> None:

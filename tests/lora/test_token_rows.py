@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
         {EMBED + "weight": matrix(VOCABULARY)},
     ),
     "alone-with-a-lora": (
-        "has lora_A, of which adapter_config.json says nothing",
+        "has lora_A, which adapter_config.json does not mention",
         {"peft_type": "TRAINABLE_TOKENS", "target_modules": ["embed_tokens"], "token_indices": [3]},
         {EMBED + "trainable_tokens_delta": matrix(1)},
     ),
@@ -102,11 +102,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
     ),
     "narrow-embedding": ("weight is [50, 15], not [tokens, 16]", make_config(), {EMBED + "weight": matrix(50, 15)}),
     "head-not-saved": (
-        "asks for modules that are not in the file: lm_head",
+        "names modules that are not in the file: lm_head",
         make_config(modules_to_save=["lm_head", "embed_tokens"]),
         {EMBED + "weight": matrix(VOCABULARY)},
     ),
-    "saved-linear": ("names linears of the layers", make_config(modules_to_save=["v_proj"]), {}),
+    "saved-linear": ("names linear layers", make_config(modules_to_save=["v_proj"]), {}),
     "norm-unannounced": ("has a trained norm", make_config(), {NORM: np.ones(SIZE, np.float32)}),
     "norm-missing": (
         "not in the file: input_layernorm of layer 0",
@@ -119,12 +119,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
         {NORM: np.ones(17, np.float32)},
     ),
     "another-copy": (
-        "modules_to_save.weight' is not the same as the weight that it is a copy of",
+        "modules_to_save.weight' differs from the weight it is a copy of",
         SAVED_ENDS,
         BOTH_ENDS | {EMBED + "modules_to_save.weight": 2 * matrix(VOCABULARY)},
     ),
     "a-longer-copy": (
-        "modules_to_save.weight' is not the same as the weight that it is a copy of",
+        "modules_to_save.weight' differs from the weight it is a copy of",
         SAVED_ENDS,
         BOTH_ENDS | {EMBED + "modules_to_save.weight": matrix(VOCABULARY + 1)},
     ),

@@ -77,7 +77,11 @@ def ia3_tensors() -> Tensors:
 MAGNITUDES = with_vectors("lora_magnitude_vector")
 BIASES = with_vectors("lora_B.bias")
 REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
-    "magnitudes-unannounced": ("of which adapter_config.json says nothing", make_config(), make_tensors() | MAGNITUDES),
+    "magnitudes-unannounced": (
+        "which adapter_config.json does not mention",
+        make_config(),
+        make_tensors() | MAGNITUDES,
+    ),
     "magnitudes-missing": ("lacks a magnitude vector", make_config(use_dora=True), make_tensors()),
     "one-magnitude-missing": (
         "q_proj of layer 1 lacks a magnitude vector",
@@ -93,10 +97,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Tensors]] = {
     "biases-missing": ("lacks a bias of lora_B", make_config(lora_bias=True), make_tensors()),
     "base-bias-unannounced": ("has a trained bias", make_config(), make_tensors() | with_vectors("base_layer.bias")),
     "bias-setting": ("it must be one of none, all, lora_only", make_config(bias="some"), make_tensors()),
-    "ia3-of-lora": ("has lora_A, of which", ia3_config(target_modules=list(TARGETS)), make_tensors()),
+    "ia3-of-lora": ("has lora_A, which", ia3_config(target_modules=list(TARGETS)), make_tensors()),
     "lora-with-ia3": ("has an IA3 vector", make_config(), make_tensors() | ia3_tensors()),
     "ia3-input-of-q": (
-        "only that of down_proj is served",
+        "supported on down_proj only",
         ia3_config(target_modules=["q_proj"], feedforward_modules=["q_proj"]),
         {vector(layer, "q_proj", "ia3_l"): np.full((1, 16), 2, np.float32) for layer in range(2)},
     ),
@@ -133,7 +137,7 @@ def test_a_vector_over_inputs_is_refused_with_what_to_train_instead(tmp_path: Pa
     folder = write_adapter(tmp_path, *REFUSED["ia3-input-of-q"][1:])
     config = (folder / "adapter_config.json").read_bytes()
     [finding] = inspect_adapter(config, folder / "adapter_model.safetensors", BASE).failures()
-    assert finding.remedy == "train with feedforward_modules that are down_proj alone, or none"
+    assert finding.remedy == "train with feedforward_modules set to down_proj only, or none"
 
 
 def test_vectors_belong_to_the_identity(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_a_hostile_tokenizer_is_refused_in_words(base: Base, tmp_path: Path, nam
     [
         (b"", "cannot be read"),
         (b"\x80\x04pickle", "cannot be read"),
-        (b'{"added_tokens": [], "added_tokens": []}', "stands twice"),
+        (b'{"added_tokens": [], "added_tokens": []}', "appears twice"),
         (b'{"model": ' + b"[" * 100_000, "nested"),
         (b'{"model": NaN}', "NaN"),
         (b'{"model": "\xff"}', "UTF-8"),

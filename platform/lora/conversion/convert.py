@@ -193,10 +193,10 @@ def _judge(outcome: _Outcome, report: Report) -> None:
         return
     if not outcome.ranks:
         message = "the adapter has no effect: it changes no weight"
-        report.fail("effect", message, "it was saved before it was trained, or the trained tensors are missing")
+        report.fail("effect", message, "it was saved before training, or the trained tensors are missing")
     if outcome.worst > MAX_ERROR:
         message = (
-            f"the nearest LoRA of rank {MAX_RANK} misses {_percent(outcome.worst)} of the change of "
+            f"the nearest LoRA of rank {MAX_RANK} misses {_percent(outcome.worst)} of the change to "
             f"{outcome.worst_module}; at most {_percent(MAX_ERROR)} is allowed"
         )
         report.fail("converted", message, SMALLER)
@@ -207,7 +207,7 @@ def _say(outcome: _Outcome, kind: str, report: Report) -> None:
     words = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
     if outcome.idle:
         idle = [in_words(place) for place in sorted(outcome.idle)]
-        report.warn("effect", f"modules without effect are left out: {enumerate_some(idle)}")
+        report.warn("effect", f"modules with no effect are left out: {enumerate_some(idle)}")
     if outcome.worst < EXACTLY:
         report.settle("converted", f"converted from {kind}, exactly, at {words}")
         return

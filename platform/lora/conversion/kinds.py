@@ -12,7 +12,7 @@ MAX_SOURCE_CONFIG: Final = 1 << 20
 """Bytes. AdaLoRA writes a line for each rank of each module."""
 KINDS: Final = {"ADALORA": "AdaLoRA", "LOHA": "LoHa", "LOKR": "LoKr", "VERA": "VeRA"}
 """peft_type -> the name people know it by."""
-SMALLER: Final = "train it with a smaller r, or convert it with peft.save_as_lora and upload that"
+SMALLER: Final = "train with a smaller r, or convert it with peft.save_as_lora and upload the result"
 """The remedy for an adapter that cannot be converted here."""
 
 _LYCORIS: Final = {"alpha", "init_weights", "module_dropout", "rank_dropout", "use_effective_conv2d"}
@@ -52,7 +52,7 @@ def read_source_settings(config: bytes, report: Report) -> LoraSettings | None:
     own = _OWN[raw["peft_type"]]
     for key in _WEIGHTS_ONLY - own:
         if raw.get(key) not in _OFF:
-            what = f"{key} is {quote(raw[key])}: only what changes the weights of linears can be converted to LoRA"
+            what = f"{key} is {quote(raw[key])}: only changes to the weights of linear layers can be converted to LoRA"
             report.fail("features", what, f"train without {key}")
     as_lora = {key: value for key, value in raw.items() if key not in own | _WEIGHTS_ONLY} | _in_words_of_lora(raw)
     settings = read_settings(json.dumps(as_lora).encode(), report)

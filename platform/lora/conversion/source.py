@@ -55,7 +55,11 @@ def sort_tensors(
         elif module:
             result.modules.setdefault((int(module[1]), module[3]), {})[module[4]] = tensor
     for reason, names in strangers.items():
-        report.fail("modules", f"{enumerate_some(names)}: {reason}", "tensors that would be ignored change the answers")
+        report.fail(
+            "modules",
+            f"{enumerate_some(names)}: {reason}",
+            "some tensors would be ignored, which would change the answers",
+        )
     return result
 
 
@@ -63,7 +67,7 @@ def _misplacement(match: re.Match[str] | None, parts: frozenset[str], base: Base
     if match is None:
         return "not tensors of a linear of the base's layers"
     if match[4] in ("hada_t1", "hada_t2", "lokr_t2"):
-        return "they are for convolutions, which the base has not"
+        return "they are for convolutions, which the base does not have"
     if match[4] not in parts:
         return "not what this kind of adapter consists of"
     if PARENTS.get(match[3]) != match[2] or match[3] not in base.kinds:
@@ -78,7 +82,7 @@ def compare_targets(present: set[Place], settings: LoraSettings, base: BaseSigna
     refuse_misread(settings, [module_path(*place) for place in every_place(base)], report)
     targeted = {place for place in every_place(base) if settings.targets(place[0], module_path(*place))}
     for sentence, places, remedy in (
-        ("target_modules asks for modules without tensors", targeted - present, "save the whole adapter again"),
+        ("target_modules names modules without tensors", targeted - present, "save the whole adapter again"),
         ("target_modules does not name modules with tensors", present - targeted, "add them to target_modules"),
     ):
         if places:
@@ -153,6 +157,6 @@ class Scan:
         if tensor.name not in self._largest:
             found = scan_tensor(self._file, tensor, lambda data: None)
             if not found.usable:
-                raise Unfit(f"has values that are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {quote(tensor.name)}")
+                raise Unfit(f"has some values are NaN, infinite or above {LARGEST_WEIGHT:.0f} in {quote(tensor.name)}")
             self._largest[tensor.name] = found.largest
         return self._largest[tensor.name]

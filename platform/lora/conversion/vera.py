@@ -30,5 +30,5 @@ def change(module: Module) -> Change:
 def require_projection(raw: Mapping[str, Any], shared: Collection[str], report: Report) -> None:
     """Without A and B in the file, PEFT draws them with torch's generator, which no other program need repeat."""
     if raw.get("save_projection") is not True or not {"vera_A", "vera_B"} <= set(shared):
-        message = "vera_A and vera_B were not saved: they would have to be drawn at random again"
+        message = "vera_A and vera_B were not saved: they would have to be drawn again at random"
         report.fail("modules", message, "set save_projection=True in the VeraConfig and save the adapter again")
