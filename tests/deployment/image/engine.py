@@ -83,6 +83,7 @@ class Engine:
         return int(self.text("image", "inspect", "--format", "{{.Size}}", image))
 
     def close(self) -> None:
+        self.run("pod", "rm", "--all", "--force", check=False)
         self.run("rm", "--all", "--force", "--time=0", check=False)
         self.run("network", "prune", "--force", check=False)
         subprocess.run(["umount", "--quiet", str(self._folder / "storage" / "overlay")], check=False)
