@@ -151,11 +151,11 @@ def route(state: State) -> None:
             uploaded_by="benchmark",
         )
         adapter.versions.append(second)
-    registry, by = state.registry, {"actor": "benchmark"}
+    registry, actor = state.registry, "benchmark"
     profile = ServingProfile(system_prompt="Answer in SQL.", temperature=0.2, max_tokens=200)
-    registry.profiles.set(f"{ROUTED}@1", profile, **by)
-    registry.adapters.routes.set(ROUTED, "default", 1, {1: 90, 2: 10}, **by)
-    changed = registry.adapters.routes.set_guard(ROUTED, "default", Guard(max_error_rate=0.1), **by)
+    registry.profiles.set(f"{ROUTED}@1", profile, actor=actor)
+    registry.adapters.routes.set(ROUTED, "default", 1, {1: 90, 2: 10}, actor=actor)
+    changed = registry.adapters.routes.set_guard(ROUTED, "default", Guard(max_error_rate=0.1), actor=actor)
     (candidate,) = changed.routes["default"].candidates
     stable = Lane(DEFAULT_TENANT, ROUTED, "default", 1)
     for lane in (stable, replace(stable, version=2, since=candidate.since)):
