@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from tests.checkpoints import make_checkpoint
-from tests.integration.live_server import BASE, LiveServer
+from tests.integration.live_server import BASE, LiveServer, environment
 from tests.integration.talk import COMPLETIONS, engine_status, greedy, streamed_text, text_of, until, upload
 from tests.lora.adapters import encode, make_adapter, make_config, make_tensors, write_adapter
 
@@ -152,6 +154,24 @@ async def test_no_file_has_another_name(server: LiveServer, http: httpx.AsyncCli
     assert stored(server) == files
 
 
+REGISTER_UNSEEN = """
+import sys
+from pathlib import Path
+from loraplex.web.cli.opened import opened_registry
+from loraplex.web.registration import add_from_folder
+from loraplex.web.settings import Settings
+
+with opened_registry(Settings()) as (registry, base):
+    add_from_folder(registry, base, sys.argv[1], Path(sys.argv[2]), "test")
+"""
+
+
+def register_unseen(server: LiveServer, name: str, folder: Path) -> None:
+    """On the server's database, where no engine looks at it."""
+    command = [sys.executable, "-c", REGISTER_UNSEEN, name, str(folder)]
+    subprocess.run(command, check=True, timeout=120, env=environment(server.settings))
+
+
 async def test_the_largest_weights_there_may_be_poison_nobody_else(
     server: LiveServer, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
@@ -166,7 +186,7 @@ async def test_the_largest_weights_there_may_be_poison_nobody_else(
     assert refused.status_code == 400 and "with it, log-probabilities are no finite numbers" in refused.text
     assert stored(server) == files
     folder = write_adapter(tmp_path / "largest", config, encode(tensors))
-    await asyncio.to_thread(server.command, "adapters", "add", "largest", str(folder))
+    await asyncio.to_thread(register_unseen, server, "largest", folder)
 
     async def is_served() -> bool:
         return (await http.get("/v1/models/largest")).status_code == 200

@@ -144,7 +144,7 @@ async def test_usage_is_drawn_told_in_tables_and_narrowed(page: Page, http: http
     async with page.expect_download() as started:
         await page.get_by_role("link", name="Download CSV").click()
     text = (await (await started.value).path()).read_text()
-    assert text.startswith("day,requests,errors,")
+    assert text.startswith("tenant,from,to,day,requests,errors,")
     await page.get_by_label("Adapter", exact=True).fill("none of this name")
     await page.get_by_label("Adapter", exact=True).press("Enter")
     await expect(page.get_by_role("heading", name="No usage")).to_be_visible()
@@ -163,7 +163,7 @@ async def test_no_sum_is_cut_off_and_no_key_broken_in_two(
     await expect(sums.locator("tbody tr")).to_have_count(1)
     assert await sums.evaluate("box => box.scrollWidth - box.clientWidth") == 0
     await page.goto("/audit?action=key.create&actor=key")
-    who = page.locator("#audit-rows tbody td:nth-child(2)").first
+    who = page.locator("#audit-rows tbody td:nth-child(2) small", has_text="key:").first
     await expect(who).to_have_text(re.compile("key:[0-9a-f]{12}"))
     assert await who.evaluate(LINES) == 1
 

@@ -103,6 +103,7 @@ async def test_keys_lead_everywhere(page: Page, http: httpx.AsyncClient, adapter
         ("ga", "/adapters"),
     ):
         await listening(page)
+        await page.keyboard.press("Escape")  # out of the field that a page may begin in
         await page.keyboard.type(keys)
         await expect(page).to_have_url(re.compile(f"[0-9]{path}$"))
     await listening(page)

@@ -140,7 +140,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9,
     monkeypatch.setattr(cuda_stream, "open_queues", lambda device: queues)
     monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge())
     monkeypatch.setattr(copies, "_default_streams", lambda device: copies.Streams(stream, stream))
-    monkeypatch.setattr(pool, "ThreadPoolExecutor", lambda *given, **named: AtOnce())
+    monkeypatch.setattr(pool, "JobThread", lambda name: AtOnce())
     monkeypatch.setattr(copies.Carrier, "staging", lambda carrier, size, dtype: torch.zeros(size, dtype=dtype))
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     torch._C._ensureCUDADeviceGuardSet()

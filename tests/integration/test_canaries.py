@@ -181,7 +181,7 @@ def from_elsewhere(walk: Walk, operator: str) -> None:
     for path in (f"https://bob:{secret}@hooks.example/services/{secret}", f"acme/none@{COMMIT}", f"/{secret}/adapter"):
         walk.unheard(load, json={"lora_name": "x", "lora_path": path}, authorization=f"Bearer {operator}")
     walk.hub.refusal = 403
-    assert client.post(load, json={"lora_name": "y", "lora_path": f"{REPOSITORY}@{COMMIT}"}).status_code == 500
+    assert client.post(load, json={"lora_name": "y", "lora_path": f"{REPOSITORY}@{COMMIT}"}).status_code == 502
     walk.hub.refusal = None
 
 
