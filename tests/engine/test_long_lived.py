@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from loraplex.engine import build, process, server
+from loraplex.engine import build, compile_guard, process, server
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.long_lived import keep_for_good
 from loraplex.engine.protocol import Progress
@@ -37,6 +37,8 @@ def test_the_engine_process_does_so_before_it_serves(monkeypatch: pytest.MonkeyP
     engine = SimpleNamespace(info=Progress(stage="ready", seconds=0.0), core=None, adapters=None, close=lambda: None)
     serving = SimpleNamespace(serve=lambda: kept.append(gc.get_freeze_count()))
     monkeypatch.setattr(build, "build_engine", lambda config, report: engine)
+    # The real one listens to all compilations of this process, and would tell an end that is closed by then.
+    monkeypatch.setattr(compile_guard, "CompileGuard", lambda announce: None)
     monkeypatch.setattr(server, "EngineServer", lambda *arguments: serving)
     ours, theirs = socket.socketpair()
     with ours:

@@ -344,7 +344,7 @@ def test_every_version_that_gets_callers_obeys_the_rule(three: Registry) -> None
                 raise PromotionRefused(f"not {version.number}")
 
     routes = three.adapters.routes
-    routes._rule = OnlyOdd(0.5, lambda subject: "")
+    routes._shares._rule = OnlyOdd(0.5, lambda subject: "")
     routes.set("sql", "prod", 1, {1: 90, 3: 10}, actor=ACTOR)
     with pytest.raises(PromotionRefused, match="not 2"):
         routes.set("sql", "prod", 1, {1: 90, 2: 10}, actor=ACTOR)
@@ -361,15 +361,15 @@ def test_who_no_longer_obeys_the_rule_keeps_or_loses_callers_and_gets_no_more(th
 
     routes = three.adapters.routes
     routes.set("sql", "prod", 1, {1: 50, 3: 50}, actor=ACTOR)
-    routes._rule = Nobody(0.5, lambda subject: "")
+    routes._shares._rule = Nobody(0.5, lambda subject: "")
     for share in (50, 10):
         changed = routes.set("sql", "prod", None, {1: 100 - share, 3: share}, actor=ACTOR)
         assert changed.routes["prod"].weights == {1: 100 - share, 3: share}
     with pytest.raises(PromotionRefused, match="prompts have changed"):
         routes.set("sql", "prod", None, {1: 89, 3: 11}, actor=ACTOR)
-    routes._rule = None
+    routes._shares._rule = None
     routes.promote("sql", "prod", actor=ACTOR)
-    routes._rule = Nobody(0.5, lambda subject: "")
+    routes._shares._rule = Nobody(0.5, lambda subject: "")
     assert routes.rollback("sql", "prod", actor=ACTOR).aliases == {"prod": 1}, "what was served may be served again"
 
 
