@@ -31,8 +31,8 @@ def adapter(name: str, error: str | None = None) -> Fields:
 def listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     found = [adapter("sql"), adapter(LONG, error="its files are gone, upload them again"), adapter("[red]x")]
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(adapters, "remote_of", lambda *_: None)
-    monkeypatch.setattr(adapters, "all_adapters", lambda _: found)
+    monkeypatch.setattr(adapters, "remote_and_tenant", lambda *_: (None, "default"))
+    monkeypatch.setattr(adapters, "all_adapters", lambda *_: found)
     run = typed(monkeypatch, capsys)
     return lambda *options: run("adapters", "list", *options)[1].splitlines()
 

@@ -1,5 +1,6 @@
 """What the dashboard remembers and concludes: hours of traffic, moves of adapters, what-if, what needs attention."""
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -80,7 +81,8 @@ async def test_traffic_and_last_use_survive_a_restart(
         found = await rows(client, order="used")
         assert list(found) == ["sql", "json"] and found["json"] == ["not used yet", "–"]
         assert found["sql"] in (["within 1 h", "2"], ["within 2 h", "2"])
-        assert "2 requests in the last 24 h, no aliases." in (await client.get("/adapters/sql", headers=admin)).text
+        page = (await client.get("/adapters/sql", headers=admin)).text
+        assert re.search(r"2 requests[^;<]*; no aliases\.", page)
         monkeypatch.setattr(adapter_rows, "datetime", Tomorrow)
         assert (await rows(client))["json"] == ["not in 24 h", "–"]
         points = (await client.get("/adapters/sql/traffic", headers=admin)).json()["hours"]
