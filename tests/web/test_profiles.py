@@ -77,7 +77,7 @@ async def complete(client: httpx.AsyncClient, status: int = 200, **fields: Any) 
 
 def order(engine: FakeEngine) -> GenerateRequest:
     """The last, but for what no two requests share."""
-    return msgspec.structs.replace(engine.requests[-1], request_id="")
+    return msgspec.structs.replace(engine.requests[-1], request_id="", share=("", ""))
 
 
 def prompt_of(state: State, engine: FakeEngine) -> str:
