@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError
-
 from .errors import StorageFull
 
 DISK_FULL: Final = "53100"
@@ -28,7 +26,7 @@ def is_full_disk(error: BaseException) -> bool:
     """Of a file or of a database: there is no room to write, while reading may go on."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    cause = error.orig if isinstance(error, DBAPIError) else None
+    cause = getattr(error, "orig", None)  # as SQLAlchemy keeps a driver's error, which the preflight must not import
     if isinstance(cause, sqlite3.Error):
         return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
     return sqlstate(cause) == DISK_FULL

@@ -112,7 +112,7 @@ async def test_no_way_back_is_offered_that_the_operators_rule_closes(
 ) -> None:
     routes = state.registry.adapters.routes
     routes.set("sql", "default", 3, actor="cli")
-    monkeypatch.setattr(routes, "_rule", PromotionRule(0.9, lambda subject: "0" * 64))
+    monkeypatch.setattr(routes._shares, "_rule", PromotionRule(0.9, lambda subject: "0" * 64))
     assert await offered(person) == set()
     for number in (1, 2):
         answer = await person.post(f"/adapters/sql@{number}/current", headers=trusted)

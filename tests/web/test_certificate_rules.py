@@ -109,7 +109,7 @@ async def test_a_certificate_holds_for_the_libraries_it_was_measured_with(
         words = "torch (2.11.0+cpu, now 2.12.0+cpu)"
         assert (standing["valid"], standing["changes"]) == (False, [words])
         page = await client.get("/", headers={"accept": "text/html"})
-        assert f"These figures hold no more. Changed since: {words}." in page.text
+        assert f"These figures are out of date. Changed since: {words}." in page.text
         assert "computed by float32 vectors; torch 2.11.0+cpu, numba 0.66.0; loraplex" in page.text
         second.engine.runtime = RUNTIME
         await second.engine.start()
@@ -159,7 +159,7 @@ async def test_a_certificate_of_an_earlier_release_holds_no_more(
         assert standing["changes"] == ["what a certificate notes (an earlier release of loraplex wrote this one)"]
         page = await client.get("/adapters/sql?version=2", headers={"accept": "text/html"})
         assert page.status_code == 200
-        assert "There is a certificate that holds no more. Changed since: what a certificate notes" in page.text
+        assert "The last certificate is out of date. Changed since: what a certificate notes" in page.text
         refused = await client.put(f"{SQL}/aliases/prod", json={"version": 2})
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "promotion_refused")
         await client.post(f"{SQL}@2/certify")

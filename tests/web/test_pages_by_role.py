@@ -184,7 +184,8 @@ async def compared(client: httpx.AsyncClient, state: State, headers: dict[str, s
     assert operator.told, "the operator is told of commands"
     for login, each in visitors.items():
         assert each.found == {route for route in operator.found if each.may(route)}, login
-        for seed in each.shown:
+        # Audit rows are numbered within a tenant: the same number is another row.
+        for seed in [one for one in each.shown if "/" not in login or not one.startswith("/audit/")]:
             assert each.shown[seed] == {route for route in operator.shown[seed] if each.may(route)}, (login, seed)
     return operator.found
 

@@ -17,5 +17,5 @@ async def test_the_process_keeps_what_its_start_has_made(state: State, monkeypat
     monkeypatch.setattr(start, "print_banner", lambda console, state, first_start: shown.append((state, first_start)))
     state.started.set()
     server: Any = SimpleNamespace(should_exit=False)
-    await start._announce(state, server, first_start=True)
+    await start._announce(state, server, first_start=True, started=0.0)
     assert shown == [(state, True)] and gc.get_freeze_count() > 1000 and not server.should_exit

@@ -176,7 +176,7 @@ def _audit_is_searched_and_taken_along(run: Run) -> None:
         code, out, err = run("audit", "list", *asked.split(), "--json")
         assert code == 0 and [row["action"] for row in json.loads(out)] == found, (asked, err)
     head, *rows = run("audit", "export", "--action", "tenant")[1].splitlines()
-    assert head.startswith("id,at,tenant,actor,action,") and len(rows) == 2
+    assert head.startswith("id,at,tenant,actor,actor_name,action,") and len(rows) == 2
     [row] = run("audit", "export", "--format", "jsonl", "--action", "create")[1].splitlines()
     assert json.loads(row)["subject"] == "tenant:acme" and json.loads(row)["intact"] is True
     assert run("audit", "list", "--actor", "nobody")[1] == "The audit log has no such rows.\n"
