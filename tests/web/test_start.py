@@ -14,7 +14,9 @@ pytestmark = pytest.mark.usefixtures("unfrozen")
 
 async def test_the_process_keeps_what_its_start_has_made(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[State, bool]] = []
-    monkeypatch.setattr(start, "print_banner", lambda console, state, first_start: shown.append((state, first_start)))
+    monkeypatch.setattr(
+        start, "print_banner", lambda console, state, first_start, seconds: shown.append((state, first_start))
+    )
     state.started.set()
     server: Any = SimpleNamespace(should_exit=False)
     await start._announce(state, server, first_start=True, started=0.0)

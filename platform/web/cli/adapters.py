@@ -130,7 +130,7 @@ def alias(
     def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR, tenant=tenant)
 
-    route = changed(remote, parsed.name, alias, ("PUT", "", {"version": selector}), here)
+    route = changed(remote, parsed.name, alias, ("PUT", "", {"version": selector}), here, tenant)
     tell(route, f"{parsed.name}@{alias} means version {route['version']}", as_json)
 
 
