@@ -66,17 +66,18 @@ async def test_rolling_back_never_serves_a_version_in_between(
     three_versions: None, person: httpx.AsyncClient, trusted: Headers, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served, adapters = [], state.registry.adapters
-    change = adapters.set_enabled
+    change = adapters.roll_to
 
-    def watched(reference: str, enabled: bool, *, actor: str, tenant: str) -> object:
-        changed = change(reference, enabled, actor=actor, tenant=tenant)
+    def watched(reference: str, *, actor: str, tenant: str) -> object:
+        """All of it is one transaction."""
+        changed = change(reference, actor=actor, tenant=tenant)
         found = adapters.get("sql").latest()
         served.append(found and found.number)
         return changed
 
-    monkeypatch.setattr(type(adapters), "set_enabled", lambda self, *args, **fields: watched(*args, **fields))
+    monkeypatch.setattr(type(adapters), "roll_to", lambda self, *args, **fields: watched(*args, **fields))
     await person.post("/adapters/sql@1/current", headers=trusted)
-    assert served == [3, 3, 1]
+    assert served == [1]
 
 
 async def test_no_way_back_is_offered_that_an_alias_closes(

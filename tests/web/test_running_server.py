@@ -208,10 +208,10 @@ def test_one_that_is_stopping_is_told_of(
     state: State, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, folder = typed(monkeypatch, capsys), state.settings.data_dir
-    state.uploads.hold("default", "test").__enter__()  # so that it waits for something
     monkeypatch.setattr(state, "settings", state.settings.model_copy(update={"drain_seconds": 20}))
-    state.stopping.set()
-    with announced(folder, told(state, port)):
+    upload = state.uploads.hold("default", "test")  # so that it waits for something
+    with upload, announced(folder, told(state, port)):
+        state.stopping.set()
         code, _, err = run("keys", "list", "--data-dir", folder)
         assert code == 0 and "it says 503, as while it stops" in err
 
