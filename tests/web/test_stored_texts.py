@@ -130,7 +130,7 @@ def store_everywhere(state: State, words: str, config: str) -> None:
     if state.engine.info is not None:
         state.engine.info.compute = state.engine.info.architecture = words
     state.metrics.recent.clear()
-    state.metrics.log = type(state.metrics.log)()
+    state.metrics.log = type(state.metrics.log)(state.metrics.log._since)
     hostile = finished(
         1.0, request_id=words, actor=words, model=words, version=words, status=words, reason=words, digests=(digest,)
     )
