@@ -1,3 +1,4 @@
+import asyncio
 import base64
 import json
 import re
@@ -59,6 +60,23 @@ def changed(folder: Path, target: Path, tensor_change: Any = None, **config: Any
         first = min(tensors)
         save_file(tensors | {first: tensor_change(tensors[first])}, target / WEIGHTS_FILE)
     return target
+
+
+async def test_files_chosen_before_the_script_runs_count(page: Page, adapter_folders: list[Path]) -> None:
+    chosen = asyncio.Event()
+
+    async def late(route: Route) -> None:
+        await chosen.wait()
+        await route.continue_()
+
+    await page.route("**/js/upload.js", late)
+    await page.goto("/upload", wait_until="commit")
+    files = [adapter_folders[0] / file for file in (CONFIG_FILE, WEIGHTS_FILE)]
+    await page.locator("#files").set_input_files(files)
+    await expect(page.get_by_role("button", name="Upload and check")).to_be_disabled()
+    chosen.set()
+    await send(page, "sql")
+    await expect(page.get_by_text("Checks passed. Ready to register.")).to_be_visible()
 
 
 async def test_two_dropped_files_become_an_adapter(page: Page, engine: FakeEngine, adapter_folders: list[Path]) -> None:

@@ -217,8 +217,13 @@ drop.addEventListener("drop", async (event) => {
   const dropped = await droppedFiles(event.dataTransfer);
   await take(dropped.files, dropped.folders);
 });
-for (const id of ["files", "folder"])
-  document.getElementById(id).addEventListener("change", (event) => take(...directlyIn([...event.target.files])));
+for (const id of ["files", "folder"]) {
+  const field = document.getElementById(id);
+  const takeChosen = () => take(...directlyIn([...field.files]));
+  field.addEventListener("change", takeChosen);
+  // Chosen before this script ran.
+  if (field.files.length) takeChosen();
+}
 cancel.addEventListener("click", () => controller.abort());
 showKind();
 
