@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from .config import EngineConfig
+from .long_lived import starting
 from .lost_threads import end_with_lost_threads
 from .parent_watch import end_with_parent
 from .threads import flush_subnormals, prepare_environment
@@ -35,7 +36,6 @@ def run(connection: socket.socket, config: EngineConfig, serving: threading.Even
     from .compile_guard import CompileGuard
     from .faults import DeviceLost, is_of_device
     from .link import EngineEnd
-    from .long_lived import keep_for_good
     from .protocol import Busy, EngineFatal, Progress
     from .server import EngineServer
 
@@ -46,9 +46,9 @@ def run(connection: socket.socket, config: EngineConfig, serving: threading.Even
 
     try:
         report("modules imported", time.perf_counter() - STARTED)
-        engine = build_engine(config, report)
-        serving.set()
-        keep_for_good()
+        with starting():
+            engine = build_engine(config, report)
+            serving.set()
         link.send([engine.info])
         guard = CompileGuard(lambda kernel: link.send([Busy(what=f"kernel {kernel} is compiled")]))
         EngineServer(engine.core, AdapterControl(engine.adapters), link, guard).serve()

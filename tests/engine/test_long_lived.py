@@ -32,11 +32,17 @@ def test_what_lives_is_kept_and_what_is_garbage_goes() -> None:
     assert nodes() == 1
 
 
-def test_the_engine_process_does_so_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_process_collects_nothing_until_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     engine = SimpleNamespace(info=Progress(stage="ready", seconds=0.0), core=None, adapters=None, close=lambda: None)
     serving = SimpleNamespace(serve=lambda: kept.append(gc.get_freeze_count()))
-    monkeypatch.setattr(build, "build_engine", lambda config, report: engine)
+    collecting: list[bool] = []
+
+    def build_engine(config: EngineConfig, report: object) -> object:
+        collecting.append(gc.isenabled())
+        return engine
+
+    monkeypatch.setattr(build, "build_engine", build_engine)
     # The real one listens to all compilations of this process, and would tell an end that is closed by then.
     monkeypatch.setattr(compile_guard, "CompileGuard", lambda announce: None)
     monkeypatch.setattr(server, "EngineServer", lambda *arguments: serving)
@@ -44,3 +50,4 @@ def test_the_engine_process_does_so_before_it_serves(monkeypatch: pytest.MonkeyP
     with ours:
         assert process.run(theirs, EngineConfig(model=""), threading.Event()) == 0
     assert kept[0] > 1000
+    assert collecting == [False] and gc.isenabled()
