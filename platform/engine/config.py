@@ -29,7 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     """Tokens of prompt plus output; None: what the checkpoint says."""
     max_num_seqs: int = 64
-    """Sequences that may run in one step."""
+    """Maximum sequences in one step."""
     max_num_batched_tokens: int = 512
     """Tokens one step may process: decodes first, prefill chunks fill the rest."""
     block_size: int = 16
@@ -47,7 +47,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_scales_file: str = ""
     """What `loraplex calibrate-kv` wrote; empty: nothing."""
     num_kv_blocks: int | None = None
-    """Exact number of KV blocks; wins over kv_cache_memory. For tests and for the last byte."""
+    """Exact number of KV blocks; overrides kv_cache_memory. For tests and for the last byte."""
     enable_prefix_caching: bool = True
     adapter_memory: int = 512 << 20
     """Bytes of rank pages for resident adapters."""

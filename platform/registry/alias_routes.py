@@ -74,7 +74,7 @@ class AliasRoutes:
             if row is None:
                 row = tables.Alias(name=alias, candidates=[])
             if selector is None and row.version is None:
-                raise InvalidRoute(f"'{name}@{alias}' is new: say which version is its stable one.", "version")
+                raise InvalidRoute(f"'{name}@{alias}' is new. Name its stable version.", "version")
             stable = row.version if selector is None else version_row(session, _reference(name, selector), tenant)
             if row not in adapter.aliases and alias == DEFAULT and stable.number == _current(adapter):
                 row.version = stable  # it answers the name already, so no rule is asked
@@ -175,7 +175,7 @@ class AliasRoutes:
             version = version_row(session, _reference(name, selector), tenant)
             if version is row.version:
                 raise InvalidRoute(
-                    f"Version {version.number} is the stable one: it answers these requests anyway.", "version"
+                    f"Version {version.number} is the stable version and serves these requests anyway.", "version"
                 )
             check_enabled(version)
             get_or_add(row, version).shadow = percent

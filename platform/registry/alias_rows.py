@@ -26,8 +26,8 @@ def drop_versions(adapter: tables.Adapter, versions: Sequence[tables.AdapterVers
         if row.version in versions:
             if row.name == DEFAULT and not whole:
                 raise VersionInUse(
-                    f"The alias '{DEFAULT}' lets '{adapter.name}' mean version {row.version.number}. Point the alias "
-                    "at another version, or remove it, before you remove the version."
+                    f"The alias '{DEFAULT}' points '{adapter.name}' at version {row.version.number}. Before you remove "
+                    "the version, point the alias at another version or remove it."
                 )
             adapter.aliases.remove(row)
         row.candidates[:] = [one for one in row.candidates if one.version not in versions]
@@ -39,9 +39,8 @@ def check_unrouted(adapter: tables.Adapter, version: tables.AdapterVersion) -> N
     names = ", ".join(str(Reference(adapter.name, row.name)) for row in adapter.aliases if row.version is version)
     if names:
         raise VersionInUse(
-            f"Version {version.number} of '{adapter.name}' answers the callers of {names}, who would be left without "
-            "an answer. Point the alias at another version, roll it back, or remove it before you disable the version, "
-            f"or disable all of '{adapter.name}'."
+            f"Version {version.number} of '{adapter.name}' serves the callers of {names}. Before you disable it, point "
+            f"the alias at another version, roll it back or remove it. Or disable all of '{adapter.name}'."
         )
 
 
@@ -61,15 +60,13 @@ def check_seen(label: str, row: tables.Alias | None, seen: str | None) -> None:
         return
     if row is None:
         raise RouteChanged(
-            f"'{label}' was removed meanwhile, so nothing was done. Look at which aliases there are now."
+            f"'{label}' was removed in the meantime, so nothing was done. Reload to see the current aliases."
         )
     if seen == NEW:
-        raise RouteChanged(
-            f"'{label}' is there already and means version {row.version.number}; change it instead of adding it."
-        )
+        raise RouteChanged(f"'{label}' already exists and points at version {row.version.number}. Change it instead.")
     raise RouteChanged(
-        f"'{row.updated_by}' has changed '{label}' since it was looked at, so nothing was done. Load it again and look "
-        "at what it is now."
+        f"'{row.updated_by}' has changed '{label}' since you loaded it, so nothing was done. Reload to see the current "
+        "route."
     )
 
 
@@ -86,13 +83,16 @@ def back_to_version(label: str, row: tables.Alias, selector: int | str | None) -
         if found is None:
             numbers = " or ".join(str(version.number) for version in known)
             raise InvalidRoute(
-                f"'{label}' can be rolled back to version {numbers}. Any other has to be set.", "version"
+                f"'{label}' can be rolled back to version {numbers} only. To use another version, set the weights.",
+                "version",
             )
         return found
     if is_shared(row) or row.rolled_back:
         return row.version
     if row.previous is None:
-        raise InvalidRoute(f"'{label}' has no candidate and no version before: there is nothing to roll back.", "alias")
+        raise InvalidRoute(
+            f"'{label}' has no candidate and no previous version, so there is nothing to roll back.", "alias"
+        )
     return row.previous
 
 
@@ -103,7 +103,7 @@ def candidate_version(row: tables.Alias, selector: int | str | None) -> tables.A
         return known[0]
     numbers = ", ".join(str(version.number) for version in routed) or "none"
     asked = "say which one" if len(routed) > 1 and selector is None else "give one a share first"
-    raise InvalidRoute(f"A candidate is promoted, and the candidates are: {numbers}. To promote, {asked}.", "version")
+    raise InvalidRoute(f"Only candidates can be promoted. Candidates: {numbers}. To promote, {asked}.", "version")
 
 
 def get_or_add(row: tables.Alias, version: tables.AdapterVersion) -> tables.AliasCandidate:
@@ -130,7 +130,7 @@ def drop_idle(row: tables.Alias) -> None:
 def check_enabled(version: tables.AdapterVersion) -> None:
     """And its bytes are there."""
     if not version.enabled:
-        raise InvalidRoute(f"Version {version.number} is disabled. Enable it before it gets requests.", "version")
+        raise InvalidRoute(f"Version {version.number} is disabled. Enable it first.", "version")
     check_bytes(version)
 
 

@@ -58,8 +58,8 @@ class ArtifactStore:
         free = shutil.disk_usage(self.root).free
         if free - size < self._free_floor:
             raise StorageFull(
-                f"No room for {size:,} bytes: {free:,} are free and {self._free_floor:,} must stay free. "
-                "Free space on the server's disk, or remove adapters."
+                f"Not enough disk space for {size:,} bytes: {free:,} are free and {self._free_floor:,} must stay free. "
+                "Free up disk space on the server, or remove adapters."
             )
         return IncomingFile(self, size, sha256, owner)
 
@@ -155,7 +155,7 @@ class ArtifactStore:
 def check_sha256(text: str) -> str:
     """The text itself when it is 64 lower-case hex digits; only then may it become part of a path."""
     if not _HEX.fullmatch(text):
-        raise UploadMismatch(f"{text[:80]!a} is no SHA-256: 64 digits from 0-9 and a-f are needed.")
+        raise UploadMismatch(f"{text[:80]!a} is not a SHA-256 digest of 64 hex digits.")
     return text
 
 

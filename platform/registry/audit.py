@@ -26,7 +26,7 @@ KEY: Final = literal("key:")
 FOREIGN_KEY: Final = Tenant.name + "/key:" + ApiKey.prefix
 """How rows of one tenant name a key of another."""
 BATCH: Final = 1000
-NOT_IN_CHAIN: Final = "The head that was kept is not in the chain: it is another."
+NOT_IN_CHAIN: Final = "The given head is not in this chain."
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class AuditLog:
             for row in session.scalars(select(AuditRow).order_by(AuditRow.id).execution_options(yield_per=BATCH)):
                 expected = chain_hash(last, row)
                 if row.hash != expected:
-                    problem = f"Row {row.id} is not what was written after row {last_id}: one was changed or removed."
+                    problem = f"Row {row.id} does not follow row {last_id}: a row was changed or removed."
                     return Verdict(rows, head.hash, problem)
                 numbers[row.tenant_id] += 1
                 if row.number != numbers[row.tenant_id]:

@@ -163,8 +163,8 @@ def _refuse_more(session: Session, tenant: int | None, most: int) -> None:
     waiting = select(func.count()).where(row.tenant_id == tenant, row.state == "waiting")
     if session.scalars(waiting).one() >= most:
         raise CertificatesWaiting(
-            f"{most} certificates that were asked for wait already, which is as many as may "
-            "(max_waiting_certificates). Ask again when some are done."
+            f"{most} certificates are already waiting, the limit (max_waiting_certificates). Try again when some are "
+            "done."
         )
 
 

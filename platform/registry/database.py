@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from .turn import WriteTurn
 
 AWAY: Final = (DBAPIError, PoolTimeoutError, OSError)
-"""What a session raises while the database is away or its disk is full. PostgreSQL's driver has no finer classes."""
+"""What a session raises when the database is unavailable or full. PostgreSQL's driver has no finer classes."""
 SUPPORTED = "sqlite:///path/to/file or postgresql://user:password@host/name"
 BEGIN: Final = "loraplex_begin"
 """Execution option of an engine: the statement with which each of its transactions begins."""

@@ -18,7 +18,7 @@ def full_disk_in_words() -> Iterator[None]:
         yield
     except OSError as error:
         if is_full_disk(error):
-            raise StorageFull("The server's disk is full. Free space on it, or remove adapters.") from error
+            raise StorageFull("The server's disk is full. Free up disk space, or remove adapters.") from error
         raise
 
 

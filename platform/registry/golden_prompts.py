@@ -16,15 +16,15 @@ MAX_PROMPT_BYTES = 16 << 10
 def check_prompts(prompts: Sequence[str]) -> list[str]:
     """The prompts themselves; raises InvalidPrompts when there are none, too many, empty or too long ones."""
     if not prompts:
-        raise InvalidPrompts("There is no prompt. Give at least one, or remove the prompts to have some generated.")
+        raise InvalidPrompts("Give at least one prompt, or remove the prompts to have some generated.")
     if len(prompts) > MAX_PROMPTS:
-        raise InvalidPrompts(f"{len(prompts)} prompts are too many: an adapter has at most {MAX_PROMPTS}.")
+        raise InvalidPrompts(f"{len(prompts)} prompts are too many: the limit is {MAX_PROMPTS}.")
     for number, prompt in enumerate(prompts, 1):
         size = len(prompt.encode("utf-8", "surrogatepass"))
         if not prompt.strip():
-            raise InvalidPrompts(f"Prompt {number} is empty. Write something, or leave it out.")
+            raise InvalidPrompts(f"Prompt {number} is empty. Fill it in, or leave it out.")
         if size > MAX_PROMPT_BYTES or size != len(prompt.encode("utf-8", "replace")):
-            raise InvalidPrompts(f"Prompt {number} is no text of at most {MAX_PROMPT_BYTES:,} bytes of UTF-8.")
+            raise InvalidPrompts(f"Prompt {number} is not text of at most {MAX_PROMPT_BYTES:,} bytes of UTF-8.")
     return list(prompts)
 
 

@@ -132,7 +132,7 @@ def _open_alone(path: str) -> int:
         except BlockingIOError:
             os.close(descriptor)
             raise UploadBusy(
-                "Another connection is sending this very file. Wait until it has ended, then go on."
+                "Another connection is sending the same file. Wait until it ends, then continue."
             ) from None
         except FileNotFoundError:
             pass

@@ -199,9 +199,11 @@ def _check_adapters(names: Iterable[str], scopes: Iterable[str]) -> list[str]:
     """Adapters need not exist yet."""
     checked = sorted({check_label(name) for name in names})
     if not 1 <= len(checked) <= MAX_ADAPTERS:
-        raise RegistryError(f"A key is for 1 to {MAX_ADAPTERS} adapters, or for all: then name none.")
+        raise RegistryError(f"A key can name 1 to {MAX_ADAPTERS} adapters, or none to allow all.")
     if ADMIN in scopes:
-        raise RegistryError(f"A key with the scope {ADMIN} may do everything; name no adapters, or give other scopes.")
+        raise RegistryError(
+            f"A key with the scope {ADMIN} can use all adapters. Name no adapters, or use other scopes."
+        )
     return checked
 
 
@@ -209,7 +211,7 @@ def _check_unused(session: Session, token: str) -> None:
     query = select(tables.ApiKey).where(tables.ApiKey.prefix == token_prefix(token))
     row = session.scalars(query).one_or_none()
     if row is not None:
-        state = "was revoked" if row.revoked_at else "exists already"
+        state = "was revoked" if row.revoked_at else "already exists"
         raise InvalidKey(f"The API key '{row.name}' ({row.prefix}) {state}. Choose another one.")
 
 

@@ -65,9 +65,7 @@ def check_alias(alias: str) -> None:
     if alias.isdigit():
         raise InvalidName(f"'{alias}' cannot be an alias: digits alone mean a version number. Try 'v{alias}'.")
     if alias == LATEST:
-        raise InvalidName(
-            f"'{LATEST}' cannot be set: it always means the newest enabled version. Choose another alias."
-        )
+        raise InvalidName(f"'{LATEST}' is reserved: it always means the newest enabled version. Choose another alias.")
 
 
 def check_label(text: str) -> str:

@@ -27,20 +27,20 @@ class PromotionRule:
         measured = self._measured(session, version)
         if measured is None:
             raise PromotionRefused(
-                f"{label} has no valid parity certificate, and here aliases point at certified versions only. "
+                f"{label} has no valid parity certificate, and aliases here can only point to certified versions. "
                 f"Certify it on its page or with: loraplex certify {version.adapter.name}@{version.number}"
             )
         tokens = measured.document["num_tokens"]
         if tokens < LEAST_TOKENS:
             raise PromotionRefused(
-                f"{label} was compared on {tokens} tokens only, and an alias asks for {LEAST_TOKENS}. Give the adapter "
+                f"{label} was compared on {tokens} tokens only, and an alias needs {LEAST_TOKENS}. Give the adapter "
                 "more or longer prompts, or remove its own to have some generated, and certify it again."
             )
         if measured.agreement < self.min_agreement:
             found, asked = _percent(measured.agreement), _percent(self.min_agreement)
             raise PromotionRefused(
-                f"{label} gives the reference's token in {found} of places, and this server asks for {asked} "
-                "(promotion_min_agreement). Serve with less quantization, or ask for less."
+                f"{label} gives the reference's token at {found} of positions; this server requires {asked} "
+                "(promotion_min_agreement). Use less quantization, or lower the requirement."
             )
 
     def _measured(self, session: Session, version: tables.AdapterVersion) -> Measured | None:

@@ -56,7 +56,7 @@ def guard_of(fields: Mapping[str, object]) -> Guard:
     try:
         guard = msgspec.convert(fields, Guard)
     except msgspec.ValidationError as error:
-        raise InvalidRoute(f"The guard cannot be: {error}.", "guard") from None
+        raise InvalidRoute(f"The guard is invalid: {error}.", "guard") from None
     guard.check()
     return guard
 

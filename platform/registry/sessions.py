@@ -32,7 +32,7 @@ class Sessions:
             if row is None or row.password_changed_at != user.password_changed_at:
                 return None
             if row.tenant.disabled_at is not None:
-                raise TenantDisabled(f"The tenant '{user.tenant}' is disabled. Ask who operates this server.")
+                raise TenantDisabled(f"The tenant '{user.tenant}' is disabled. Ask the operator of this server.")
             session.execute(delete(LoginSession).where(LoginSession.expires_at <= now))
             session.add(LoginSession(token_hash=_hash(token), user_id=row.id, expires_at=now + lifetime))
             if detail is not None:

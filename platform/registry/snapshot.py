@@ -79,7 +79,7 @@ class Snapshot:
         """The key that this token is; raises InvalidKey."""
         key = self.keys.authenticate(token)
         if self.tenants[key.tenant].disabled_at is not None:
-            raise InvalidKey(f"The tenant '{key.tenant}' of this API key is disabled. Ask who operates this server.")
+            raise InvalidKey(f"The tenant '{key.tenant}' of this API key is disabled. Ask the operator of this server.")
         return key
 
     def of_tenant(self, tenant: str = DEFAULT_TENANT, only: Only = None) -> Sequence[Adapter]:
@@ -182,9 +182,7 @@ class Snapshot:
         if version.broken:
             return f"{label} cannot be served: {version.broken}. Upload the same two files again."
         if self.base is not None and version.base_fingerprint != self.base.signature.fingerprint:
-            return (
-                f"{label} was checked against another base model than '{self.base.name}'. Upload it again for this one."
-            )
+            return f"{label} was checked against a different base model, not '{self.base.name}'. Upload it again."
         return None
 
     def _unknown(self, model: str, name: str, tenant: str, only: Only) -> UnknownAdapter:
@@ -209,7 +207,7 @@ class Snapshots:
 
     @property
     def age(self) -> float:
-        """Seconds since the snapshot was last known to be the newest; grows while the database is away."""
+        """Seconds since the snapshot was last known to be the newest; grows while the database is unavailable."""
         return time.monotonic() - self._checked
 
     def refresh(self) -> bool:

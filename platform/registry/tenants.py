@@ -70,7 +70,7 @@ class Tenants:
         with self._database.write() as session:
             bump_generation(session)
             if _find(session, name) is not None:
-                raise NameTaken(f"The tenant '{name}' exists already. Choose another name.")
+                raise NameTaken(f"The tenant '{name}' already exists. Choose another name.")
             row = tables.Tenant(name=name)
             limits = set_quota(row, quota)
             session.add(row)

@@ -79,7 +79,7 @@ class Users:
         with self._database.write() as session:
             hold_changes(session)
             if _find(session, name, tenant) is not None:
-                raise NameTaken(f"The user '{name}' exists already. Choose another name.")
+                raise NameTaken(f"The user '{name}' already exists. Choose another name.")
             row = tables.User(name=name, role=role, password_hash=hashed, tenant_id=tenant_id(session, tenant))
             session.add(row)
             session.flush()

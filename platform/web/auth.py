@@ -38,7 +38,7 @@ TENANT: Final = "tenant"
 """Name in the query of whose things are meant."""
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
-"""Seconds for which keys are still believed while the database is away."""
+"""Seconds for which keys are still believed while the database is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def _by_key(header: str, state: State) -> Caller:
     if hmac.compare_digest(token.strip().encode(), state.local_key.encode()):
         return Caller(DEFAULT_TENANT, ACTOR, permissions_of_key(frozenset({ADMIN}), DEFAULT_TENANT))
     if state.registry.snapshots.age > MAX_SNAPSHOT_AGE:
-        obstacle = state.database_watch.obstacle() or "the database is away"
+        obstacle = state.database_watch.obstacle() or "the database is unavailable"
         raise overloaded(f"Keys cannot be checked: {obstacle}. Try again in a moment.", 5)
     try:
         key = state.registry.snapshots.current.authenticate(token.strip())
@@ -189,7 +189,7 @@ async def _by_session(request: Request, state: State) -> Caller:
     except AWAY as error:
         raise overloaded(f"Logins cannot be checked: {fault_of(error)}. Try again in a moment.", 5) from None
     if session is None:
-        raise unauthorized("The session has ended. Log in again.")
+        raise unauthorized("Your session has ended. Log in again.")
     if request.method not in SAFE_METHODS:
         check_origin(request)
         await _check_csrf(request, session)
@@ -200,7 +200,7 @@ async def _by_session(request: Request, state: State) -> Caller:
 def _check_adapter(request: Request, only: Collection[str]) -> None:
     """For a key of some adapters, the others do not exist, and there are no pages. Inference finds out by itself."""
     if not request.scope["route"].path.startswith("/api/"):
-        raise forbidden("This key is for some adapters only and opens no pages.")
+        raise forbidden("This key is limited to some adapters and cannot open pages.")
     reference: str = request.path_params.get("name") or request.path_params.get("reference") or ""
     name = reference.partition("@")[0]
     if name and name not in only:
@@ -209,11 +209,11 @@ def _check_adapter(request: Request, only: Collection[str]) -> None:
 
 def _lacking(caller: Caller, needed: str) -> ApiError:
     if needed in (Permission.OPERATE, MONITORING):
-        return forbidden("Only the operator of this server may do that: an admin of its tenant 'default'.")
+        return forbidden("Only the operator can do that: an admin of the tenant 'default'.")
     if caller.session is not None:
-        return forbidden(f"Your role '{caller.session.role}' may not do that. Ask an admin of your tenant.")
+        return forbidden(f"Your role '{caller.session.role}' does not allow that. Ask an admin of your tenant.")
     scope = "adapters" if needed == Permission.READ else needed
-    return forbidden(f"This key may not do that: it lacks the scope '{scope}'. Use a key that has it.")
+    return forbidden(f"This key lacks the scope '{scope}'. Use a key that has it.")
 
 
 async def _check_csrf(request: Request, session: Session) -> None:

@@ -32,7 +32,7 @@ class Bookkeeper:
         hours.restore(self._usage.hours_since(first_day(), without=SHADOW), self._quotas.snapshots.current)
 
     async def run(self) -> None:
-        """For ever. While the database is away everything is kept in memory and written later."""
+        """For ever. While the database is unavailable everything is kept in memory and written later."""
         away = False
         while True:
             try:

@@ -36,7 +36,7 @@ def is_away(error: Exception) -> bool:
 
 
 def log_failure(logger: logging.Logger, what: str, error: Exception) -> None:
-    """Of work in the background: a line where the database is away, which is no fault of ours, else with the trace."""
+    """Of work in the background: one line where the database is unavailable, else with the trace."""
     if is_away(error):
         logger.error("%s: %s", what, cause_of(error))
     else:
@@ -51,8 +51,8 @@ def cause_of(error: Exception) -> object:
 def fault_of(error: Exception) -> str:
     """In words, of what `is_away`."""
     if is_full_disk(error):
-        return "the database's disk is full, so that nothing can be changed until there is room"
-    return "the database is away"
+        return "the database's disk is full, so nothing can be changed until space is freed"
+    return "the database is unavailable"
 
 
 def database_handlers(page_of: PageOf | None) -> dict[Any, Any]:

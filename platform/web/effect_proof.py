@@ -33,7 +33,7 @@ BEFORE, AFTER = 8, 16
 NOT_HERE: Final = Finding(
     CHECK,
     "warn",
-    "its weights were judged, but its logits were not compared with the base's: no engine runs here",
+    "its weights were checked, but its logits were not compared with the base's: no engine is running here",
     "add it beside a running server, or name one with --server: it compares them before it serves the adapter",
 )
 
@@ -140,21 +140,21 @@ class EffectProof:
         return [*spread[:BEFORE], *invocation, *after]
 
     def _finding(self, summary: Summary, seen: Seen) -> Finding:
-        run = f"the engine read a prompt of {len(seen.base) + 1} tokens with it and without it"
+        run = f"the engine ran a prompt of {len(seen.base) + 1} tokens with and without it"
         if not all(map(math.isfinite, (*seen.base, *seen.again))):
-            return _unseen("the base itself gave log-probabilities that are no finite numbers")
+            return _unseen("the base itself gave log-probabilities that are not finite")
         if not all(map(math.isfinite, seen.adapted)):
-            message = f"{run}: with it, log-probabilities are no finite numbers"
-            return Finding(CHECK, "fail", message, "the training diverged: take an earlier checkpoint")
+            message = f"{run}: with it, log-probabilities are not finite"
+            return Finding(CHECK, "fail", message, "training diverged: use an earlier checkpoint")
         if seen.change > seen.noise:
             return Finding(CHECK, "pass", f"{run}: log-probabilities differ by up to {seen.change:.2g}")
         if summary.vocab_size not in (0, self._vocab_size):
             words = f"{run}: log-probabilities are the same, but it knows {summary.vocab_size:,} tokens"
             return Finding(CHECK, "pass", f"{words} and the base {self._vocab_size:,}")
         same = f", but for {seen.noise:.2g}, as between two runs without it" if seen.noise else ""
-        message = f"the adapter changes no logits: {run}, and log-probabilities are the same{same}"
+        message = f"the adapter does not change the logits: {run}, and log-probabilities are the same{same}"
         return Finding(
-            CHECK, "fail", message, "what it changes comes to nothing in this base: train it further, or other modules"
+            CHECK, "fail", message, "its changes have no effect on this base: train it longer, or train other modules"
         )
 
 
@@ -163,10 +163,10 @@ def _largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _unseen(why: str) -> Finding:
-    message = f"its weights were judged, but the engine did not compare its logits with the base's: {why}"
-    return Finding(CHECK, "warn", message, "upload it again when the engine has time for it: bytes are not sent twice")
+    message = f"its weights were checked, but the engine did not compare its logits with the base's: {why}"
+    return Finding(CHECK, "warn", message, "upload it again when the engine is less busy; files are not sent twice")
 
 
 def _unfit(why: str) -> Finding:
     message = f"the engine cannot serve it here: {why}"
-    return Finding(CHECK, "fail", message, "train it otherwise, or send it to a server with other settings")
+    return Finding(CHECK, "fail", message, "train it differently, or upload it to a server with other settings")

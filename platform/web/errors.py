@@ -19,11 +19,11 @@ REFUSAL = "refusal"
 """In a request's state: the ApiError that it was answered with."""
 CHAT = "Send POST /v1/chat/completions instead"
 INSTEAD = {
-    "/v1/responses": "Answers of POST /v1/responses are not kept: there is none to fetch, cancel or delete",
+    "/v1/responses": "Responses of POST /v1/responses are not stored, so there is nothing to fetch, cancel or delete",
     "/v1/messages": CHAT,
     "/api/chat": CHAT,
     "/api/generate": "Send POST /v1/completions instead",
-    "/v1/embeddings": "The models of this server write texts, and make no embeddings",
+    "/v1/embeddings": "The models on this server generate text, not embeddings",
 }
 """What clients of other APIs, and of other parts of OpenAI's, ask for: how a path begins, and what to do."""
 
@@ -140,7 +140,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     messages = {
-        404: f"There is no {request.method} {request.url.path} here. {_where(path)}.",
+        404: f"There is no {request.method} {request.url.path}. {_where(path)}.",
         405: f"{request.method} is not allowed on {request.url.path}.",
     }
     message = messages.get(error.status_code, str(error.detail))
@@ -153,9 +153,9 @@ def _where(path: str) -> str:
         if path == begin or path.startswith(f"{begin}/"):
             return instead
     if path.startswith("/v1/v1/"):
-        return "The client adds to its base URL a /v1 that is there already"
+        return "The client adds /v1 to a base URL that already has it"
     if path.startswith("/api/"):
-        return "What there is, GET /api/v1/openapi.json says"
+        return "GET /api/v1/openapi.json lists what exists"
     return "The API is under /v1, see GET /v1/models"
 
 
@@ -174,7 +174,7 @@ def from_validation(error: RequestValidationError) -> ApiError:
 
 def crashed(request_id: str) -> ApiError:
     """A fault of ours: the client gets the request id to report, the log has the trace."""
-    message = f"The server failed on this request. Report it with the request id {request_id}."
+    message = f"The server failed on this request. Report it to the operator with the request id {request_id}."
     return ApiError(500, message, type="server_error", code="internal_error")
 
 

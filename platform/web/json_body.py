@@ -51,7 +51,7 @@ def parse_object(raw: bytes, *, nulls: bool = False) -> dict[str, Any]:
         raise invalid(f"The body is not valid JSON: {error.msg} at character {error.pos}.") from None
     except ValueError:
         digits = sys.get_int_max_str_digits()
-        raise invalid(f"The body has an integer of more than {digits} digits, which no field takes.") from None
+        raise invalid(f"The body has an integer of more than {digits} digits, which is too large.") from None
     if not isinstance(value, dict):
         raise invalid(f"The body must be a JSON object, got {_json_type(value)}.")
     _check_depth(value, raw)
@@ -67,7 +67,7 @@ def convert(value: object, target: type[T]) -> T:
         message, path = _split_path(str(error))
         param = ".".join(part for part in (path, _missing_field(message)) if part)
         if message.startswith("Object contains unknown field"):
-            message = "unknown field; what it asks for would not be done. Leave it out"
+            message = "unknown field. Leave it out"
         raise invalid(f"{param}: {message}." if param else f"{message}.", param or None) from None
 
 
@@ -85,7 +85,9 @@ def _check_content_type(content_type: str | None) -> None:
 def _check_content_encoding(content_encoding: str | None) -> None:
     encoding = (content_encoding or "identity").strip().lower()
     if encoding != "identity":
-        message = f"The content encoding {encoding} is not accepted; send the body plain, without content-encoding."
+        message = (
+            f"The content encoding {encoding} is not accepted; send the body uncompressed, without content-encoding."
+        )
         raise ApiError(415, message, param="content-encoding", code="unsupported_media_type")
 
 

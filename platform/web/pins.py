@@ -21,7 +21,7 @@ def check_pin(state: State, tenant: str, reference: str) -> None:
         return
     status, info = state.engine.status, state.engine.info
     if status is None or info is None:
-        raise overloaded("The engine is not there to say how much room pins take. Try again in a moment.")
+        raise overloaded("The engine is not running, so pins cannot be checked. Try again in a moment.")
     known = {adapter.digest: adapter.bytes for adapter in status.adapters}
     pinned = _pinned_with(state, tenant, reference)
     held = sum(known.get(it.digest) or it.parameters * BYTES_A_PARAMETER for it in pinned.values())

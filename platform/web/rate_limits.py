@@ -81,14 +81,14 @@ def rate_refusal(
 
 def concurrency_refusal(limit: Limit, headers: Mapping[str, str]) -> ApiError:
     most = limit.quota.max_concurrent
-    message = f"This {limit.owner} may have {most} requests in flight, and they are. Try again when one has ended."
+    message = f"This {limit.owner} may have {most} requests in flight, its limit. Try again when one has ended."
     return _refusal(message, "requests", "rate_limit_exceeded", 1, headers)
 
 
 def day_refusal(limit: Limit, now: datetime, headers: Mapping[str, str], asked: int = 0) -> ApiError:
     wanted = f" This request asks for {asked:,}." if asked else ""
     most = f"{limit.quota.tokens_per_day:,} tokens a day"
-    message = f"This {limit.owner} may use {most}, and too few of them are left.{wanted} Days begin at 00:00 UTC."
+    message = f"This {limit.owner} may use {most}, and too few are left.{wanted} Days begin at 00:00 UTC."
     return _refusal(message, "tokens", "insufficient_quota", _seconds_left(now), headers)
 
 

@@ -51,7 +51,9 @@ async def find_served(
     found = _find_adapters(state, model, adapters, tenant, only, asker)
     digests = {adapter.tokenizer_digest for adapter, _ in found.values()} or {None}
     if len(digests) > 1:
-        message = "adapters have different tokenizers or chat templates, so no prompt suits all; use them one by one."
+        message = (
+            "adapters have different tokenizers or chat templates, so no prompt fits them all; use them one at a time."
+        )
         raise invalid(message, "adapters")
     own_sizes = [adapter.vocab_size for adapter, _ in found.values() if adapter.vocab_size]
     wording, profile = await state.wordings.of(digests.pop()), None
@@ -76,7 +78,7 @@ def _find_adapters(
         found = find_model(state, model, tenant, only, asker)
         return {} if found is None else {model: (found, 1.0)}
     if find_model(state, model, tenant, only) is not None:
-        message = f"adapters are added to the base: set model to '{state.settings.base_name}', or leave adapters out."
+        message = f"adapters are applied to the base: set model to '{state.settings.base_name}', or leave adapters out."
         raise invalid(message, "adapters")
     resolved = {name: (_find_adapter(state, name, tenant, only, asker), scale) for name, scale in adapters.items()}
     if len({adapter.digest for adapter, _ in resolved.values()}) < len(resolved):
@@ -140,7 +142,7 @@ def _find_adapter(state: State, name: str, tenant: str, only: Only, asker: Asker
         error.param = "adapters"
         raise
     if adapter is None:
-        raise invalid(f"adapters names '{name}', which is the base: the base is always there.", "adapters")
+        raise invalid(f"adapters names '{name}', which is the base model and is always used.", "adapters")
     return adapter
 
 
@@ -150,7 +152,7 @@ def find_model(state: State, model: str, tenant: str, only: Only, asker: Asker |
     try:
         return state.registry.snapshots.current.resolve(model, tenant, only, asker)
     except UnknownAdapter as error:
-        raise not_found(f"{error} GET /v1/models lists what there is.", "model", "model_not_found") from None
+        raise not_found(f"{error} GET /v1/models lists the available models.", "model", "model_not_found") from None
     except AdapterUnavailable as error:
         raise _unavailable(str(error)) from None
 

@@ -39,16 +39,16 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
     port: Port = Field(8000, description="Port to listen on")
     root_path: RootPath = Field(
-        "", description="Path that a proxy in front cuts off before it passes requests on, such as /loraplex"
+        "", description="Path prefix that a proxy strips before forwarding requests, such as /loraplex"
     )
     data_dir: WholePath = Field(DEFAULT_DATA_DIR, description="Folder of database, artifacts and credentials")
     model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")
     served_name: str = Field("", description="Name of the base model in the API; empty: the last part of `model`")
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the data folder")
-    database_password: SecretStr | None = Field(None, description="Password of the database, where its URL has none")
+    database_password: SecretStr | None = Field(None, description="Password of the database, if its URL has none")
     database_password_file: WholePath | None = Field(None, description="File that holds the database's password")
     admin_password: SecretStr | None = Field(
-        None, description="Password of the dashboard; none: made at the first start"
+        None, description="Password of the dashboard; none: generated at the first start"
     )
     admin_password_file: WholePath | None = Field(None, description="File that holds the admin password")
     api_key: SecretStr | None = Field(
@@ -60,18 +60,20 @@ class Settings(BaseSettings):
 
     adapter_folders: Folders = Field(
         (),
-        description="Folders below which adapters may be read (/v1/load_lora_adapter, upload page); none: not at all",
+        description="Folders that adapters may be loaded from (/v1/load_lora_adapter, upload page); none: not allowed",
     )
     adapter_hub: bool = Field(
-        False, description="Let adapters be downloaded from the Hugging Face hub, by commit (the same two ways)"
+        False, description="Allow adapters to be downloaded from the Hugging Face Hub by commit (the same two ways)"
     )
 
     adapter_tokenizers: bool = Field(
-        False, description="Let adapters bring added tokens and a chat template; templates run in a sandboxed process"
+        False,
+        description="Allow adapters to bring added tokens and a chat template; templates run in a sandboxed process",
     )
 
     preflight_logits: bool = Field(
-        True, description="Refuse uploaded adapters that change no logits: the engine answers a short prompt with each"
+        True,
+        description="Refuse uploaded adapters that do not change the logits: the engine runs a short prompt with each",
     )
 
     tool_call_parser: ToolCallParser = Field(
@@ -83,42 +85,43 @@ class Settings(BaseSettings):
         False, description="Measure a parity certificate of the base and of each uploaded adapter, at low priority"
     )
     certificate_reference: WholePath | None = Field(
-        None, description="Unquantized checkpoint that certificates compare with; none: the base as it is stored"
+        None, description="Unquantized checkpoint for certificates to compare with; none: the base as stored"
     )
     promotion_min_agreement: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Share of tokens that a certificate must find alike before an alias may move; none: no rule"
+        None,
+        description="Token agreement a certificate must show before an alias may point to a version; none: no rule",
     )
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
     quantization: Literal["none", "int4", "int8", "fp8", "awq"] = Field(
-        "none", description="What the linears of a float checkpoint are rounded to as it is loaded; awq: quantized once"
+        "none", description="Quantization of a float checkpoint's linear layers at load; awq: quantized once"
     )
-    head_quantization: Literal["none", "int8"] = Field("none", description="The same for the output head")
+    head_quantization: Literal["none", "int8"] = Field("none", description="Quantization of the output head")
     weights_cache_bytes: Bytes = Field(
         ByteSize(32 << 30),
-        description="Disk in the data folder for packed and AWQ weights, which make the next start faster; 0: none",
+        description="Disk space in the data folder for packed and AWQ weights, which speed up the next start; 0: none",
     )
     max_model_len: Count | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
-    max_num_seqs: Count = Field(64, description="Sequences that may run in one step")
-    max_num_batched_tokens: Count = Field(512, description="Tokens one engine step may process")
+    max_num_seqs: Count = Field(64, description="Maximum sequences in one step")
+    max_num_batched_tokens: Count = Field(512, description="Maximum tokens in one engine step")
     block_size: Count = Field(16, description="Tokens in one KV-cache block")
     gpu_memory_utilization: Share = Field(
-        0.9, description="Share of a GPU's memory that the engine may take; the KV cache gets what is left of it"
+        0.9, description="Share of GPU memory for the engine; the KV cache gets what is left of it"
     )
     kv_cache_memory: Bytes | None = Field(
         None, description="Size of the KV cache; none: a share of the free memory, on a GPU all that is left"
     )
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2", "int8"] = Field(
-        "auto", description="How keys and values are stored; 8 bits hold nearly twice the tokens of bfloat16"
+        "auto", description="Data type of keys and values; 8 bits hold nearly twice the tokens of bfloat16"
     )
     kv_cache_scales: Literal["auto", "static", "dynamic"] = Field(
         "auto",
         description="Scales of 8 bits: static (of `loraplex calibrate-kv`, else of the checkpoint), dynamic (one for "
         "each token), or auto (static where there are any)",
     )
-    num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; wins over kv_cache_memory")
-    enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt beginnings")
+    num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; overrides kv_cache_memory")
+    enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt prefixes")
     adapter_memory: Bytes | None = Field(
         None, description="Memory for the weights of loaded adapters; none: 512 MiB, or adapter_memory_share of a GPU's"
     )
@@ -127,21 +130,21 @@ class Settings(BaseSettings):
         description="Share of a GPU's memory beside the model for adapters, without adapter_memory",
     )
     adapter_host_memory: Bytes = Field(
-        ByteSize(512 << 20), description="Host memory for the weights of adapters that had to leave; 0: none"
+        ByteSize(512 << 20), description="Host memory for the weights of evicted adapters; 0: none"
     )
-    max_loaded_adapters: Count = Field(256, description="Adapters that may be loaded at once")
+    max_loaded_adapters: Count = Field(256, description="Maximum adapters in memory")
     max_queue: Count = Field(
-        512, description="Waiting requests over all tenants; one more, or one of the tenant with most, gets 503"
+        512, description="Maximum waiting requests over all tenants; beyond it the tenant with the most gets 503"
     )
     seed: int | None = Field(
-        None, description="Requests without a seed draw theirs from it, in the order they come; none: at random"
+        None, description="Seed from which requests without one draw theirs, in order; none: random"
     )
     num_threads: Count | None = Field(None, description="CPU threads of the engine; none: all cores")
 
     max_body_bytes: Bytes = Field(ByteSize(1 << 20), description="Largest JSON body of a request")
     max_prompt_chars: Count = Field(500_000, description="Longest prompt in characters, before it is tokenized")
-    max_prompts: Count = Field(256, description="Most prompts in one /v1/completions request")
-    max_concurrent_requests: Count = Field(1024, description="Requests in flight; one more is refused with 503")
+    max_prompts: Count = Field(256, description="Maximum prompts in one /v1/completions request")
+    max_concurrent_requests: Count = Field(1024, description="Maximum requests in flight; more are refused with 503")
     max_unknown_connections: Count = Field(
         2048, description="Open connections that have shown no valid key or session; the oldest idle one gives way"
     )
@@ -149,26 +152,28 @@ class Settings(BaseSettings):
         512, description="The same from one address, which is not that of a trusted proxy"
     )
     max_adapter_bytes: Bytes = Field(ByteSize(1 << 30), description="Largest adapter weights file")
-    min_free_bytes: Bytes = Field(ByteSize(1 << 30), description="Bytes that an upload must leave free on the disk")
-    max_waiting_certificates: Count = Field(64, description="Certificates a tenant may ask for before one is measured")
-    max_concurrent_uploads: Count = Field(8, description="Adapter files uploaded at the same time")
+    min_free_bytes: Bytes = Field(ByteSize(1 << 30), description="Disk space that an upload must leave free")
+    max_waiting_certificates: Count = Field(64, description="Maximum waiting certificates per tenant")
+    max_concurrent_uploads: Count = Field(8, description="Maximum concurrent uploads")
     body_timeout: Fraction = Field(30.0, description="Seconds a client may take to send a JSON body")
     upload_timeout: Fraction = Field(1800.0, description="Seconds a client may take to send an adapter file")
     upload_stall_timeout: Fraction = Field(
         60.0,
-        description="Seconds in which each MiB of an upload must come; a slower one is broken off and may be resumed",
+        description="Seconds in which each MiB of an upload must arrive; a slower one is cut off and can be resumed",
     )
-    hub_timeout: Fraction = Field(1800.0, description="Seconds that the download of one adapter from the hub may take")
+    hub_timeout: Fraction = Field(1800.0, description="Seconds that downloading an adapter from the hub may take")
     certificate_timeout: Fraction = Field(21600.0, description="Seconds that measuring one certificate may take")
-    ping_seconds: Fraction = Field(10.0, description="Silence after which a stream gets a keep-alive comment")
-    drain_seconds: Fraction = Field(20.0, description="Seconds that running requests get to end when the server stops")
-    session_hours: Fraction = Field(12.0, description="Hours until the dashboard asks for the password again")
+    ping_seconds: Fraction = Field(
+        10.0, description="Seconds of silence after which a stream gets a keep-alive comment"
+    )
+    drain_seconds: Fraction = Field(20.0, description="Seconds for running requests to finish when the server stops")
+    session_hours: Fraction = Field(12.0, description="Hours until a dashboard login expires")
     public_metrics: bool = Field(True, description="Serve /metrics without a key to clients on this machine")
     metrics_port: Port | None = Field(
-        None, description="One more port, which serves /metrics and the probes alone, without a key; none: no such port"
+        None, description="Extra port that serves only /metrics and the probes, without a key; none: no extra port"
     )
     metrics_host: str = Field("127.0.0.1", min_length=1, description="Address that metrics_port listens on")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum log level")
     log_probes: bool = Field(
         False, description="Log requests for /health, /ready and /metrics too, which come every few seconds"
     )

@@ -84,7 +84,9 @@ class Wordings:
             return await asyncio.to_thread(self._make, digest)
         except SQLAlchemyError:
             logger.exception("the tokenizer %s cannot be read", digest[:12])
-            raise overloaded("The database that holds this adapter's tokenizer is away. Try again soon.") from None
+            raise overloaded(
+                "The database with this adapter's tokenizer is unavailable. Try again in a moment."
+            ) from None
 
     def _make(self, digest: str) -> Wording:
         own = self._tokenizers.get(digest)
@@ -115,7 +117,7 @@ class Wordings:
 def _not_allowed() -> ApiError:
     message = (
         "This adapter or its serving profile brings a tokenizer or chat template, and this server uses none of "
-        "adapters. The operator allows them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true."
+        "adapters. The operator can allow them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true."
     )
     headers = {"x-should-retry": "false"}
     return ApiError(400, message, param="model", code="adapter_unavailable", headers=headers)

@@ -20,5 +20,5 @@ def test_a_full_disk_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     store = ArtifactStore(tmp_path, free_floor=0)
     with monkeypatch.context() as patch:
         fail_call(patch, failing, number)
-        with pytest.raises(StorageFull, match="Free space on it"):
+        with pytest.raises(StorageFull, match="Free up disk space"):
             store.publish(sha256(b"an adapter"), put(store, b"{}"), put(store, b"weights"))

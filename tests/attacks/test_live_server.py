@@ -183,7 +183,7 @@ async def test_the_largest_weights_there_may_be_poison_nobody_else(
     files = stored(server)
     async with undisturbed(server, http):
         refused = await send(http, "largest", config, encode(tensors))
-    assert refused.status_code == 400 and "with it, log-probabilities are no finite numbers" in refused.text
+    assert refused.status_code == 400 and "with it, log-probabilities are not finite" in refused.text
     assert stored(server) == files
     folder = write_adapter(tmp_path / "largest", config, encode(tensors))
     await asyncio.to_thread(register_unseen, server, "largest", folder)

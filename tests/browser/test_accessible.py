@@ -98,7 +98,7 @@ async def test_empty_pages_the_login_and_refusals_are_for_everybody_too(
     assert cookie is not None
     await context.add_cookies([{"name": COOKIE, "value": cookie, "url": address}])
     await page.goto("/keys")
-    await is_for_everybody(page, "Your role 'viewer' may not do that.")
+    await is_for_everybody(page, "Your role 'viewer' does not allow that.")
 
     await context.clear_cookies()
     await page.goto("/adapters")

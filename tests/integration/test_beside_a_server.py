@@ -74,7 +74,7 @@ def test_the_two_lines_of_readme(home: Home, lines: list[list[str]]) -> None:
     )
     assert added.returncode == 0 and added.stderr == "", added.stdout + added.stderr
     assert "support registered as version 1" in added.stdout
-    assert "the engine read a prompt" in added.stdout, "the engine that runs was asked"
+    assert "the engine ran a prompt" in added.stdout, "the engine that runs was asked"
     with home.client() as http:
         assert {model["id"] for model in http.get("/v1/models").json()["data"]} == {home.model.name, "support"}
 
@@ -91,7 +91,7 @@ def test_an_adapter_from_another_folder(home: Home, way: str, tmp_path: Path) ->
             (tmp_path / "my.toml").write_text(f"data_dir = {str(home.data_dir)!r}")
             settings = {"config": tmp_path / "my.toml"}
     told = home.word("adapters", "add", way.lower().strip("-_"), folder, *option, **settings)
-    assert told.returncode == 0 and "the engine read a prompt" in told.stdout, told.stdout + told.stderr
+    assert told.returncode == 0 and "the engine ran a prompt" in told.stdout, told.stdout + told.stderr
 
 
 def test_without_its_data_folder_a_word_says_by_which_model_it_judged(home: Home, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_the_stable_version_of_a_route_is_not_disabled(three: Registry) -> None:
     routes = three.adapters.routes
     routes.set("sql", "prod", 2, {2: 0, 3: 100}, actor=ACTOR)
     routes.set("sql", "next", 2, actor=ACTOR)
-    with pytest.raises(VersionInUse, match=r"Version 2 of 'sql' answers the callers of sql@next, sql@prod.*Point"):
+    with pytest.raises(VersionInUse, match=r"Version 2 of 'sql' serves the callers of sql@next, sql@prod.*point"):
         three.adapters.set_enabled("sql@2", False, actor=ACTOR)
     three.adapters.set_enabled("sql@3", False, actor=ACTOR)
     assert shares_of(three) == {2: 1000}, "a candidate's callers have the stable version"
@@ -209,11 +209,11 @@ def test_a_change_that_is_meant_for_another_state_changes_nothing(three: Registr
     for change in changes:
         with pytest.raises(RouteChanged, match="'user:bob' has changed 'sql@prod'"):
             change(first)
-        with pytest.raises(RouteChanged, match="there already and means version 2"):
+        with pytest.raises(RouteChanged, match="already exists and points at version 2"):
             change(NEW)
     assert three.adapters.get("sql") == now
     routes.remove("sql", "prod", actor=ACTOR, seen=now.routes["prod"].revision)
-    with pytest.raises(RouteChanged, match="was removed meanwhile"):
+    with pytest.raises(RouteChanged, match="was removed in the meantime"):
         routes.set("sql", "prod", 3, actor=ACTOR, seen=first)
     for seen in (None, first):
         with pytest.raises(UnknownAlias, match="has no alias 'prod'"):
@@ -290,7 +290,7 @@ def test_removing_versions(three: Registry) -> None:
     three.adapters.remove("sql@1", actor=ACTOR)
     found = three.adapters.get("sql").routes
     assert (found["prod"].previous, found["default"].candidates) == (None, ())
-    with pytest.raises(VersionInUse, match="'default' lets 'sql' mean version 2"):
+    with pytest.raises(VersionInUse, match="'default' points 'sql' at version 2"):
         three.adapters.remove("sql@2", actor=ACTOR)
     three.adapters.remove("sql@3", actor=ACTOR)
     assert set(three.adapters.get("sql").routes) == {"default"}
@@ -308,11 +308,11 @@ def test_removing_versions(three: Registry) -> None:
             "version 3 is -10; .* from 0 to 100",
         ),
         (lambda routes: routes.set("sql", "prod", 1, {1: 110}, actor=ACTOR), "version 1 is 110; .* from 0 to 100"),
-        (lambda routes: routes.set("sql", "new", None, {1: 100}, actor=ACTOR), "is new: say which"),
-        (lambda routes: routes.promote("sql", "prod", actor=ACTOR), "the candidates are: none"),
+        (lambda routes: routes.set("sql", "new", None, {1: 100}, actor=ACTOR), "is new. Name its"),
+        (lambda routes: routes.promote("sql", "prod", actor=ACTOR), "Candidates: none"),
         (lambda routes: routes.rollback("sql", "prod", actor=ACTOR), "nothing to roll back"),
         (lambda routes: routes.set_guard("sql", "prod", Guard(), actor=ACTOR), "at least one limit: max_error_rate"),
-        (lambda routes: routes.set_shadow("sql", "prod", 1, 5, actor=ACTOR), "answers these requests anyway"),
+        (lambda routes: routes.set_shadow("sql", "prod", 1, 5, actor=ACTOR), "serves these requests anyway"),
         (lambda routes: routes.set_shadow("sql", "prod", 2, 0, actor=ACTOR), "1 to 100 per cent"),
     ],
 )

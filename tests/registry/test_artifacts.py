@@ -91,7 +91,7 @@ def test_bytes_beyond_the_declared_size_never_reach_the_disk(store: ArtifactStor
 @pytest.mark.parametrize("text", NO_SHA256)
 def test_only_64_hex_digits_become_a_path(store: ArtifactStore, text: str) -> None:
     for make_path in (store.blob_path, store.folder, store.find):
-        with pytest.raises(UploadMismatch, match="is no SHA-256"):
+        with pytest.raises(UploadMismatch, match="is not a SHA-256"):
             make_path(text)
     with pytest.raises(UploadMismatch):
         store.receive(1, text, LIMIT)

@@ -157,7 +157,7 @@ def test_a_tenant_may_ask_for_so_many_before_one_is_measured(registry: Registry)
     certificates.request(first, actor=ACTOR, tenant="default", most=1)
     certificates.request(first, actor=ACTOR, tenant="default", most=1)
     certificates.request(BASE, actor="system", most=1)
-    with pytest.raises(CertificatesWaiting, match="1 certificates that were asked for wait already"):
+    with pytest.raises(CertificatesWaiting, match="1 certificates are already waiting"):
         certificates.request(second, actor=ACTOR, tenant="default", most=1)
     assert runs.claim() is not None
     certificates.request(second, actor=ACTOR, tenant="default", most=1)

@@ -44,11 +44,11 @@ def test_the_largest_that_is_allowed(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("prompts", "words"),
     [
-        ([], "There is no prompt"),
+        ([], "Give at least one prompt"),
         (["a"] * (MAX_PROMPTS + 1), "65 prompts are too many"),
         (["a", " \n"], "Prompt 2 is empty"),
         (["ü" * (MAX_PROMPT_BYTES // 2) + "x"], "at most 16,384 bytes"),
-        (["\ud800"], "Prompt 1 is no text"),
+        (["\ud800"], "Prompt 1 is not text"),
     ],
     ids=["none", "too many", "empty", "too long", "no text"],
 )

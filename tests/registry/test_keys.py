@@ -91,7 +91,7 @@ def test_an_expired_key_says_when(registry: Registry) -> None:
 def test_the_operator_may_choose_the_token(registry: Registry) -> None:
     created = registry.keys.create("chosen", [INFERENCE], actor="system", token="my own long token?".replace(" ", "-"))
     assert snapshot(registry).authenticate("my-own-long-token?") == created.key
-    with pytest.raises(InvalidKey, match="exists already"):
+    with pytest.raises(InvalidKey, match="already exists"):
         registry.keys.create("again", [INFERENCE], actor="system", token=created.token)
 
 

@@ -64,7 +64,7 @@ def test_one_that_agrees_enough_is_promoted_and_others_are_not(careful: Registry
     certify(careful, b"one", 0.98)
     certify(careful, b"two", 0.9799)
     assert careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR).aliases == {"prod": 1}
-    with pytest.raises(PromotionRefused, match=r"in 97\.99% of places, and this server asks for 98\.00%"):
+    with pytest.raises(PromotionRefused, match=r"at 97\.99% of positions; this server requires 98\.00%"):
         careful.adapters.routes.set("sql", "prod", 2, actor=ACTOR)
     assert careful.adapters.get("sql").aliases == {"prod": 1}
     certify(careful, b"two", 0.99)
@@ -74,7 +74,7 @@ def test_one_that_agrees_enough_is_promoted_and_others_are_not(careful: Registry
 def test_a_few_tokens_prove_nothing(careful: Registry) -> None:
     add(careful, "sql", b"one")
     certify(careful, b"one", 1.0, tokens=511)
-    with pytest.raises(PromotionRefused, match=r"compared on 511 tokens only, and an alias asks for 512"):
+    with pytest.raises(PromotionRefused, match=r"compared on 511 tokens only, and an alias needs 512"):
         careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
     assert careful.adapters.get("sql").aliases == {}
 

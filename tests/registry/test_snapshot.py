@@ -70,7 +70,7 @@ def break_bytes(registry: Registry) -> None:
         (lambda registry: registry.adapters.set_enabled("sql", False, actor=ACTOR), "sql", "'sql' is disabled"),
         (lambda registry: registry.adapters.set_enabled("sql@1", False, actor=ACTOR), "sql@1", "Version 1 .* disabled"),
         (break_bytes, "sql", "adapter_config.json is missing .* Upload the same two files again"),
-        (lambda registry: add(registry, "sql", b"two", base="e" * 64), "sql", "checked against another base"),
+        (lambda registry: add(registry, "sql", b"two", base="e" * 64), "sql", "checked against a different base"),
     ],
 )
 def test_what_must_not_be_served_says_why(

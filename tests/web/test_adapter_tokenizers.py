@@ -118,19 +118,19 @@ def in_model(key: str, value: Any) -> Callable[[Document], None]:
 SLOW_REGEX = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
 SPLIT = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
 HOSTILE: dict[str, tuple[Callable[[Document], None], str]] = {
-    "a normalizer with a slow expression": (with_part("normalizer", SLOW_REGEX), "another normalizer"),
-    "a pre-tokenizer with a slow expression": (with_part("pre_tokenizer", SPLIT), "another pre_tokenizer"),
-    "no pre-tokenizer": (with_part("pre_tokenizer", None), "another pre_tokenizer"),
-    "another post-processor": (with_part("post_processor", None), "another post_processor"),
-    "another decoder": (with_part("decoder", {"type": "Fuse"}), "another decoder"),
-    "another vocabulary": (in_model("vocab", {"a": 0}), "another model"),
-    "another vocabulary entry": (lambda document: document["model"]["vocab"].update(new=300), "another model"),
-    "fewer merges": (lambda document: document["model"]["merges"].pop(), "another model"),
-    "merges of another kind": (in_model("merges", [[1, 2, 3]]), "another model"),
-    "a model that is none": (with_part("model", []), "another model"),
+    "a normalizer with a slow expression": (with_part("normalizer", SLOW_REGEX), "a different normalizer"),
+    "a pre-tokenizer with a slow expression": (with_part("pre_tokenizer", SPLIT), "a different pre_tokenizer"),
+    "no pre-tokenizer": (with_part("pre_tokenizer", None), "a different pre_tokenizer"),
+    "another post-processor": (with_part("post_processor", None), "a different post_processor"),
+    "another decoder": (with_part("decoder", {"type": "Fuse"}), "a different decoder"),
+    "another vocabulary": (in_model("vocab", {"a": 0}), "a different model"),
+    "another vocabulary entry": (lambda document: document["model"]["vocab"].update(new=300), "a different model"),
+    "fewer merges": (lambda document: document["model"]["merges"].pop(), "a different model"),
+    "merges of another kind": (in_model("merges", [[1, 2, 3]]), "a different model"),
+    "a model that is none": (with_part("model", []), "a different model"),
     "several at once": (
         lambda document: document.update(normalizer=SLOW_REGEX, decoder=None),
-        "another normalizer and another decoder",
+        "a different normalizer and decoder",
     ),
     "an unknown member": (with_part("code", "import os"), "unknown member 'code'"),
     "a gap": (with_token(token(305, "<a>")), "has id 305, but would get 300"),
@@ -201,10 +201,10 @@ def test_bytes_that_are_no_tokenizer(base: Base, tmp_path: Path, data: bytes, re
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"eos_token": "<none>"}, "'<none>', which is no token"),
-        ({"eos_token": 5}, "no text"),
-        ({"bos_token": "x" * 300}, "no text of 1 to 256"),
-        ({"chat_template": 5}, "no text"),
+        ({"eos_token": "<none>"}, "'<none>', which is not a token"),
+        ({"eos_token": 5}, "not text"),
+        ({"bos_token": "x" * 300}, "not text of 1 to 256"),
+        ({"chat_template": 5}, "not text"),
         ({"chat_template": "x" * 200_000}, "200,000 characters"),
         ({"added_tokens_decoder": {"300": {"content": "<new>"}}}, "lists a token with id '300'"),
     ],
@@ -266,7 +266,7 @@ def test_the_bases_own_files_are_never_a_problem(served: ServedBase, checkpoint:
         ("{% for %}", "broken in line 1"),
         ("{{ raise_exception('never') }}", "never"),
         ("{{ messages.__class__.__mro__ }}", "unsafe"),
-        ("{# nothing #}", "makes nothing"),
+        ("{# nothing #}", "as empty text"),
     ],
 )
 def test_a_broken_template_is_refused_at_upload(served: ServedBase, tmp_path: Path, template: str, reason: str) -> None:

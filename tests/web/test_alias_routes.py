@@ -230,7 +230,7 @@ async def test_the_page_adds_a_route_once_and_changes_none_by_that(
     added = await client.post("/adapters/sql/aliases", data=form)
     assert (added.status_code, added.headers["location"]) == (303, "/adapters/sql?done=route#aliases")
     again = await client.post("/adapters/sql/aliases", data=form | {"version": "2"})
-    assert again.status_code == 412 and "means version 1; change it" in again.text
+    assert again.status_code == 412 and "points at version 1. Change it" in again.text
     assert (await client.get(PROD)).json()["weights"] == {"1": 100}
     for wrong in ({"alias": "7"}, {"alias": ""}, {"alias": "next", "version": "newest"}):
         assert (await client.post("/adapters/sql/aliases", data=form | wrong)).status_code == 400

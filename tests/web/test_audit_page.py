@@ -106,7 +106,7 @@ async def test_the_chain_is_computed_and_a_changed_row_shows(
     with state.registry.database.write() as session:
         session.execute(text("UPDATE audit SET actor = 'user:nobody' WHERE id = :id"), {"id": row})
     chain = (await person.get("/audit/chain", headers=HTMX)).text
-    assert f"Row {row} is not what was written" in chain
+    assert f"Row {row} does not follow row" in chain
     assert (await person.get("/audit")).text.count(">altered<") == 1
     assert "their hashes do not match" in (await person.get(f"/audit/{row}", params={"everyone": "true"})).text
 

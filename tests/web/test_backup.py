@@ -98,7 +98,7 @@ def test_the_words(
     file = tmp_path / "backup.tar"
     backup(str(file))
     assert file.stat().st_mode & 0o077 == 0, "it holds secrets"
-    assert "They hold every secret" in capsys.readouterr().err
+    assert "They contain all secrets" in capsys.readouterr().err
     with pytest.raises(ValueError, match="Name another file"):
         backup(str(file))
     monkeypatch.setenv("LORAPLEX_DATA_DIR", str(tmp_path / "other"))

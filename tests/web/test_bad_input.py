@@ -257,7 +257,7 @@ async def test_bodies_that_are_no_json_object(client: httpx.AsyncClient, path: s
 async def test_an_integer_too_long_to_read_is_refused_in_our_words(client: httpx.AsyncClient) -> None:
     response = await client.post(COMPLETIONS, content=b'{"seed": ' + b"9" * 5000 + b"}")
     message = response.json()["error"]["message"]
-    assert message == "The body has an integer of more than 4300 digits, which no field takes."
+    assert message == "The body has an integer of more than 4300 digits, which is too large."
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ async def test_compressed_bodies(client: httpx.AsyncClient) -> None:
     assert refused.status_code == 415
     error = refused.json()["error"]
     assert error["param"] == "content-encoding"
-    assert "gzip is not accepted; send the body plain" in error["message"]
+    assert "gzip is not accepted; send the body uncompressed" in error["message"]
     plain = await client.post(COMPLETIONS, content=body, headers={"content-encoding": "identity"})
     assert plain.status_code == 200
 
@@ -353,13 +353,13 @@ async def test_wrong_paths_and_methods(client: httpx.AsyncClient, method: str, p
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/v1/responses/resp_1/cancel", "are not kept"),
-        ("/v1/embeddings", "make no embeddings"),
+        ("/v1/responses/resp_1/cancel", "are not stored"),
+        ("/v1/embeddings", "not embeddings"),
         ("/v1/messages", "Send POST /v1/chat/completions instead."),
         ("/api/generate", "Send POST /v1/completions instead."),
-        ("/v1/v1/chat/completions", "a /v1 that is there already"),
+        ("/v1/v1/chat/completions", "a base URL that already has it"),
         ("/chat/completions", "The API is under /v1"),
-        ("/api/v1/nothing", "GET /api/v1/openapi.json says"),
+        ("/api/v1/nothing", "GET /api/v1/openapi.json lists"),
     ],
 )
 async def test_who_asks_for_another_api_hears_which_is_here(client: httpx.AsyncClient, path: str, words: str) -> None:

@@ -234,7 +234,7 @@ async def test_figures_on_other_prompts_are_said_to_be_such_also_where_nothing_c
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"prompts": []}, "There is no prompt"),
+        ({"prompts": []}, "Give at least one prompt"),
         ({"prompts": ["x"] * 65}, "65 prompts are too many"),
         ({"prompts": ["x" * 16385]}, "at most 16,384 bytes"),
         ({"prompts": [7]}, "prompts"),
@@ -284,7 +284,7 @@ async def test_an_alias_moves_to_certified_versions_only(
         for selector in (2, "latest"):
             refused = await client.put(f"{SQL}/aliases/prod", json={"version": selector})
             assert refused.status_code == 409
-            assert "90.00% of places, and this server asks for 98.00%" in refused.json()["error"]["message"]
+            assert "90.00% of positions; this server requires 98.00%" in refused.json()["error"]["message"]
         assert (await client.get(SQL)).json()["aliases"] == {"prod": 1}
     other = reopened(promotion_min_agreement=0.98, kv_cache_dtype="int8")
     async with served(other) as client:

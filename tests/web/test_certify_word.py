@@ -55,7 +55,7 @@ def computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_of_three_rows_with_the_settings_of_serve(run: Run, tmp_path: Path) -> None:
     code, out, err = run("certify", *ROUNDED, "--prompts", tmp_path / "prompts.txt")
     assert code == 0, err
-    assert "weights alone" in out and "KV cache alone" in out and "both" in out
+    assert "weights only" in out and "KV cache only" in out and "both" in out
     assert "of 2 prompts" in out and "int4 rounded at load" in out and "int8" in out
     assert "certified" in err and "100%" in err, "the bar"
 
@@ -103,7 +103,7 @@ def test_one_that_holds_is_the_answer_until_another_is_asked_for(run: Run) -> No
     code, out, err = run("certify", "--json")
     assert code == 0, err
     first = json.loads(out)
-    assert "measured before" in run("certify")[1]
+    assert "still valid" in run("certify")[1]
     assert json.loads(run("certify", "--json")[1]) == first
     assert json.loads(run("certify", "--json", "--anew")[1])["seconds"] != first["seconds"]
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_kept_is_printed_all_the_same(run: Run, monkeypatch: pyte
     assert (code, json.loads(out)["num_prompts"]) == (1, 16)
     assert "could not be kept in the registry" in err and "disk is full" in err
     code, out, err = run("certify")
-    assert code == 1 and "weights alone" in out and "could not be kept" in err
+    assert code == 1 and "weights only" in out and "could not be kept" in err
 
 
 @beside

@@ -41,9 +41,9 @@ def test_adapters_from_add_to_remove(run: Run, adapter_folders: list[Path]) -> N
     assert run("adapters", "list") == (0, "No adapters yet. Add one with: loraplex adapters add NAME FOLDER\n", "")
     code, out, _ = run("adapters", "add", "support", adapter_folders[0])
     assert code == 0 and "support registered as version 1" in out and "pass" in out
-    assert "its logits were not compared with the base's: no engine runs here" in out and "--server" in out
+    assert "its logits were not compared with the base's: no engine is running here" in out and "--server" in out
     code, out, _ = run("adapters", "add", "support", adapter_folders[0])
-    assert code == 0 and "support already is version 1" in out
+    assert code == 0 and "support is already version 1" in out
     code, out, _ = run("adapters", "add", "support", adapter_folders[1], "--json")
     added = json.loads(out)
     assert (code, added["name"], added["version"], added["created"]) == (0, "support", 2, True)
@@ -264,7 +264,7 @@ def test_serve_names_a_free_port_when_the_wanted_one_is_taken(run: Run) -> None:
         other.listen()
         port = other.getsockname()[1]
         code, _, err = run("serve", "--port", str(port))
-    assert code == 2 and f"port {port} on 127.0.0.1 is taken" in err and "--port " in err
+    assert code == 2 and f"port {port} on 127.0.0.1 is in use" in err and "--port " in err
 
 
 def test_as_a_process_of_its_own() -> None:

@@ -74,7 +74,7 @@ async def test_what_is_away(
     assert answer.headers.get("retry-after") == ("5" if away else None)
     assert answer.json()["error"]["code"] == ("unavailable" if away else "internal_error")
     if away:
-        fault = "The database's disk is full" if "disk" in case else "The database is away"
+        fault = "The database's disk is full" if "disk" in case else "The database is unavailable"
         assert answer.json()["error"]["message"].startswith(fault)
     page = await client.post("/tenants", headers=admin | {"accept": "text/html"}, data={"name": "acme"})
     assert page.status_code == answer.status_code and "<h1>" in page.text
@@ -92,7 +92,7 @@ async def test_pages_that_only_show(
     monkeypatch.setattr(Database, "read", fail)
     for path in ("/users", "/tenants", "/audit", "/usage"):
         page = await client.get(path, headers=admin | {"accept": "text/html"})
-        assert page.status_code == 503 and "The database is away" in page.text, path
+        assert page.status_code == 503 and "The database is unavailable" in page.text, path
 
 
 @pytest.mark.parametrize("error", [InterfaceError("SELECT 1", None, Exception("no connection")), KeyError("fault")])

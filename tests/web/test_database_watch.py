@@ -115,7 +115,7 @@ async def test_a_database_that_refuses_is_told_of_and_logged_once(
     with monkeypatch.context() as patch:
         patch.setattr(Snapshots, "refresh", refuse)
         await until(lambda: state.database_watch.obstacle() is not None)
-        assert await reasons(client) == ["the database is away"]
+        assert await reasons(client) == ["the database is unavailable"]
         await asyncio.sleep(1.5)
     told = [record for record in caplog.records if "cannot be read" in record.getMessage()]
     assert len(told) == 1 and "Can't create a connection" in told[0].getMessage()

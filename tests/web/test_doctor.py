@@ -33,11 +33,11 @@ def test_doctor_says_what_is_well_and_what_is_not(run: Run, monkeypatch: pytest.
         monkeypatch.setenv("LORAPLEX_PORT", str(other.getsockname()[1]))
         code, out, _ = run("doctor")
         told = json.loads(run("doctor", "--json")[1])
-    assert ["is taken by another program" in one["what"] for one in told if one["level"] == "fail"] == [True]
+    assert ["is in use by another program" in one["what"] for one in told if one["level"] == "fail"] == [True]
     assert code == 1
     assert "compute: " in out and "torch " in out and "model at " in out
     assert [line for line in out.splitlines() if line.startswith("fail")] == [
-        line for line in out.splitlines() if "is taken by another program" in line
+        line for line in out.splitlines() if "is in use by another program" in line
     ]
     code, out, _ = run("doctor")
     assert code == 0 and "fail" not in out
@@ -158,7 +158,7 @@ def test_doctor_knows_a_server_of_ours_from_another_program(monkeypatch: pytest.
         monkeypatch.setattr(httpx, "get", lambda *_, **__: answer)
         assert "loraplex 9.9 is serving there" in check_port(settings).what
         monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200, text="hello"))
-        with pytest.raises(ValueError, match="taken by another program"):
+        with pytest.raises(ValueError, match="in use by another program"):
             check_port(settings)
 
 

@@ -59,7 +59,7 @@ async def unseen(client: httpx.AsyncClient, folder: Path) -> str:
     assert response.status_code == 201, response.text
     (level, _), (warned, message) = effects(response.json()["report"])
     assert (level, warned) == ("pass", "warn")
-    start = "its weights were judged, but the engine did not compare its logits with the base's: "
+    start = "its weights were checked, but the engine did not compare its logits with the base's: "
     assert message.startswith(start)
     return message.removeprefix(start)
 
@@ -70,7 +70,7 @@ async def test_the_report_says_what_changes(client: httpx.AsyncClient, adapter_f
         ("pass", "4 modules change the answers"),
         (
             "pass",
-            "the engine read a prompt of 24 tokens with it and without it: log-probabilities differ by up to 0.5",
+            "the engine ran a prompt of 24 tokens with and without it: log-probabilities differ by up to 0.5",
         ),
     ]
     assert (await client.get(REPORT)).json() == report
@@ -106,10 +106,10 @@ async def test_tokens_that_it_is_about_are_in_the_prompt(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"shift": 0.0}, "the adapter changes no logits: the engine read a prompt of 24 tokens"),
+        ({"shift": 0.0}, "the adapter does not change the logits: the engine ran a prompt of 24 tokens"),
         ({"shift": 0.25, "noise": 0.25}, "are the same, but for 0.25, as between two runs without it"),
-        ({"shift": math.nan}, "with it, log-probabilities are no finite numbers"),
-        ({"shift": math.inf}, "with it, log-probabilities are no finite numbers"),
+        ({"shift": math.nan}, "with it, log-probabilities are not finite"),
+        ({"shift": math.inf}, "with it, log-probabilities are not finite"),
     ],
 )
 async def test_no_change_is_refused_and_leaves_nothing(
@@ -170,12 +170,14 @@ async def test_the_upload_page_and_runtime_loading_say_the_same(
     engine.shift = 0.0
     for action in ("check", "versions"):
         bad = await client.post(f"/adapters/sql/{action}", **post)
-        assert "the adapter changes no logits" in bad.text and "Register sql" not in bad.text
+        assert "the adapter does not change the logits" in bad.text and "Register sql" not in bad.text
     state.settings = state.settings.model_copy(update={"adapter_folders": (adapter_folders[0].parent,)})
     order = {"lora_name": "sql", "lora_path": str(adapter_folders[0])}
     loaded = await client.post("/v1/load_lora_adapter", json=order)
     assert loaded.status_code == 400
-    assert "was found but could not be loaded" in loaded.text and "the adapter changes no logits" in loaded.text
+    assert (
+        "was found but could not be loaded" in loaded.text and "the adapter does not change the logits" in loaded.text
+    )
     await forgotten(state, engine)
 
 

@@ -127,7 +127,7 @@ async def test_what_comes_to_nothing_in_its_base_is_refused(tmp_path: Path) -> N
             assert effects(response.json()["report"]) == [
                 (
                     "fail",
-                    "the adapter changes no logits: the engine read a prompt of 24 tokens with it and without it, "
+                    "the adapter does not change the logits: the engine ran a prompt of 24 tokens with and without it, "
                     "and log-probabilities are the same",
                 )
             ]

@@ -400,4 +400,4 @@ async def test_routes_and_shadows_know_it(
 async def test_nothing_is_kept(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.get(RESPONSES + path)
     assert answer.status_code == (404 if path else 405)
-    assert not path or "are not kept: there is none to fetch" in answer.json()["error"]["message"]
+    assert not path or "are not stored, so there is nothing to fetch" in answer.json()["error"]["message"]

@@ -74,7 +74,7 @@ async def test_errors_are_the_packages_own(sdk: openai.AsyncOpenAI, engine: Fake
     with pytest.raises(openai.BadRequestError, match="Send the whole conversation in input") as refused:
         await sdk.responses.create(model="tiny", input="Hello", previous_response_id="resp_1")
     assert refused.value.param == "previous_response_id"
-    with pytest.raises(openai.NotFoundError, match="are not kept"):
+    with pytest.raises(openai.NotFoundError, match="are not stored"):
         await sdk.responses.retrieve("resp_1")
     engine.crash_after = 2
     with pytest.raises(openai.APIError):

@@ -74,7 +74,7 @@ def test_adapters(beside: Run, state: State, adapter_folders: list[Path], tmp_pa
     assert "No adapters yet" in beside("adapters", "list")[1]
     code, out, err = beside("adapters", "add", "support", adapter_folders[0])
     assert code == 0 and "support registered as version 1" in out and not err
-    assert "the engine read a prompt" in out, "the running engine was asked"
+    assert "the engine ran a prompt" in out, "the running engine was asked"
     added = json.loads(beside("adapters", "add", "support", adapter_folders[1], "--json")[1])
     assert (added["version"], added["created"]) == (2, True)
     assert beside("adapters", "push", adapter_folders[1], "--name", "support")[0] == 0
@@ -117,7 +117,7 @@ def test_tenants_users_keys_usage_and_the_audit_log(beside: Run, state: State) -
     assert [key["name"] for key in json.loads(beside("keys", "list", "--tenant", "acme", "--json")[1])] == ["ci"]
     assert "60 rpm" in beside("keys", "limit", made["prefix"], "--rpm", "60", "--tenant", "acme")[1]
     assert beside("keys", "revoke", made["prefix"], "--tenant", "acme")[0] == 0
-    assert beside("usage") == (0, "Nothing was used.\n", "")
+    assert beside("usage") == (0, "No usage.\n", "")
     assert beside("audit", "verify")[0] == 0
     rows = json.loads(beside("audit", "list", "--json")[1])
     assert {row["tenant"] for row in rows} >= {"default", "acme"}, "of all tenants, as on the database itself"
@@ -187,7 +187,7 @@ def test_one_that_does_not_answer_is_told_of(
     monkeypatch.setenv("LORAPLEX_MIN_FREE_BYTES", "0")
     with announced(folder, told(state, port=1)):
         code, out, err = run("adapters", "add", "support", adapter_folders[0], "--data-dir", folder)
-        assert code == 0 and "no engine runs here" in out
+        assert code == 0 and "no engine is running here" in out
         assert "does not answer at http://127.0.0.1:1" in err and f"process {os.getpid()}" in err
         assert f"Checked against the model {state.model_folder} " in err
         assert "support" in run("adapters", "list", "--data-dir", folder)[1]

@@ -72,7 +72,7 @@ WEAK: dict[str, tuple[Change, str]] = {
     "an empty file": (of_file("admin_password", b" \n"), "is empty. Put the secret into it"),
     "a file that everyone may read": (of_file("admin_password", mode=0o644), "chmod 600"),
     "a file that everyone may write": (of_file("api_key", mode=0o602), "chmod 600"),
-    "a file that is no text": (of_file("api_key", b"\xff\xfe\x00secret"), "not UTF-8"),
+    "a file that is not text": (of_file("api_key", b"\xff\xfe\x00secret"), "not UTF-8"),
     "a file that is no secret": (of_file("api_key", b"x" * 5000), "Name another file"),
     "a sample password in a file": (of_file("admin_password", b"password123\n"), "easily guessed"),
     "a settings file with a secret that everyone may read": (

@@ -31,7 +31,7 @@ def test_keys_from_create_to_revoke(run: Run, state: State, monkeypatch: pytest.
     assert state.registry.snapshots.current.authenticate(made["token"]).name == "notebook"
     assert run("keys", "create", "plain")[1].startswith("lp-")
     code, out, _ = run("keys", "limit", made["prefix"], "--tokens-per-day", "5000")
-    assert code == 0 and "5,000 tokens a day" in out and "rpm" not in out
+    assert code == 0 and "5,000 tokens per day" in out and "rpm" not in out
     limited = json.loads(run("keys", "limit", made["prefix"], "--tpm", "70", "--json")[1])
     assert (limited["limits"]["tokens_per_minute"], limited["limits"]["tokens_per_day"]) == (70, None)
     run("keys", "limit", made["prefix"], "--tokens-per-day", "5000")
@@ -42,7 +42,7 @@ def test_keys_from_create_to_revoke(run: Run, state: State, monkeypatch: pytest.
     assert made["prefix"] in run("keys", "list")[1]
     monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=200))
     table = run("keys", "list")[1]
-    assert made["prefix"] in table and "5,000 tokens a day" in table and made["token"] not in table
+    assert made["prefix"] in table and "5,000 tokens per day" in table and made["token"] not in table
     by = state.registry.keys.get(made["prefix"], "default").created_by
     assert by.startswith("key:"), "the audit log names who asked"
 
@@ -64,7 +64,7 @@ def test_what_is_refused_is_said_in_words(run: Run, monkeypatch: pytest.MonkeyPa
         "audit list --tenant none": "none",
         "audit list --from yesterday": "must be a day such as",
         "audit export --action x --from yesterday": "must be a day such as",
-        "audit list --tenant default --everyone": "exclude one another",
+        "audit list --tenant default --everyone": "cannot be combined",
         "audit export --server http://127.0.0.1:1": "cannot be reached",
         "adapters add support ./runs": "adapter_config.json is missing",
         "keys list --key lp-wrong": "Incorrect API key",
@@ -98,7 +98,7 @@ def bench_for_people_and_programs(run: Run, few: tuple[str, ...]) -> None:
 
 
 def test_usage_in_a_table_json_and_csv(run: Run, port: int, admin: dict[str, str]) -> None:
-    assert run("usage") == (0, "Nothing was used.\n", "")
+    assert run("usage") == (0, "No usage.\n", "")
     body = {"model": "tiny", "prompt": "a", "max_tokens": 2}
     assert httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, headers=admin).status_code == 200
     deadline = time.monotonic() + 60
@@ -110,7 +110,7 @@ def test_usage_in_a_table_json_and_csv(run: Run, port: int, admin: dict[str, str
     head, *rows = run("usage", "--by", "day,adapter", "--csv")[1].splitlines()
     assert head.startswith("tenant,from,to,day,adapter_name,adapter_version,adapter_digest,") and len(rows) == 1
     assert "requests" in run("usage")[1]
-    assert run("usage", "--user", "nobody")[1] == "Nothing was used.\n"
+    assert run("usage", "--user", "nobody")[1] == "No usage.\n"
 
 
 def test_a_canary(run: Run, state: State, adapter_folders: list[Path]) -> None:
@@ -154,8 +154,8 @@ def test_a_tenants_admin_works_in_it_without_naming_it(run: Run, monkeypatch: py
     assert {row["tenant"] for row in rows} == {"acme"} and rows[0]["action"] == "user.create"
     assert "all tenants" in run("audit", "list", "--everyone")[2]
     assert json.loads(run("audit", "verify", "--json")[1]) == {"intact": True}
-    assert "all rows are what was written" in run("audit", "verify")[1]
-    assert "or has no such head" in run("audit", "verify", "--head", "f" * 64)[1]
+    assert "all rows verified" in run("audit", "verify")[1]
+    assert "or does not contain this head" in run("audit", "verify", "--head", "f" * 64)[1]
     assert run("tenants", "list")[0] == 2
     for words in ("users list", "keys list", "usage"):
         code, out, err = run(*words.split(), "--tenant", "default")
@@ -169,7 +169,7 @@ def test_the_audit_log(run: Run, state: State, monkeypatch: pytest.MonkeyPatch) 
     chain = json.loads(out)
     assert code == 0 and chain["intact"] and chain["head"] in run("audit", "verify", "--head", chain["head"])[1]
     code, out, _ = run("audit", "verify", "--head", "f" * 64)
-    assert code == 1 and "not in the chain" in out
+    assert code == 1 and "not in this chain" in out
 
     monkeypatch.setattr("loraplex.web.cli.audit_places.PAGE", 2)
     made = ("--action", "tenant.create", "--everyone")

@@ -29,8 +29,7 @@ MAX_DEPTH: Final = 16
 IGNORED: Final = {"version", "truncation", "padding"}
 """Settings of the training's batches; requests are never cut or padded."""
 SAME_BASE: Final = (
-    "take the base's own tokenizer and only add tokens to it with tokenizer.add_tokens(), "
-    f"or leave {TOKENIZER_FILE} out"
+    f"use the base's tokenizer and only add tokens with tokenizer.add_tokens(), or leave {TOKENIZER_FILE} out"
 )
 IN_ORDER: Final = "add tokens with tokenizer.add_tokens() and save the tokenizer again"
 
@@ -44,7 +43,7 @@ def read_added_tokens(data: bytes, base_data: bytes, base: Tokenizer) -> list[Ad
     own, theirs = _parse(data), json.loads(base_data)
     differing = differing_parts(own, theirs)
     if differing:
-        raise Unfit(f"{TOKENIZER_FILE} has another {' and another '.join(differing)} than the base", SAME_BASE)
+        raise Unfit(f"{TOKENIZER_FILE} has a different {' and '.join(differing)} from the base's", SAME_BASE)
     known = {token.id: token for token in _tokens(theirs)}
     found = _tokens(own)
     _check_kept(found, known)
@@ -114,7 +113,7 @@ def _check_contents(added: list[AddedToken], base: Tokenizer) -> None:
         if known is not None:
             raise Unfit(f"the added token {_shown(token)} is the base's token {known} already", IN_ORDER)
         if token.content in seen:
-            raise Unfit(f"the added token {_shown(token)} stands there twice", IN_ORDER)
+            raise Unfit(f"the added token {_shown(token)} appears twice", IN_ORDER)
         seen.add(token.content)
 
 

@@ -23,7 +23,7 @@ SECONDS: Final = 30
 MEMORY: Final = 4 << 30
 """Bytes of address space of the child: two large vocabularies as JSON, and the base's tokenizer."""
 CHECK: Final = "tokenizer"
-SWITCH: Final = "the operator allows them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true"
+SWITCH: Final = "the operator can allow them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ def check_tokenizer(
     """What to serve with, and what to tell. `vocab_size` is the adapter's, 0 for the base's. Blocks."""
     verdict = _ask(files, base, vocab_size or base.signature.vocab_size)
     if verdict.problem is None and verdict.tokenizer is None:
-        return None, Finding(CHECK, "pass", "its tokenizer and chat template are the base's")
+        return None, Finding(CHECK, "pass", "it uses the base's tokenizer and chat template")
     if not terms.allowed:
         return None, _not_allowed(verdict, terms)
     if verdict.tokenizer is None:
         return None, Finding(CHECK, "fail", verdict.problem or "", verdict.remedy)
     problem = _problem_of_template(verdict.tokenizer, verdict.named_tokens)
     if problem is not None:
-        return None, Finding(CHECK, "fail", problem, "correct the chat template, or leave it out")
+        return None, Finding(CHECK, "fail", problem, "fix the chat template, or leave it out")
     return verdict.tokenizer, Finding(CHECK, "pass", in_words(verdict.tokenizer))
 
 
@@ -81,6 +81,6 @@ def _not_allowed(verdict: Verdict, terms: Terms) -> Finding:
     """Trainers save tokenizers beside every adapter: what nobody chose to send must not stand in the way."""
     what = verdict.problem or f"it brings {in_words(verdict.tokenizer or AdapterTokenizer())}"
     if terms.chosen:
-        message = f"{what}; this server takes no tokenizers and chat templates of adapters"
-        return Finding(CHECK, "fail", message, f"leave these files out: the base's are used then; {SWITCH}")
-    return Finding(CHECK, "warn", f"{what}; this is not used, but the base's tokenizer and chat template", SWITCH)
+        message = f"{what}; this server does not use tokenizers or chat templates from adapters"
+        return Finding(CHECK, "fail", message, f"leave these files out to use the base's; {SWITCH}")
+    return Finding(CHECK, "warn", f"{what}; the base's tokenizer and chat template are used instead", SWITCH)

@@ -56,7 +56,7 @@ def _read_added(files: Mapping[str, Path], settings: dict[str, Any], base: Base)
 def _check_end(named: dict[str, str], added: list[AddedToken], tokenizer: Tokenizer) -> None:
     extended = tokenizer.extended([as_library_token(token) for token in added], named)
     if "eos_token" in named and extended.eos_token_id is None:
-        problem = f"{SETTINGS_FILE} names eos_token {ascii(named['eos_token'])[:80]}, which is no token"
+        problem = f"{SETTINGS_FILE} names eos_token {ascii(named['eos_token'])[:80]}, which is not a token"
         raise Unfit(problem, f"upload the {TOKENIZER_FILE} that has it, or name another one")
 
 
@@ -97,7 +97,7 @@ def _template_in(settings: dict[str, Any]) -> str | None:
         named = [entry for entry in found if isinstance(entry, dict) and entry.get("name") == "default"]
         found = named[0].get("template") if named else None
     if found is not None and not isinstance(found, str):
-        raise Unfit(f"chat_template in {SETTINGS_FILE} is no text", SAVE_AGAIN)
+        raise Unfit(f"chat_template in {SETTINGS_FILE} is not text", SAVE_AGAIN)
     limit = TOKENIZER_LIMITS[TEMPLATE_FILE]
     if found is not None and len(found) > limit:
         raise Unfit(f"the chat template has {len(found):,} characters; at most {limit:,} can be served", "shorten it")
@@ -121,6 +121,6 @@ def _named_tokens(settings: dict[str, Any], tokenizer: Tokenizer) -> dict[str, s
         if token is None or token == tokenizer.named_tokens.get(name):
             continue
         if not isinstance(token, str) or not 1 <= len(token) <= MAX_CONTENT:
-            raise Unfit(f"{name} in {SETTINGS_FILE} is no text of 1 to {MAX_CONTENT} characters", SAVE_AGAIN)
+            raise Unfit(f"{name} in {SETTINGS_FILE} is not text of 1 to {MAX_CONTENT} characters", SAVE_AGAIN)
         named[name] = token
     return named

@@ -131,7 +131,7 @@ async def roll_back(
 async def set_guard(
     name: str, alias: str, request: Request, state: StateOf, caller: CallerOf, seen: SeenOf
 ) -> dict[str, Any]:
-    """Take a candidate out by itself when it breaks a limit."""
+    """Roll back a candidate automatically when it breaks a limit."""
     guard = convert(await read_json(request, state.settings.body_timeout), Guard)
     routes, by = state.registry.adapters.routes, _by(caller, seen)
     return await changed(state, caller, name, lambda: routes.set_guard(name, alias, guard, **by))

@@ -21,7 +21,7 @@ First = Annotated[str, Query(alias="from")]
 def scope_of(caller: Caller, everyone: bool) -> str | None:
     """Whose rows; None: everybody's, for the operator. Raises ApiError."""
     if everyone and not caller.allows(Permission.OPERATE):
-        raise forbidden("Only the operator of this server may see the audit log of all tenants. Leave everyone out.")
+        raise forbidden("Only the operator can see the audit log of all tenants. Leave out everyone.")
     return None if everyone else caller.tenant
 
 

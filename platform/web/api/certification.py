@@ -53,7 +53,7 @@ async def request_certificate(state: State, caller: Caller, subject: Subject, an
     none can be measured."""
     standing = await standing_of(state, subject)
     if standing.obstacle is not None:
-        message = f"No certificate can be measured: {standing.obstacle}"
+        message = f"The certificate cannot be measured: {standing.obstacle}"
         raise ApiError(409, message, code="certificate_impossible")
     if standing.valid and not anew:
         return standing

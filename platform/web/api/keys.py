@@ -54,7 +54,7 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Resp
     fields = convert(await read_json(request, state.settings.body_timeout), NewKey)
     expires_at = None if fields.expires_at is None else _in_utc(fields.expires_at)
     if expires_at is not None and expires_at <= datetime.now(UTC):
-        raise invalid("expires_at has passed already: the key would open nothing. Give a later moment.", "expires_at")
+        raise invalid("expires_at is in the past. Give a later time.", "expires_at")
     with in_words():
         created = await asyncio.to_thread(
             state.registry.keys.create,

@@ -122,7 +122,7 @@ class Certifier:
         try:
             return await asyncio.to_thread(self._registry.certificate_runs.beat, claim, share)
         except AWAY as error:
-            logger.warning("the database is away, the measurement goes on: %s", cause_of(error))
+            logger.warning("the database is unavailable, the measurement goes on: %s", cause_of(error))
             return True
 
 
@@ -136,7 +136,7 @@ async def _tell(end: Callable[..., None], claim: Claim, outcome: Measured | Fail
         except AWAY as error:
             if time.monotonic() > last_try:
                 raise
-            logger.warning("the database is away, the end of a measurement waits for it: %s", cause_of(error))
+            logger.warning("the database is unavailable, the end of a measurement waits for it: %s", cause_of(error))
         await asyncio.sleep(POLL_SECONDS)
 
 

@@ -12,11 +12,11 @@ Activate = Annotated[
     str,
     typer.Option(
         metavar="|".join(MODES),
-        help="Who gets the version. Left out: NAME means what its route says, and without one the newest version.",
+        help="Who gets the version. By default the route of NAME decides; without a route, everyone gets it.",
     ),
 ]
 Percent = Annotated[int, typer.Option(min=1, max=99, help="With --activate share.")]
-ShareBy = Annotated[str, typer.Option(metavar="request|caller", help="Of what --percent is a share.")]
+ShareBy = Annotated[str, typer.Option(metavar="request|caller", help="What --percent splits.")]
 
 
 def activation_of(activate: str, percent: int, share_by: str) -> Activation | None:

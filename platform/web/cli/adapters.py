@@ -38,16 +38,16 @@ add_word(
     app,
     "profile",
     "profiles",
-    "Show, set or remove the serving profile of a version; of the one that the name means unless another is named.",
+    "Show, set or remove the serving profile of a version (default: the current one).",
     "Example: loraplex adapters profile support --file ./profile.json",
 )
-Wide = Annotated[bool, typer.Option("--wide", help="All columns, as wide as they are.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns in full width.")]
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 
 
 @app.command("list")
 def list_all(wide: Wide = False, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
-    """List the adapters, a line each."""
+    """List the adapters, one per line."""
     adapters = all_adapters(*remote_and_tenant(server, key, tenant))
     if as_json:
         print_json(adapters)
@@ -84,7 +84,7 @@ def _facts(version: Fields) -> tuple[str, str, str]:
 
 @app.command()
 def show(reference: Reference, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
-    """Show one adapter: its versions and what the checks said of one, which is the newest unless it is named."""
+    """Show an adapter: its versions, and the check results of one (default: the newest)."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     adapter, version = adapter_and_version(remote, reference, tenant)
     if as_json:
@@ -101,13 +101,13 @@ def show(reference: Reference, tenant: Tenant = "", server: At = "", key: Key = 
 @app.command()
 def remove(
     reference: Reference,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Remove an adapter, or one version of it. Requests that run with it finish."""
+    """Remove an adapter, or one version of it. Running requests finish."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     adapter_and_version(remote, reference, tenant)
     if not yes:
@@ -122,7 +122,7 @@ def remove(
 def alias(
     reference: Reference, alias: str, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False
 ) -> None:
-    """Let NAME@ALIAS mean the version that NAME[@VERSION] means now."""
+    """Point NAME@ALIAS at the current version of NAME, or at NAME@VERSION."""
     parsed = parse_reference(reference)
     remote, tenant = remote_and_tenant(server, key, tenant)
     selector = LATEST if parsed.selector is None else parsed.selector
@@ -138,7 +138,7 @@ add_word(
     app,
     "push",
     "push",
-    "Send the adapter in FOLDER (PEFT layout) to a server and register it; go on where a connection broke.",
+    "Upload the adapter in FOLDER (PEFT layout) to a server and register it. Resumes after a lost connection.",
     "Example: loraplex adapters push ./runs/support --name support --progress",
 )
 

@@ -25,7 +25,7 @@ def tell_added(added: Fields, as_json: bool, **more: Any) -> None:
         print_json({**head, **told, **more, "findings": findings})
         return
     print_findings(msgspec.convert(findings, list[Finding]))
-    word = "registered as" if added["created"] else "already is"
+    word = "registered as" if added["created"] else "is already"
     console.print(f"[green]✓[/] {added['name']} {word} version {version['number']}, digest {version['digest'][:12]}")
     console.print(added["message"], markup=False, soft_wrap=True)
 

@@ -26,18 +26,16 @@ if TYPE_CHECKING:
 
 SHARE: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,3})", re.ASCII)
 
-app = typer.Typer(
-    help="Share an alias's callers out among versions, and back. A running server follows within a second."
-)
+app = typer.Typer(help="Split an alias's callers among versions. A running server follows within a second.")
 console = Console(highlight=False)
-Name = Annotated[str, typer.Argument(metavar="NAME@ALIAS", help="NAME alone: the alias `default`, so the bare name.")]
-Ratio = Annotated[float | None, typer.Option(help="The same, as times the stable version's.")]
-Off = Annotated[bool, typer.Option("--off", help="End it.")]
+Name = Annotated[str, typer.Argument(metavar="NAME@ALIAS", help="NAME alone means the alias `default`.")]
+Ratio = Annotated[float | None, typer.Option(help="The same, as a multiple of the stable version's.")]
+Off = Annotated[bool, typer.Option("--off", help="Remove it.")]
 
 
 @app.command("list")
 def list_all(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of one adapter.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only this adapter.")] = "",
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
@@ -61,17 +59,17 @@ def set_route(
     reference: Name,
     version: Annotated[str, typer.Argument(help="Number or alias of the stable version.")],
     candidate: Annotated[
-        list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Share of another version; may be repeated.")
+        list[str] | None, typer.Option(metavar="VERSION=PERCENT", help="Percent for another version; may be repeated.")
     ] = None,
     share_by: Annotated[
-        str, typer.Option(metavar="request|caller", help="Of what it is a share. Left out: as it was, else caller.")
+        str, typer.Option(metavar="request|caller", help="What to split (default: unchanged; caller for a new alias).")
     ] = "",
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Let NAME@ALIAS mean VERSION, but for the shares of the candidates."""
+    """Point NAME@ALIAS at VERSION, and split callers with its candidates."""
     name, alias = _parts(reference)
     remote, tenant = remote_and_tenant(server, key, tenant)
     shares, body = dict(_share(text) for text in candidate or []), Body()
@@ -96,7 +94,9 @@ def set_route(
 @app.command()
 def promote(
     reference: Name,
-    version: Annotated[str | None, typer.Option(metavar="NUMBER", help="Where there are several candidates.")] = None,
+    version: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Needed if there are several candidates.")
+    ] = None,
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
@@ -116,13 +116,13 @@ def promote(
 @app.command()
 def rollback(
     reference: Name,
-    version: Annotated[str | None, typer.Option(metavar="NUMBER", help="The stable one, or the one before.")] = None,
+    version: Annotated[str | None, typer.Option(metavar="NUMBER", help="The stable version or the one before.")] = None,
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Take the candidates out; where there are none, go back to the stable version before. Twice is as good as once."""
+    """Send all callers to the stable version. Without candidates, return to the previous stable version."""
     name, alias = _parts(reference)
     remote, tenant = remote_and_tenant(server, key, tenant)
     request = ("POST", "/rollback", {"version": version})
@@ -137,18 +137,18 @@ def rollback(
 def shadow(
     reference: Name,
     version: Annotated[str, typer.Argument(help="Number or alias of the version that gets copies.")] = "",
-    percent: Annotated[int, typer.Option(min=1, max=100, help="Of the requests.")] = 10,
+    percent: Annotated[int, typer.Option(min=1, max=100, help="Percent of requests to copy.")] = 10,
     off: Off = False,
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Copy a share of the requests to VERSION; its answers are counted and thrown away."""
+    """Copy a share of the requests to VERSION. Its responses are measured, then discarded."""
     name, alias = _parts(reference)
     remote, tenant = remote_and_tenant(server, key, tenant)
     if off == bool(version):
-        raise InvalidRoute("Name the version that gets copies, or say --off.", "version")
+        raise InvalidRoute("Name the version that gets copies, or use --off.", "version")
     wanted: Body = {"version": int(version) if version.isdecimal() else version, "percent": percent}
     request: Asked = ("DELETE", "/shadow", None) if off else ("PUT", "/shadow", wanted)
 
@@ -162,22 +162,24 @@ def shadow(
 @app.command(epilog="Example: loraplex aliases guard sql@prod --max-error-rate 0.02 --max-first-token-ratio 1.5")
 def guard(
     reference: Name,
-    max_error_rate: Annotated[float | None, typer.Option(help="Share of requests that may fail, as 0.02.")] = None,
+    max_error_rate: Annotated[float | None, typer.Option(help="Share of requests that may fail, such as 0.02.")] = None,
     max_first_token_ms: Annotated[float | None, typer.Option(help="p95 time to first token.")] = None,
     max_first_token_ratio: Annotated[
-        float | None, typer.Option(help="The same, as times the stable version's.")
+        float | None, typer.Option(help="The same, as a multiple of the stable version's.")
     ] = None,
     max_latency_ms: Annotated[float | None, typer.Option(help="p95 time of a whole request.")] = None,
     max_latency_ratio: Ratio = None,
-    min_requests: Annotated[int, typer.Option(help="Fewer prove nothing.")] = Guard().min_requests,
-    window_seconds: Annotated[int, typer.Option(help="Only requests so recent count.")] = Guard().window_seconds,
+    min_requests: Annotated[int, typer.Option(help="Requests needed before the guard acts.")] = Guard().min_requests,
+    window_seconds: Annotated[
+        int, typer.Option(help="Window of requests that count, in seconds.")
+    ] = Guard().window_seconds,
     off: Off = False,
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Take a candidate out by itself when it breaks a limit."""
+    """Roll back a candidate automatically when it breaks a limit."""
     name, alias = _parts(reference)
     remote, tenant = remote_and_tenant(server, key, tenant)
     limits = {
@@ -209,14 +211,14 @@ def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "",
 def _parts(reference: str) -> tuple[str, str]:
     parsed = parse_reference(reference)
     if isinstance(parsed.selector, int):
-        raise InvalidName(f"'{reference}' names a version. Name an alias, as {parsed.name}@prod.")
+        raise InvalidName(f"'{reference}' names a version. Name an alias, such as {parsed.name}@prod.")
     return parsed.name, parsed.selector or DEFAULT
 
 
 def _share(text: str) -> tuple[int, int]:
     found = SHARE.fullmatch(text)
     if found is None:
-        raise InvalidRoute(f"A candidate is given as VERSION=PERCENT, such as 3=10; got {text[:40]!a}.")
+        raise InvalidRoute(f"Give candidates as VERSION=PERCENT, such as 3=10; got {text[:40]!a}.")
     return int(found[1]), int(found[2])
 
 

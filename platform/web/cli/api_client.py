@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import httpx
 
 Key = Annotated[
-    str, typer.Option(envvar="LORAPLEX_KEY", help="An API key; LORAPLEX_KEY keeps it off the list of processes.")
+    str, typer.Option(envvar="LORAPLEX_KEY", help="An API key; LORAPLEX_KEY keeps it out of the process list.")
 ]
 LOCAL: Final = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS: Final = 60
@@ -39,9 +39,9 @@ class ApiClient:
     def __init__(self, server: str, key: str, tenant: str = "", direct: bool = False) -> None:
         """`tenant`: whose things are meant, for the operator; empty: those of the key's. `direct`: by no proxy."""
         if not key:
-            raise ValueError("A key of the server is needed: --key, or LORAPLEX_KEY in the environment.")
+            raise ValueError("An API key is needed: --key, or LORAPLEX_KEY in the environment.")
         if not key.isascii():
-            raise ValueError("The key has a character that no key has. Copy it again.")
+            raise ValueError("The key has an invalid character. Copy it again.")
         import httpx  # for words that ask a server
 
         headers, timeout = {"authorization": f"Bearer {key}"}, httpx.Timeout(TIMEOUT_SECONDS, read=READ_SECONDS)

@@ -33,7 +33,7 @@ add_word(
     app,
     "backup",
     "backup",
-    "Write database, adapters and credentials to one file, beside a running server or without one.",
+    "Write database, adapters and credentials to one file; the server may be running.",
     "Example: loraplex backup ./loraplex-monday.tar",
 )
 add_word(app, "restore", "backup", "Unpack a backup into the data folder, which must be empty.")
@@ -85,12 +85,14 @@ add_word(
     app,
     "aliases",
     "aliases",
-    "Share an alias's callers out among versions, and back. A running server follows within a second.",
+    "Split an alias's callers among versions. A running server follows within a second.",
 )
 add_word(app, "credentials", "credentials", "The first login and the first key.")
 add_word(app, "keys", "keys", "Create, list, limit and revoke API keys. A running server follows within a second.")
-add_word(app, "users", "users", "Make, list and remove users, and set their roles and passwords.")
-add_word(app, "tenants", "tenants", "Make, list, limit and disable tenants. A running server follows within a second.")
+add_word(app, "users", "users", "Create, list and remove users, and set their roles and passwords.")
+add_word(
+    app, "tenants", "tenants", "Create, list, limit and disable tenants. A running server follows within a second."
+)
 add_word(app, "audit", "audit", "The audit log.")
 add_word(app, "db", "database", "The database.")
 add_word(app, "secrets", "secrets", "Secrets in files.", on_folder=False)

@@ -17,11 +17,11 @@ from .remote import At, remote_of
 
 app = typer.Typer(help="The audit log.", no_args_is_help=True)
 console = Console(highlight=False)
-Tenant = Annotated[str, typer.Option(metavar="NAME", help="Of one tenant; over the API by default of the key's.")]
-Actor = Annotated[str, typer.Option(metavar="PART", help="Who did it: a part of it, such as user:admin.")]
-Action = Annotated[str, typer.Option(metavar="PART", help="What was done: a part of it, such as key.create.")]
-Subject = Annotated[str, typer.Option(metavar="PART", help="To what: a part of its name.")]
-First = Annotated[str, typer.Option("--from", metavar="DAY", help="First day in UTC, as 2026-11-22.")]
+Tenant = Annotated[str, typer.Option(metavar="NAME", help="Only this tenant (default over the API: the key's).")]
+Actor = Annotated[str, typer.Option(metavar="PART", help="Part of the actor, such as user:admin.")]
+Action = Annotated[str, typer.Option(metavar="PART", help="Part of the action, such as key.create.")]
+Subject = Annotated[str, typer.Option(metavar="PART", help="Part of the target's name.")]
+First = Annotated[str, typer.Option("--from", metavar="DAY", help="First day in UTC, such as 2026-11-22.")]
 Last = Annotated[str, typer.Option("--to", metavar="DAY", help="Last day.")]
 MOST: Final = 2**63 - 1
 """What a database takes as a number."""
@@ -30,7 +30,7 @@ Before = Annotated[int | None, typer.Option(metavar="ID", min=1, max=MOST, help=
 
 @app.command()
 def verify(
-    head: Annotated[str, typer.Option(metavar="HASH", help="A head that was kept: it must be in the chain.")] = "",
+    head: Annotated[str, typer.Option(metavar="HASH", help="A head stored earlier: it must be in the chain.")] = "",
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -40,15 +40,15 @@ def verify(
     if as_json:
         print_json(chain)
     elif not chain["intact"]:
-        without_such_head = ", or has no such head" if head else ""
-        untold = f"It is not what was written{without_such_head}; the server's operator sees where."
+        without_such_head = ", or does not contain this head" if head else ""
+        untold = f"The audit log was altered{without_such_head}. The server's operator can see where."
         problem = chain.get("problem", untold)
         console.print(f"[red]{problem}[/]", soft_wrap=True)
     elif "rows" in chain:
-        words = f"{chain['rows']:,} rows are what was written; head {chain['head']}"
+        words = f"{chain['rows']:,} rows verified; head {chain['head']}"
         console.print(f"[green]✓[/] {words}", soft_wrap=True)
     else:
-        console.print("[green]✓[/] all rows are what was written")
+        console.print("[green]✓[/] all rows verified")
     if not chain["intact"]:
         raise typer.Exit(1)
 
@@ -63,7 +63,7 @@ def list_all(
     tenant: Tenant = "",
     everyone: Everyone = False,
     before: Before = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST, help="Most rows.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=MOST, help="Maximum number of rows.")] = 50,
     server: At = "",
     key: Key = "",
     as_json: Json = False,
@@ -74,7 +74,7 @@ def list_all(
     if as_json:
         print_json(rows)
     elif not rows:
-        print("The audit log has no such rows.")
+        print("No matching rows in the audit log.")
     else:
         _print_table(rows)
 
@@ -115,5 +115,5 @@ def _print_table(rows: Sequence[Fields]) -> None:
     changed = [str(row["id"]) for row in rows if not row["intact"]]
     if changed:
         numbers = ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")
-        words = f"Not what was written: {numbers}. `loraplex audit verify` says where the chain breaks first."
+        words = f"Altered rows: {numbers}. `loraplex audit verify` shows where the chain first breaks."
         console.print(f"[red]{words}[/]", soft_wrap=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAGE: Final = 1000
 """Rows that the API answers at once."""
 Everyone = Annotated[
-    bool, typer.Option("--everyone", help="Of all tenants and the server itself, as by default on the database here.")
+    bool, typer.Option("--everyone", help="All tenants and the server itself (default on the local database).")
 ]
 
 
@@ -38,7 +38,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         if self.tenant and self.everyone:
-            raise ValueError("--tenant and --everyone exclude one another. Give one of them.")
+            raise ValueError("--tenant and --everyone cannot be combined. Use one of them.")
 
     def query(self, remote: Remote) -> dict[str, str]:
         """Of all tenants where no key says of which, as on the database here."""

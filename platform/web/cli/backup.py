@@ -17,13 +17,13 @@ STANDARD = "-"
 def backup(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new tar file; - writes to standard output.")],
 ) -> None:
-    """Write database, adapters and credentials to one file, beside a running server or without one."""
+    """Write database, adapters and credentials to one file; the server may be running."""
     settings = settings_here()
     if sqlite_file(settings) is None:
         _tell("The database is a server and not in this file: dump it first, with pg_dump (docs/deploy.md).")
     with _opened(file, sys.stdout.buffer, "xb") as target:
         names = write_backup(settings, target)
-    _tell(f"{len(names)} files are kept. They hold every secret of the server: keep them where nobody else reads.")
+    _tell(f"{len(names)} files saved. They contain all secrets of the server: keep them private.")
 
 
 def restore(file: Annotated[str, typer.Argument(metavar="FILE", help="A backup; - reads standard input.")]) -> None:
@@ -31,7 +31,7 @@ def restore(file: Annotated[str, typer.Argument(metavar="FILE", help="A backup; 
     settings = Settings()
     with _opened(file, sys.stdin.buffer, "rb") as source:
         names = restore_backup(settings, source)
-    _tell(f"{len(names)} files are restored to {settings.data_dir}.")
+    _tell(f"{len(names)} files restored to {settings.data_dir}.")
 
 
 def _opened(file: str, standard: BinaryIO, mode: Literal["xb", "rb"]) -> AbstractContextManager[BinaryIO]:

@@ -32,10 +32,10 @@ class Median:
 
 
 def bench(
-    concurrent: Annotated[int, typer.Option(min=1, max=MAX_CONCURRENT, help="Streams at once.")] = 16,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 128,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of base and adapters in turn.")] = 3,
+    concurrent: Annotated[int, typer.Option(min=1, max=MAX_CONCURRENT, help="Concurrent streams.")] = 16,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens per prompt.")] = 128,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens per response.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds, alternating base and adapters.")] = 3,
     as_json: Json = False,
 ) -> None:
     """Measure the running server: all streams on the base, then spread over the adapters."""

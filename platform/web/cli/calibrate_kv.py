@@ -30,10 +30,10 @@ TOKENS = 4096
 def calibrate_kv(
     settings: Settings,
     calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Text like the adapters' work (default: text of our own).")
+        Path | None, typer.Option(metavar="FILE", help="Text like the adapters' work (default: built-in text).")
     ] = None,
     calibration_tokens: Annotated[
-        int, typer.Option(min=1, metavar="NUMBER", help="How much of it the base and each adapter read.")
+        int, typer.Option(min=1, metavar="NUMBER", help="How much of it the base and each adapter process.")
     ] = TOKENS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -115,5 +115,5 @@ def _print(settings: Settings, found: "Calibration") -> None:
     console.print(
         f"maxima over {found.tokens:,} tokens, read by the base and {adapters} adapter{'s' * (adapters != 1)}"
     )
-    console.print(f"[green]✓[/] {settings.kv_scales_file} written; a server uses it from its next start on, with")
+    console.print(f"[green]✓[/] {settings.kv_scales_file} written; the server uses it from its next start with")
     console.print(f"  --kv-cache-dtype {found.file.kv_cache_dtype}")

@@ -31,7 +31,7 @@ JSON_LIST = re.compile(r'\s*\[\s*["\]]')
 """Lines may begin with a bracket too: [INST]."""
 ROUNDINGS = ("quantization", "head_quantization", "kv_cache_dtype", "kv_cache_scales", "dtype")
 FLAGS = ("model", "device", *ROUNDINGS, "data_dir", "database_url")
-ROWS = {"weights": "weights alone", "kv_cache": "KV cache alone", "both": "both"}
+ROWS = {"weights": "weights only", "kv_cache": "KV cache only", "both": "both"}
 
 
 @partial(settings_flags, names=FLAGS, read=settings_here)
@@ -50,11 +50,9 @@ def certify(
         typer.Option(metavar="FILE", help="One prompt a line, or a JSON list (default: the adapter's own, else ours)."),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Make FILE the adapter's own prompts, for this and all certificates to come.")
+        bool, typer.Option("--keep", help="Make FILE the adapter's own prompts, for this and all future certificates.")
     ] = False,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Measure though the registry has a certificate that still holds.")
-    ] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="Measure even if the registry has a valid certificate.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare what is served, with quantized weights and KV cache, with the unquantized model on the same prompts.
@@ -100,7 +98,7 @@ def _kept(settings: Settings, target: Target, certificate: Certificate, is_there
     if target.subject is None:
         return ""
     if is_there:
-        return "It was measured before and still holds (--anew measures again)."
+        return "The existing certificate is still valid (--anew measures again)."
     if not on_own_prompts:
         return "Not kept: the registry has certificates on an adapter's own prompts (--keep makes these so)."
     try:

@@ -17,7 +17,7 @@ def read_expiry(text: str, now: datetime) -> datetime:
             f"zone such as 2027-01-31T18:00+01:00; got {text[:40]!a}."
         )
     if moment <= now:
-        raise ValueError(f"--expires {text[:40]!a} has passed already. Give a later moment.")
+        raise ValueError(f"--expires {text[:40]!a} is in the past. Give a later time.")
     return moment
 
 

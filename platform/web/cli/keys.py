@@ -25,7 +25,7 @@ from .remote import At, remote_and_tenant, segment
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")
 console = Console(highlight=False)
-Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="As `loraplex keys list` shows it.")]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="As shown by `loraplex keys list`.")]
 PREFIX_LENGTH: Final = 12
 """Whole in the narrowest terminal: the other words take it."""
 
@@ -36,7 +36,7 @@ def create(
     scope: Annotated[list[str] | None, typer.Option(help="inference, adapters or admin; may be repeated.")] = None,
     adapter: Annotated[list[str] | None, typer.Option(help="Only for this model; may be repeated.")] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="After a duration (12h, 30d, 8w, 1y) or on a day (2027-01-31).")
+        str | None, typer.Option(metavar="WHEN", help="A duration (12h, 30d, 8w, 1y) or a date (2027-01-31).")
     ] = None,
     rpm: Rpm = None,
     tpm: Tpm = None,

@@ -6,14 +6,14 @@ from typing import Annotated, Final
 import typer
 
 Rpm = Annotated[int | None, typer.Option("--rpm", help="Requests per minute.")]
-Tpm = Annotated[int | None, typer.Option("--tpm", help="Tokens of prompts and output per minute.")]
+Tpm = Annotated[int | None, typer.Option("--tpm", help="Prompt and output tokens per minute.")]
 Concurrency = Annotated[int | None, typer.Option("--concurrency", help="Requests in flight.")]
-PerDay = Annotated[int | None, typer.Option("--tokens-per-day", help="Tokens in a day of UTC.")]
+PerDay = Annotated[int | None, typer.Option("--tokens-per-day", help="Tokens per day (UTC).")]
 LIMITS: Final = {
     "requests_per_minute": "rpm",
     "tokens_per_minute": "tpm",
     "max_concurrent": "concurrent",
-    "tokens_per_day": "tokens a day",
+    "tokens_per_day": "tokens per day",
 }
 
 

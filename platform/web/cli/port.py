@@ -16,7 +16,7 @@ def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
             hint = (
                 f"Stop that program, or choose another port: {flag} {free}" if free else f"Choose another with {flag}"
             )
-            raise ValueError(f"port {port} on {host} is taken by another program. {hint}") from None
+            raise ValueError(f"port {port} on {host} is in use by another program. {hint}") from None
         if error.errno == errno.EACCES:
             raise ValueError(
                 f"port {port} needs more rights than this user has. Choose one from 1024 on: {flag} 8000"

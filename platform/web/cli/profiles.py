@@ -30,7 +30,7 @@ from .settings_here import settings_here
 
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 File = Annotated[Path | None, typer.Option("--file", help="Set it to this JSON object.", metavar="PROFILE.json")]
-Show = Annotated[bool, typer.Option("--show", help="Print it, as without an option.")]
+Show = Annotated[bool, typer.Option("--show", help="Print it (the default).")]
 Clear = Annotated[bool, typer.Option("--clear", help="Remove it.")]
 console = Console(highlight=False, markup=False)
 
@@ -45,16 +45,16 @@ def profile(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Show, set or remove the serving profile of a version; of the one that the name means unless another is named."""
+    """Show, set or remove the serving profile of a version (default: the current one)."""
     if (file is not None) + show + clear > 1:
-        raise ValueError("--file, --show and --clear exclude one another. Give one of them.")
+        raise ValueError("--file, --show and --clear cannot be combined. Use one of them.")
     remote, tenant = remote_and_tenant(server, key, tenant)
     number, given = _here(reference, tenant, file, clear) if remote is None else _there(remote, reference, file, clear)
     if as_json:
         print_json(given)
         return
     pinned = f"{parse_reference(reference).name}@{number}"
-    console.print(f"{pinned} {'has a serving profile' if given else 'has no serving profile: asked as requests say'}")
+    console.print(f"{pinned} {'has a serving profile' if given else 'has no serving profile'}")
     for name, value in given.items():
         console.print(f"{name:18} {_shown(value)}", soft_wrap=True)
 

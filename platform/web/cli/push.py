@@ -22,13 +22,13 @@ from .output import Json, Tenant
 from .push_files import LocalFile, OnBytes, Sent, fields_of, local_files, send
 from .remote import At, Remote, remote_of
 
-KEPT: Final = " What has arrived is kept: push again."
+KEPT: Final = " Uploaded data is kept: push again to resume."
 console: Final = Console(highlight=False)
 
 
 def push(
     folder: Path,
-    name: Annotated[str, typer.Option(help="Of the adapter; by default the folder's.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the adapter (default: the folder's).")] = "",
     activate: Activate = "",
     percent: Percent = 10,
     share_by: ShareBy = "request",
@@ -38,7 +38,7 @@ def push(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Send the adapter in FOLDER (PEFT layout) to a server and register it; go on where a connection broke."""
+    """Upload the adapter in FOLDER (PEFT layout) to a server and register it. Resumes after a lost connection."""
     activation = activation_of(activate, percent, share_by)
     remote = remote_of(server, key, tenant) or Remote(LOCAL, key, tenant)
     send_folder(remote, folder, name or folder.resolve().name, as_json, activation, progress)
@@ -90,8 +90,8 @@ def _bar(file: LocalFile, shown: bool) -> Iterator[OnBytes]:
 def _words(sent: Sent) -> str:
     size = size_words(sent.file.size)
     if sent.already_here:
-        return f"already have these bytes ({size})"
-    return f"{size} sent" if not sent.begun_at else f"{size}, gone on from {size_words(sent.begun_at)}"
+        return f"already on the server ({size})"
+    return f"{size} sent" if not sent.begun_at else f"{size}, resumed at {size_words(sent.begun_at)}"
 
 
 def _as_json(sent: Sent) -> dict[str, Any]:

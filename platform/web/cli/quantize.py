@@ -27,10 +27,13 @@ def quantize(
         Path | None, typer.Option(metavar="DIR", help="A new folder (default: MODEL's name and the scheme).")
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Text like the model's work (default: text of our own).")
+        Path | None, typer.Option(metavar="FILE", help="Text like the model's work (default: built-in text).")
     ] = None,
     calibration_tokens: Annotated[
-        int, typer.Option(min=1, metavar="NUMBER", help="How much of the text; an eighth is held out to judge by.")
+        int,
+        typer.Option(
+            min=1, metavar="NUMBER", help="How much of the text to use; an eighth is held out for evaluation."
+        ),
     ] = CALIBRATION_TOKENS,
     group_size: Annotated[
         int | None, typer.Option(min=1, metavar="NUMBER", help="awq, gptq: inputs that share a scale (default: 128).")

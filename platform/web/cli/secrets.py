@@ -21,7 +21,7 @@ def secrets() -> None:
 
 @app.command(epilog="Example: loraplex secrets check deploy/secrets/grafana_password")
 def check(
-    files: Annotated[list[Path], typer.Argument(help="One secret each, a password.", metavar="FILE...")],
+    files: Annotated[list[Path], typer.Argument(help="Files with one password each.", metavar="FILE...")],
     as_json: Json = False,
 ) -> None:
     """Refuse files whose secret is missing, empty, short or easily guessed. No secret is printed, and who may read the

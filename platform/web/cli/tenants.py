@@ -18,7 +18,7 @@ from .opened import opened_database
 from .output import Json, print_json, tell
 from .remote import At, remote_of, segment
 
-app = typer.Typer(help="Make, list, limit and disable tenants. A running server follows within a second.")
+app = typer.Typer(help="Create, list, limit and disable tenants. A running server follows within a second.")
 console = Console(highlight=False)
 
 

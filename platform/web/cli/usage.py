@@ -19,12 +19,12 @@ from .remote import At, remote_and_tenant
 
 
 def usage(
-    first: Annotated[str, typer.Option("--from", metavar="DAY", help="First day in UTC, as 2026-11-22.")] = "",
+    first: Annotated[str, typer.Option("--from", metavar="DAY", help="First day in UTC, such as 2026-11-22.")] = "",
     to: Annotated[str, typer.Option("--to", metavar="DAY", help="Last day.")] = "",
-    key_prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Of one key.")] = "",
-    user: Annotated[str, typer.Option(metavar="NAME", help="Of one user.")] = "",
-    adapter: Annotated[str, typer.Option(metavar="NAME", help="Of one adapter.")] = "",
-    by: Annotated[str, typer.Option(help="What to tell apart: day, hour, key, adapter.")] = "day,key,adapter",
+    key_prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Only this key.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Only this user.")] = "",
+    adapter: Annotated[str, typer.Option(metavar="NAME", help="Only this adapter.")] = "",
+    by: Annotated[str, typer.Option(help="Group by: day, hour, key, adapter.")] = "day,key,adapter",
     as_csv_file: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     tenant: Tenant = "",
     server: At = "",
@@ -47,7 +47,7 @@ def usage(
     elif as_csv_file:
         print(csv_head(query) + csv_rows(rows, query), end="")
     elif not rows:
-        print("Nothing was used.")
+        print("No usage.")
     else:
         Console(highlight=False, markup=False).print(_table(rows))
 

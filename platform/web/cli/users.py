@@ -17,9 +17,11 @@ from .opened import opened_database
 from .output import Json, Tenant, print_json, tell
 from .remote import At, remote_and_tenant, segment
 
-app = typer.Typer(help="Make, list and remove users, and set their roles and passwords.")
+app = typer.Typer(help="Create, list and remove users, and set their roles and passwords.")
 console = Console(highlight=False)
-Password = Annotated[str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for.")]
+Password = Annotated[
+    str, typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, help="Prompted for if missing.")
+]
 ROLES = "viewer, editor or admin."
 
 

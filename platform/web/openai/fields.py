@@ -127,7 +127,7 @@ def _refuse_unsupported(name: str, body: Mapping[str, Any]) -> None:
             raise invalid("tools are for chats; send messages to /v1/chat/completions.", name, "unsupported")
     elif name == "best_of":
         if value != body.get("n", 1):
-            raise invalid("best_of is not supported; use n and choose among the answers yourself.", name, "unsupported")
+            raise invalid("best_of is not supported; use n and choose among the responses.", name, "unsupported")
     elif name in REFUSED or (name in NEUTRAL and not _among(value, NEUTRAL[name])):
         raise invalid(
             f"{name} is not supported by this server and would change the output. Leave it out.", name, "unsupported"

@@ -63,8 +63,10 @@ def read_profile(document: Mapping[str, Any]) -> ServingProfile:
 async def try_profile(profile: ServingProfile, bench: Bench) -> None:
     """Render a simple conversation as it would be, and compile the schema. Raises ApiError that names the field."""
     if profile.chat_template is not None and not bench.wordings.allowed:
-        message = "chat_template is refused: this server uses no chat templates of adapters. The operator allows them"
-        raise invalid(f"{message} with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true.", "chat_template")
+        message = "chat_template is refused: this server does not allow chat templates from adapters. The operator can"
+        raise invalid(
+            f"{message} allow them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true.", "chat_template"
+        )
     base = await bench.wordings.of(bench.tokenizer_digest)
     if profile.json_schema is not None:
         await asyncio.to_thread(_try_schema, profile.json_schema, bench.folder, base)
@@ -97,9 +99,9 @@ async def _rendered(template: Template, profile: ServingProfile) -> str:
     except TemplateFailure as error:
         raise invalid(f"{field} cannot be used on a simple conversation: {error}.", field) from None
     if not text.strip():
-        raise invalid("chat_template makes nothing of a simple conversation.", field)
+        raise invalid("chat_template renders a simple conversation as empty text.", field)
     if text == plain:
-        raise invalid("system_prompt would do nothing: the chat template leaves out system messages.", "system_prompt")
+        raise invalid("system_prompt would have no effect: the chat template ignores system messages.", "system_prompt")
     return text
 
 

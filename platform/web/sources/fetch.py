@@ -40,8 +40,8 @@ async def fetch_adapter(lora_path: str, settings: Settings, store: ArtifactStore
     adapter = parse_hub_id(lora_path)
     if not settings.adapter_hub:
         raise SourceRefused(
-            f"This server takes no adapters from the hub, so {adapter.repository} was not asked for. The operator "
-            "allows it with adapter_hub or LORAPLEX_ADAPTER_HUB=true."
+            f"This server does not download adapters from the hub, so {adapter.repository} was not requested. The "
+            "operator can allow it with adapter_hub or LORAPLEX_ADAPTER_HUB=true."
         )
     # A folder that the sweep removes if this process dies half-way.
     with tempfile.TemporaryDirectory(dir=store.incoming) as folder:
@@ -59,7 +59,7 @@ async def _download(adapter: HubAdapter, folder: Path, limits: Mapping[str, int]
             f"or LORAPLEX_HUB_TIMEOUT), {ELSEWHERE}."
         ) from None
     except GaveWay as gone:
-        message = f"The download of {adapter.repository} was broken off. {gone}"
+        message = f"The download of {adapter.repository} was interrupted. {gone}"
         raise overloaded(f"{message} Try again in {RETRY_AFTER} seconds.", RETRY_AFTER) from None
 
 

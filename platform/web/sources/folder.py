@@ -12,7 +12,7 @@ from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 
 from .errors import SourceFailed, SourceMissing, SourceRefused
 
-REMEDY: Final = "The operator allows folders with adapter_folders or LORAPLEX_ADAPTER_FOLDERS."
+REMEDY: Final = "The operator can allow folders with adapter_folders or LORAPLEX_ADAPTER_FOLDERS."
 UNLINKED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -34,9 +34,11 @@ def open_adapter(folder: str, allowed: Sequence[Path], optional: Iterable[str]) 
 
 def _check_path(folder: str, allowed: Sequence[Path]) -> None:
     if not allowed:
-        raise SourceRefused(f"This server reads no adapters from folders. {REMEDY}")
+        raise SourceRefused(f"This server does not load adapters from folders. {REMEDY}")
     if "\0" in folder or not folder.startswith("/"):
-        raise SourceRefused(f"{folder!a} is no absolute path. Give the whole path of the adapter's folder, from / on.")
+        raise SourceRefused(
+            f"{folder!a} is not an absolute path. Give the full path of the adapter's folder, starting with /."
+        )
     if ".." in Path(folder).parts:
         raise SourceRefused(f"'..' in {folder!a} is not followed. Give the path of the adapter's folder without it.")
 
@@ -62,8 +64,10 @@ def _open(folder: str, name: str, allowed: Sequence[Path]) -> BufferedReader:
 
 def _refuse(folder: str, allowed: Sequence[Path]) -> NoReturn:
     if any(Path(folder).is_relative_to(root) for root in allowed):
-        raise SourceRefused(f"A symbolic link in {folder!a} leads out of the allowed folders. Copy the adapter there.")
-    raise SourceRefused(f"{folder!a} is not below a folder that this server may read adapters from. {REMEDY}")
+        raise SourceRefused(
+            f"A symbolic link in {folder!a} points outside the allowed folders. Copy the adapter there."
+        )
+    raise SourceRefused(f"{folder!a} is not inside an allowed adapter folder. {REMEDY}")
 
 
 def _descend(root: str, parts: Sequence[str]) -> int:

@@ -29,7 +29,7 @@ def parse_hub_id(text: str) -> HubAdapter:
     if revision is None or not COMMIT.fullmatch(revision):
         problem = "names no commit" if revision is None else f"names {revision[:80]!a}, which is no commit"
         raise SourceRefused(
-            f"{repository} {problem}: a branch or tag may change under its name. Load {repository}@<commit>, "
+            f"{repository} {problem}: branches and tags can change. Load {repository}@<commit>, "
             f"40 hex digits as git log and https://huggingface.co/{repository}/commits/main show them."
         )
     return HubAdapter(repository, revision)

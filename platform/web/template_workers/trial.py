@@ -20,4 +20,4 @@ def try_template(source: str, named_tokens: Mapping[str, str]) -> str | None:
         return f"its chat template cannot be used: {error}"
     finally:
         process.close()
-    return None if text.strip() else "its chat template makes nothing of a simple conversation"
+    return None if text.strip() else "its chat template renders a simple conversation as empty text"
