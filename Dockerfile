@@ -16,6 +16,7 @@ COPY src src
 COPY platform platform
 COPY migrations migrations
 COPY examples/demo examples/demo
+COPY LICENSE THIRD_PARTY.md ./
 COPY --chmod=0755 deploy/healthcheck.py deploy/loraplex bin/
 RUN /opt/venv/bin/python platform/web/frontend/install.py
 RUN rm -r platform/web/frontend/node_modules

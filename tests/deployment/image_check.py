@@ -56,6 +56,7 @@ def check_compose(engine: Engine, stack: Stack) -> None:
     start(engine, SERVER)
     assert ask(stack.port, later) == answer
     stack.remove("cpu")
+    engine.run("volume", "rm", "loraplex_data")
     tell(f"compose: restored from a backup of {len(saved) / 1e6:.1f} MB; config and doctor run")
 
 
@@ -102,6 +103,13 @@ def check_postgres(engine: Engine, stack: Stack) -> None:
     stop(engine, SERVER)
     stack.remove("cpu,postgres")
     tell("compose: migrated and served on PostgreSQL")
+
+
+def check_licences(engine: Engine, target: str) -> None:
+    for name in ("LICENSE", "THIRD_PARTY.md"):
+        read = engine.run("run", "--rm", "--entrypoint=cat", f"localhost/loraplex:{target}", f"/opt/loraplex/{name}")
+        assert read.stdout == (ROOT / name).read_bytes(), name
+    tell(f"{target}: LICENSE and THIRD_PARTY.md are in the image")
 
 
 def check_run(engine: Engine, target: str, port: int) -> None:
@@ -172,6 +180,7 @@ def check(engine: Engine, folder: Path, targets: list[str]) -> None:
     if "gpu" in targets:
         check_gpu(engine)
     for target in targets:
+        check_licences(engine, target)
         check_run(engine, target, stack.port)
 
 
