@@ -1,20 +1,10 @@
 """computing_here: what a model is computed with on this machine, for who asks without an engine."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from .computing import Computing
 from .config import EngineConfig
 from .model.config import ModelConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Computing:
-    """What decides the last bits of a model's answers, beside the model and how it is stored."""
-
-    arithmetic: str
-    """As EngineInfo.arithmetic."""
-    runtime: dict[str, str]
-    """As EngineInfo.runtime."""
 
 
 def computing_here(config: EngineConfig) -> Computing:

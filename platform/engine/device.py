@@ -10,7 +10,7 @@ import torch
 from loraplex.quant.choose import Choice, choose_cuda_scheme, choose_scheme
 from loraplex.quant.online import OnlineQuantization
 
-from .arithmetic import Computing
+from .computing import Computing
 from .config import EngineConfig
 from .model.config import DTYPES, ModelConfig
 from .runtime import cpu_runtime, cuda_runtime

@@ -24,7 +24,7 @@ class FairQueue:
     """Inside a request: first come, first served, all choices of a prompt before the next prompt."""
 
     def __init__(self) -> None:
-        self._root = Share()
+        self._root = Share[Sequence]()
         self._numbers = itertools.count()
 
     def __len__(self) -> int:

@@ -74,3 +74,12 @@ def _memory_words(error: Exception) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def memory_error(error: BaseException | None) -> BaseException | None:
+    """It, or what it came of: a capture that memory ended is ended with an error of its own."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):
+            return error
+        error = error.__context__
+    return None

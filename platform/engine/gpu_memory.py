@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import torch
 
 from .config import EngineConfig
+from .faults import memory_error
 from .kv_cache import LEAST_BLOCKS, KvCachePlan, block_bytes, plan_blocks
 from .model.config import ModelConfig
 from .protocol import DeviceMemory
@@ -134,15 +135,6 @@ def no_room(when: str, *remedies: str) -> Iterator[None]:
         raise ValueError(
             f"the device ran out of memory as {when}. Change one or several of: {changes} ({words})"
         ) from error
-
-
-def memory_error(error: BaseException | None) -> BaseException | None:
-    """It, or what it came of: a capture that memory ended is ended with an error of its own."""
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):
-            return error
-        error = error.__context__
-    return None
 
 
 class Remedy(NamedTuple):

@@ -4,7 +4,7 @@ import logging
 from bisect import bisect_left
 from typing import Final, NamedTuple
 
-from .gpu_memory import memory_error
+from .faults import memory_error
 from .stream import Capture, Graph, Launch
 
 logger = logging.getLogger(__name__)

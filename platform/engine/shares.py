@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from .sequence import Sequence
-
-Path = tuple["Share", ...]
+Path = tuple["Share[Any]", ...]
 """From the root down: root, tenant, priority, group, request."""
 STALE_ENTRIES: Final = 16
 """A heap with this many more entries than twice its children is rebuilt."""
+Waiting = TypeVar("Waiting")
+"""What waits: a sequence."""
 
 
-class Share:
+class Share(Generic[Waiting]):
     """The next child is that with the least priority value, then the least service, then the longest wait.
 
     Service is in weighted tokens and only grows, so entries of the heap are mended as they come up.
@@ -36,8 +35,8 @@ class Share:
     def __init__(self, name: object = None, priority: int = 0) -> None:
         self.name = name
         self.priority = priority
-        self.children: dict[object, Share] = {}
-        self.line: list[Sequence] = []
+        self.children: dict[object, Share[Waiting]] = {}
+        self.line: list[Waiting] = []
         """Sequences that wait, in their order: of the lowest level only."""
         self.service = 0
         self.waiting = 0
@@ -53,10 +52,10 @@ class Share:
         self.children.clear()
         self.clock = 0
         """Service of the latest child that had a sequence admitted, as it was then."""
-        self._last_to_leave: Share | None = None
-        self._heap: list[tuple[int, int, int, Share]] = []
+        self._last_to_leave: Share[Waiting] | None = None
+        self._heap: list[tuple[int, int, int, Share[Waiting]]] = []
 
-    def enlist(self, child: "Share", number: int) -> None:
+    def enlist(self, child: "Share[Waiting]", number: int) -> None:
         """A child begins to wait. It starts level with those that wait already: idling earns no credit.
 
         The clock moves on with each admission. Without it, newcomers that never stop coming would all start before a
@@ -69,18 +68,18 @@ class Share:
             heapify(self._heap)
         heappush(self._heap, _entry(child))
 
-    def child(self, name: object, priority: int = 0) -> "Share":
+    def child(self, name: object, priority: int = 0) -> "Share[Waiting]":
         """The child of this name, a new one if there is none."""
         child = self.children.get(name)
         if child is None:
             child = self.children[name] = Share(name, priority)
         return child
 
-    def note_leaving(self, child: "Share") -> None:
+    def note_leaving(self, child: "Share[Waiting]") -> None:
         """Nothing waits below this child any more."""
         self._last_to_leave = child
 
-    def first(self) -> "Share | None":
+    def first(self) -> "Share[Waiting] | None":
         """The child that is next."""
         heap = self._heap
         while heap:
@@ -93,7 +92,7 @@ class Share:
                 return child
         return None
 
-    def in_turn(self) -> Iterator["Share"]:
+    def in_turn(self) -> Iterator["Share[Waiting]"]:
         """The children that wait, next first. Only what comes after the first costs more than O(log n)."""
         first = self.first()
         if first is None:
@@ -102,7 +101,7 @@ class Share:
         others = [child for child in self.children.values() if child.waiting and child is not first]
         yield from sorted(others, key=lambda child: (child.priority, child.service, child.number))
 
-    def sequences(self) -> Iterator["Sequence"]:
+    def sequences(self) -> Iterator[Waiting]:
         """All that wait here or below, next first."""
         yield from self.line
         for child in self.in_turn():
@@ -113,5 +112,5 @@ class Share:
         return 0 if first is None else first.service
 
 
-def _entry(child: Share) -> tuple[int, int, int, Share]:
+def _entry(child: Share[Waiting]) -> tuple[int, int, int, Share[Waiting]]:
     return child.priority, child.service, child.number, child

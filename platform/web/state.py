@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from loraplex.engine.arithmetic import Computing
 from loraplex.engine.certify_process import certify
 from loraplex.engine.client import EngineClient
+from loraplex.engine.computing import Computing
 from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.tokenizer import Tokenizer

@@ -11,8 +11,9 @@ import pytest
 import torch
 import triton
 
-from loraplex.engine.arithmetic import Computing, computing_here
+from loraplex.engine.arithmetic import computing_here
 from loraplex.engine.build import build_engine
+from loraplex.engine.computing import Computing
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.runtime import cpu_runtime, cuda_runtime
 from tests.checkpoints import make_checkpoint

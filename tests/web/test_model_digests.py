@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from loraplex.engine.arithmetic import Computing
+from loraplex.engine.computing import Computing
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.model import digest as digest_module

@@ -16,10 +16,9 @@ from safetensors import SafetensorError, safe_open
 
 from loraplex.quant.weights import IntegerWeight, Weight
 
-from ..quantize.fold import LINEARS, NORMS, made_by
-from ..quantize.forward import INPUTS, linears_of
 from .config import ModelConfig
 from .folder import FOLDED_SCALES
+from .layer_inputs import INPUTS, LINEARS, NORMS, linears_of, made_by
 
 READ_BY: Final = {linears_of(place)[0].rpartition(".")[2]: place for place in INPUTS}
 """The first linear that reads an input -> the input's name in the file."""

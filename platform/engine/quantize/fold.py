@@ -9,10 +9,8 @@ from collections.abc import Mapping
 import torch
 
 from ..model.config import ModelConfig
-from .forward import DOWN, GATE_UP, INPUTS, OUTPUT, QKV, linears_of
+from ..model.layer_inputs import INPUTS, LINEARS, NORMS, OUTPUT, linears_of, made_by
 
-NORMS = {QKV: "input_layernorm", GATE_UP: "post_attention_layernorm"}
-LINEARS = {OUTPUT: "self_attn.v_proj", DOWN: "mlp.up_proj"}
 _READ_AT = {linear: place for place in INPUTS for linear in linears_of(place)}
 _MADE_AT = {maker: place for place, maker in (NORMS | LINEARS).items()}
 _ALL = slice(None)
@@ -49,10 +47,3 @@ def folded(
         outputs = made_by(made, scales[made], config)[rows]
         tensor = tensor / (outputs if tensor.ndim == 1 else outputs[:, None])
     return tensor
-
-
-def made_by(place: str, scales: torch.Tensor, config: ModelConfig) -> torch.Tensor:
-    """Scales of inputs [in] as those of the outputs of the linear that makes them: one of each value head's readers."""
-    if place != OUTPUT:
-        return scales
-    return scales.reshape(config.num_kv_heads, -1, config.head_dim)[:, 0].flatten()

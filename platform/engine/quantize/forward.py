@@ -6,31 +6,16 @@ C hidden size, D head size.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 import torch.nn.functional as F
 
 from ..model.config import ModelConfig
+from ..model.layer_inputs import DOWN, GATE_UP, OUTPUT, QKV
 from ..model.rope import RopeTables
 
 LayerTensors = Mapping[str, torch.Tensor]
 """By name within the layer: self_attn.q_proj.weight."""
-
-QKV: Final = "self_attn.qkv"
-OUTPUT: Final = "self_attn.o_proj"
-GATE_UP: Final = "mlp.gate_up"
-DOWN: Final = "mlp.down_proj"
-INPUTS: Final = (QKV, OUTPUT, GATE_UP, DOWN)
-"""The four inputs that a layer's linears read."""
-
-
-def linears_of(place: str) -> tuple[str, ...]:
-    """The linears that read this input."""
-    shared = {QKV: ("q_proj", "k_proj", "v_proj"), GATE_UP: ("gate_proj", "up_proj")}
-    if place not in shared:
-        return (place,)
-    return tuple(f"{place.split('.')[0]}.{kind}" for kind in shared[place])
 
 
 def plain_linear(tensors: LayerTensors, name: str, x: torch.Tensor) -> torch.Tensor:

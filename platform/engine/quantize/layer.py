@@ -15,9 +15,10 @@ from loraplex.quant.rounding import IntegerGrid
 from loraplex.quant.weights import Float8Weight, IntegerWeight
 
 from ..model.config import ModelConfig
+from ..model.layer_inputs import INPUTS, linears_of
 from .float_layers import OnDemand
 from .fold import folded, norm_name, shared_magnitudes, storable_scales
-from .forward import INPUTS, LayerTensors, linears_of
+from .forward import LayerTensors
 
 LINEARS = tuple(linear for place in INPUTS for linear in linears_of(place))
 UNCLIPPED = ("self_attn.q_proj", "self_attn.k_proj")

@@ -21,11 +21,12 @@ from loraplex.quant.rounding import check_group_size
 
 from ..model.config import DTYPES, ModelConfig, read_json
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
+from ..model.layer_inputs import DOWN, INPUTS, OUTPUT
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
 from ..tokenizer import Tokenizer
 from .float_layers import OnDemand, layer_prefix, stored_floats, stored_layer, tensor_names
-from .forward import DOWN, INPUTS, OUTPUT, LayerForward, LayerTensors
+from .forward import LayerForward, LayerTensors
 from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
 from .options import QuantizeOptions
 from .report import LayerError, QuantizationReport

@@ -6,9 +6,9 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import loraplex
-from loraplex.engine.arithmetic import Computing
 from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from loraplex.engine.certify.prompts import generated_prompts
+from loraplex.engine.computing import Computing
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.loaded_files import LoadedFiles
 from loraplex.engine.model.config import ModelConfig

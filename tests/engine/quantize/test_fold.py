@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.layer_inputs import GATE_UP, INPUTS, OUTPUT
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.model.rope import rope_tables
 from loraplex.engine.quantize.fold import folded, shared_magnitudes, storable_scales
-from loraplex.engine.quantize.forward import GATE_UP, INPUTS, OUTPUT, LayerForward
+from loraplex.engine.quantize.forward import LayerForward
 from tests.checkpoints import make_checkpoint
 
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.layer_inputs import INPUTS
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.model.rope import rope_tables
-from loraplex.engine.quantize.forward import INPUTS, LayerForward
+from loraplex.engine.quantize.forward import LayerForward
 from loraplex.engine.quantize.streams import Stream
 from tests.checkpoints import make_checkpoint, reference_model
 
