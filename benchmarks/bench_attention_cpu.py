@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from loraplex.engine.threads import prepare_environment, set_threads
+from loraplex.engine.device.threads import prepare_environment, set_threads
 
 prepare_environment()
 

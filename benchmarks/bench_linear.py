@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.timing import best_of_each
-from loraplex.engine.threads import prepare_environment, set_threads
+from loraplex.engine.device.threads import prepare_environment, set_threads
 from loraplex.quant.choose import choose_scheme
 from loraplex.quant.scheme import LinearMethod
 from loraplex.quant.stored_float import StoredFloatLinear

@@ -14,7 +14,7 @@ import torch
 from benchmarks.bench_linear import SHAPES as LINEARS
 from benchmarks.bench_linear import stored
 from benchmarks.timing import best_of_each
-from loraplex.engine.threads import prepare_environment, set_threads
+from loraplex.engine.device.threads import prepare_environment, set_threads
 from loraplex.lora.apply import add_lora
 from loraplex.lora.batch import RANKS_PER_PAGE, LoraBatch, PageTable
 

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from loraplex.engine.spawn import MEMORY
+from loraplex.engine.processes.spawn import MEMORY
 
 from .report import Row, publish, show
 from .scale import Scale, tiny

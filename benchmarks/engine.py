@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from loraplex.engine.build import Engine, build_engine
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.long_lived import keep_for_good
+from loraplex.engine.ipc.server import HEARTBEAT_SECONDS, LOADING_MILLISECONDS
 from loraplex.engine.model.config import base_signature
+from loraplex.engine.processes.long_lived import keep_for_good
 from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, RequestFailed, Tokens
-from loraplex.engine.sampling import SamplingParams
-from loraplex.engine.server import HEARTBEAT_SECONDS, LOADING_MILLISECONDS
+from loraplex.engine.sampling_params import SamplingParams
+from loraplex.engine.startup.build import Engine, build_engine
 from loraplex.lora.digest import DIGEST_TAG, canonical_tensors
 from loraplex.lora.inspection import WEIGHTS_FILE, inspect_adapter
 from loraplex.lora.manifest import BaseSignature

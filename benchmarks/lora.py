@@ -12,7 +12,7 @@ import statistics
 import time
 from pathlib import Path
 
-from loraplex.engine.threads import prepare_environment
+from loraplex.engine.device.threads import prepare_environment
 
 prepare_environment()
 

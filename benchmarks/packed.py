@@ -16,8 +16,8 @@ import torch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.engine.packed_weights import load_decoder
-from loraplex.engine.weights_cache import WeightsCache
+from loraplex.engine.startup.packed_weights import load_decoder
+from loraplex.engine.startup.weights_cache import WeightsCache
 from loraplex.quant.choose import choose_cuda_scheme, choose_scheme
 from loraplex.quant.cpu_form import cpu_form
 from loraplex.quant.cuda_form import cuda_form

@@ -24,9 +24,9 @@ from fastapi.routing import iter_route_contexts
 from sqlalchemy import insert, select, text
 from starlette.routing import compile_path
 
-from loraplex.engine.long_lived import keep_for_good
+from loraplex.engine.processes.long_lived import keep_for_good
 from loraplex.engine.protocol import AdapterStatus, EngineStatus
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry import tables
 from loraplex.registry.audit import record
 from loraplex.registry.ledger import COUNTS, DAY_KEY

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from loraplex.engine.threads import prepare_environment
+from loraplex.engine.device.threads import prepare_environment
 
 prepare_environment()
 
 import torch  # noqa: E402
 
-from loraplex.engine.kv_cache import block_bytes  # noqa: E402
 from loraplex.engine.model.config import ModelConfig  # noqa: E402
+from loraplex.engine.startup.kv_cache_size import block_bytes  # noqa: E402
 
 from .awq_checkpoint import awq_checkpoint, folded_awq_checkpoint  # noqa: E402
 from .bench_attention_cpu import BLOCK, time_dtypes  # noqa: E402

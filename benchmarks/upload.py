@@ -70,7 +70,7 @@ def serve_raw(listener: socket.socket, folder: Path, durable: bool, checked: boo
 
 def serve_ours(listener: socket.socket, folder: Path, key: str) -> None:
     """Without an engine: it has no part in an upload."""
-    from loraplex.engine.tokenizer import Tokenizer
+    from loraplex.engine.text.tokenizer import Tokenizer
     from tests.web.fake_engine import FakeEngine
 
     settings = Settings(data_dir=folder, min_free_bytes=0, max_adapter_bytes=1 << 32, log_level="warning")

@@ -11,8 +11,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from loraplex.engine.long_lived import keep_for_good
-from loraplex.engine.threads import prepare_environment
+from loraplex.engine.device.threads import prepare_environment
+from loraplex.engine.processes.long_lived import keep_for_good
 
 from .network import Watch
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from loraplex.engine.launcher_tools import REMEDY, missing_tools
+from loraplex.engine.device.launcher_tools import REMEDY, missing_tools
 
 from ..report import RESULTS, Row, line_of, write
 from .apart import measure_apart, start_server

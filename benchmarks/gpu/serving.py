@@ -18,8 +18,8 @@ from .models import Model, checkpoint, workplace
 from .stand_ins import provide_msgspec
 
 if TYPE_CHECKING:
-    from loraplex.engine.build import Engine
     from loraplex.engine.protocol import Tokens
+    from loraplex.engine.startup.build import Engine
 
 BLOCK: Final = 16
 SEGMENTS: Final = 4
@@ -62,7 +62,7 @@ class Served:
     ) -> Stream:  # fmt: skip
         """A greedy request that ends with its last token and not before."""
         from loraplex.engine.protocol import AdapterRef, GenerateRequest
-        from loraplex.engine.sampling import SamplingParams
+        from loraplex.engine.sampling_params import SamplingParams
 
         params = SamplingParams(
             temperature=0.0, max_tokens=max_tokens, ignore_eos=True, seed=0, logprobs=0 if logprobs else None,
@@ -201,7 +201,7 @@ def _give_back(stage: Stage) -> None:
 def _import_engine() -> Callable[..., "Engine"]:
     provide_msgspec()
     try:
-        from loraplex.engine.build import build_engine
+        from loraplex.engine.startup.build import build_engine
     except ModuleNotFoundError as error:
         raise Unsupported(f"the engine needs the package {error.name}") from error
     return build_engine

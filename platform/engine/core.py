@@ -4,15 +4,15 @@ import logging
 import time
 from collections.abc import Callable
 
-from .clipping import ClippingTotals
 from .constraints.followers import Followers
-from .faults import judge
+from .device.faults import judge
 from .histogram import STEP_TOKENS, Histogram, LoadTimes
-from .plan import StepPlan
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
-from .scheduler import Scheduler
-from .status import count_adapters, count_tenants, map_blocks
-from .steps import Runner, StepsInFlight
+from .runner.clipping import ClippingTotals
+from .runner.steps import Runner, StepsInFlight
+from .scheduler.plan import StepPlan
+from .scheduler.scheduler import Scheduler
+from .scheduler.status import count_adapters, count_tenants, map_blocks
 
 logger = logging.getLogger(__name__)
 

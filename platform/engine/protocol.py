@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from .sampling import SamplingParams
+from .sampling_params import SamplingParams
 
 MAX_ADAPTERS: Final = 8
 """Most adapters that are summed for one request."""
@@ -185,7 +185,7 @@ class EngineInfo(Message, kw_only=True):
     arithmetic: str
     """What linears are multiplied with (`quant/arithmetic.py`)."""
     runtime: dict[str, str]
-    """What computes it all, by name and version (`engine/runtime.py`)."""
+    """What computes it all, by name and version (`engine/device/runtime.py`)."""
     dtype: str
     vocab_size: int
     max_model_len: int

@@ -29,7 +29,7 @@ def check_prompts(prompts: Sequence[str]) -> list[str]:
 
 
 def digest_of(prompts: Sequence[str]) -> str:
-    """SHA-256 of the canonical JSON, as the engine takes it (`engine/certificate.py: prompts_digest`)."""
+    """SHA-256 of the canonical JSON, as the engine takes it (`engine/certify/certificate.py: prompts_digest`)."""
     return hashlib.sha256(json.dumps(list(prompts), separators=(",", ":")).encode()).hexdigest()
 
 

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 import loraplex
-from loraplex.engine.client import EngineStartError, EngineUnavailable
+from loraplex.engine.ipc.client import EngineStartError, EngineUnavailable
 
 from .api.routes import routers as api_routers
 from .auth import access_table, guard

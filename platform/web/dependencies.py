@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from loraplex.engine.client import RequestRejected
+from loraplex.engine.ipc.client import RequestRejected
 
 from .auth import Caller, caller_of
 from .errors import from_engine

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
+from loraplex.engine.ipc.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import LAST, AdapterRef, GenerateRequest
-from loraplex.engine.sampling import SamplingParams
+from loraplex.engine.sampling_params import SamplingParams
 from loraplex.registry.artifacts import ArtifactStore
 from loraplex.registry.preflight import Prepared
 from loraplex.registry.report import Finding, Summary

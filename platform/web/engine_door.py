@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from loraplex.engine.client import EngineState
+from loraplex.engine.ipc.client import EngineState
 from loraplex.engine.protocol import AdapterSpec, EngineInfo, EngineStatus, GenerateRequest, Tokens
 
 from .errors import overloaded

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
-from loraplex.engine.client import EngineUnavailable, RequestRejected
+from loraplex.engine.ipc.client import EngineUnavailable, RequestRejected
 
 INVALID = "invalid_request_error"
 RETRY_AFTER_SECONDS = 2

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from loraplex.engine.client import EngineUnavailable, RequestRejected
-from loraplex.engine.detokenizer import Detokenizer
+from loraplex.engine.ipc.client import EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import FinishReason, GenerateRequest, TokenLogprob, Tokens
+from loraplex.engine.text.detokenizer import Detokenizer
 
 from .engine_door import EngineDoor
 from .errors import ApiError, from_engine, overloaded

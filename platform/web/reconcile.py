@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from loraplex.engine.client import AdapterError, EngineUnavailable
+from loraplex.engine.ipc.client import AdapterError, EngineUnavailable
 from loraplex.engine.protocol import AdapterSpec
 from loraplex.registry.snapshot import DesiredAdapter, ResolvedAdapter, Snapshots
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loraplex.engine.client import AdapterError, EngineUnavailable, RequestRejected
+from loraplex.engine.ipc.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
 from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.routes import Asker

@@ -8,10 +8,10 @@ from functools import partial
 
 import msgspec
 
-from loraplex.engine.activation import explain_absence, find_start
-from loraplex.engine.client import EngineUnavailable, RequestRejected
+from loraplex.engine.ipc.client import EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
-from loraplex.engine.sampling import SamplingParams
+from loraplex.engine.sampling_params import SamplingParams
+from loraplex.engine.scheduler.activation import explain_absence, find_start
 
 from .auth import Caller
 from .engine_door import require_ready

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from loraplex.engine.certify_process import certify
-from loraplex.engine.client import EngineClient
-from loraplex.engine.computing import Computing
-from loraplex.engine.loaded_files import LoadedFiles
+from loraplex.engine.certify.child import certify
+from loraplex.engine.device.computing import Computing
+from loraplex.engine.ipc.client import EngineClient
 from loraplex.engine.model.config import ModelConfig, base_signature
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.startup.loaded_files import LoadedFiles
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.base import ServedBase
 from loraplex.registry.credentials import Credentials, ensure_credentials
 from loraplex.registry.ledger import Ledger

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from tokenizers.decoders import ByteLevel
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 
 SPACE = "▁"
 """Sentencepiece's spelling of a space."""

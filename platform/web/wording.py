@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from loraplex.engine.protocol import AddedToken
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 
 from .chat_template import ChatTemplate
 from .off_loop import INLINE_CHARS, off_loop

@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from loraplex.engine.protocol import AddedToken
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.tokenizers import Tokenizers

@@ -10,8 +10,8 @@ web       HTTP: OpenAI API, admin API, dashboard
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loraplex.engine.llm import LLM
-    from loraplex.engine.sampling import SamplingParams
+    from loraplex.engine.offline.llm import LLM
+    from loraplex.engine.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
@@ -20,11 +20,11 @@ __all__ = ["LLM", "SamplingParams", "__version__"]
 def __getattr__(name: str) -> Any:
     """Import the offline API on first use, so that `import loraplex` stays free of torch."""
     if name == "LLM":
-        from loraplex.engine.llm import LLM
+        from loraplex.engine.offline.llm import LLM
 
         return LLM
     if name == "SamplingParams":
-        from loraplex.engine.sampling import SamplingParams
+        from loraplex.engine.sampling_params import SamplingParams
 
         return SamplingParams
     raise AttributeError(f"module 'loraplex' has no attribute {name!r}")

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.lora.inspection import inspect_adapter
 from loraplex.registry import preflight, preflight_worker, users
 from loraplex.web.server import Server

@@ -22,7 +22,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry import tables, users
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.registry import Registry

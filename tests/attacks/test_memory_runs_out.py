@@ -16,15 +16,15 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from loraplex.engine.client import AdapterError, EngineClient
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.ipc.client import AdapterError, EngineClient
 from loraplex.engine.model.config import base_signature
 from loraplex.engine.protocol import AdapterRef, AdapterSpec, GenerateRequest
-from loraplex.engine.sampling import SamplingParams
+from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.structured_outputs import StructuredOutputs
 from loraplex.lora.inspection import inspect_adapter
 from tests.checkpoints import make_adapter, make_checkpoint
-from tests.engine.test_client import collect, outcome, until
+from tests.engine.ipc.test_client import collect, outcome, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a running process")
 TRIES: Final = int(os.environ.get("MEMORY_TRIES", "4"))

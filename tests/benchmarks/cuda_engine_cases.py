@@ -38,7 +38,7 @@ def in_place_of_cuda(config: Any) -> Any:
     """The engine on CUDA's path, in float32: transformers computes in it on a CPU."""
     from msgspec.structs import replace
 
-    from loraplex.engine.build import build_engine
+    from loraplex.engine.startup.build import build_engine
 
     assert not any(cache() for cache in CACHES), "an engine that was closed holds its memory"
     engine = build_engine(replace(config, device="cuda", dtype="float32"))

@@ -212,6 +212,6 @@ def test_the_stand_in_does_what_the_engine_takes_of_msgspec(package: Any) -> Non
 def test_an_engine_that_cannot_be_imported_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.gpu import serving
 
-    monkeypatch.setitem(sys.modules, "loraplex.engine.build", None)
+    monkeypatch.setitem(sys.modules, "loraplex.engine.startup.build", None)
     with pytest.raises(Unsupported, match="needs the package"):
         serving._import_engine()

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from loraplex.engine.computing import Computing
+from loraplex.engine.device.computing import Computing
 from loraplex.web.certificates.served import ServedPath
 from loraplex.web.settings import Settings
 from loraplex.web.state import State

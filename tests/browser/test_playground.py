@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from tests.web.fake_engine import BASE_SENTENCE, FakeEngine, sentence_of
 from tests.web.test_adapters_api import add
 

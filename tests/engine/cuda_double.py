@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from loraplex.engine import cuda_stream, cuda_warmup, device, gpu_profile
+from loraplex.engine.device import cuda_stream, device
+from loraplex.engine.startup import cuda_warmup, gpu_profile
 
 from .inline_stream import HostMoment, InlineStream
 from .paper_gauge import PaperGauge

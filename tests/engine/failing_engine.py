@@ -1,8 +1,8 @@
 """The engine process with a runner that fails as a device does, hangs, or takes long: tests start it in place of the
 engine's own.
 
-Its arguments are those of `python -m loraplex.engine.process DESCRIPTOR`. FAULTS names a folder. Each of its files is
-one fault of the next step with more than one sequence: an error of torch, or one of WAYS.
+Its arguments are those of `python -m loraplex.engine.ipc.process DESCRIPTOR`. FAULTS names a folder. Each of its files
+is one fault of the next step with more than one sequence: an error of torch, or one of WAYS.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from typing import Final
 import torch
 from numba import njit
 
-from loraplex.engine import process
+from loraplex.engine.ipc import process
 from loraplex.engine.kernels import one_compiler
-from loraplex.engine.plan import StepPlan
-from loraplex.engine.runner import ModelRunner
-from loraplex.engine.steps import Ended
+from loraplex.engine.runner.runner import ModelRunner
+from loraplex.engine.runner.steps import Ended
+from loraplex.engine.scheduler.plan import StepPlan
 
 from .conftest import FAULTS
 

@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
-from loraplex.engine import cuda_stream, device, gpu_profile
-from loraplex.engine.stream import Launch
+from loraplex.engine.device import cuda_stream, device
+from loraplex.engine.device.stream import Launch
+from loraplex.engine.startup import gpu_profile
 from loraplex.lora import copies, pool
 
 from .inline_stream import HostMoment, InlineStream

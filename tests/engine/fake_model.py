@@ -7,8 +7,8 @@ import zlib
 from functools import cache
 
 from loraplex.engine.protocol import FinishReason, GenerateRequest
-from loraplex.engine.sampling_state import SampleRow
-from loraplex.engine.sequence import Sequence, choice_seed
+from loraplex.engine.sampling.state import SampleRow
+from loraplex.engine.scheduler.sequence import Sequence, choice_seed
 
 VOCAB = 50
 EOS = 0

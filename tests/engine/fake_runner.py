@@ -3,13 +3,13 @@
 So any mistake in scheduling, caching, sharing or copying reads a wrong hash: the runner notices it at once.
 """
 
-from loraplex.engine.block_pool import BlockPool
-from loraplex.engine.plan import Scheduled, StepPlan, StepResult
+from loraplex.engine.kv_cache.block_pool import BlockPool
 from loraplex.engine.protocol import TokenLogprob
-from loraplex.engine.sampling_state import Sampled
-from loraplex.engine.scheduler import Limits
-from loraplex.engine.sequence import Sequence
-from loraplex.engine.steps import Ended
+from loraplex.engine.runner.steps import Ended
+from loraplex.engine.sampling.state import Sampled
+from loraplex.engine.scheduler.plan import Scheduled, StepPlan, StepResult
+from loraplex.engine.scheduler.scheduler import Limits
+from loraplex.engine.scheduler.sequence import Sequence
 
 from .fake_model import chain, draw
 

@@ -6,12 +6,12 @@ What it says must be what each request would be told alone.
 import random
 from dataclasses import dataclass, field
 
-from loraplex.engine.block_pool import BlockPool
 from loraplex.engine.core import EngineCore
+from loraplex.engine.kv_cache.block_pool import BlockPool
 from loraplex.engine.protocol import AdapterRef, FinishReason, FromEngine, GenerateRequest, RequestFailed, Tokens
-from loraplex.engine.roster import AdapterResidency
-from loraplex.engine.sampling import SamplingParams
-from loraplex.engine.scheduler import Limits, Scheduler
+from loraplex.engine.sampling_params import SamplingParams
+from loraplex.engine.scheduler.request_table import AdapterResidency
+from loraplex.engine.scheduler.scheduler import Limits, Scheduler
 
 from .fake_adapters import FakeAdapters
 from .fake_model import EOS, VOCAB, solo

@@ -4,8 +4,8 @@ import time
 
 import torch
 
-from loraplex.engine.cuda_sampler import CudaSampler
-from loraplex.engine.outbox import Outbox
+from loraplex.engine.device.host_transfer import Outbox
+from loraplex.engine.sampling.cuda.sampler import CudaSampler
 
 
 class InlineEvent:

@@ -5,9 +5,9 @@ from random import Random
 
 from loraplex.engine.constraints.counts import Counts
 from loraplex.engine.constraints.followers import Failure
-from loraplex.engine.plan import Scheduled
 from loraplex.engine.protocol import GenerateRequest
-from loraplex.engine.sequence import Request, Sequence, Status
+from loraplex.engine.scheduler.plan import Scheduled
+from loraplex.engine.scheduler.sequence import Request, Sequence, Status
 
 from .fake_model import VOCAB
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 
-from loraplex.engine.stream import Launch
+from loraplex.engine.device.stream import Launch
 
 WAITS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}
 ALLOCATES = ("aten::empty", "aten::new_empty")

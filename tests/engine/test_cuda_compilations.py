@@ -11,17 +11,18 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from loraplex.engine import cuda_stream, cuda_warmup
 from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.kernels.cuda import launch
-from loraplex.engine.build import make_loader
-from loraplex.engine.cuda_build import build_cuda_runner
-from loraplex.engine.cuda_runner import CudaRunner
-from loraplex.engine.device import choose_device
+from loraplex.engine.device import cuda_stream
+from loraplex.engine.device.device import choose_device
+from loraplex.engine.device.stream import Launch
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.engine.stream import Launch
+from loraplex.engine.runner.cuda_runner import CudaRunner
+from loraplex.engine.startup import cuda_warmup
+from loraplex.engine.startup.build import make_loader
+from loraplex.engine.startup.cuda_build import build_cuda_runner
 from loraplex.lora.batch import Extras
 from loraplex.lora.pool import AdapterPool
 from tests.ahead_of_time import AbsentDevice

@@ -9,9 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from loraplex import SamplingParams
-from loraplex.engine import cuda_runner
-from loraplex.engine.cuda_sampler_rows import RowLines
-from loraplex.engine.step_inputs import StepInputs, StepShape
+from loraplex.engine.runner import cuda_runner
+from loraplex.engine.runner.step_inputs import StepInputs, StepShape
+from loraplex.engine.sampling.cuda.rows import RowLines
 from loraplex.quant import choose
 from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear

@@ -8,11 +8,11 @@ import torch
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.kv_cache import EIGHT_BITS
+from loraplex.engine.kv_cache.prefix import root_hash
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.served import kv_cache_words
-from loraplex.engine.outputs import RequestOutput
-from loraplex.engine.prefix import root_hash
+from loraplex.engine.offline.outputs import RequestOutput
+from loraplex.engine.startup.kv_cache_size import EIGHT_BITS
 from tests.checkpoints import make_adapter, make_checkpoint
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=0)

@@ -10,10 +10,10 @@ from itertools import count
 
 import pytest
 
-from loraplex.engine.block_pool import BlockPool
 from loraplex.engine.core import EngineCore
+from loraplex.engine.kv_cache.block_pool import BlockPool
 from loraplex.engine.protocol import FinishReason, GenerateRequest, RequestFailed, Tokens
-from loraplex.engine.scheduler import Scheduler
+from loraplex.engine.scheduler.scheduler import Scheduler
 from loraplex.engine.structured_outputs import StructuredOutputs
 
 from .fake_model import INVOKING, VOCAB

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from loraplex.engine.scheduler import Overloaded
+from loraplex.engine.scheduler.scheduler import Overloaded
 
 from .fake_model import EOS, VOCAB
 from .harness import Harness, make_limits, make_request, tokens

@@ -6,11 +6,11 @@ from functools import partial
 import torch
 
 from loraplex.engine.batch import Batch
-from loraplex.engine.graph_pool import GraphKey, GraphPool
+from loraplex.engine.device.host_transfer import Arrival, Outbox
 from loraplex.engine.kernels.cuda.placeholders import resolve_reference
-from loraplex.engine.outbox import Arrival, Outbox
-from loraplex.engine.plan import StepPlan, StepResult
-from loraplex.engine.step_inputs import StepInputs, StepShape
+from loraplex.engine.runner.graph_pool import GraphKey, GraphPool
+from loraplex.engine.runner.step_inputs import StepInputs, StepShape
+from loraplex.engine.scheduler.plan import StepPlan, StepResult
 from loraplex.lora.batch import PageTable
 
 from .virtual_model import SLOTS, Draw, Inputs, VirtualDevice

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from loraplex.engine.protocol import FinishReason, GenerateRequest
-from loraplex.engine.sampling_state import SampleRow
-from loraplex.engine.sequence import choice_seed
+from loraplex.engine.sampling.state import SampleRow
+from loraplex.engine.scheduler.sequence import choice_seed
 
 from .fake_model import EOS, VOCAB, starts_of
 from .virtual_stream import VirtualStream

@@ -5,9 +5,9 @@ import random
 from collections import Counter
 from functools import partial
 
-from loraplex.engine.plan import Scheduled, StepPlan, StepResult
-from loraplex.engine.sampling_state import Sampled
-from loraplex.engine.stream import Event
+from loraplex.engine.device.stream import Event
+from loraplex.engine.sampling.state import Sampled
+from loraplex.engine.scheduler.plan import Scheduled, StepPlan, StepResult
 
 from .fake_model import INVOCATIONS, VOCAB
 from .virtual_model import NO_TOKEN, SLOTS, Draw, Inputs, VirtualDevice, describe, weights_of

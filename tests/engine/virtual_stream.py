@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from loraplex.engine.stream import Launch
+from loraplex.engine.device.stream import Launch
 
 
 class VirtualEvent:

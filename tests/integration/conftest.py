@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 import torch
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from tests.checkpoints import make_adapter, make_checkpoint
 
 from .live_server import LiveServer

@@ -162,7 +162,7 @@ class LiveServer:
     def engine_pid(self) -> int:
         """The engine, found among the server's children."""
         assert self._process is not None
-        found = [child for child in _children(self._process.pid) if b"loraplex.engine.process" in _command(child)]
+        found = [child for child in _children(self._process.pid) if b"loraplex.engine.ipc.process" in _command(child)]
         assert len(found) == 1, found
         return found[0]
 

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 
 from .live_server import BASE, LiveServer
 from .reference import Reference

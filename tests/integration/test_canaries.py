@@ -279,7 +279,7 @@ def test_no_row_has_a_secret(walk: Walk, database: str) -> None:
 def test_no_process_is_started_with_a_secret(walk: Walk) -> None:
     processes = walk.server.processes()
     commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes]
-    assert any("loraplex.engine.process" in command for command in commands)
+    assert any("loraplex.engine.ipc.process" in command for command in commands)
     for command in commands:
         assert walk.canaries.in_secret(command) == []
 
@@ -341,7 +341,7 @@ def test_the_server_goes_nowhere_but_to_its_database(walk: Walk, database: str, 
     assert address.host is not None and address.port is not None
     seen = attempts(folder)
     programs = {attempt.program for attempt in seen if attempt.event == "started"}
-    assert any("loraplex.engine.process" in program for program in programs) and len(programs) > 1
+    assert any("loraplex.engine.ipc.process" in program for program in programs) and len(programs) > 1
     went = {attempt for attempt in seen if attempt.event != "started"}
     places = {"database": (address.host, address.port), "where it listens": ("127.0.0.1", walk.server.port)}
     assert {attempt.where for attempt in went} <= set(map(str, places.values()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from loraplex.engine.certificate import Certificate
+from loraplex.engine.certify.certificate import Certificate
 
 from .live_server import START_SECONDS, LiveServer
 from .talk import upload

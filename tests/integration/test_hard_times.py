@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 
 from .live_server import BASE, START_SECONDS, LiveServer
 from .reference import Reference

@@ -118,7 +118,7 @@ def test_logits_and_tokens_are_those_of_peft_with_the_first_files(
         tokens.append(ids[0, len(PROMPT) :].tolist())
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    caplog.set_level("INFO", "loraplex.engine.adapter_files")
+    caplog.set_level("INFO", "loraplex.engine.offline.adapter_files")
     folders = {name: tmp_path / name for name in makers}
     params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
     with LLM(base, folders, max_model_len=64, num_kv_blocks=32, adapter_memory=8 << 20, num_threads=1) as llm:

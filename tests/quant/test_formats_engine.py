@@ -16,7 +16,7 @@ from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.engine.sampler import Sampled, Sampler, SampleRow
+from loraplex.engine.sampling.sampler import Sampled, Sampler, SampleRow
 from loraplex.quant.choose import choose_scheme
 from loraplex.quant.coded import CodedLinear
 from loraplex.quant.config import parse_quantization

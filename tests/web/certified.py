@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.web.registration import add_from_folder
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state

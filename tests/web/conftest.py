@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry import users
 from loraplex.web.app import create_app
 from loraplex.web.settings import Settings

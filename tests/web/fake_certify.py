@@ -1,13 +1,13 @@
-"""FakeCertify: keeps the contract of engine/certify_process.py: certify, without a model."""
+"""FakeCertify: keeps the contract of engine/certify/child.py: certify, without a model."""
 
 import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import loraplex
-from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, Figures, prompts_digest
+from loraplex.engine.certify.certificate import Certificate, CertifyJob, Coverage, Figures, prompts_digest
+from loraplex.engine.certify.child import OnProgress
 from loraplex.engine.certify.prompts import generated_prompts
-from loraplex.engine.certify_process import OnProgress
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.digest import model_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words

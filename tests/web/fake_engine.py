@@ -4,9 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 
-from loraplex.engine.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
 from loraplex.engine.constraints.counts import Counts
-from loraplex.engine.loaded_files import LoadedFiles
+from loraplex.engine.ipc.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import (
     AdapterSpec,
     AdapterStatus,
@@ -20,8 +19,9 @@ from loraplex.engine.protocol import (
     TokenLogprob,
     Tokens,
 )
+from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.structured_outputs import SOURCES
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 
 BASE_SENTENCE = "The quick brown fox jumps over the lazy dog. Zürich 😀 again"
 ARITHMETIC = "float32 vectors"

@@ -4,8 +4,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loraplex.engine.client import EngineState
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.ipc.client import EngineState
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.web.cli.port import listen
 from loraplex.web.monitoring import monitoring
 from loraplex.web.settings import Settings

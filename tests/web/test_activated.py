@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from tests.checkpoints import make_adapter
 
 from .fake_engine import FakeEngine

@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from loraplex.engine.model.config import ModelConfig, base_signature
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.base import ServedBase
 from loraplex.web.adapter_tokenizers import check

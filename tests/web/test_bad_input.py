@@ -14,7 +14,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.web.state import State, open_state
 
 from .conftest import make_settings, served

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from loraplex.engine.certificate import prompts_digest
-from loraplex.engine.loaded_files import LoadedFiles
+from loraplex.engine.certify.certificate import prompts_digest
+from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.web.certificates.standing import find_standing

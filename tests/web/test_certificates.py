@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from loraplex.engine.certificate import Certificate
-from loraplex.engine.certify_process import WorkerFault
+from loraplex.engine.certify.certificate import Certificate
+from loraplex.engine.certify.child import WorkerFault
 from loraplex.registry.certificate_runs import CertificateRuns
 from loraplex.web.state import State
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from loraplex.engine.certificate import Certificate, CertifyJob
+from loraplex.engine.certify.certificate import Certificate, CertifyJob
+from loraplex.engine.certify.child import OnProgress
 from loraplex.engine.certify.run import certify
-from loraplex.engine.certify_process import OnProgress
 from loraplex.registry.certificates import Certificates, Subject
 from loraplex.web.cli.certify import read_prompt_file
 from loraplex.web.cli.opened import opened_registry, served_path

@@ -12,7 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from loraplex.engine.protocol import AdapterStatus
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.snapshot import Snapshot
 from loraplex.registry.usage import HourOfUse
 from loraplex.web import hourly_use

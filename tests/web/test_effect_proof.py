@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from loraplex.engine.client import EngineState
+from loraplex.engine.ipc.client import EngineState
 from loraplex.engine.protocol import LAST
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
 from loraplex.registry.snapshot import DesiredAdapter

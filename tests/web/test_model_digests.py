@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from loraplex.engine.computing import Computing
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.loaded_files import LoadedFiles
+from loraplex.engine.device.computing import Computing
 from loraplex.engine.model import digest as digest_module
-from loraplex.engine.scales_file import ScalesFile, write_scales_file
-from loraplex.engine.static_scales import scale_name
+from loraplex.engine.startup.loaded_files import LoadedFiles
+from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
+from loraplex.engine.startup.static_scales import scale_name
 from loraplex.registry.certificates import Subject
 from loraplex.web.certificates import digests as digests_module
 from loraplex.web.certificates.digests import FILE, ModelDigests

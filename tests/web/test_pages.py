@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from bs4 import BeautifulSoup
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.admin import cache, live
 from loraplex.web.admin.words import engine_words

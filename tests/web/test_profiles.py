@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from loraplex.engine.protocol import GenerateRequest
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.web.settings import Settings
 from loraplex.web.state import State
 from loraplex.web.template_workers import process

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest_asyncio
 
-from loraplex.engine.client import EngineClient
+from loraplex.engine.ipc.client import EngineClient
 from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
-from loraplex.engine.client import RequestRejected
+from loraplex.engine.ipc.client import RequestRejected
 from loraplex.registry.routes import guard_of
 from loraplex.web.percentile import percentile
 from loraplex.web.route_metrics import MOST_LANES, RouteCollector

@@ -22,7 +22,7 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi import checks
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.web.openapi.admin import OPERATIONS as ADMIN
 from loraplex.web.openapi.documents import admin_document, public_document
 from loraplex.web.openapi.public import OPERATIONS as PUBLIC

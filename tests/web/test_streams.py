@@ -12,7 +12,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from loraplex.engine.client import EngineState
+from loraplex.engine.ipc.client import EngineState
 from loraplex.web.server import Server
 from loraplex.web.state import State
 from tests.integration.live_server import free_port

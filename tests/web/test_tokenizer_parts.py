@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, LlamaConfig, Qwen2Config
 
-from loraplex.engine.tokenizer import Tokenizer as OurTokenizer
+from loraplex.engine.text.tokenizer import Tokenizer as OurTokenizer
 from loraplex.web.adapter_tokenizers.parts import differing_parts
 from loraplex.web.adapter_tokenizers.read import Base, read_tokenizer
 from tests.checkpoints import CORPUS

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loraplex.engine.client import RequestRejected
+from loraplex.engine.ipc.client import RequestRejected
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from ..batch import Batch
-from ..block_pool import PADDING_BLOCK
 from ..kernels.arrays import WORTH, as_array
+from ..kv_cache.block_pool import PADDING_BLOCK
 from .backend import CacheShape, Rotary
 from .kernels.arguments import Paged
 from .kernels.attend import attend, kernel_address

@@ -16,7 +16,7 @@ import torch
 from loraplex.lora.batch import KINDS, LoraBatch
 
 from ..batch import Batch
-from ..block_pool import PADDING_BLOCK
+from ..kv_cache.block_pool import PADDING_BLOCK
 from .backend import HEAD_NORMS, CacheShape, Rotary
 from .kernels.cuda.launch import (
     FORMATS,

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ..certificate import CertifyJob
-from ..threads import flush_subnormals, prepare_environment
+from ..device.threads import flush_subnormals, prepare_environment
+from .certificate import CertifyJob
 
 NICENESS = 19
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..certificate import Figures
+from .certificate import Figures
 
 
 def log_probabilities(logits: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,10 @@ from safetensors import safe_open
 from loraplex.lora.inspection import CONFIG_FILE, WEIGHTS_FILE, inspect_adapter
 from loraplex.lora.manifest import AdapterManifest, BaseSignature
 
-from ..adapter_files import prepare_adapter
-from ..certificate import CertifyJob
 from ..model.config import ModelConfig, base_signature
 from ..model.loader import Checkpoint
+from ..offline.adapter_files import prepare_adapter
+from .certificate import CertifyJob
 from .merged import MergedAdapter
 
 MAY_DIFFER: Final = frozenset(

@@ -8,7 +8,7 @@ import torch
 from ..attention.backend import AttentionBackend, CacheShape
 from ..attention.cpu import CpuAttention
 from ..batch import Batch
-from ..device import Device
+from ..device.device import Device
 
 
 class Placement(Protocol):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from ..activation import find_start
 from ..quantize.sample_text import paragraphs
-from ..tokenizer import Tokenizer
+from ..scheduler.activation import find_start
+from ..text.tokenizer import Tokenizer
 
 MOST_PROMPTS: Final = 64
 MOST_TOKENS: Final = 512

@@ -16,20 +16,20 @@ import torch
 import loraplex
 from loraplex.quant.online_words import AWQ
 
-from ..build import open_weights_cache
-from ..certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from ..config import EngineConfig
-from ..device import Device, choose_device
-from ..gpu_memory import no_room
-from ..kv_cache import choose_cache_dtype
+from ..device.device import Device, choose_device
 from ..model.config import ModelConfig, base_signature
 from ..model.digest import files_state, model_digest
 from ..model.loader import Checkpoint
 from ..model.served import kv_cache_words, quantization_words
-from ..quantize.at_start import awq_checkpoint
-from ..static_scales import CacheScales, choose_scales
-from ..tokenizer import Tokenizer
-from ..weights_cache import WeightsCache
+from ..startup.build import open_weights_cache
+from ..startup.gpu_memory import no_room
+from ..startup.kv_cache_size import choose_cache_dtype
+from ..startup.quantize_at_start import awq_checkpoint
+from ..startup.static_scales import CacheScales, choose_scales
+from ..startup.weights_cache import WeightsCache
+from ..text.tokenizer import Tokenizer
+from .certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from .compare import Comparison, log_probabilities
 from .inputs import OpenedAdapter, ReferenceFiles, open_adapter, open_reference, reopen_adapter
 from .merged import MergedAdapter

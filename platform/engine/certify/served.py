@@ -18,19 +18,19 @@ from loraplex.lora.pages import PageStore
 from loraplex.lora.values import Bits
 from loraplex.lora.weights import Staging, load_pages, read_contents
 
-from ..base_modules import DecoderModules
 from ..batch import Batch
-from ..build import make_loader
-from ..device import Device
+from ..device.device import Device
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
 from ..kernels.token_layout import lay_out
-from ..kv_cache import blocks_of
-from ..loaded import cache_shape
+from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig
 from ..model.layers import DecoderLayer
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
-from ..static_scales import CacheScales
+from ..startup.build import make_loader
+from ..startup.kv_cache_size import blocks_of
+from ..startup.loaded import cache_shape
+from ..startup.static_scales import CacheScales
 from .inputs import OpenedAdapter
 from .placement import choose_placement
 from .prompts import Prompt

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from ..plan import Scheduled
 from ..protocol import AddedToken, GenerateRequest
-from ..sequence import Request, Sequence, Status
+from ..scheduler.plan import Scheduled
+from ..scheduler.sequence import Request, Sequence, Status
 from ..structured_outputs import SOURCES, FormRefused
 from . import counts
 from .counts import Counts

@@ -1,4 +1,4 @@
-"""What crosses the border between the engine and its grammar process. Msgpack, framed as in `engine/link.py`.
+"""What crosses the border between the engine and its grammar process. Msgpack, framed as in `engine/processes/link.py`.
 
 A choice has a number of its own, never used again, in which both speak of it.
 """

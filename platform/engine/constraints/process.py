@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..link import CHUNK, Frames, Unsent, framed
+from ..processes.link import CHUNK, Frames, Unsent, framed
 from .messages import FromGrammars, ToGrammars
 
 

@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 
-from ..link import CHUNK, Frames, framed
-from ..lost_threads import end_with_lost_threads
+from ..processes.link import CHUNK, Frames, framed
+from ..processes.lost_threads import end_with_lost_threads
 from .grammars import Choice, Grammars, NotCompiled
 from .messages import Advance, Allowed, Began, Close, FromGrammars, Open, Refused, ToGrammars
 from .orders import Orders

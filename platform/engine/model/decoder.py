@@ -21,7 +21,7 @@ from .expected import EMBEDDING, HEAD, layer_linear
 from .layers import Attention, DecoderLayer, Mlp, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint
-from .operations import Operations, cpu_operations
+from .operations.operations import Operations, cpu_operations
 from .rope import RopeTables, rope_tables
 from .unfold import FoldedScales, scaled_rows
 

@@ -14,7 +14,7 @@ from loraplex.quant.scheme import Float8Rows
 from ..attention.backend import HEAD_NORMS, AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
 from .linear import LoraLinear
-from .operations import Operations
+from .operations.operations import Operations
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import torch
 from loraplex.quant.scheme import Float8Reader, Float8Rows, LinearMethod
 
 from ..batch import Batch
-from .operations import Casts, Operations, cpu_operations
+from .operations.operations import Casts, Operations, cpu_operations
 
 GROUPS: Final = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 """Linears of a layer that read the same activation and are one matrix product."""

@@ -42,7 +42,7 @@ def _read(path: Path) -> bytes:
 
 
 def _made_for(content: bytes) -> str:
-    """The dtype of the cache that a file of static scales (`engine/scales_file.py`) is for; empty: another file."""
+    """The dtype of the cache that a file of static scales (`startup/scales_file.py`) is for; empty: another file."""
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         return str(header["__metadata__"]["kv_cache_dtype"])

@@ -24,7 +24,7 @@ from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
 from ..model.layer_inputs import DOWN, INPUTS, OUTPUT
 from ..model.loader import Checkpoint
 from ..model.rope import rope_tables
-from ..tokenizer import Tokenizer
+from ..text.tokenizer import Tokenizer
 from .float_layers import OnDemand, layer_prefix, stored_floats, stored_layer, tensor_names
 from .forward import LayerForward, LayerTensors
 from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer

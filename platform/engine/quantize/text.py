@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from ..tokenizer import Tokenizer
+from ..text.tokenizer import Tokenizer
 from .sample_text import paragraphs
 
 SEQUENCE_LENGTH: Final = 512

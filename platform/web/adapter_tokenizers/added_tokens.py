@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import tokenizers
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.lora.strict_json import parse_json
 from loraplex.registry.adapter_tokenizer import AddedToken
 

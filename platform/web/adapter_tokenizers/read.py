@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from loraplex.engine.tokenizer import NAMED_TOKENS, Tokenizer
+from loraplex.engine.text.tokenizer import NAMED_TOKENS, Tokenizer
 from loraplex.lora.strict_json import parse_json
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.child import limit_child
 
 from .read import Base, read_tokenizer

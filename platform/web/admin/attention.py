@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from loraplex.engine.client import EngineState
+from loraplex.engine.ipc.client import EngineState
 
 from ..auth import Caller
 from ..engine_view import status_for

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loraplex.engine.certificate import Certificate, Figures, runtime_words
+from loraplex.engine.certify.certificate import Certificate, Figures, runtime_words
 from loraplex.registry.views import Adapter, Version
 
 from ..certificates.standing import Standing

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from loraplex.engine.client import EngineState
+from loraplex.engine.ipc.client import EngineState
 from loraplex.engine.protocol import AdapterStatus
 
 from ..errors import ApiError

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from loraplex.engine.client import AdapterError, EngineUnavailable
+from loraplex.engine.ipc.client import AdapterError, EngineUnavailable
 from loraplex.registry.errors import PreflightRefused, RegistryError
 
 from ..errors import ApiError, from_engine, with_names

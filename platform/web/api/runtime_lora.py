@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from loraplex.engine.client import AdapterError, EngineUnavailable
+from loraplex.engine.ipc.client import AdapterError, EngineUnavailable
 from loraplex.registry.adapters import AddedVersion
 from loraplex.registry.errors import (
     AdapterUnavailable,

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from loraplex.engine.certificate import Certificate, CertifyJob
-from loraplex.engine.certify_process import OnProgress, WorkerFault
+from loraplex.engine.certify.certificate import Certificate, CertifyJob
+from loraplex.engine.certify.child import OnProgress, WorkerFault
 from loraplex.registry.certificate_runs import Claim, Failure
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.database import AWAY
@@ -26,7 +26,7 @@ LONGEST_OUTAGE_SECONDS: Final = 3600.0
 ACTOR: Final = "system"
 
 Certify = Callable[[CertifyJob, OnProgress, float], Awaitable[Certificate]]
-"""As engine/certify_process.py: certify."""
+"""As engine/certify/child.py: certify."""
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loraplex.engine.certify.prompts import generated_prompts
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.certificates import Subject
 from loraplex.registry.tokenizers import Tokenizers

@@ -6,15 +6,15 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import loraplex
-from loraplex.engine.certificate import Certificate, CertifyJob, Coverage, prompts_digest
+from loraplex.engine.certify.certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from loraplex.engine.certify.prompts import generated_prompts
-from loraplex.engine.computing import Computing
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.loaded_files import LoadedFiles
+from loraplex.engine.device.computing import Computing
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.digest import state_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.startup.loaded_files import LoadedFiles
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.certificates import Measured, Subject
 from loraplex.registry.promotion import PromotionRule
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from loraplex.engine.certificate import PARTS, Certificate
+from loraplex.engine.certify.certificate import PARTS, Certificate
 from loraplex.registry.certificates import CertificateRecord, Certificates, Subject
 
 from .served import ServedPath, prompts_of

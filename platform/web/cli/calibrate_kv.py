@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from loraplex.engine.device.threads import prepare_environment
 from loraplex.engine.model.folder import resolve_model_folder
-from loraplex.engine.threads import prepare_environment
 from loraplex.registry.snapshot import Snapshot
 
 from ..engine_metrics import adapter_names
@@ -21,7 +21,7 @@ from .opened import opened_registry
 from .settings_here import settings_here
 
 if TYPE_CHECKING:
-    from loraplex.engine.calibrate_kv import Calibration, Reader
+    from loraplex.engine.offline.calibrate_kv import Calibration, Reader
 
 TOKENS = 4096
 
@@ -40,7 +40,7 @@ def calibrate_kv(
     """Write static scales for a KV cache in 8 bits, with which nothing that the base and all enabled adapters make of a
     text is clipped. `serve` uses them at its next start."""
     found = _calibrate(settings, calibration, calibration_tokens)
-    from loraplex.engine.scales_file import write_scales_file
+    from loraplex.engine.startup.scales_file import write_scales_file
 
     write_scales_file(settings.kv_scales_file, found.file)
     if as_json:
@@ -52,7 +52,7 @@ def calibrate_kv(
 def _calibrate(settings: Settings, text: Path | None, tokens: int) -> "Calibration":
     """The bar goes to standard error, so that JSON can be piped."""
     prepare_environment()
-    from loraplex.engine.calibrate_kv import calibrate_kv
+    from loraplex.engine.offline.calibrate_kv import calibrate_kv
 
     with opened_registry(settings) as (registry, base):
         config = settings.engine_config(resolve_model_folder(settings.model))
@@ -69,7 +69,7 @@ def _calibrate(settings: Settings, text: Path | None, tokens: int) -> "Calibrati
 
 def _readers(base: str, snapshot: Snapshot) -> "list[Reader]":
     """The base, and each adapter that a request can name, once per digest."""
-    from loraplex.engine.calibrate_kv import Reader
+    from loraplex.engine.offline.calibrate_kv import Reader
 
     names = adapter_names(snapshot)
     adapters = [adapter for tenant in snapshot.adapters.values() for adapter in tenant.values()]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from loraplex.engine.certificate import Certificate
+from loraplex.engine.certify.certificate import Certificate
 from loraplex.registry.certificates import Subject
 from loraplex.registry.names import parse_reference
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loraplex.engine.arithmetic import computing_here
-from loraplex.engine.certificate import Certificate, CertifyJob, runtime_words
-from loraplex.engine.certify_process import run_certify
+from loraplex.engine.certify.certificate import Certificate, CertifyJob, runtime_words
+from loraplex.engine.certify.child import run_certify
+from loraplex.engine.device.arithmetic import computing_here
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.registry.certificates import Subject
 from loraplex.registry.database import AWAY

@@ -7,7 +7,7 @@ from functools import partial
 import typer
 from rich.console import Console
 
-from loraplex.engine.threads import prepare_environment
+from loraplex.engine.device.threads import prepare_environment
 
 from ..settings import Settings
 from .machine_checks import check_compute, check_kernel_cache, check_memory, check_python, check_torch, check_triton

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loraplex.engine.launcher_tools import REMEDY, missing_tools
+from loraplex.engine.device.launcher_tools import REMEDY, missing_tools
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.folder import resolve_model_folder
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from loraplex.engine.config import EngineConfig
-    from loraplex.engine.device import Device
-    from loraplex.engine.static_scales import CacheScales
+    from loraplex.engine.device.device import Device
+    from loraplex.engine.startup.static_scales import CacheScales
 
 SUPPORTED_PYTHONS = ((3, 11), (3, 13))
 REMEDIES = "--kv-cache-memory, --num-kv-blocks, --adapter-memory or --adapter-host-memory"
@@ -43,8 +43,8 @@ def check_torch() -> Check:
 
 def check_compute(settings: Settings) -> Check:
     """The path the engine takes with these settings, and why: the engine's own choice, in its own words."""
-    from loraplex.engine.device import choose_device
-    from loraplex.engine.threads import available_cores
+    from loraplex.engine.device.device import choose_device
+    from loraplex.engine.device.threads import available_cores
 
     folder = resolve_model_folder(settings.model)
     device = choose_device(settings.engine_config(folder), ModelConfig.from_folder(folder))
@@ -53,10 +53,10 @@ def check_compute(settings: Settings) -> Check:
 
 def check_memory(settings: Settings) -> Check:
     """Whether adapters and KV cache fit beside the weights, in the memory of the device that serves them."""
-    from loraplex.engine.device import choose_device, free_memory
-    from loraplex.engine.kv_cache import choose_cache_dtype, plan_kv_cache
+    from loraplex.engine.device.device import choose_device, free_memory
     from loraplex.engine.model.loader import Checkpoint
-    from loraplex.engine.static_scales import choose_scales
+    from loraplex.engine.startup.kv_cache_size import choose_cache_dtype, plan_kv_cache
+    from loraplex.engine.startup.static_scales import choose_scales
 
     folder = resolve_model_folder(settings.model)
     config, model = settings.engine_config(folder), ModelConfig.from_folder(folder)
@@ -89,9 +89,9 @@ def _check_gpu_memory(
     scales: "CacheScales",
 ) -> Check:
     """By the rule of the engine's start, but for what it measures then: what a step takes, and weights as they lie."""
-    from loraplex.engine import gpu_profile
-    from loraplex.engine.cuda_build import most_graphs
-    from loraplex.engine.gpu_memory import SHORTER, Seen, estimate_graphs, split_memory
+    from loraplex.engine.startup import gpu_profile
+    from loraplex.engine.startup.cuda_build import most_graphs
+    from loraplex.engine.startup.gpu_memory import SHORTER, Seen, estimate_graphs, split_memory
 
     gauge = gpu_profile.open_gauge(device.device)
     free, total = gauge.free_and_total()
@@ -129,7 +129,7 @@ def check_triton() -> Check:
     lacking = missing_tools()
     if not lacking:
         return Check("ok", "triton is installed, with the C compiler and the headers that it needs on a GPU")
-    from loraplex.engine.device import find_cuda
+    from loraplex.engine.device.device import find_cuda
 
     what = f"triton is installed, but not {' and '.join(lacking)}, which it needs on a GPU"
     if find_cuda() is None:

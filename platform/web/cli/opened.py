@@ -59,7 +59,7 @@ def opened_database(settings: Settings) -> Iterator["Registry"]:
 
 def served_path(settings: Settings, base: "ServedBase") -> "ServedPath":
     """How this machine serves the base."""
-    from loraplex.engine.arithmetic import computing_here
+    from loraplex.engine.device.arithmetic import computing_here
 
     from ..certificates.served import ServedPath
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.base import ServedBase
 from loraplex.registry.names import parse_reference
 from loraplex.registry.profiles import ServingProfile

@@ -11,7 +11,7 @@ from functools import partial
 from types import FrameType
 
 from loraplex.engine.model.folder import resolve_model_folder
-from loraplex.engine.spawn import EngineProcess
+from loraplex.engine.processes.spawn import EngineProcess
 
 from ..data_folder import prepare_data_folder
 from ..logs import configure_logs

@@ -12,8 +12,8 @@ import msgspec
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.engine.protocol import EngineInfo
-from loraplex.engine.tokenizer import Tokenizer
-from loraplex.engine.weights_cache import kept_entries
+from loraplex.engine.startup.weights_cache import kept_entries
+from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.database import parse_url
 from loraplex.registry.migrate import current, head, is_known
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loraplex.engine.client import EngineClient
-from loraplex.engine.long_lived import keep_for_good
-from loraplex.engine.spawn import EngineProcess
+from loraplex.engine.ipc.client import EngineClient
+from loraplex.engine.processes.long_lived import keep_for_good
+from loraplex.engine.processes.spawn import EngineProcess
 
 from ..monitoring import monitoring
 from ..running_server import RunningServer, announced, local_url

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from loraplex.engine.protocol import MAX_ADAPTERS
-from loraplex.engine.sampling import MAX_LOGPROBS, MAX_N, SamplingParams
+from loraplex.engine.sampling_params import MAX_LOGPROBS, MAX_N, SamplingParams
 from loraplex.registry.routes import Asker
 
 from ..errors import invalid

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from loraplex.engine.certificate import Certificate
+from loraplex.engine.certify.certificate import Certificate
 from loraplex.engine.protocol import EngineInfo, EngineStatus
 from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.quotas import Quota

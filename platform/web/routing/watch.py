@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Final, Protocol
 
-from loraplex.engine.client import RequestRejected
+from loraplex.engine.ipc.client import RequestRejected
 from loraplex.registry.routes import Route
 from loraplex.registry.snapshot import ResolvedAdapter
 

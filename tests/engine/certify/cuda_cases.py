@@ -8,15 +8,15 @@ import pytest
 import torch
 import triton
 
-from loraplex.engine.arithmetic import computing_here
-from loraplex.engine.certificate import Certificate, CertifyJob, Coverage
+from loraplex.engine.certify.certificate import Certificate, CertifyJob, Coverage
 from loraplex.engine.certify.on_cuda import OnCuda
 from loraplex.engine.certify.run import certify
+from loraplex.engine.device.arithmetic import computing_here
 from loraplex.engine.model.config import base_signature
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
-from loraplex.engine.scales_file import ScalesFile, write_scales_file
-from loraplex.engine.static_scales import scale_name
+from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
+from loraplex.engine.startup.static_scales import scale_name
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.engine.cuda_engine import TINY, cuda, small_config
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding

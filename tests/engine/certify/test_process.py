@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from loraplex.engine import certify_process
-from loraplex.engine.certificate import WORKER, Certificate, CertifyJob
-from loraplex.engine.certify_process import WorkerFault, certify, run_certify
+from loraplex.engine.certify import child as certify_process
+from loraplex.engine.certify.certificate import WORKER, Certificate, CertifyJob
+from loraplex.engine.certify.child import WorkerFault, certify, run_certify
 from loraplex.engine.config import EngineConfig
 from tests.checkpoints import make_checkpoint
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from loraplex.engine.activation import find_start
-from loraplex.engine.certificate import CertifyJob
+from loraplex.engine.certify.certificate import CertifyJob
 from loraplex.engine.certify.inputs import open_adapter, open_reference
 from loraplex.engine.certify.merged import MergedAdapter
 from loraplex.engine.certify.prompts import Prompt
 from loraplex.engine.certify.reference import Reference
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.scheduler.activation import find_start
 from tests.checkpoints import make_adapter, make_checkpoint, reference_model
 from tests.engine.model.test_kinds import GROWN, KINDS, TRAINED, VOCABULARIES, WITH_BIASES, Kind, invoke, offsets
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.certificate import Certificate, CertifyJob, Figures, prompts_digest
+from loraplex.engine.certify.certificate import Certificate, CertifyJob, Figures, prompts_digest
 from loraplex.engine.certify.prompts import GENERATED, MOST_TOKENS, generated_prompts, read_prompts
 from loraplex.engine.certify.run import certify
 from loraplex.engine.certify.served import ServedModel
@@ -22,10 +22,10 @@ from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.layers import DecoderLayer
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
-from loraplex.engine.sampler import Sampler
-from loraplex.engine.scales_file import ScalesFile, write_scales_file
-from loraplex.engine.static_scales import scale_name
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.sampling.sampler import Sampler
+from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
+from loraplex.engine.startup.static_scales import scale_name
+from loraplex.engine.text.tokenizer import Tokenizer
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
 from tests.engine.model.test_kinds import offsets
 

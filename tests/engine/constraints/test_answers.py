@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.outputs import CompletionOutput
+from loraplex.engine.offline.outputs import CompletionOutput
 from loraplex.engine.structured_outputs import StructuredOutputs
 from tests.checkpoints import make_adapter, make_checkpoint
 

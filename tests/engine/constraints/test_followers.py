@@ -17,10 +17,10 @@ from loraplex.engine.constraints.messages import (
     ToGrammars,
 )
 from loraplex.engine.constraints.orders import Orders
-from loraplex.engine.plan import Scheduled
 from loraplex.engine.protocol import GenerateRequest
-from loraplex.engine.sampling import SamplingParams
-from loraplex.engine.sequence import Request, Status
+from loraplex.engine.sampling_params import SamplingParams
+from loraplex.engine.scheduler.plan import Scheduled
+from loraplex.engine.scheduler.sequence import Request, Status
 from loraplex.engine.structured_outputs import FormRefused, StructuredOutputs
 
 TOKENS = b"\x38"

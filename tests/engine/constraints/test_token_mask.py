@@ -1,4 +1,4 @@
-from loraplex.engine.constraints.token_mask import TokenMask
+from loraplex.engine.sampling.token_mask import TokenMask
 
 NONE: frozenset[int] = frozenset()
 

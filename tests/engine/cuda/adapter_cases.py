@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from loraplex import LLM
-from loraplex.engine import cuda_runner
-from loraplex.engine.graph_pool import GraphKey, GraphPool
-from loraplex.engine.stream import Launch
+from loraplex.engine.device.stream import Launch
+from loraplex.engine.runner import cuda_runner
+from loraplex.engine.runner.graph_pool import GraphKey, GraphPool
 from loraplex.lora import cuda_limits
 from loraplex.lora.kernels import own_logits
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3

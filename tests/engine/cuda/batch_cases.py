@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from loraplex import SamplingParams
-from loraplex.engine import cuda_warmup
-from loraplex.engine.graph_pool import size_ladder
+from loraplex.engine.runner.graph_pool import size_ladder
+from loraplex.engine.startup import cuda_warmup
 from loraplex.engine.structured_outputs import StructuredOutputs
 from tests.engine.cuda_engine import cuda, open_llm
 from tests.engine.recorded_graph import RecordedGraph

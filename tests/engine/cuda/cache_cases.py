@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from loraplex.engine.adapter_files import prepare_adapter
-from loraplex.engine.calibrate_kv import Reader, calibrate_kv
 from loraplex.engine.model.config import base_signature
+from loraplex.engine.offline.adapter_files import prepare_adapter
+from loraplex.engine.offline.calibrate_kv import Reader, calibrate_kv
 from tests.engine.cuda_engine import cuda, small_config
-from tests.engine.test_static_scales import SCHEME, scale_tensors, with_scales
+from tests.engine.startup.test_static_scales import SCHEME, scale_tensors, with_scales
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .requests import NAMES, adapters, base, on_both, prompts, run, tokens

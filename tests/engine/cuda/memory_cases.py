@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from loraplex.engine import cuda_runner, cuda_warmup, gpu_profile
 from loraplex.engine.attention.cuda import CudaAttention
-from loraplex.engine.cuda_runner import CudaRunner
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.runner import cuda_runner
+from loraplex.engine.runner.cuda_runner import CudaRunner
+from loraplex.engine.startup import cuda_warmup, gpu_profile
 from tests.engine.cuda_engine import cuda, open_llm
 from tests.engine.paper_gauge import PaperGauge
 from tests.engine.recorded_graph import RecordedGraph

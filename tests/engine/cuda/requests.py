@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.outputs import RequestOutput
+from loraplex.engine.offline.outputs import RequestOutput
 from tests.checkpoints import make_adapter, make_checkpoint, reference_model
 from tests.engine.cuda_engine import TINY, open_llm
 

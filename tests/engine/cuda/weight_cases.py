@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from loraplex import SamplingParams
-from loraplex.engine.certificate import CertifyJob
+from loraplex.engine.certify.certificate import CertifyJob
 from loraplex.engine.certify.inputs import open_adapter
 from loraplex.engine.certify.on_cuda import OnCuda
 from loraplex.engine.certify.prompts import Prompt
 from loraplex.engine.certify.served import ServedModel, load_adapter, make_batches
-from loraplex.engine.device import choose_device
+from loraplex.engine.device.device import choose_device
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.kernels.cuda import cast

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from loraplex.engine.constraints.token_mask import TokenMask
-from loraplex.engine.sampler import Sampler
-from loraplex.engine.sampling import SamplingParams
-from loraplex.engine.sampling_state import Sampled, SampleRow
+from loraplex.engine.sampling.sampler import Sampler
+from loraplex.engine.sampling.state import Sampled, SampleRow
+from loraplex.engine.sampling.token_mask import TokenMask
+from loraplex.engine.sampling_params import SamplingParams
 
 NUDGES = (-2e-6, 2e-6)
 """How far the uniform number may be off where exact sums and float64 part."""

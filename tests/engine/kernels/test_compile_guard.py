@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from loraplex.engine.compile_guard import MOST_LOGGED, CompileGuard
+from loraplex.engine.ipc.compile_guard import MOST_LOGGED, CompileGuard
 from loraplex.engine.kernels import one_compiler
 from tests.ahead_of_time import AbsentDevice, CompileOnly
 

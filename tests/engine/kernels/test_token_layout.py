@@ -4,8 +4,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from loraplex.engine import token_layout
 from loraplex.engine.kernels import token_layout as compiled
+from loraplex.engine.runner import token_layout
 
 
 @pytest.mark.parametrize("module", [compiled, token_layout])

@@ -66,9 +66,9 @@ def test_placeholders() -> None:
 
 
 def make_sampler(rows: int, vocabulary: int) -> Any:
-    from loraplex.engine.cuda_sampler import CudaSampler
-    from loraplex.engine.cuda_stream import open_queues
-    from loraplex.engine.outbox import Outbox
+    from loraplex.engine.device.cuda_stream import open_queues
+    from loraplex.engine.device.host_transfer import Outbox
+    from loraplex.engine.sampling.cuda.sampler import CudaSampler
 
     queues = open_queues(CUDA)
     return CudaSampler(rows, vocabulary, CUDA, Outbox(queues.compute, queues.transfer))

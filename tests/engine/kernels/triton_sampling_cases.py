@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from loraplex.engine import cuda_sampler
 from loraplex.engine.kernels.cuda.sampling import layout
 from loraplex.engine.kernels.cuda.sampling.layout import BIASED, IDLE, PENALIZED
-from loraplex.engine.sampler import Sampler
-from loraplex.engine.sampling_state import SampleRow
+from loraplex.engine.sampling.cuda import sampler as cuda_sampler
+from loraplex.engine.sampling.sampler import Sampler
+from loraplex.engine.sampling.state import SampleRow
 from tests.engine.inline_stream import make_sampler
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.outputs import RequestOutput
-from loraplex.engine.sampler import Sampled, Sampler, SampleRow
+from loraplex.engine.offline.outputs import RequestOutput
+from loraplex.engine.sampling.sampler import Sampled, Sampler, SampleRow
 from tests.checkpoints import make_adapter, make_checkpoint, reference_model
 
 LLAMA3_ROPE = {

@@ -14,7 +14,7 @@ from peft.tuners.lora.config import VeloraConfig
 from peft.tuners.lora.variants import calculate_alora_offsets
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.sampler import Sampled, Sampler, SampleRow
+from loraplex.engine.sampling.sampler import Sampled, Sampler, SampleRow
 from tests.checkpoints import (
     ALL_KINDS,
     make_adapter,

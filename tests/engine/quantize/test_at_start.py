@@ -11,16 +11,16 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.build import build_engine
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import FOLDED_SCALES
-from loraplex.engine.quantize import at_start
-from loraplex.engine.quantize.at_start import awq_checkpoint
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.quantize.seal import SEAL
-from loraplex.engine.weights_cache import LOCK, SPARE_BYTES, WeightsCache, entry_name
+from loraplex.engine.startup import quantize_at_start as at_start
+from loraplex.engine.startup.build import build_engine
+from loraplex.engine.startup.quantize_at_start import awq_checkpoint
+from loraplex.engine.startup.weights_cache import LOCK, SPARE_BYTES, WeightsCache, entry_name
 from tests.checkpoints import make_adapter, make_checkpoint
 
 from ..disk import fill_disk

@@ -7,7 +7,7 @@ import torch
 
 from loraplex.engine.quantize.sample_text import paragraphs
 from loraplex.engine.quantize.text import calibration_sequences
-from loraplex.engine.tokenizer import Tokenizer
+from loraplex.engine.text.tokenizer import Tokenizer
 from tests.checkpoints import make_tokenizer
 
 

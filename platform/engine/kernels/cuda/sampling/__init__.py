@@ -1,1 +1,1 @@
-"""Drawing tokens on the device (triton): the loops of engine/cuda_sampler.py."""
+"""Drawing tokens on the device (triton): the loops of engine/sampling/cuda/sampler.py."""

@@ -1,0 +1,74 @@
+"""ModelRunner: a step's plan in, drawn tokens out. The only part of the loop that touches tensors."""
+
+import time
+
+import numpy as np
+import torch
+
+from ..attention.backend import AttentionBackend
+from ..batch import Batch
+from ..kernels.token_layout import lay_out
+from ..model.decoder import Decoder
+from ..protocol import TokenLogprob
+from ..sampling.sampler import Sampled, Sampler
+from ..scheduler.plan import Scheduled, StepPlan, StepResult
+from .clipping import count_clipped
+from .step_layout import AdapterSlots, adapter_batch, block_tables, judged, token_ids, wanted_rows
+from .steps import Ended
+
+
+class ModelRunner:
+    """On a CPU: a step is over when it has been submitted."""
+
+    depth = 1
+
+    def __init__(
+        self, decoder: Decoder, cache: AttentionBackend, adapters: AdapterSlots, sampler: Sampler, block_size: int
+    ) -> None:
+        self._decoder = decoder
+        self._cache = cache
+        self._adapters = adapters
+        self._sampler = sampler
+        self._block_size = block_size
+
+    def submit(self, plan: StepPlan) -> Ended:
+        return Ended(self._run(plan))
+
+    @torch.inference_mode()
+    def _run(self, plan: StepPlan) -> StepResult:
+        if plan.copies:
+            self._cache.copy_blocks(plan.copies)
+        batch, stale = self._batch(plan.scheduled)
+        started = time.perf_counter()
+        logits = self._decoder.forward(batch, self._cache)
+        rows = plan.sample_rows()
+        sampled = self._sampler.sample(logits[: len(rows)], rows) if rows else Sampled([], [], [])
+        prompt_logprobs = self._prompt_logprobs(plan.scheduled, logits)
+        seconds = time.perf_counter() - started
+        clipping, unusable = count_clipped(batch.clipped, plan.scheduled)
+        return StepResult(sampled, prompt_logprobs, clipping, unusable, stale, seconds)
+
+    def _batch(self, scheduled: list[Scheduled]) -> tuple[Batch, frozenset[int]]:
+        """And StepResult.stale."""
+        counts = np.array([item.count for item in scheduled])
+        starts = np.array([item.start for item in scheduled])
+        tables = block_tables(scheduled)
+        owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
+        lora, stale = adapter_batch(scheduled, self._adapters, owners, positions)
+        batch = Batch(
+            token_ids=torch.from_numpy(token_ids(scheduled)),
+            positions=torch.from_numpy(positions),
+            slot_mapping=torch.from_numpy(slots),
+            query_starts=torch.from_numpy(query_starts),
+            context_lengths=torch.from_numpy(context_lengths),
+            block_tables=torch.from_numpy(tables),
+            sample_rows=torch.from_numpy(wanted_rows(scheduled, query_starts)),
+            lora=lora,
+        )
+        return batch, stale
+
+    def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, list[TokenLogprob]]:
+        return {
+            part.index: self._sampler.prompt_logprobs(logits[part.rows], part.token_ids, part.count)
+            for part in judged(scheduled)
+        }

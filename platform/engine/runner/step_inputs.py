@@ -1,0 +1,217 @@
+"""StepInputs: all that the kernels read of a step, at addresses that never change, sent in one copy.
+
+Shapes as in Batch: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from loraplex.lora.batch import LoraBatch, PageTable
+from loraplex.lora.manifest import HEAD
+from loraplex.lora.step_buffers import StepAdapters, StepLists, list_words, lists_of_rows
+
+from ..batch import Batch
+from ..device.staging import Staging
+from ..device.stream import Stream
+from ..kernels.cuda.sampling.layout import IDLE, RECORD
+from ..scheduler.plan import Scheduled
+from ..scheduler.sequence import Sequence
+from .adapter_batches import AdapterBatches
+from .block_tables import BlockTables
+from .graph_pool import pad_size, size_ladder
+from .step_layout import UNKNOWN, AdapterSlots, wanted_rows
+from .token_layout import lay_out
+
+NO_SLOT = -1
+"""In slot_mapping of the padding: nothing is written."""
+KNOWN = -1
+"""In token_sources: the token stands in token_ids."""
+NO_RECORDS = np.empty((0, RECORD), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepShape:
+    """Sizes of a step, with the padding."""
+
+    tokens: int
+    sequences: int
+    rows: int
+    """To draw from."""
+    wanted: np.ndarray
+    """On the host, without the padding: as `wanted_rows` tells them."""
+    is_decode: bool
+    """One token and one draw for each sequence; only such steps are padded and captured."""
+    lora: LoraBatch | None
+    """On the host, with the lists on the device in its `arrays`."""
+    uneven: bool = False
+    """As in Batch."""
+    stale: frozenset[int] = frozenset()
+    """As of StepResult."""
+
+    @property
+    def lora_rounds(self) -> int:
+        return 0 if self.lora is None else len(self.lora.round_starts) - 1
+
+
+class StepInputs:
+    """For steps of up to `tokens` tokens and `sequences` sequences of up to `blocks` blocks, with up to `rounds`
+    adapters summed for a token."""
+
+    def __init__(
+        self,
+        table: PageTable,
+        stream: Stream,
+        *,
+        tokens: int,
+        sequences: int,
+        blocks: int,
+        block_size: int,
+        rounds: int = 1,
+    ) -> None:
+        words = list_words(table, tokens)
+        device = table.arena.device
+        per_token = dict.fromkeys(("token_ids", "positions", "slot_mapping"), ((tokens,), torch.int64))
+        # What differs in length stands at both ends: a copy begins at the last round that acts.
+        lists = {f"lora {number}": ((words,), torch.int32) for number in reversed(range(rounds))}
+        arrays = {
+            **lists,
+            **per_token,
+            "sample_rows": ((tokens,), torch.int64),
+            "token_sources": ((tokens,), torch.int32),
+            "query_starts": ((sequences + 1,), torch.int32),
+            "context_lengths": ((sequences,), torch.int32),
+            "slots": ((tokens,), torch.int32),
+            "parameters": ((sequences, RECORD), torch.int64),
+            "block_tables": ((sequences, blocks), torch.int32),
+        }
+        self._staging = Staging(arrays, device, stream)
+        self._tensors = self._staging.device
+        self.lora: list[StepLists] = []
+        """By round, one after the other on the device."""
+        for name in reversed(lists):
+            self.lora.append(StepLists(table, tokens, self._tensors[name], *self.lora[:1]))
+        self.parameters = self._tensors["parameters"]
+        """On the device, of the sampler: `records` of the last `write`, and idle rows."""
+        self.blocks = blocks
+        self._tables = BlockTables(sequences, blocks)
+        self._adapter_batches = AdapterBatches()
+        self._listed: LoraBatch | None = None
+        """What the lists on the device hold, once all that is enqueued is done."""
+        self._ladder = size_ladder(sequences)
+        self._block_size = block_size
+        self._drawn: dict[Sequence, int] = {}
+        """Rows in which the last step drew."""
+
+    def write(
+        self, scheduled: list[Scheduled], adapters: AdapterSlots,
+        is_uneven: Callable[[np.ndarray], bool] = lambda lengths: False, records: np.ndarray = NO_RECORDS,
+    ) -> StepShape:  # fmt: skip
+        """Fill in a step and enqueue its copy to the device. is_uneven: Batch.uneven of a decode, by the lengths of its
+        contexts. records: [draws, RECORD] int64, as of Asked."""
+        counts = np.array([item.count for item in scheduled])
+        starts = np.array([item.start for item in scheduled])
+        tables = self._tables.of(scheduled)
+        owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
+        rows = wanted_rows(scheduled, query_starts)
+        sequences, drawn = len(scheduled), sum([item.sample for item in scheduled])
+        is_decode = len(positions) == len(rows) == sequences == drawn
+        lora, stale = self._adapter_batches.of(scheduled, adapters, owners, positions, is_decode)
+        if is_decode:
+            tokens = sequences = drawn = pad_size(sequences, self._ladder)
+        else:
+            tokens = len(positions)
+        shape = StepShape(tokens, sequences, drawn, rows, is_decode, lora)
+        uneven = shape.is_decode and is_uneven(context_lengths)
+        if uneven or stale:
+            shape = replace(shape, uneven=uneven, stale=stale)
+        ids, sources = self._tokens(scheduled)
+        host = self._staging.open()
+        _fill(host["token_ids"], ids, shape.tokens, 0)
+        _fill(host["token_sources"], sources, shape.tokens, KNOWN)
+        _fill(host["positions"], positions, shape.tokens, 0)
+        _fill(host["slot_mapping"], slots, shape.tokens, NO_SLOT)
+        _fill(host["query_starts"], query_starts, shape.sequences + 1, len(positions))
+        _fill(host["context_lengths"], context_lengths, shape.sequences, 0)
+        _fill(host["sample_rows"], rows, shape.rows, 0)
+        _fill(host["parameters"], records, shape.rows, IDLE)
+        # What no sequence has come to keeps what it held: zeros for a context of 131,072 are 32 KiB a sequence.
+        host["block_tables"][: len(tables), : tables.shape[1]] = tables
+        first = "token_ids"
+        if lora is not None:
+            _fill(host["slots"], lora.token_slot[:, 0].numpy(), shape.tokens, NO_SLOT)
+            if lora is not self._listed:
+                rounds = self._write_rounds(host, lora)
+                lora.arrays = StepAdapters(rounds, self._tensors["slots"], self._head(shape, lora, rounds))
+                first = f"lora {len(rounds) - 1}"
+        self._staging.send(first, "block_tables", shape.sequences)
+        self._listed = lora or self._listed
+        self._drawn = {item.sequence: row for row, item in enumerate(item for item in scheduled if item.sample)}
+        return shape
+
+    def batch(self, shape: StepShape) -> Batch:
+        """The step on the device, as every layer reads it; its sample_rows are those to draw from."""
+        tensors = self._tensors
+        return Batch(
+            token_ids=tensors["token_ids"][: shape.tokens],
+            positions=tensors["positions"][: shape.tokens],
+            slot_mapping=tensors["slot_mapping"][: shape.tokens],
+            query_starts=tensors["query_starts"][: shape.sequences + 1],
+            context_lengths=tensors["context_lengths"][: shape.sequences],
+            block_tables=tensors["block_tables"][: shape.sequences],
+            sample_rows=tensors["sample_rows"][: shape.rows],
+            lora=shape.lora,
+            uneven=shape.uneven,
+        )
+
+    def judged(self, shape: StepShape, rows: slice) -> Batch:
+        """The same step, whose sample_rows are others of those that `wanted_rows` tells. Not for what is captured."""
+        batch, lora = self.batch(shape), shape.lora
+        batch.sample_rows = self._tensors["sample_rows"][rows]
+        if lora is not None and HEAD in lora.changed:
+            head = self._lists_of(lora, shape.wanted[rows])
+            batch.lora = replace(lora, arrays=lora.arrays._replace(head=head))
+        return batch
+
+    def placeholders(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor]:
+        """token_ids [T] on the device, and [T] int32 of which row that the step before drew each is to become before
+        anything else of the step, or KNOWN. A request whose draw failed ends before the token that comes of it could be
+        seen."""
+        return self._tensors["token_ids"][: shape.tokens], self._tensors["token_sources"][: shape.tokens]
+
+    def _write_rounds(self, host: dict[str, np.ndarray], lora: LoraBatch) -> list[StepLists]:
+        rounds = lora.rounds()
+        for number, batch in enumerate(rounds):
+            self.lora[number].write(host[f"lora {number}"], batch)
+        return self.lora[: len(rounds)]
+
+    def _head(self, shape: StepShape, lora: LoraBatch, rounds: list[StepLists]) -> list[StepLists]:
+        """A decode's rows are its tokens."""
+        if HEAD not in lora.changed:
+            return []
+        return rounds if shape.is_decode else self._lists_of(lora, shape.wanted[: shape.rows])
+
+    def _lists_of(self, lora: LoraBatch, rows: np.ndarray) -> list[StepLists]:
+        return lists_of_rows(lora, torch.from_numpy(rows), self.lora[0])
+
+    def _tokens(self, scheduled: list[Scheduled]) -> tuple[list[int], list[int]]:
+        """[T] ids, with UNKNOWN for placeholders; and for those the row in which the step before drew them, else KNOWN.
+
+        Where that step failed, the request ends with it and any row will do.
+        """
+        ids, sources = list[int](), list[int]()
+        for item in scheduled:
+            known = item.sequence.token_ids[item.start : item.start + item.count]
+            ids += known
+            sources += [KNOWN] * len(known)
+            if len(known) < item.count:
+                ids.append(UNKNOWN)
+                sources.append(self._drawn.get(item.sequence, 0))
+        return ids, sources
+
+
+def _fill(array: np.ndarray, values: np.ndarray | list[int], end: int, padding: int) -> None:
+    array[: len(values)] = values
+    array[len(values) : end] = padding

@@ -1,0 +1,133 @@
+"""From a plan's sequences to the arrays of a step, on any device.
+
+Shapes: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+
+from loraplex.lora.batch import LoraBatch, PageTable
+from loraplex.lora.generations import StaleError
+
+from ..scheduler.plan import Scheduled
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN: Final = 0
+"""In the place of a token that only the device knows."""
+NO_SLOT: Final = -1
+
+
+class AdapterSlots(Protocol):
+    """What the runner needs of the adapter pool."""
+
+    @property
+    def table(self) -> PageTable: ...
+
+    @property
+    def newest_generation(self) -> int:
+        """Of all slots: it grows whenever one is given away or taken back."""
+
+    def slot_of(self, digest: str, generation: int) -> int:
+        """Slot of an adapter that a scheduled sequence holds since it took it with this generation, which no other has.
+        StaleError where the slot is not its own any more."""
+
+
+def token_ids(scheduled: list[Scheduled]) -> np.ndarray:
+    """[T] int64, with UNKNOWN for placeholders."""
+    ids: list[int] = []
+    for item in scheduled:
+        known = item.sequence.token_ids[item.start : item.start + item.count]
+        ids += known
+        if len(known) < item.count:
+            ids.append(UNKNOWN)
+    return np.array(ids, np.int64)
+
+
+def block_tables(scheduled: list[Scheduled]) -> np.ndarray:
+    """[S, P] int32."""
+    width = max(len(item.sequence.blocks) for item in scheduled)
+    tables = np.zeros((len(scheduled), width), np.int32)
+    for row, item in zip(tables, scheduled, strict=True):
+        row[: len(item.sequence.blocks)] = item.sequence.blocks
+    return tables
+
+
+def wanted_rows(scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndarray:
+    """Rows of the batch whose logits are needed: first those to draw from, then those of the prompt targets."""
+    drawn = query_starts[1:][[item.sample for item in scheduled]] - 1
+    judged = [
+        query_starts[index] - item.start + target - 1
+        for index, item in enumerate(scheduled)
+        if item.sequence.needs_prompt_logprobs
+        for target in item.prompt_targets
+    ]
+    return np.array([*drawn, *judged], np.int64) if judged else drawn.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Prompt targets of one sequence."""
+
+    index: int
+    """Of its item in what is scheduled."""
+    rows: slice
+    """Of those that `wanted_rows` tells."""
+    token_ids: list[int]
+    count: int
+    """How many of the likeliest tokens are to be told."""
+
+
+def judged(scheduled: list[Scheduled], most: int | None = None) -> Iterator[Judged]:
+    """All prompt targets, item after item, in their order; up to `most` at a time."""
+    row = sum(item.sample for item in scheduled)
+    for index, item in enumerate(scheduled):
+        targets, count = item.prompt_targets, item.sequence.row.params.prompt_logprobs or 0
+        for first in range(targets.start, targets.stop, most or max(len(targets), 1)):
+            tokens = item.sequence.token_ids[first : targets.stop][:most]
+            yield Judged(index, slice(row, row + len(tokens)), tokens, count)
+            row += len(tokens)
+
+
+def adapter_batch(
+    scheduled: list[Scheduled], adapters: AdapterSlots, owners: np.ndarray, positions: np.ndarray
+) -> tuple[LoraBatch | None, frozenset[int]]:
+    """Which adapters act on each token; `owners` and `positions` [T] as `lay_out` gives them. And the indices into
+    `scheduled` of those whose adapter has lost its slot: what the step computes for them is worth nothing."""
+    requests = [item.sequence.request for item in scheduled]
+    shape = len(requests), max(len(request.adapters) for request in requests)
+    if not shape[1]:
+        return None, frozenset()
+    stale, found = set[int](), dict[int, int]()
+    acting: list[tuple[int, int, int, float, int]] = []
+    for row, request in enumerate(requests):
+        for place, generation in enumerate(request.generations):
+            ref = request.adapters[place]
+            slot = found.get(generation)
+            if slot is None:
+                slot = found[generation] = _slot_of(adapters, ref.digest, generation)
+            if slot == NO_SLOT:
+                stale.add(row)
+            acting.append((row, place, slot, ref.scale, request.starts[place]))
+    rows, places, *told = map(np.array, zip(*acting, strict=True))
+    slots, scales, starts = np.full(shape, NO_SLOT, np.int32), np.ones(shape, np.float32), np.zeros(shape, np.int64)
+    slots[rows, places], scales[rows, places], starts[rows, places] = told
+    token_slots = slots[owners]
+    if starts.any():
+        token_slots[positions[:, None] < starts[owners]] = NO_SLOT
+    batch = LoraBatch.build(adapters.table, torch.from_numpy(token_slots), torch.from_numpy(scales[owners]))
+    return batch, frozenset(stale)
+
+
+def _slot_of(adapters: AdapterSlots, digest: str, generation: int) -> int:
+    """NO_SLOT where it lost it."""
+    try:
+        return adapters.slot_of(digest, generation)
+    except StaleError as error:
+        logger.error("integrity: %s", error)
+        return NO_SLOT

@@ -1,0 +1,1 @@
+"""The sampler on a CUDA device, where the host waits for no token."""

@@ -1,0 +1,115 @@
+"""What a request must satisfy to be let in. What can never run is refused here, with the numbers."""
+
+import math
+from dataclasses import dataclass
+
+from loraplex.lora.config_fields import MAX_TOKENS
+
+from ..config import check_step
+from ..protocol import MAX_ADAPTERS, GenerateRequest
+
+
+class Overloaded(Exception):
+    """The queue is full: the request may be sent again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Facts of the engine that bound what one request and one step may ask for."""
+
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_queue: int
+    eos_token_ids: frozenset[int]
+    fingerprint: str
+    """Names the base weights and how they are quantized."""
+    enable_prefix_caching: bool = True
+    seed: int | None = None
+    """What requests that bring none draw theirs from; None: at random."""
+
+    def __post_init__(self) -> None:
+        check_step(self.max_num_batched_tokens, self.max_num_seqs)
+
+
+def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int) -> int:
+    """Most tokens, prompt plus output, that a choice of this request may have. Raises ValueError for what cannot run.
+
+    `cache_tokens` is the size of the KV cache.
+    """
+    vocab_size = most_tokens(limits.vocab_size, message)
+    message.params.verify(vocab_size)
+    _check_prompt(message.prompt_token_ids, vocab_size, limits)
+    _check_adapters(message)
+    _check_masks(message, limits)
+    return _check_cache(message, limits, cache_tokens)
+
+
+def most_tokens(vocab_size: int, message: GenerateRequest) -> int:
+    """Token ids are below it. How many an adapter adds shows when it is resident; the scheduler then looks again."""
+    return vocab_size + MAX_TOKENS if message.adapters else vocab_size
+
+
+def largest_token(message: GenerateRequest) -> int:
+    """Of all token ids that the request names."""
+    params = message.params
+    named = (message.prompt_token_ids, params.stop_token_ids, params.logit_bias or (), params.allowed_token_ids or ())
+    return max(max(ids, default=0) for ids in named)
+
+
+def _check_prompt(token_ids: list[int], vocab_size: int, limits: Limits) -> None:
+    if not token_ids:
+        raise ValueError("the prompt is empty; it needs at least one token")
+    if len(token_ids) + 1 > limits.max_model_len:
+        raise ValueError(
+            f"the prompt has {len(token_ids)} tokens, but prompt and output together may have {limits.max_model_len}; "
+            f"shorten it to at most {limits.max_model_len - 1}"
+        )
+    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+        raise ValueError(f"the prompt has token id {wrong}, outside the vocabulary of {limits.vocab_size}")
+
+
+def _check_adapters(message: GenerateRequest) -> None:
+    if len(message.adapters) > MAX_ADAPTERS:
+        raise ValueError(f"{len(message.adapters)} adapters were asked for; at most {MAX_ADAPTERS} can be added up")
+    if len({ref.digest for ref in message.adapters}) < len(message.adapters):
+        raise ValueError("an adapter is named twice; add its scales up")
+    for ref in message.adapters:
+        if not math.isfinite(ref.scale):
+            raise ValueError(f"the adapter's scale must be a finite number, got {ref.scale}")
+
+
+def _check_masks(message: GenerateRequest, limits: Limits) -> None:
+    params = message.params
+    if params.structured_outputs is not None and not (limits.eos_token_ids or params.stop_token_ids):
+        raise ValueError(
+            "structured_outputs needs a token that ends the text, and this model has none; name one in stop_token_ids"
+        )
+    if params.min_tokens == 0 or params.allowed_token_ids is None:
+        return
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else limits.eos_token_ids)
+    if ends.issuperset(params.allowed_token_ids):
+        raise ValueError(
+            f"min_tokens {params.min_tokens} forbids every token of allowed_token_ids, as each of them ends the output"
+        )
+
+
+def _check_cache(message: GenerateRequest, limits: Limits, cache_tokens: int) -> int:
+    prompt = len(message.prompt_token_ids)
+    wanted = limits.max_model_len
+    if message.params.max_tokens is not None:
+        wanted = min(wanted, prompt + message.params.max_tokens)
+        # The last token drawn is never computed.
+        if max(wanted - 1, prompt) > cache_tokens:
+            raise ValueError(
+                f"the prompt's {prompt} tokens and up to {wanted - prompt} of output never fit in the KV cache of "
+                f"{cache_tokens} tokens; shorten the prompt, lower max_tokens, or give the engine more cache memory"
+            )
+    elif prompt > cache_tokens:
+        raise ValueError(
+            f"the prompt's {prompt} tokens never fit in the KV cache of {cache_tokens} tokens; "
+            "shorten it or give the engine more cache memory"
+        )
+    return min(wanted, cache_tokens + 1)

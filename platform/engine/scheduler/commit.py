@@ -1,0 +1,121 @@
+"""Commit: what a finished step means. Counts computed tokens, publishes full blocks, ends choices, writes messages."""
+
+from ..protocol import FinishReason, FromEngine, TokenLogprob, Tokens
+from .fairness import OUTPUT_WEIGHT
+from .plan import Scheduled, StepPlan, StepResult
+from .request_table import Roster
+from .sequence import Request, Sequence, Status
+
+NO_TOKEN = (
+    "the model gave no usable logits for this request (NaN, infinity, or every token forbidden); "
+    "check the request's token filters, and the weights of its adapter or, where it has none, of the base in this dtype"
+)
+STALE = (
+    "the memory of this request's adapter was given away while the request ran, which is a mistake of the server; "
+    "it was ended, as its answer would have come of other weights"
+)
+NO_KEY = (
+    "the model gave keys or values that are no finite numbers for this request; "
+    "check the weights of its adapter or, where it has none, of the base in this dtype"
+)
+
+
+class Commit:
+    def __init__(self, roster: Roster, enable_prefix_caching: bool) -> None:
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self._roster = roster
+        self._pool = roster.pool
+        self._enable_prefix_caching = enable_prefix_caching
+
+    def take(self, plan: StepPlan, result: StepResult) -> list[FromEngine]:
+        """Messages of one step, in the order of the plan."""
+        messages: list[FromEngine] = []
+        sampled, unanswerable, row = result.sampled, _unanswerable(plan, result), -1
+        for index, item in enumerate(plan.scheduled):
+            sequence = item.sequence
+            row += item.sample
+            if sequence.status is not Status.RUNNING:
+                continue
+            if index in unanswerable:
+                messages.append(self._roster.fail(sequence.request, "internal", unanswerable[index]))
+                continue
+            if index in result.prompt_logprobs:
+                _note_prompt(sequence.request, item, result.prompt_logprobs[index])
+            self._advance(item)
+            if item.sample:
+                messages.append(self._append(sequence, sampled.token_ids[row], sampled.logprobs[row]))
+            if item.start < sequence.prompt_length <= item.start + item.count:
+                messages += self._complete_prompt(sequence)
+        return messages
+
+    def _advance(self, item: Scheduled) -> None:
+        """Count the computed tokens and publish the blocks they filled."""
+        sequence, block_size = item.sequence, self._pool.block_size
+        end = item.start + item.count
+        sequence.num_computed = end
+        self.prompt_tokens += max(0, min(end, sequence.prompt_length) - item.start)
+        first, last = item.start // block_size, end // block_size
+        if self._enable_prefix_caching and first < last:
+            keys = sequence.hash_blocks(last, block_size)
+            for position in range(first, last):
+                self._pool.publish(sequence.blocks[position], keys[position])
+
+    def _append(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> Tokens:
+        sequence.append(token_id)
+        self.generation_tokens += 1
+        self._roster.queue.charge(sequence.request.shares, OUTPUT_WEIGHT)
+        finish_reason, stop_reason = sequence.end_with(token_id)
+        message = _message(sequence, [token_id], None if logprob is None else [logprob], finish_reason, stop_reason)
+        if finish_reason is not None:
+            self._roster.finish(sequence)
+        return message
+
+    def _complete_prompt(self, sequence: Sequence) -> list[FromEngine]:
+        """Let the other choices start, or end all where no output is wanted."""
+        request = sequence.request
+        if request.max_length > sequence.prompt_length:
+            self._roster.fork(request)
+            return []
+        unfinished = request.unfinished()
+        messages: list[FromEngine] = [_message(choice, [], None, FinishReason.LENGTH, None) for choice in unfinished]
+        for choice in unfinished:
+            self._roster.finish(choice)
+        return messages
+
+
+def _unanswerable(plan: StepPlan, result: StepResult) -> dict[int, str]:
+    """Why those of plan.scheduled whose numbers mean nothing fail; where several are true, what is at the root."""
+    drawing = [index for index, item in enumerate(plan.scheduled) if item.sample] if result.sampled.failed else []
+    failed = [drawing[row] for row in result.sampled.failed]
+    return dict.fromkeys(result.unusable, NO_KEY) | dict.fromkeys(failed, NO_TOKEN) | dict.fromkeys(result.stale, STALE)
+
+
+def _note_prompt(request: Request, item: Scheduled, entries: list[TokenLogprob]) -> None:
+    """Keep the entries that are new: after a preemption the first ones come again."""
+    request.prompt_logprobs += entries[len(request.prompt_logprobs) - item.prompt_targets.start :]
+
+
+def _message(
+    sequence: Sequence,
+    token_ids: list[int],
+    logprobs: list[TokenLogprob] | None,
+    finish_reason: FinishReason | None,
+    stop_reason: int | None,
+) -> Tokens:
+    request = sequence.request
+    message = Tokens(
+        request_id=request.id,
+        index=sequence.index,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        finish_reason=finish_reason,
+        stop_reason=stop_reason,
+        cached_tokens=request.cached_tokens,
+    )
+    if sequence.first_message:
+        sequence.first_message = False
+        message.queue_seconds, message.load_seconds = request.queue_seconds, request.load_seconds
+        if sequence.index == 0 and sequence.row.params.prompt_logprobs is not None:
+            message.prompt_logprobs = request.prompt_logprobs
+    return message

@@ -1,0 +1,148 @@
+"""What an engine is made of on CUDA: a measured split of the card's memory, and the runner with all that it fills and
+reads."""
+
+from typing import Final
+
+import torch
+
+from loraplex.lora.cuda_limits import most_tokens
+from loraplex.lora.kernels.tiles import most_grid_tokens
+from loraplex.lora.pool import AdapterPool
+from loraplex.quant.cuda_form import cuda_form
+
+from ..attention.backend import AttentionBackend
+from ..attention.cuda import CudaAttention
+from ..config import EngineConfig
+from ..device import cuda_stream
+from ..device.device import Device
+from ..device.device_time import DeviceTime
+from ..device.host_transfer import Outbox
+from ..kernels.cuda.sampling.layout import MOST_TOKENS
+from ..model.decoder import Decoder, DecoderLoader
+from ..protocol import MAX_ADAPTERS
+from ..runner.cuda_runner import CudaRunner
+from ..runner.graph_pool import GraphPool, size_ladder
+from ..runner.step_inputs import StepInputs
+from ..runner.step_layout import AdapterSlots
+from ..runner.steps import Runner
+from ..sampling.cuda.sampler import CudaSampler
+from . import cuda_warmup, gpu_profile
+from .gpu_memory import estimate_graphs, gigabytes, no_room, split_memory
+from .kv_cache_size import LEAST_BLOCKS, blocks_of
+from .loaded import Loaded, Shares
+from .packed_weights import load_decoder
+from .weights_cache import WeightsCache
+
+GRAPHS_PER_SIZE: Final = 6
+"""With and without adapters, drawn and greedy: four that the warm-up captures; others come when a step asks."""
+
+
+class CudaBuilder:
+    """The methods of loaded.Builder, each called once and in their order."""
+
+    def __init__(self, config: EngineConfig, device: Device) -> None:
+        """ValueError when other processes hold what this one may take, and for steps that no grid holds."""
+        check_step_size(config)
+        self._config = config
+        self._profile = gpu_profile.GpuProfile(gpu_profile.open_gauge(device.device), config.gpu_memory_utilization)
+        self._queues = cuda_stream.open_queues(device.device)
+
+    def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
+        form = cuda_form(loader.device, loader.online, loader.scheme.activations)
+        with no_room("the weights were loaded", "set quantization to int4 or fp8"), self._profile.weights():
+            return load_decoder(loader, max_model_len, cache, form)
+
+    def divide(self, loaded: Loaded) -> Shares:
+        config, model = self._config, loaded.model
+        steps = f"lower max_num_batched_tokens, now {config.max_num_batched_tokens}"
+        with no_room("its largest steps were tried", steps, self._fewer_sequences()):
+            self._try_largest_steps(loaded)
+        seen = self._profile.seen(estimate_graphs(most_graphs(config), model.num_layers))
+        split = split_memory(config, model, seen, loaded.cache_dtype, loaded.scales.static is not None)
+        return Shares(split.adapters, split.cache, split.describe(), split.words)
+
+    def _try_largest_steps(self, loaded: Loaded) -> None:
+        """With buffers of their own, as large as those that will serve, over a cache of the padding block."""
+        with self._profile.activations():
+            adapters = loaded.reserve_adapters(memory=0, host_memory=0)
+            runner = self._runner(loaded, self._cache(loaded, LEAST_BLOCKS), adapters)
+            cuda_warmup.run_largest(runner, self._config, loaded.max_model_len)
+        with self._profile.graph_pool():
+            cuda_warmup.run_largest_decode(runner, self._config)
+        adapters.close()
+
+    def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend:
+        with no_room("the KV cache was reserved", self._smaller_share()):
+            return self._cache(loaded, blocks)
+
+    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
+        assert isinstance(cache, CudaAttention)
+        with no_room("steps were captured", self._smaller_share(), self._fewer_sequences()):
+            runner = self._runner(loaded, cache, adapters)
+            before = self._profile.taken()
+            cuda_warmup.warm_up_cuda(runner, self._config, loaded.max_model_len)
+            taken = self._profile.taken() - before
+        runner.graphs.serves = True
+        return runner, f"kernels compiled: {len(runner.graphs)} steps captured in {gigabytes(taken)}"
+
+    def _cache(self, loaded: Loaded, blocks: int) -> CudaAttention:
+        shape, device = loaded.cache_shape(blocks), loaded.device.device
+        return CudaAttention(shape, max_tokens=self._config.most_step_tokens, device=device)
+
+    def _runner(self, loaded: Loaded, cache: CudaAttention, adapters: AdapterPool) -> CudaRunner:
+        return build_cuda_runner(self._config, loaded.decoder, cache, adapters, self._queues, loaded.max_model_len)
+
+    def _smaller_share(self) -> str:
+        return f"lower gpu_memory_utilization, now {self._config.gpu_memory_utilization:g}"
+
+    def _fewer_sequences(self) -> str:
+        return f"lower max_num_seqs, now {self._config.max_num_seqs}"
+
+
+def check_step_size(config: EngineConfig) -> None:
+    """Before minutes are spent on loading. Places in what a step's tokens share are within 32 bits, too."""
+    most = most_grid_tokens(config.max_loaded_adapters)
+    if config.most_step_tokens > most:
+        name = "max_num_batched_tokens" if config.max_num_batched_tokens > most else "max_num_seqs"
+        raise ValueError(
+            f"{name} is {getattr(config, name):,}; on CUDA a step may have {most:,} tokens where "
+            f"max_loaded_adapters is {config.max_loaded_adapters:,}"
+        )
+
+
+def most_graphs(config: EngineConfig) -> int:
+    return GRAPHS_PER_SIZE * len(size_ladder(config.max_num_seqs))
+
+
+def build_cuda_runner(
+    config: EngineConfig, decoder: Decoder, cache: CudaAttention, adapters: AdapterSlots, queues: cuda_stream.Queues,
+    max_model_len: int,
+) -> CudaRunner:  # fmt: skip
+    """Nothing is compiled or captured yet. ValueError for a vocabulary that the sampler does not take."""
+    table, vocab_size = adapters.table, len(decoder.embedding)
+    if vocab_size > MOST_TOKENS:
+        raise ValueError(f"the vocabulary has {vocab_size} tokens; on CUDA it may have {MOST_TOKENS}: use device cpu")
+    device, tokens = table.arena.device, config.most_step_tokens
+    outbox = Outbox(queues.compute, queues.transfer)
+    inputs = StepInputs(
+        table,
+        queues.compute,
+        tokens=tokens,
+        sequences=config.max_num_seqs,
+        blocks=blocks_of(max_model_len, config.block_size),
+        block_size=config.block_size,
+        rounds=MAX_ADAPTERS,
+    )
+    return CudaRunner(
+        decoder=decoder,
+        cache=cache,
+        adapters=adapters,
+        sampler=CudaSampler(
+            config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, outbox, inputs.parameters
+        ),
+        inputs=inputs,
+        graphs=GraphPool(queues.capture, most_graphs(config)),
+        outbox=outbox,
+        device_time=DeviceTime(queues.mark),
+        clipped=torch.zeros(1, tokens, dtype=torch.int64, device=device),
+    )

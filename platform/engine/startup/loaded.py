@@ -1,0 +1,104 @@
+"""Loaded: a model whose weights are there, with all that was decided about serving it, and what is made next of both.
+
+`cpu_build.py` and `cuda_build.py` are the two Builders.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from loraplex.lora.cuda_limits import why_not_on_cuda
+from loraplex.lora.manifest import BaseSignature
+from loraplex.lora.pool import AdapterPool
+
+from ..attention.backend import AttentionBackend, CacheShape
+from ..config import EngineConfig
+from ..device.device import Device
+from ..kernels.cuda.sampling.layout import MOST_TOKENS
+from ..model.base_modules import DecoderModules
+from ..model.config import ModelConfig
+from ..model.decoder import Decoder, DecoderLoader
+from ..protocol import DeviceMemory
+from ..runner.steps import Runner
+from .kv_cache_size import KvCachePlan
+from .loaded_files import LoadedFiles
+from .static_scales import CacheScales
+from .weights_cache import WeightsCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    config: EngineConfig
+    files: LoadedFiles
+    model: ModelConfig
+    base: BaseSignature
+    device: Device
+    max_model_len: int
+    cache_dtype: torch.dtype
+    scales: CacheScales
+    decoder: Decoder
+    modules: DecoderModules
+
+    def reserve_adapters(self, memory: int, host_memory: int) -> AdapterPool:
+        """A pool with `memory` bytes of pages on the device."""
+        return AdapterPool(
+            self.base,
+            memory=memory,
+            slots=self.config.max_loaded_adapters,
+            dtype=self.device.stored_dtype,
+            device=self.device.device,
+            host_memory=host_memory,
+            modules=self.modules,
+            refuse=partial(why_not_on_cuda, self.base, MOST_TOKENS) if self.device.is_cuda else lambda contents: None,
+        )
+
+    def cache_shape(self, blocks: int) -> CacheShape:
+        return cache_shape(self.model, self.cache_dtype, blocks, self.config.block_size, self.scales)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of a device's memory, beside the weights."""
+
+    adapters: int
+    """Bytes of pages."""
+    cache: KvCachePlan
+    device: DeviceMemory | None = None
+    """What steps take, where that was measured."""
+    words: str = ""
+    """For the log, where more is shared out than the settings say."""
+
+
+class Builder(Protocol):
+    """What an engine is made of on one kind of device."""
+
+    def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
+        """The decoder, and in words where its weights came from. ValueError when the tensors do not fit the
+        configuration, or the device's memory."""
+
+    def divide(self, loaded: Loaded) -> Shares:
+        """The memory that is left. ValueError says what took how much, and what to change."""
+
+    def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend: ...
+
+    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
+        """One that compiles nothing any more, and in words what was done for that."""
+
+
+def cache_shape(
+    model: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int, scales: CacheScales
+) -> CacheShape:
+    return CacheShape(
+        num_layers=model.num_layers,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        cache_dtype=dtype,
+        scale=model.head_dim**-0.5,
+        sliding_window=model.sliding_windows,
+        static_scales=scales.static,
+    )

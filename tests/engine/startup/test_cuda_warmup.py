@@ -1,0 +1,92 @@
+"""What the warm-up on CUDA compiles is all that any step asks for later."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loraplex.engine.attention.kernels.cuda.tiles import bound_tiles, choose_tile, count_spare, count_splits, most_spare
+from loraplex.engine.config import EngineConfig
+from loraplex.engine.startup import cuda_warmup
+from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
+from loraplex.quant.kernels.cuda.tiles import choose_tile as choose_rows
+
+HEADS = {
+    "8B": (32, 8, 128), "0.5B": (14, 2, 64), "3B": (16, 2, 128), "7B": (32, 32, 128), "70B": (64, 8, 128),
+    "heads of 256": (8, 4, 256),
+}  # fmt: skip
+"""Query heads, KV heads and their size."""
+LINEARS = {"8B down": (4096, 14336), "3B qkv": (2560, 2048), "0.5B qkv": (1152, 896), "0.5B down": (896, 4864)}
+"""Outputs and inputs."""
+STEPS = [(2048, 256, 8192), (8192, 64, 4096), (512, 64, 4096)]
+"""Tokens and sequences of a step at most, and tokens of a sequence."""
+
+
+def warmed_shapes(monkeypatch: pytest.MonkeyPatch, tokens: int, sequences: int, length: int) -> set[tuple[int, int]]:
+    """Tokens and sequences of every step that the warm-up runs."""
+    shapes: set[tuple[int, int]] = set()
+
+    def note(runner: Any, config: EngineConfig, steps: Iterator[cuda_warmup.Step]) -> None:
+        shapes.update((sum(counts), len(counts)) for counts, _, _ in steps)
+
+    monkeypatch.setattr(cuda_warmup, "_run", note)
+    runner: Any = SimpleNamespace(
+        adapters=SimpleNamespace(table=SimpleNamespace(extras={})), decoder=SimpleNamespace(embedding=[]),
+        cache=SimpleNamespace(copy_blocks=lambda pairs: None),
+    )  # fmt: skip
+    config = EngineConfig(model="none", max_num_batched_tokens=tokens, max_num_seqs=sequences)
+    cuda_warmup.warm_up_cuda(runner, config, length)
+    return shapes
+
+
+def attention_numbers(
+    tokens: int, sequences: int, heads: tuple[int, int, int], modern: bool, length: int, uneven: bool = False
+) -> set[Any]:
+    """What `attend` and `merge` are compiled for in a step."""
+    query_heads, kv_heads, size = heads
+    tile = choose_tile(tokens, sequences, query_heads, kv_heads, size, 2, 16, modern)
+    queries = tile.rows // (query_heads // kv_heads)
+    programs = bound_tiles(tokens, sequences, queries) * kv_heads
+    if tokens == sequences:
+        spare = count_spare(sequences, kv_heads, length, uneven)
+        parts = (most_spare(kv_heads) - 1).bit_length()
+        attend = ("attend", tile, modern and spare > 0, spare > 0)
+        return {attend, ("merge", queries, tile.keys, parts, "shared")} if spare else {attend}
+    splits = count_splits(tokens, sequences, programs, length)
+    attend = ("attend", tile, modern and splits > 1, False)
+    return {attend} if splits == 1 else {attend, ("merge", queries, tile.keys, (splits - 1).bit_length())}
+
+
+@pytest.mark.parametrize("most", STEPS, ids=str)
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("model", HEADS)
+def test_no_step_asks_for_attention_that_was_not_compiled(
+    model: str, modern: bool, most: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, sequences, length = most
+    warmed = {
+        number
+        for shape in warmed_shapes(monkeypatch, *most)
+        for number in attention_numbers(*shape, HEADS[model], modern, length)
+    }
+    for count in range(1, tokens + 1):
+        for several in {1, 2, 3, 5, 8, 13, 21, 34, 55, sequences}:
+            if several <= min(count, sequences):
+                for uneven in (False, True):
+                    asked = attention_numbers(count, several, HEADS[model], modern, length, uneven)
+                    assert asked <= warmed, f"{count} tokens of {several} sequences: {asked - warmed}"
+
+
+@pytest.mark.parametrize("linear", LINEARS)
+def test_no_step_asks_for_a_packed_product_that_was_not_compiled(linear: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs, inputs = LINEARS[linear]
+    runs = -(-inputs // 128)
+
+    def numbers(rows: int) -> tuple[Any, int]:
+        return choose_rows(rows), count_split_runs(outputs, rows, runs)
+
+    for most in STEPS:
+        warmed = {numbers(rows) for rows, _ in warmed_shapes(monkeypatch, *most) if rows <= DENSE_ROWS}
+        missing = [rows for rows in range(1, DENSE_ROWS + 1) if numbers(rows) not in warmed]
+        assert not missing, f"{missing[0]} to {missing[-1]} rows"
