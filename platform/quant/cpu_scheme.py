@@ -2,16 +2,16 @@
 
 import torch
 
-from .choose import Choice, name_of
 from .code_kernels import VECTORS
 from .coded import CodedLinear, coded_form
 from .config import QuantizationConfig
 from .kernels.dots import DESCRIPTION, HAS_BFLOAT16, HAS_INTEGERS
 from .layouts import Float8Layout
+from .selector import SchemeSelector, name_of
 from .stored_float import StoredFloatLinear
 
 
-def choose_cpu_scheme(storage: torch.dtype, quantization: QuantizationConfig | None = None) -> Choice:
+def choose_cpu_scheme(storage: torch.dtype, quantization: QuantizationConfig | None = None) -> SchemeSelector:
     """Arguments as of choose_scheme."""
     stored = name_of(storage)
     reason = f"{stored if quantization is None else quantization.words} weights, float32 arithmetic"
@@ -23,7 +23,7 @@ def choose_cpu_scheme(storage: torch.dtype, quantization: QuantizationConfig | N
         (layout.group_size or 0) % VECTORS.step for layout in quantization.linears.layouts
     ):
         reason += f", groups of no multiple of {VECTORS.step} inputs expanded to float32"
-    return Choice(
+    return SchemeSelector(
         lambda inputs, outputs: StoredFloatLinear(inputs, outputs, storage),
         torch.float32,
         reason,

@@ -13,13 +13,14 @@ from .activation import Activation
 from .adapter_tokenizer import AdapterTokenizer
 from .alias_routes import AliasRoutes
 from .alias_rows import check_unrouted, drop_versions
-from .artifacts import ArtifactStore, Blob
+from .artifacts import ArtifactStore
 from .audit import record
 from .certificates import CoverageOf, Subject, request_of_upload
 from .database import Database
 from .errors import InvalidName, PreflightRefused, UnknownAdapter
 from .generation import bump_generation
 from .golden_prompts import keep_prompts, read_prompts
+from .incoming import Blob
 from .names import Reference, check_adapter_name, parse_reference
 from .promotion import PromotionRule
 from .report import Report

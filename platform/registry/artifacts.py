@@ -12,27 +12,18 @@ import os
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
 from .errors import StorageFull, UploadEmpty, UploadMismatch, UploadMissing, UploadTooLarge
 from .full_disk import full_disk_in_words
-from .incoming import IncomingFile
+from .incoming import Blob, IncomingFile
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """A received file, complete and durable."""
-
-    sha256: str
-    size: int
 
 
 class ArtifactStore:
@@ -61,7 +52,7 @@ class ArtifactStore:
                 f"Not enough disk space for {size:,} bytes: {free:,} are free and {self._free_floor:,} must stay free. "
                 "Free up disk space on the server, or remove adapters."
             )
-        return IncomingFile(self, size, sha256, owner)
+        return IncomingFile(self.incoming, self.take_in, size, sha256, owner)
 
     def take_in(self, file: IO[bytes], path: Path, size: int, sha256: str) -> Blob:
         """Make a checked file of `incoming/` a blob. Closes it. Raises StorageFull."""

@@ -13,8 +13,9 @@ import msgspec
 from loraplex.lora.conversion.kinds import MAX_SOURCE_CONFIG, SMALLER, conversion_kind
 from loraplex.lora.manifest import BaseSignature
 
-from .artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore, Blob
+from .artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore
 from .child import ChildFailed, ask_child
+from .incoming import Blob
 from .report import Finding
 
 SECONDS = 300

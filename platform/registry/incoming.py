@@ -4,18 +4,29 @@ import fcntl
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import IO, Final, Self
 
 from .errors import UploadBusy, UploadMismatch, UploadTooLarge
 from .full_disk import full_disk_in_words
 
-if TYPE_CHECKING:
-    from .artifacts import ArtifactStore, Blob
-
 READ_BYTES: Final = 1 << 20
 WRITE_OUT_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A received file, complete and durable."""
+
+    sha256: str
+    size: int
+
+
+TakeIn = Callable[[IO[bytes], Path, int, str], Blob]
+"""(file, path, size, SHA-256) of a complete file -> what the store has made of it."""
 
 
 class IncomingFile:
@@ -26,14 +37,14 @@ class IncomingFile:
     thread, one at a time.
     """
 
-    def __init__(self, store: "ArtifactStore", size: int, sha256: str, owner: str | None = None) -> None:
-        """Raises UploadBusy while another connection sends the same file of this owner."""
-        self._store, self._size, self._sha256 = store, size, sha256
+    def __init__(self, folder: Path, take_in: TakeIn, size: int, sha256: str, owner: str | None = None) -> None:
+        """`folder`: of files on their way. Raises UploadBusy while this owner sends the same file elsewhere."""
+        self._take_in, self._size, self._sha256 = take_in, size, sha256
         self._keeps = owner is not None
         if owner is None:
-            descriptor, path = tempfile.mkstemp(dir=store.incoming)
+            descriptor, path = tempfile.mkstemp(dir=folder)
         else:
-            path = str(store.incoming / _partial_name(owner, size, sha256))
+            path = str(folder / _partial_name(owner, size, sha256))
             descriptor = _open_alone(path)
         self._file, self._path = os.fdopen(descriptor, "r+b", buffering=0), Path(path)
         self._hash = hashlib.sha256()
@@ -63,10 +74,10 @@ class IncomingFile:
         if self._received - self._written_out >= WRITE_OUT_BYTES:
             self._write_out()
 
-    def finish(self) -> "Blob":
+    def finish(self) -> Blob:
         """Check size and SHA-256, make the bytes durable and visible. Raises UploadMismatch, StorageFull."""
         self._check()
-        return self._store.take_in(self._file, self._path, self._size, self._sha256)
+        return self._take_in(self._file, self._path, self._size, self._sha256)
 
     def abort(self) -> None:
         """Forget the bytes, or keep them for the next connection. Does nothing after finish()."""
@@ -108,10 +119,10 @@ class IncomingFile:
             raise UploadMismatch(f"The bytes have SHA-256 {found}, not the declared {self._sha256}. Upload it again.")
 
 
-def kept_bytes(store: "ArtifactStore", owner: str, size: int, sha256: str) -> int:
+def kept_bytes(folder: Path, owner: str, size: int, sha256: str) -> int:
     """How much of a file broken connections have left."""
     try:
-        return (store.incoming / _partial_name(owner, size, sha256)).stat().st_size
+        return (folder / _partial_name(owner, size, sha256)).stat().st_size
     except FileNotFoundError:
         return 0
 

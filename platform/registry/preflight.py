@@ -12,10 +12,11 @@ import msgspec
 
 from loraplex.lora.manifest import BaseSignature
 
-from .artifacts import ArtifactStore, Blob
+from .artifacts import ArtifactStore
 from .base import ServedBase
 from .child import ChildFailed, ask_child
 from .conversion import convert, needs_conversion
+from .incoming import Blob
 from .report import Finding, Report
 
 MAX_CHILDREN = 2

@@ -6,8 +6,9 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from . import tables
-from .artifacts import ArtifactStore, Blob, check_sha256
+from .artifacts import ArtifactStore, check_sha256
 from .database import Database
+from .incoming import Blob
 from .tables import Tenant, utc_now
 from .tenants import tenant_id
 

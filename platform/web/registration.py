@@ -10,10 +10,11 @@ from typing import Final
 from loraplex.registry.activation import Activation
 from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.adapters import AddedVersion
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.base import ServedBase
 from loraplex.registry.certificates import CoverageOf
 from loraplex.registry.errors import UploadMissing, UploadTooLarge
+from loraplex.registry.incoming import Blob
 from loraplex.registry.preflight import Prepared
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from loraplex.quant import choose, scaled_products
-from loraplex.quant.choose import Choice, choose_cuda_scheme
+from loraplex.quant.choose import choose_cuda_scheme
 from loraplex.quant.config import QuantizationConfig, parse_quantization
 from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.online import OnlineQuantization
 from loraplex.quant.scaled_products import multiplies_rows
+from loraplex.quant.selector import SchemeSelector
 from loraplex.quant.side_by_side import SideBySideLinear
 from loraplex.quant.weights import Float8Inputs
 
@@ -28,7 +29,9 @@ def said(scheme: str | None) -> QuantizationConfig | None:
     return parse_quantization({"quantization_config": {"quant_method": "fp8", "activation_scheme": scheme}})
 
 
-def choice(can: bool, monkeypatch: pytest.MonkeyPatch, storage: torch.dtype = torch.bfloat16, **more: Any) -> Choice:
+def choice(
+    can: bool, monkeypatch: pytest.MonkeyPatch, storage: torch.dtype = torch.bfloat16, **more: Any
+) -> SchemeSelector:
     monkeypatch.setattr(choose, "multiplies_rows", lambda device: can)
     return choose_cuda_scheme(CPU, storage, **({"quantization": said("dynamic")} | more))
 

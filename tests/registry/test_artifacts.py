@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore, Blob
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore
 from loraplex.registry.errors import (
     RegistryError,
     StorageFull,
@@ -15,6 +15,7 @@ from loraplex.registry.errors import (
     UploadMissing,
     UploadTooLarge,
 )
+from loraplex.registry.incoming import Blob
 
 from .helpers import HOSTILE_STRINGS, LIMIT, put, sha256
 

@@ -34,7 +34,7 @@ def begin(store: ArtifactStore, data: bytes, owner: str = "me", sha256: str = SH
 def test_the_next_connection_goes_on_where_the_last_one_broke(store: ArtifactStore) -> None:
     begin(store, DATA[:1000])
     begin(store, DATA[1000:5000])
-    assert kept_bytes(store, "me", len(DATA), SHA256) == 5000
+    assert kept_bytes(store.incoming, "me", len(DATA), SHA256) == 5000
     with store.receive(len(DATA), SHA256, len(DATA), "me") as incoming:
         assert incoming.received == 5000
         incoming.write(DATA[5000:])
@@ -45,7 +45,7 @@ def test_the_next_connection_goes_on_where_the_last_one_broke(store: ArtifactSto
 
 def test_what_another_owner_sent_is_no_beginning_of_mine(store: ArtifactStore) -> None:
     begin(store, b"wrong bytes", owner="somebody")
-    assert kept_bytes(store, "me", len(DATA), SHA256) == 0
+    assert kept_bytes(store.incoming, "me", len(DATA), SHA256) == 0
     with store.receive(len(DATA), SHA256, len(DATA), "me") as incoming:
         assert incoming.received == 0
 
@@ -55,7 +55,7 @@ def test_wrong_beginnings_are_forgotten_once_they_are_known(store: ArtifactStore
     with pytest.raises(UploadMismatch), store.receive(len(DATA), SHA256, len(DATA), "me") as incoming:
         incoming.write(DATA[1000:])
         incoming.finish()
-    assert kept_bytes(store, "me", len(DATA), SHA256) == 0
+    assert kept_bytes(store.incoming, "me", len(DATA), SHA256) == 0
 
 
 def test_one_connection_at_a_time(store: ArtifactStore) -> None:
@@ -64,7 +64,7 @@ def test_one_connection_at_a_time(store: ArtifactStore) -> None:
         with pytest.raises(UploadBusy):
             store.receive(len(DATA), SHA256, len(DATA), "me")
         store.receive(len(DATA), SHA256, len(DATA), "you").abort()
-    assert kept_bytes(store, "me", len(DATA), SHA256) == 10
+    assert kept_bytes(store.incoming, "me", len(DATA), SHA256) == 10
 
 
 async def test_a_put_may_go_on_over_http(client: httpx.AsyncClient, state: State) -> None:

@@ -7,8 +7,9 @@ from typing import Final
 
 import torch
 
-from loraplex.quant.choose import Choice, choose_cuda_scheme, choose_scheme
+from loraplex.quant.choose import choose_cuda_scheme, choose_scheme
 from loraplex.quant.online import OnlineQuantization
+from loraplex.quant.selector import SchemeSelector
 
 from ..config import EngineConfig
 from ..model.config import DTYPES, ModelConfig
@@ -26,7 +27,7 @@ class Device:
     device: torch.device
     stored_dtype: torch.dtype
     """Of the weights; of keys and values in the cache too, unless `kv_cache_dtype` says another."""
-    scheme: Choice
+    scheme: SchemeSelector
     online: OnlineQuantization
     """What is done to float weights at load."""
     num_threads: int

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from loraplex.quant.choose import Choice
 from loraplex.quant.finite import finite_floats
 from loraplex.quant.formats.specification import Linear
 from loraplex.quant.online import OnlineQuantization
 from loraplex.quant.scaled_input import ScaledInputLinear
 from loraplex.quant.scheme import LinearMethod
+from loraplex.quant.selector import SchemeSelector
 from loraplex.quant.weights import Weight
 
 from ..attention.backend import AttentionBackend, Rotary
@@ -99,7 +99,7 @@ class DecoderLoader:
 
     config: ModelConfig
     checkpoint: Checkpoint
-    scheme: Choice
+    scheme: SchemeSelector
     stored_dtype: torch.dtype
     """What float weights are rounded to before anything else."""
     online: OnlineQuantization = field(default_factory=OnlineQuantization)

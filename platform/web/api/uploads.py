@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.requests import ClientDisconnect
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, Blob, check_sha256
-from loraplex.registry.incoming import IncomingFile, kept_bytes
+from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, check_sha256
+from loraplex.registry.incoming import Blob, IncomingFile, kept_bytes
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
 from ..body import BodyStalled, open_steady_body
@@ -68,14 +68,16 @@ async def get_received(
     name: str, filename: str, size: Size, request: Request, state: StateOf, caller: CallerOf
 ) -> dict[str, Any]:
     """How much of a file of `size` bytes and the SHA-256 in x-content-sha256 is here; a PUT may go on from there."""
-    sha256, store = _sha256(request), state.registry.store
+    sha256, incoming = _sha256(request), state.registry.store.incoming
     _limit(filename, state)
     with in_words():
         state.registry.adapters.check_name(name)
         check_sha256(sha256)
         known = await asyncio.to_thread(state.registry.uploads.find, sha256, caller.tenant)
     already_here = known is not None and known.size == size
-    received = size if already_here else await asyncio.to_thread(kept_bytes, store, caller.tenant, size, sha256)
+    received = (
+        size if already_here else await asyncio.to_thread(kept_bytes, incoming, caller.tenant, size, sha256)
+    )
     return {"file": filename, "sha256": sha256, "received": received, "already_here": already_here}
 
 

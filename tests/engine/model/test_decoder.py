@@ -11,7 +11,7 @@ from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.quant.choose import Choice
+from loraplex.quant.selector import SchemeSelector
 from loraplex.quant.torch_linear import TorchLinear
 from tests.checkpoints import make_checkpoint, reference_model
 
@@ -32,7 +32,7 @@ def expected(folder: Path) -> torch.Tensor:
 
 
 def load(folder: Path, stored: torch.dtype, compute: torch.dtype) -> Decoder:
-    scheme = Choice(lambda inputs, outputs: TorchLinear(inputs, outputs, compute), compute, "for a test")
+    scheme = SchemeSelector(lambda inputs, outputs: TorchLinear(inputs, outputs, compute), compute, "for a test")
     return DecoderLoader(ModelConfig.from_folder(folder), Checkpoint(folder), scheme, stored).load(64)
 
 

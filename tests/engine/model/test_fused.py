@@ -14,11 +14,11 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.lora.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
-from loraplex.quant.choose import Choice
 from loraplex.quant.coded import CodedLinear, coded_form
 from loraplex.quant.online import OnlineQuantization
 from loraplex.quant.scaled_input import ScaledInputLinear
 from loraplex.quant.scheme import LinearMethod
+from loraplex.quant.selector import SchemeSelector
 from loraplex.quant.stored_float import StoredFloatLinear
 from loraplex.quant.torch_linear import TorchLinear
 from tests.checkpoints import make_checkpoint
@@ -49,7 +49,7 @@ def load(
     def create_coded(_form: Hashable, inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
         return CodedLinear(inputs, outputs)
 
-    choice = Choice(create, torch.float32, "for a test", create_coded=create_coded, form=coded_form)
+    choice = SchemeSelector(create, torch.float32, "for a test", create_coded=create_coded, form=coded_form)
     decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(128)
     shape = CacheShape(
         num_layers=config.num_layers,

@@ -24,7 +24,7 @@ from loraplex.engine.protocol import Clipping
 from loraplex.engine.startup.kv_cache_size import choose_cache_dtype
 from loraplex.engine.startup.scales_file import ScalesFile, read_scales_file, write_scales_file
 from loraplex.engine.startup.static_scales import OF_FOLDED, OWN_WORDS, CacheScales, choose_scales, read_scales
-from loraplex.quant.choose import Choice
+from loraplex.quant.selector import SchemeSelector
 from loraplex.quant.torch_linear import TorchLinear
 from tests.checkpoints import make_adapter, make_checkpoint
 
@@ -91,7 +91,9 @@ def prompt_logprobs(llm: LLM) -> torch.Tensor:
 def reference_logprobs(base: Path, static: torch.Tensor | None) -> torch.Tensor:
     """Attention in float64 over keys and values that were stored by these scales and multiplied out again."""
     config, tokens = ModelConfig.from_folder(base), torch.tensor(PROMPT)
-    choice = Choice(lambda inputs, outputs: TorchLinear(inputs, outputs, torch.float32), torch.float32, "for a test")
+    choice = SchemeSelector(
+        lambda inputs, outputs: TorchLinear(inputs, outputs, torch.float32), torch.float32, "for a test"
+    )
     decoder = DecoderLoader(config, Checkpoint(base), choice, torch.float32).load(64)
     shape = CacheShape(
         num_layers=2, num_blocks=4, block_size=16, num_heads=4, num_kv_heads=2, head_dim=32,
