@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.model.layer_inputs import INPUTS, linears_of
-from loraplex.quant.rounding import IntegerGrid, round_to_integers
+from loraplex.quant.weights.rounding import IntegerGrid, round_to_integers
 
 from .checkpoints import Dimensions, base_checkpoint
 

@@ -15,8 +15,8 @@ from benchmarks.bench_linear import SHAPES as LINEARS
 from benchmarks.bench_linear import stored
 from benchmarks.timing import best_of_each
 from loraplex.engine.device.threads import prepare_environment, set_threads
-from loraplex.lora.apply import add_lora
-from loraplex.lora.batch import RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.apply.apply import add_lora
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, LoraBatch, PageTable
 
 SHAPES = {
     "q_proj": (896, 896), "k_proj": (896, 128), "v_proj": (896, 128), "o_proj": (896, 896),

@@ -15,11 +15,11 @@ from loraplex.engine.processes.long_lived import keep_for_good
 from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, RequestFailed, Tokens
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.startup.build import Engine, build_engine
-from loraplex.lora.digest import DIGEST_TAG, canonical_tensors
-from loraplex.lora.inspection import WEIGHTS_FILE, inspect_adapter
-from loraplex.lora.manifest import BaseSignature
-from loraplex.lora.values import read_bits
-from loraplex.lora.weights import read_contents
+from loraplex.lora.files.digest import DIGEST_TAG, canonical_tensors
+from loraplex.lora.files.manifest import BaseSignature
+from loraplex.lora.files.values import read_bits
+from loraplex.lora.inspection.inspection import WEIGHTS_FILE, inspect_adapter
+from loraplex.lora.residency.weights import read_contents
 
 
 @dataclass(frozen=True)

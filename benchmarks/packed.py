@@ -19,9 +19,9 @@ from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.startup.packed_weights import load_decoder
 from loraplex.engine.startup.weights_cache import WeightsCache
 from loraplex.quant.choose import choose_cuda_scheme, choose_scheme
-from loraplex.quant.cpu_form import cpu_form
-from loraplex.quant.cuda_form import cuda_form
-from loraplex.quant.online import OnlineQuantization
+from loraplex.quant.storage.cpu_form import cpu_form
+from loraplex.quant.storage.cuda_form import cuda_form
+from loraplex.quant.weights.online import OnlineQuantization
 
 from .checkpoints import HALF_BILLION, SMALL, base_checkpoint
 

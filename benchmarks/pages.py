@@ -27,13 +27,13 @@ from starlette.routing import compile_path
 from loraplex.engine.processes.long_lived import keep_for_good
 from loraplex.engine.protocol import AdapterStatus, EngineStatus
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry import tables
+from loraplex.registry.access.tenants import tenant_id
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.adapters.routes import Guard
 from loraplex.registry.audit import record
-from loraplex.registry.ledger import COUNTS, DAY_KEY
-from loraplex.registry.profiles import ServingProfile
-from loraplex.registry.routes import Guard
-from loraplex.registry.tables import DEFAULT_TENANT
-from loraplex.registry.tenants import tenant_id
+from loraplex.registry.database import tables
+from loraplex.registry.database.tables import DEFAULT_TENANT
+from loraplex.registry.usage.ledger import COUNTS, DAY_KEY
 from loraplex.web.app import create_app
 from loraplex.web.metrics import RECENT
 from loraplex.web.permissions import PUBLIC, access_of

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loraplex.lora.manifest import BaseSignature
-from loraplex.registry import tables
+from loraplex.lora.files.manifest import BaseSignature
+from loraplex.registry.access.quotas import Quota
 from loraplex.registry.base import ServedBase
-from loraplex.registry.ledger import Ledger
-from loraplex.registry.migrate import upgrade
-from loraplex.registry.quotas import Quota
+from loraplex.registry.database import tables
+from loraplex.registry.database.migrate import upgrade
 from loraplex.registry.registry import Registry
+from loraplex.registry.usage.ledger import Ledger
 from loraplex.web.bookkeeping import FLUSH_SECONDS
 from loraplex.web.permissions import Permission, permissions_of_key
 from loraplex.web.quotas import Quotas, account_of, tokens_to_reserve

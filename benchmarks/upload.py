@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from loraplex.registry.artifacts import WEIGHTS_FILE
+from loraplex.registry.files.artifacts import WEIGHTS_FILE
 from loraplex.web.server import Server
 from loraplex.web.settings import DEMO_MODEL, Settings
 from loraplex.web.state import open_state

@@ -1,13 +1,15 @@
-"""Runs the migrations: on the connection it is handed by loraplex.registry.migrate, or from the command line on
-`alembic -x url=...`, else on LORAPLEX_DATABASE_URL."""
+"""Runs the migrations on the connection that loraplex.registry.database.migrate hands over.
+
+From the command line: on `alembic -x url=...`, else on LORAPLEX_DATABASE_URL.
+"""
 
 import os
 
 from alembic import context
 from sqlalchemy import Connection
 
-from loraplex.registry.database import open_engine
-from loraplex.registry.tables import Table
+from loraplex.registry.database.database import open_engine
+from loraplex.registry.database.tables import Table
 
 
 def database_url() -> str:

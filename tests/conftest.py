@@ -40,7 +40,7 @@ LONGEST = (
     "engine/model/test_correctness.py",
     "integration/test_canaries.py",
     "integration/test_crash_ledger.py",
-    "registry/test_ledger.py",
+    "registry/usage/test_ledger.py",
     "test_demo.py",
     "test_demo_quantized.py",
 )

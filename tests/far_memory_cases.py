@@ -31,13 +31,13 @@ from loraplex.engine.kernels.cuda.sampling.layout import (
     make_buffers,
     make_shape,
 )  # fmt: skip
-from loraplex.lora.batch import KINDS, PageTable
-from loraplex.lora.kernels import own_logits
-from loraplex.lora.kernels.cuda import StepTensors, add_lora, scale_outputs
-from loraplex.lora.kernels.own_embedding import add_embedding
-from loraplex.lora.kernels.own_norm import norm_with_own
-from loraplex.lora.kernels.own_rows import OwnRows
-from loraplex.lora.kernels.tiles import PAGE, ROW_TOKENS
+from loraplex.lora.apply.batch import KINDS, PageTable
+from loraplex.lora.kernels.cuda import own_logits
+from loraplex.lora.kernels.cuda.entry import StepTensors, add_lora, scale_outputs
+from loraplex.lora.kernels.cuda.own_embedding import add_embedding
+from loraplex.lora.kernels.cuda.own_norm import norm_with_own
+from loraplex.lora.kernels.cuda.own_rows import OwnRows
+from loraplex.lora.kernels.cuda.tiles import PAGE, ROW_TOKENS
 from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.dequantize import dequantize
 from loraplex.quant.kernels.cuda.layout import INTEGER8, TILE_ORDER

@@ -23,6 +23,6 @@ def test_every_package_is_linked() -> None:
 def test_api_process_imports_no_torch() -> None:
     engine = ("client", "certificate", "certify_process", "certify.prompts")
     theirs = ", ".join(f"loraplex.engine.{module}" for module in engine)
-    modules = f"loraplex.web.app, loraplex.registry, {theirs}, loraplex.lora.manifest"
+    modules = f"loraplex.web.app, loraplex.registry, {theirs}, loraplex.lora.files.manifest"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 
 from loraplex.engine.kernels.cuda.gate import multiply_gate, multiply_gate_cast
 from loraplex.engine.kernels.cuda.norm import add_rms_norm, add_rms_norm_cast
-from loraplex.quant.cuda_packed import CudaPackedLinear
-from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.linear import multiply_dense, multiply_packed
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
-from loraplex.quant.scheme import Float8Rows
+from loraplex.quant.linears.cuda_packed import CudaPackedLinear
+from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.linears.scheme import Float8Rows
 from tests.quant.kernels.weights import random_float8, random_integers
 
 from .card import copy_rate, scaled_product

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
-from loraplex.lora.kernels.cuda import add_lora
-from loraplex.lora.kernels.tiles import ALIGNMENT_BYTES
-from loraplex.lora.step_buffers import StepBuffers
+from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.apply.step_buffers import StepBuffers
+from loraplex.lora.kernels.cuda.entry import add_lora
+from loraplex.lora.kernels.cuda.tiles import ALIGNMENT_BYTES
 
 from .figure import TOLERANCE, Figure, Stage, require_call
 from .size import Size

@@ -163,7 +163,7 @@ def serve(stage: Stage, model: Model, folders: Sequence[Path] = (), **settings: 
     _give_back(stage)
     from loraplex.engine.config import EngineConfig
     from loraplex.engine.model.config import base_signature
-    from loraplex.lora.inspection import inspect_adapter
+    from loraplex.lora.inspection.inspection import inspect_adapter
 
     folder = checkpoint(model, stage.device, workplace(model.bytes))
     defaults = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from loraplex.lora.batch import LoraBatch
+from loraplex.lora.apply.batch import LoraBatch
 
 
 @dataclass(slots=True)

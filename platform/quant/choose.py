@@ -5,16 +5,16 @@ from typing import Final
 
 import torch
 
-from .config import QuantizationConfig
-from .cuda_codes import to_codes
-from .cuda_packed import CudaPackedLinear
-from .cuda_scaled_float8 import CudaScaledFloat8Linear, reads_float8
-from .online import OnlineQuantization
-from .scaled_products import multiplies_rows
-from .scheme import LinearMethod
-from .selector import SchemeSelector, name_of
-from .torch_linear import TorchLinear
-from .weights import Float8Inputs, Float8Weight, IntegerWeight
+from .config.config import QuantizationConfig
+from .linears.cuda_codes import to_codes
+from .linears.cuda_packed import CudaPackedLinear
+from .linears.cuda_scaled_float8 import CudaScaledFloat8Linear, reads_float8
+from .linears.scaled_products import multiplies_rows
+from .linears.scheme import LinearMethod
+from .linears.selector import SchemeSelector, name_of
+from .linears.torch_linear import TorchLinear
+from .weights.online import OnlineQuantization
+from .weights.weights import Float8Inputs, Float8Weight, IntegerWeight
 
 FLOAT8_ACTIVATIONS: Final = "float8 linears multiply activations cast to float8"
 

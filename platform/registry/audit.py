@@ -15,8 +15,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, func, literal, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, joinedload
 
-from .database import Database
-from .tables import ApiKey, AuditHead, AuditRow, Tenant, utc_now
+from .database.database import Database
+from .database.tables import ApiKey, AuditHead, AuditRow, Tenant, utc_now
 
 SYSTEM = "system"
 """Actor of what the server does by itself."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from loraplex.lora.manifest import BaseSignature
+from loraplex.lora.files.manifest import BaseSignature
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from .artifacts import sync_folder
+from .access.key_format import check_token, new_token
+from .access.passwords import check_password
+from .access.scopes import INFERENCE
+from .access.users import ADMIN_ROLE
 from .audit import SYSTEM
 from .errors import InvalidKey
-from .passwords import check_password
+from .files.artifacts import sync_folder
 from .registry import Registry
-from .scopes import INFERENCE
-from .tokens import check_token, new_token
-from .users import ADMIN_ROLE
 
 ADMIN_USER = "admin"
 FIRST_KEY = "first key"

@@ -4,25 +4,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from .adapters import Adapters
-from .artifacts import ArtifactStore
+from .access.keys import Keys
+from .access.sessions import Sessions
+from .access.tenants import Tenants
+from .access.users import Users
+from .adapters.adapters import Adapters
+from .adapters.profiles import ServingProfiles
+from .adapters.promotion import PromotionRule
+from .adapters.undo import Undos
 from .audit import AuditLog
 from .base import ServedBase
-from .certificate_runs import CertificateRuns
-from .certificates import Certificates
-from .database import Database
-from .keys import Keys
-from .preflight import Preflight
-from .profiles import ServingProfiles
-from .promotion import PromotionRule
-from .sessions import Sessions
+from .certificates.certificate_runs import CertificateRuns
+from .certificates.certificates import Certificates
+from .database.database import Database
+from .files.artifacts import ArtifactStore
+from .files.preflight import Preflight
+from .files.tokenizers import Tokenizers
+from .files.uploads import Uploads
 from .snapshot import Snapshots
-from .tenants import Tenants
-from .tokenizers import Tokenizers
-from .undo import Undos
-from .uploads import Uploads
-from .usage import Usage
-from .users import Users
+from .usage.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from .artifacts import ArtifactStore
+from .access.keys import ApiKey, KeyRing, Keys
+from .access.tenants import Tenant, load_tenants
+from .adapters.profiles import ServingProfile, read_profiles
+from .adapters.routes import WHOLE, Asker, Route, choose
+from .adapters.undo import Undoable, load_undoables
+from .adapters.views import Adapter, Version, load_adapters
 from .base import ServedBase
-from .database import Database
+from .database.database import Database
+from .database.tables import DEFAULT_TENANT
 from .errors import AdapterUnavailable, InvalidKey, InvalidName, UnknownAdapter
-from .generation import read_generation
-from .keys import ApiKey, KeyRing, Keys
+from .files.artifacts import ArtifactStore
 from .names import Reference, nearest_names, parse_reference
-from .profiles import ServingProfile, read_profiles
-from .routes import WHOLE, Asker, Route, choose
-from .tables import DEFAULT_TENANT
-from .tenants import Tenant, load_tenants
-from .undo import Undoable, load_undoables
-from .views import Adapter, Version, load_adapters
+from .revision import read_generation
 
 Only = Collection[str] | None
 """Names of models that a key is for; None: all of its tenant."""

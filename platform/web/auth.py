@@ -10,11 +10,11 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, Request
 from fastapi.routing import iter_route_contexts
 
-from loraplex.registry.database import AWAY
+from loraplex.registry.access.quotas import OPEN, Quota
+from loraplex.registry.access.scopes import ADMIN
+from loraplex.registry.database.database import AWAY
+from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.errors import InvalidKey
-from loraplex.registry.quotas import OPEN, Quota
-from loraplex.registry.scopes import ADMIN
-from loraplex.registry.tables import DEFAULT_TENANT
 
 from .database_errors import fault_of
 from .errors import ApiError, forbidden, not_found, overloaded, unauthorized

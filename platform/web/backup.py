@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Final
 
-from loraplex.registry.database import parse_url
+from loraplex.registry.database.database import parse_url
 
 from .data_folder import prepare_data_folder
 from .settings import Settings

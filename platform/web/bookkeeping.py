@@ -4,8 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
-from loraplex.registry.ledger import Ledger
-from loraplex.registry.usage import SHADOW, Usage
+from loraplex.registry.usage.ledger import Ledger
+from loraplex.registry.usage.usage import SHADOW, Usage
 
 from .database_errors import log_failure
 from .hourly_use import HourlyUse, first_day

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.responses import Response
 
-from loraplex.registry.full_disk import is_full_disk, sqlstate
+from loraplex.registry.files.full_disk import is_full_disk, sqlstate
 
 from .errors import PageOf, answer_of, overloaded
 

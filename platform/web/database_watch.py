@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from loraplex.registry.full_disk import is_full_disk
-from loraplex.registry.migrate import is_current
+from loraplex.registry.database.migrate import is_current
+from loraplex.registry.files.full_disk import is_full_disk
 from loraplex.registry.snapshot import Snapshots
 
 from .database_errors import fault_of, is_away, log_failure

@@ -17,8 +17,8 @@ from typing import Final
 from loraplex.engine.ipc.client import AdapterError, EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import LAST, AdapterRef, GenerateRequest
 from loraplex.engine.sampling_params import SamplingParams
-from loraplex.registry.artifacts import ArtifactStore
-from loraplex.registry.preflight import Prepared
+from loraplex.registry.files.artifacts import ArtifactStore
+from loraplex.registry.files.preflight import Prepared
 from loraplex.registry.report import Finding, Summary
 from loraplex.registry.snapshot import DesiredAdapter
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle
 from typing import Final
 
-from loraplex.registry.incoming import IncomingFile
+from loraplex.registry.files.incoming import IncomingFile
 
 from .body import Body
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from loraplex.registry.snapshot import Snapshot
-from loraplex.registry.usage import HourOfUse
+from loraplex.registry.usage.usage import HourOfUse
 
 HOURS: Final = 24
 SECONDS: Final = 3600

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
 
 MINUTE: Final = 60.0
 

@@ -9,7 +9,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Histogram
 
 from loraplex.engine.protocol import GenerateRequest, Tokens
-from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.database.tables import DEFAULT_TENANT
 
 from .adapter_use import AdapterUse
 from .hourly_use import HourlyUse

@@ -6,8 +6,8 @@ Permissions hold within the caller's tenant. Only `OPERATE` reaches beyond: admi
 from enum import StrEnum
 from typing import Final
 
-from loraplex.registry import scopes, users
-from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.access import scopes, users
+from loraplex.registry.database.tables import DEFAULT_TENANT
 
 
 class Permission(StrEnum):

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from loraplex.registry.adapters.views import Adapter, Version
+from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.names import parse_reference
-from loraplex.registry.tables import DEFAULT_TENANT
-from loraplex.registry.views import Adapter, Version
 
 from .errors import ApiError, overloaded
 from .state import State

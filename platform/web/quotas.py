@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
-from loraplex.registry.ledger import Account, Entry, Ledger
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
+from loraplex.registry.database.tables.usage import ADAPTER_LENGTH
 from loraplex.registry.snapshot import Snapshots
-from loraplex.registry.tables.usage import ADAPTER_LENGTH
-from loraplex.registry.usage import SHADOW
+from loraplex.registry.usage.ledger import Account, Entry, Ledger
+from loraplex.registry.usage.usage import SHADOW
 
 from .generation import Generation, usage_of
 from .meters import Meter

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
 
 from .errors import ApiError
 from .meters import Bucket, Meter

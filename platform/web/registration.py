@@ -7,18 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from loraplex.registry.activation import Activation
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer
-from loraplex.registry.adapters import AddedVersion
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.adapters.activation import Activation
+from loraplex.registry.adapters.adapters import AddedVersion
 from loraplex.registry.base import ServedBase
-from loraplex.registry.certificates import CoverageOf
+from loraplex.registry.certificates.certificates import CoverageOf
+from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.errors import UploadMissing, UploadTooLarge
-from loraplex.registry.incoming import Blob
-from loraplex.registry.preflight import Prepared
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.incoming import Blob
+from loraplex.registry.files.preflight import Prepared
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report
-from loraplex.registry.tables import DEFAULT_TENANT
 
 from .adapter_tokenizers.check import Terms, check_tokenizer
 from .adapter_tokenizers.files import SETTINGS_FILE, TEMPLATE_FILE, TOKENIZER_FILE, TOKENIZER_LIMITS

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loraplex.engine.ipc.client import AdapterError, EngineUnavailable, RequestRejected
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.adapters.routes import Asker
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
-from loraplex.registry.profiles import ServingProfile
-from loraplex.registry.routes import Asker
 from loraplex.registry.snapshot import Only, ResolvedAdapter
 
 from .errors import ApiError, from_engine, invalid, not_found, overloaded, with_names

@@ -7,11 +7,11 @@ from typing import Final
 
 from starlette.responses import Response
 
-from loraplex.registry import sessions
+from loraplex.registry.access import sessions
+from loraplex.registry.access.users import User, Users
 from loraplex.registry.audit import AuditLog
+from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.errors import TenantDisabled
-from loraplex.registry.tables import DEFAULT_TENANT
-from loraplex.registry.users import User, Users
 
 from .errors import forbidden
 from .guessing import Guesses

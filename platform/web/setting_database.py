@@ -4,8 +4,8 @@ from typing import Final
 
 from sqlalchemy.engine import URL
 
-from loraplex.registry.database import SUPPORTED, parse_url
-from loraplex.registry.url_options import driver_arguments
+from loraplex.registry.database.database import SUPPORTED, parse_url
+from loraplex.registry.database.url_options import driver_arguments
 
 from .setting_secrets import MAKE_ONE, is_sample
 

@@ -7,8 +7,8 @@ from pydantic import ByteSize, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from loraplex.engine.config import ADAPTER_SHARE, EngineConfig, check_step
-from loraplex.registry.passwords import check_password
-from loraplex.registry.tokens import check_token
+from loraplex.registry.access.key_format import check_token
+from loraplex.registry.access.passwords import check_password
 
 from .setting_secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
 from .setting_sources import (

@@ -16,9 +16,9 @@ from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.base import ServedBase
 from loraplex.registry.credentials import Credentials, ensure_credentials
-from loraplex.registry.ledger import Ledger
-from loraplex.registry.migrate import upgrade
+from loraplex.registry.database.migrate import upgrade
 from loraplex.registry.registry import Registry
+from loraplex.registry.usage.ledger import Ledger
 
 from .bookkeeping import Bookkeeper
 from .certificates.certifier import Certifier, Certify

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from loraplex.registry.usage import SHADOW
-from loraplex.registry.views import Adapter
+from loraplex.registry.adapters.views import Adapter
+from loraplex.registry.usage.usage import SHADOW
 
 from .api.refusals import in_words
 from .hourly_use import first_day

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from loraplex.registry.ledger import COUNTS
-from loraplex.registry.usage import Usage, UsageQuery, columns_of
+from loraplex.registry.usage.ledger import COUNTS
+from loraplex.registry.usage.usage import Usage, UsageQuery, columns_of
 
 from .csv_lines import csv_lines
 

@@ -12,9 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from loraplex.engine.protocol import AddedToken
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer
-from loraplex.registry.profiles import ServingProfile
-from loraplex.registry.tokenizers import Tokenizers
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.files.tokenizers import Tokenizers
 
 from .adapter_tokenizers.added_tokens import as_library_token
 from .errors import ApiError, overloaded

@@ -29,7 +29,7 @@ class BrokenDisk:
                 target[: len(data)] = data
                 return len(data)
 
-        monkeypatch.setattr("loraplex.lora.weights.FileIO", File)
+        monkeypatch.setattr("loraplex.lora.residency.weights.FileIO", File)
         monkeypatch.setattr(Path, "read_bytes", lambda path: self.pass_through(read_whole(path)))
 
     @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loraplex.lora.tensor_names import module_path
+from loraplex.lora.files.tensor_names import module_path
 from tests.lora.adapters import BASE, Tensors, make_tensors
 
 Case = tuple[str, str, dict[str, Any], Tensors]

@@ -12,8 +12,8 @@ from typing import Any
 from loraplex.lora.conversion import factors
 from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.conversion.kinds import conversion_kind
-from loraplex.lora.inspection import inspect_adapter
-from loraplex.lora.manifest import BaseSignature
+from loraplex.lora.files.manifest import BaseSignature
+from loraplex.lora.inspection.inspection import inspect_adapter
 
 LARGEST = 1 << 30
 """Bytes of what a conversion may write."""

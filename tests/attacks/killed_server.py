@@ -16,8 +16,9 @@ import pytest
 from pwdlib.hashers.argon2 import Argon2Hasher
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.lora.inspection import inspect_adapter
-from loraplex.registry import preflight, preflight_worker, users
+from loraplex.lora.inspection.inspection import inspect_adapter
+from loraplex.registry.access import users
+from loraplex.registry.files import preflight, preflight_worker
 from loraplex.web.server import Server
 from loraplex.web.settings import Settings
 from loraplex.web.state import open_state

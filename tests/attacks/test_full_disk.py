@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from loraplex.registry.artifacts import ArtifactStore
 from loraplex.registry.errors import StorageFull
+from loraplex.registry.files.artifacts import ArtifactStore
+from tests.registry.files.test_artifacts import fail_call
 from tests.registry.helpers import put, sha256
-from tests.registry.test_artifacts import fail_call
 
 OPERATIONS = 13
 """Write, sync, rename and sync for each of the two files; link them, sync, rename and sync."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.inspection.inspection import inspect_adapter
 from tests.lora.adapters import BASE, encode, frame, make_config, make_tensors, read_manifest, write_adapter
 
 ROUNDS = 1500

@@ -192,7 +192,7 @@ def test_no_memory_for_a_tensor(street: Street, monkeypatch: pytest.MonkeyPatch)
         raise MemoryError("no memory for a tensor")
 
     with monkeypatch.context() as patch:
-        patch.setattr("loraplex.lora.weights.read_bits", read)
+        patch.setattr("loraplex.lora.residency.weights.read_bits", read)
         assert "no memory" in str(street.load())
     street.check_others()
     street.check_tried_again()

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loraplex.lora import inspection
-from loraplex.lora.inspection import inspect_adapter
-from loraplex.lora.manifest import BaseSignature
-from loraplex.lora.tensor_names import module_path
+from loraplex.lora.files.manifest import BaseSignature
+from loraplex.lora.files.tensor_names import module_path
+from loraplex.lora.inspection import inspection
+from loraplex.lora.inspection.inspection import inspect_adapter
 from tests.lora.adapters import BASE, Tensors, encode, frame, make_config, make_tensors, read_manifest, write_adapter
 
 from .hostile_adapters import attacks

@@ -23,11 +23,12 @@ import pytest
 from sqlalchemy import select
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry import tables, users
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.access import users
+from loraplex.registry.adapters.views import Adapter
+from loraplex.registry.database import tables
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.sweep import SweepReport, sweep
 from loraplex.registry.registry import Registry
-from loraplex.registry.sweep import SweepReport, sweep
-from loraplex.registry.views import Adapter
 from loraplex.web.settings import Settings
 from loraplex.web.state import open_state
 from tests.checkpoints import make_adapter, make_checkpoint

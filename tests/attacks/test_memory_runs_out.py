@@ -22,7 +22,7 @@ from loraplex.engine.model.config import base_signature
 from loraplex.engine.protocol import AdapterRef, AdapterSpec, GenerateRequest
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.structured_outputs import StructuredOutputs
-from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.inspection.inspection import inspect_adapter
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.engine.ipc.test_client import collect, outcome, until
 

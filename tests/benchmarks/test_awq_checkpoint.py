@@ -3,10 +3,10 @@
 import torch
 
 from benchmarks.awq_checkpoint import GROUP, packed
+from loraplex.quant.config.layouts import AwqLayout
 from loraplex.quant.formats.read import read_weight
 from loraplex.quant.formats.specification import Linear
-from loraplex.quant.layouts import AwqLayout
-from loraplex.quant.rounding import IntegerGrid, round_to_integers
+from loraplex.quant.weights.rounding import IntegerGrid, round_to_integers
 
 
 def test_its_words_are_read_as_the_weights_they_stand_for() -> None:

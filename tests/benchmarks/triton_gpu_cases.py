@@ -17,8 +17,8 @@ from benchmarks.gpu.figure import Figure
 from benchmarks.gpu.size import FULL
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.kernels.cuda.tiles import count_spare, is_uneven
-from loraplex.quant.cuda_packed import CudaPackedLinear
-from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.linears.cuda_packed import CudaPackedLinear
+from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .tiny import TINY, beside, tiny_stage

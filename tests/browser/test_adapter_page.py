@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from loraplex.registry.artifacts import CONFIG_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE
 from loraplex.web.admin.live import Live
 from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine, sentence_of

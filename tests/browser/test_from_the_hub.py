@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine, sentence_of
 from tests.web.fake_hub import COMMIT, REPOSITORY, FakeHub

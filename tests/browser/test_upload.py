@@ -11,7 +11,7 @@ import torch
 from playwright.async_api import Page, Route, expect
 from safetensors.torch import load_file, save_file
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.adapter_tokenizers.files import TEMPLATE_FILE, TOKENIZER_LIMITS
 from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from loraplex.registry.artifacts import WEIGHTS_FILE
-from loraplex.registry.migrate import upgrade
+from loraplex.registry.database.migrate import upgrade
+from loraplex.registry.files.artifacts import WEIGHTS_FILE
 from loraplex.registry.registry import Registry
 from loraplex.web.backup import restore_backup, write_backup
 from loraplex.web.settings import Settings

@@ -19,7 +19,8 @@ from triton.runtime.jit import JITFunction
 from loraplex.engine.device import cuda_stream, device
 from loraplex.engine.device.stream import Launch
 from loraplex.engine.startup import gpu_profile
-from loraplex.lora import copies, pool
+from loraplex.lora.residency import page_copier as copies
+from loraplex.lora.residency import pool
 
 from .inline_stream import HostMoment, InlineStream
 from .paper_gauge import PaperGauge

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, RequestFailed, Tokens
-from loraplex.lora.residency import Entry
+from loraplex.lora.residency.residency import Entry
 from tests.checkpoints import make_adapter
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)

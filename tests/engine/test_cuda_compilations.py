@@ -23,8 +23,8 @@ from loraplex.engine.runner.cuda_runner import CudaRunner
 from loraplex.engine.startup import cuda_warmup
 from loraplex.engine.startup.build import make_loader
 from loraplex.engine.startup.cuda_build import build_cuda_runner
-from loraplex.lora.batch import Extras
-from loraplex.lora.pool import AdapterPool
+from loraplex.lora.apply.batch import Extras
+from loraplex.lora.residency.pool import AdapterPool
 from tests.ahead_of_time import AbsentDevice
 from tests.checkpoints import make_checkpoint
 

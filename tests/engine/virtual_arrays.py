@@ -11,7 +11,7 @@ from loraplex.engine.kernels.cuda.placeholders import resolve_reference
 from loraplex.engine.runner.graph_pool import GraphKey, GraphPool
 from loraplex.engine.runner.step_inputs import StepInputs, StepShape
 from loraplex.engine.scheduler.plan import StepPlan, StepResult
-from loraplex.lora.batch import PageTable
+from loraplex.lora.apply.batch import PageTable
 
 from .virtual_model import SLOTS, Draw, Inputs, VirtualDevice
 from .virtual_runner import SlottedAdapters, VirtualHandle, VirtualRunner

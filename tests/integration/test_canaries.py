@@ -16,7 +16,7 @@ import httpx
 import pytest
 from sqlalchemy import make_url
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from tests.registry.postgres import find_binaries, find_program, private_server
 from tests.web.fake_hub import COMMIT, REPOSITORY, FakeHub
 from tests.web.test_access import MATRIX

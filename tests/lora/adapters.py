@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loraplex.lora.inspection import inspect_adapter
-from loraplex.lora.manifest import AdapterManifest, BaseSignature
-from loraplex.lora.tensor_names import module_path
+from loraplex.lora.files.manifest import AdapterManifest, BaseSignature
+from loraplex.lora.files.tensor_names import module_path
+from loraplex.lora.inspection.inspection import inspect_adapter
 
 BASE = BaseSignature(
     fingerprint="tiny",

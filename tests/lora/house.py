@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from loraplex.lora.copies import Streams
-from loraplex.lora.pool import AdapterPool
-from loraplex.lora.residency import Residency
+from loraplex.lora.residency.page_copier import Streams
+from loraplex.lora.residency.pool import AdapterPool
+from loraplex.lora.residency.residency import Residency
 
 from .adapters import BASE, make_adapter, make_tensors, tensor_name
 from .page_reading import read_back

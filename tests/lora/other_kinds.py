@@ -8,7 +8,7 @@ from transformers.models.auto import AutoModelForCausalLM
 
 from loraplex.engine.model.config import base_signature
 from loraplex.lora.conversion.convert import convert_adapter
-from loraplex.lora.manifest import Finding
+from loraplex.lora.files.manifest import Finding
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 Q_0, Q_1, DOWN_1 = (

@@ -2,7 +2,7 @@
 
 import torch
 
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.apply.batch import KINDS, RANKS_PER_PAGE, PageTable
 
 
 def read_back(table: PageTable, layer: int, kind: str, slot: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loraplex.lora.conversion import factors
 from loraplex.lora.conversion.convert import convert_adapter
-from loraplex.lora.manifest import BaseSignature, Finding
+from loraplex.lora.files.manifest import BaseSignature, Finding
 
 from .adapters import encode, read_manifest
 

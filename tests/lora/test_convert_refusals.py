@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.conversion.kinds import conversion_kind
-from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.inspection.inspection import inspect_adapter
 
 from .adapters import BASE, encode, frame
 

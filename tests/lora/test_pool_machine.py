@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loraplex.lora.generations import StaleError
+from loraplex.lora.residency.epochs import StaleError
 
 from .adapters import make_adapter
 from .house import PAGE, House

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from loraplex.lora.eviction import FORGOTTEN
-from loraplex.lora.loader import PATIENCE
+from loraplex.lora.residency.eviction import FORGOTTEN
+from loraplex.lora.residency.loader import PATIENCE
 
 from .house import House
-from .test_pool import house
+from .residency.test_pool import house
 
 __all__ = ["house"]
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loraplex.lora.batch import KINDS
-from loraplex.lora.copies import Carrier, Streams
-from loraplex.lora.inspection import inspect_adapter
-from loraplex.lora.pool import AdapterPool
-from loraplex.lora.residency import State
+from loraplex.lora.apply.batch import KINDS
+from loraplex.lora.inspection.inspection import inspect_adapter
+from loraplex.lora.residency.page_copier import Carrier, Streams
+from loraplex.lora.residency.pool import AdapterPool
+from loraplex.lora.residency.residency import State
 from tests.engine.inline_stream import InlineStream
 from tests.engine.virtual_stream import VirtualStream
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from loraplex.quant.cuda_packed import CudaPackedLinear
-from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.kernels.cuda import decode, layout
 from loraplex.quant.kernels.cuda.tiles import (
     DENSE_ROWS,
@@ -17,9 +15,11 @@ from loraplex.quant.kernels.cuda.tiles import (
     choose_tile,
     count_split_runs,
 )
-from loraplex.quant.scheme import LinearMethod
-from loraplex.quant.torch_linear import TorchLinear
-from loraplex.quant.weights import Float8Weight, IntegerWeight
+from loraplex.quant.linears.cuda_packed import CudaPackedLinear
+from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.linears.scheme import LinearMethod
+from loraplex.quant.linears.torch_linear import TorchLinear
+from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
 
 from .kernels.weights import random_float8, random_integers
 

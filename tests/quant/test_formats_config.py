@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from loraplex.quant.compressed_groups import KvCacheScheme
-from loraplex.quant.config import parse_quantization
-from loraplex.quant.layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout
-from loraplex.quant.module_names import ModuleList
+from loraplex.quant.config.compressed_groups import KvCacheScheme
+from loraplex.quant.config.config import parse_quantization
+from loraplex.quant.config.layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout
+from loraplex.quant.config.module_names import ModuleList
 from tests.quant.made_checkpoints import DYNAMIC, STATIC, groups, scheme
 
 Q = "model.layers.1.self_attn.q_proj"
@@ -294,5 +294,7 @@ def test_empty_sections_that_tools_write_are_no_objection() -> None:
 
 
 def test_configs_are_read_without_torch() -> None:
-    program = "import sys, loraplex.quant.config, loraplex.engine.model.config; assert 'torch' not in sys.modules"
+    program = (
+        "import sys, loraplex.quant.config.config, loraplex.engine.model.config; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -18,14 +18,14 @@ from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.sampling.sampler import Sampled, Sampler, SampleRow
 from loraplex.quant.choose import choose_scheme
-from loraplex.quant.coded import CodedLinear
-from loraplex.quant.config import parse_quantization
-from loraplex.quant.dequantized import DequantizedLinear
+from loraplex.quant.config.config import parse_quantization
+from loraplex.quant.config.layouts import IntegerLayout
 from loraplex.quant.formats.read import read_weight
 from loraplex.quant.formats.specification import Linear
-from loraplex.quant.layouts import IntegerLayout
-from loraplex.quant.side_by_side import SideBySideLinear
-from loraplex.quant.weights import IntegerWeight
+from loraplex.quant.linears.coded import CodedLinear
+from loraplex.quant.linears.dequantized import DequantizedLinear
+from loraplex.quant.linears.side_by_side import SideBySideLinear
+from loraplex.quant.weights.weights import IntegerWeight
 from loraplex.web.cli.machine_checks import check_compute
 from loraplex.web.settings import Settings
 from tests.checkpoints import make_adapter, make_ia3, reference_model

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from loraplex.quant.config.layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout, Layout
 from loraplex.quant.formats.read import read_weight, tensor_specs
 from loraplex.quant.formats.specification import Linear
-from loraplex.quant.layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout, Layout
-from loraplex.quant.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
 from tests.quant.made_formats import Made, Make, awq, compressed, float8, gptq
 
 DTYPES = {

@@ -14,7 +14,7 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.quant.formats.specification import Linear
-from loraplex.quant.weights import IntegerWeight
+from loraplex.quant.weights.weights import IntegerWeight
 from tests.quant.made_checkpoints import CASES, FILE, STATIC, Case, compressed, groups, layers, make_quantized, scheme
 from tests.quant.made_checkpoints import write_config as write
 from tests.quant.test_formats_engine import TOLERANCE, error, expected, load, logits

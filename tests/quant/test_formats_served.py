@@ -11,10 +11,10 @@ from loraplex.engine.attention.cpu import CpuAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder
-from loraplex.quant import coded
-from loraplex.quant.code_kernels import INTEGERS, SPLIT_DOTS, VECTORS, CodeKernel
-from loraplex.quant.coded import CodedLinear
-from loraplex.quant.kernels.dots import HAS_BFLOAT16, HAS_INTEGERS
+from loraplex.quant.kernels.instructions.dots import HAS_BFLOAT16, HAS_INTEGERS
+from loraplex.quant.linears import coded
+from loraplex.quant.linears.code_kernels import INTEGERS, SPLIT_DOTS, VECTORS, CodeKernel
+from loraplex.quant.linears.coded import CodedLinear
 from tests.quant.made_checkpoints import Case, layers, make_quantized
 from tests.quant.made_formats import awq
 from tests.quant.test_formats_engine import IDS, TOLERANCE, error, expected, load

@@ -12,7 +12,7 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from transformers.models.auto import AutoModelForCausalLM
 
-from loraplex.quant.compressed_groups import parse_groups
+from loraplex.quant.config.compressed_groups import parse_groups
 from loraplex.quant.formats.read import read_weight, tensor_specs
 from loraplex.quant.formats.specification import Linear
 from tests.quant.made_checkpoints import CASES, groups, make_quantized, write_config

@@ -11,15 +11,15 @@ import torch
 from loraplex.quant import cpu_scheme
 from loraplex.quant.arithmetic import ARITHMETIC, arithmetic_words
 from loraplex.quant.choose import choose_scheme
-from loraplex.quant.config import QuantizationConfig, parse_quantization
-from loraplex.quant.kernels.dots import HAS_BFLOAT16
+from loraplex.quant.config.config import QuantizationConfig, parse_quantization
+from loraplex.quant.kernels.instructions.dots import HAS_BFLOAT16
+from loraplex.quant.kernels.instructions.tile import PANEL
+from loraplex.quant.kernels.instructions.vectors import features
+from loraplex.quant.kernels.layouts.panels import pack_weight
 from loraplex.quant.kernels.panel_linear import panel_linear, scratch_size
-from loraplex.quant.kernels.panels import pack_weight
-from loraplex.quant.kernels.tile import PANEL
-from loraplex.quant.kernels.vectors import features
-from loraplex.quant.scheme import LinearMethod
-from loraplex.quant.stored_float import StoredFloatLinear
-from loraplex.quant.torch_linear import TorchLinear
+from loraplex.quant.linears.scheme import LinearMethod
+from loraplex.quant.linears.stored_float import StoredFloatLinear
+from loraplex.quant.linears.torch_linear import TorchLinear
 
 SHAPES = [(96, (64,)), (896, (896, 128, 128)), (129, (1, 31, 33)), (1, (5,)), (600, (40, 7))]
 STORAGES = [torch.bfloat16, torch.float16, torch.float32]
@@ -219,7 +219,7 @@ NARROW = """
 import torch
 from tests.quant import test_coded
 from loraplex.quant.kernels import vectors
-from loraplex.quant.stored_float import StoredFloatLinear
+from loraplex.quant.linears.stored_float import StoredFloatLinear
 assert vectors.LANES == 8, vectors.LANES
 for storage in (torch.bfloat16, torch.float16, torch.float32):
     method = StoredFloatLinear(131, (37,), storage)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loraplex.registry.migrate import upgrade
+from loraplex.registry.database.migrate import upgrade
 from loraplex.registry.registry import Registry
 
 from .helpers import BASE

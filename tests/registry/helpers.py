@@ -2,12 +2,12 @@
 
 import hashlib
 
-from loraplex.lora.manifest import BaseSignature
-from loraplex.registry.activation import Activation
-from loraplex.registry.adapters import AddedVersion
-from loraplex.registry.artifacts import ArtifactStore, Blob
+from loraplex.lora.files.manifest import BaseSignature
+from loraplex.registry.adapters.activation import Activation
+from loraplex.registry.adapters.adapters import AddedVersion
 from loraplex.registry.base import ServedBase
-from loraplex.registry.certificates import CoverageOf
+from loraplex.registry.certificates.certificates import CoverageOf
+from loraplex.registry.files.artifacts import ArtifactStore, Blob
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report, Summary
 from loraplex.registry.snapshot import Snapshot

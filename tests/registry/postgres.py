@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from loraplex.registry.database import open_engine
-from loraplex.registry.migrate import upgrade
+from loraplex.registry.database.database import open_engine
+from loraplex.registry.database.migrate import upgrade
 
 TEMPLATE = "loraplex_template"
 PASSWORD = "sesame"

@@ -10,10 +10,10 @@ from alembic.config import Config
 from sqlalchemy import text
 
 from loraplex.registry.audit import AuditFilter, record
-from loraplex.registry.database import open_engine
-from loraplex.registry.generation import bump_generation
-from loraplex.registry.migrate import FOLDER, upgrade
+from loraplex.registry.database.database import open_engine
+from loraplex.registry.database.migrate import FOLDER, upgrade
 from loraplex.registry.registry import Registry
+from loraplex.registry.revision import bump_generation
 
 from .helpers import BASE, add
 

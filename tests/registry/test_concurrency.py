@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import func, select
 
 from loraplex.registry.audit import record
-from loraplex.registry.database import Database, open_engine
-from loraplex.registry.generation import bump_generation, read_generation
+from loraplex.registry.database.database import Database, open_engine
+from loraplex.registry.database.tables import AuditRow
 from loraplex.registry.registry import Registry
-from loraplex.registry.tables import AuditRow
+from loraplex.registry.revision import bump_generation, read_generation
 
 from . import workers
 from .helpers import add, put, snapshot

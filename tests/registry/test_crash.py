@@ -8,9 +8,9 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from loraplex.registry import tables
+from loraplex.registry.database import tables
+from loraplex.registry.files.sweep import SweepReport, sweep
 from loraplex.registry.registry import Registry
-from loraplex.registry.sweep import SweepReport, sweep
 
 from . import workers
 from .helpers import sha256

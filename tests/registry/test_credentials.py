@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from loraplex.registry import users
+from loraplex.registry.access import users
 from loraplex.registry.credentials import Credentials, ensure_credentials, read_credentials
 from loraplex.registry.errors import InvalidKey, WeakSecret
 from loraplex.registry.registry import Registry

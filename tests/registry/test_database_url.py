@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import InterfaceError
 
-from loraplex.registry.database import open_engine, parse_url
+from loraplex.registry.database.database import open_engine, parse_url
 
 from .postgres import find_binaries, private_server
 

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import event, insert, select
 
+from loraplex.registry.database.tables import Tenant, UsageRow, utc_now
 from loraplex.registry.registry import Registry
-from loraplex.registry.tables import Tenant, UsageRow, utc_now
-from loraplex.registry.usage import CallerUse
+from loraplex.registry.usage.usage import CallerUse
 
 NOTHING = dict.fromkeys(
     ("errors", "unknown", "prompt_tokens", "cached_tokens", "completion_tokens", "unknown_tokens"), 0

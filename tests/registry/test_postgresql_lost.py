@@ -12,9 +12,9 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.orm import Session
 
-from loraplex.registry import migrate, postgresql
-from loraplex.registry.database import Database, open_engine
-from loraplex.registry.migrate import upgrade
+from loraplex.registry.database import migrate, postgresql
+from loraplex.registry.database.database import Database, open_engine
+from loraplex.registry.database.migrate import upgrade
 from loraplex.web.database_errors import is_away
 
 from .postgres import Postgres

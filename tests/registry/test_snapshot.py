@@ -6,11 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
+from loraplex.registry.database.tables import Adapter, AdapterVersion
 from loraplex.registry.errors import AdapterUnavailable, InvalidRoute, UnknownAdapter, VersionInUse
+from loraplex.registry.files.sweep import sweep
 from loraplex.registry.registry import Registry
 from loraplex.registry.snapshot import Snapshot
-from loraplex.registry.sweep import sweep
-from loraplex.registry.tables import Adapter, AdapterVersion
 
 from .helpers import BASE, HOSTILE_STRINGS, add, sha256, snapshot
 

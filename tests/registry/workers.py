@@ -6,10 +6,10 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
-from loraplex.registry.database import Database
-from loraplex.registry.generation import bump_generation
+from loraplex.registry.database.database import Database
+from loraplex.registry.files.sweep import sweep
 from loraplex.registry.registry import Registry
-from loraplex.registry.sweep import sweep
+from loraplex.registry.revision import bump_generation
 
 from .helpers import BASE, add, sha256
 

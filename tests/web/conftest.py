@@ -14,7 +14,7 @@ import pytest_asyncio
 from pwdlib.hashers.argon2 import Argon2Hasher
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry import users
+from loraplex.registry.access import users
 from loraplex.web.app import create_app
 from loraplex.web.settings import Settings
 from loraplex.web.state import State, open_state

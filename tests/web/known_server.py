@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 from schemathesis.schemas import APIOperation
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.registry.tables import DEFAULT_TENANT
-from loraplex.registry.views import Adapter
+from loraplex.registry.adapters.views import Adapter
+from loraplex.registry.database.tables import DEFAULT_TENANT
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.registration import FIELDS
 from loraplex.web.sessions import COOKIE
 from loraplex.web.state import State

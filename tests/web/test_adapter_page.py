@@ -9,9 +9,9 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.registry.artifacts import CONFIG_FILE
-from loraplex.registry.promotion import PromotionRule
-from loraplex.registry.views import Version
+from loraplex.registry.adapters.promotion import PromotionRule
+from loraplex.registry.adapters.views import Version
+from loraplex.registry.files.artifacts import CONFIG_FILE
 from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State
 

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.base import ServedBase
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer
 from loraplex.web.adapter_tokenizers import check
 from loraplex.web.adapter_tokenizers.added_tokens import MAX_CHARS, MAX_TOKENS, as_library_token
 from loraplex.web.adapter_tokenizers.check import Terms, check_tokenizer

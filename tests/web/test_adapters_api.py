@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.state import State
 
 from .conftest import KEY

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.registry.routes import guard_of
+from loraplex.registry.adapters.routes import guard_of
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine, sentence_of

@@ -15,8 +15,8 @@ from sqlalchemy import text
 
 import loraplex.registry
 import loraplex.web
+from loraplex.registry.access.tenants import tenant_id
 from loraplex.registry.audit import AuditFilter, Verdict, record
-from loraplex.registry.tenants import tenant_id
 from loraplex.web.admin.audit_rows import ACTIONS
 from loraplex.web.chain_check import FRESH_SECONDS, ChainCheck
 from loraplex.web.state import State

@@ -18,9 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from loraplex.registry.artifacts import ArtifactStore
 from loraplex.registry.errors import StorageFull
-from loraplex.registry.incoming import IncomingFile
+from loraplex.registry.files.artifacts import ArtifactStore
+from loraplex.registry.files.incoming import IncomingFile
 from loraplex.web.body import open_body
 from loraplex.web.body_reader import BodyReader
 from loraplex.web.file_copy import BLOCK_BYTES, BLOCKS, copy_body

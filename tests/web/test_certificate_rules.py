@@ -11,8 +11,8 @@ import pytest
 
 from loraplex.engine.certify.certificate import prompts_digest
 from loraplex.engine.startup.loaded_files import LoadedFiles
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
-from loraplex.registry.certificates import Measured, Subject
+from loraplex.registry.certificates.certificates import Measured, Subject
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer, AddedToken
 from loraplex.web.certificates.standing import find_standing
 from loraplex.web.state import State
 from tests.registry.helpers import CONFIG, passing_report, put, sha256

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from loraplex.engine.certify.certificate import Certificate
 from loraplex.engine.certify.child import WorkerFault
-from loraplex.registry.certificate_runs import CertificateRuns
+from loraplex.registry.certificates.certificate_runs import CertificateRuns
 from loraplex.web.state import State
 
 from .certified import BASE, PROMPTS, SQL, Headers, at_once, key, put_on_disk, reopened, until

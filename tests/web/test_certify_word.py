@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 from loraplex.engine.certify.certificate import Certificate, CertifyJob
 from loraplex.engine.certify.child import OnProgress
 from loraplex.engine.certify.run import certify
-from loraplex.registry.certificates import Certificates, Subject
+from loraplex.registry.certificates.certificates import Certificates, Subject
 from loraplex.web.cli.certify import read_prompt_file
 from loraplex.web.cli.opened import opened_registry, served_path
 from loraplex.web.settings import Settings

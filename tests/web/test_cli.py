@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import loraplex
-from loraplex.registry.migrate import head
+from loraplex.registry.database.migrate import head
 from loraplex.registry.report import Finding
 from loraplex.web.cli.added import print_findings
 from loraplex.web.cli.app import app

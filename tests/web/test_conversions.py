@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from loraplex.engine.model.config import base_signature
-from loraplex.registry import conversion
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files import conversion
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.registration import add_from_folder
 from loraplex.web.state import State
 from tests.lora.adapters import read_manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loraplex.registry.credentials import ensure_credentials
-from loraplex.registry.migrate import upgrade
+from loraplex.registry.database.migrate import upgrade
 from loraplex.registry.registry import Registry
 
 from .typed import Run, typed

@@ -14,7 +14,7 @@ import pytest
 from bs4 import BeautifulSoup
 from fastapi import FastAPI
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.app import create_app
 from loraplex.web.state import State
 

@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.snapshot import Snapshot
-from loraplex.registry.usage import HourOfUse
+from loraplex.registry.usage.usage import HourOfUse
 from loraplex.web import hourly_use
 from loraplex.web.admin import adapter_rows, system_facts
 from loraplex.web.admin.attention import attention

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from loraplex.registry.database import Database
+from loraplex.registry.database.database import Database
 from loraplex.web.database_errors import is_away, log_failure
 
 from .conftest import KEY

@@ -14,7 +14,7 @@ import pytest
 from loraplex.engine.device import device
 from loraplex.engine.startup import gpu_profile
 from loraplex.engine.startup.weights_cache import entry_name
-from loraplex.registry.migrate import head
+from loraplex.registry.database.migrate import head
 from loraplex.web.cli.machine_checks import check_memory, check_triton
 from loraplex.web.cli.service_checks import check_model, check_port, check_static
 from loraplex.web.settings import Settings

@@ -13,10 +13,10 @@ import pytest_asyncio
 
 from loraplex.engine.ipc.client import EngineState
 from loraplex.engine.protocol import LAST
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.registry.incoming import Blob
+from loraplex.registry.database.tables import DEFAULT_TENANT
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.incoming import Blob
 from loraplex.registry.snapshot import DesiredAdapter
-from loraplex.registry.tables import DEFAULT_TENANT
 from loraplex.web import effect_proof
 from loraplex.web.registration import FIELDS
 from loraplex.web.state import State

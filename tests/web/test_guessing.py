@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from loraplex.registry.users import User
+from loraplex.registry.access.users import User
 from loraplex.web.errors import ApiError
 from loraplex.web.guessing import MOST, MOST_AT_AN_ACCOUNT, REMEMBERED, SECONDS, Guesses
 from loraplex.web.login_notes import FAILED_AN_HOUR, HOUR, LoginNotes

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.adapter_tokenizers.files import TOKENIZER_LIMITS
 from loraplex.web.state import State
 from loraplex.web.upload_slots import UploadSlots

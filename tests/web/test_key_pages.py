@@ -6,7 +6,7 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
 from loraplex.web.state import State
 
 from .test_access import log_in

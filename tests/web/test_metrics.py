@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from loraplex.engine.protocol import DeviceMemory
-from loraplex.registry.tables import DEFAULT_TENANT
+from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.web.engine_memory import memory_words
 from loraplex.web.engine_metrics import names_by_digest
 from loraplex.web.state import State

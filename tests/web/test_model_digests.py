@@ -13,7 +13,7 @@ from loraplex.engine.model import digest as digest_module
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
 from loraplex.engine.startup.static_scales import scale_name
-from loraplex.registry.certificates import Subject
+from loraplex.registry.certificates.certificates import Subject
 from loraplex.web.certificates import digests as digests_module
 from loraplex.web.certificates.digests import FILE, ModelDigests
 from loraplex.web.certificates.served import ServedPath

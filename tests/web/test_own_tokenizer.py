@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from transformers import PreTrainedTokenizerFast
 
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer, AddedToken
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web import wordings
 from loraplex.web.adapter_tokenizers.files import TEMPLATE_FILE, TOKENIZER_FILE
 from loraplex.web.registration import FIELDS, add_from_folder

@@ -13,7 +13,7 @@ import pytest_asyncio
 from bs4 import BeautifulSoup
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.admin import cache, live
 from loraplex.web.admin.words import engine_words
 from loraplex.web.registration import add_from_folder

@@ -10,7 +10,7 @@ from functools import partial
 import httpx
 import pytest
 
-from loraplex.registry.users import User
+from loraplex.registry.access.users import User
 from loraplex.web.errors import ApiError
 from loraplex.web.guessing import MOST_AT_AN_ACCOUNT
 from loraplex.web.password_worker import MOST_OF_ADDRESS, MOST_PENDING, NICENESS, PasswordWorker

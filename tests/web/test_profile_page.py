@@ -8,7 +8,7 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.web.admin.profile_form import as_document, as_fields, summary
 from loraplex.web.state import State
 

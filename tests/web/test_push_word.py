@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.cli import push_files
 from loraplex.web.cli.api_client import ApiClient, Refused
 from loraplex.web.server import Server

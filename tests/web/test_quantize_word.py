@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loraplex.engine.quantize.options import CALIBRATION_TOKENS
-from loraplex.quant.recipe import SCHEMES
+from loraplex.quant.weights.recipe import SCHEMES
 from loraplex.web.cli.app import main
 from tests.checkpoints import make_checkpoint
 

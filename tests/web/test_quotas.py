@@ -10,8 +10,8 @@ import httpx
 import openai
 import pytest
 
-from loraplex.registry.quotas import Quota
-from loraplex.registry.usage import UsageQuery
+from loraplex.registry.access.quotas import Quota
+from loraplex.registry.usage.usage import UsageQuery
 from loraplex.web.quotas import Quotas
 from loraplex.web.rate_limits import span
 from loraplex.web.settings import Settings

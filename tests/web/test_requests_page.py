@@ -7,7 +7,7 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
 from loraplex.web.request_log import REFUSED, RequestLog
 from loraplex.web.state import State
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from loraplex.engine.ipc.client import RequestRejected
-from loraplex.registry.routes import guard_of
+from loraplex.registry.adapters.routes import guard_of
 from loraplex.web.percentile import percentile
 from loraplex.web.route_metrics import MOST_LANES, RouteCollector
 from loraplex.web.routing.tallies import Figures, Lane, Tallies

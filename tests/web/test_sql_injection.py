@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from loraplex.registry.tables import Table
+from loraplex.registry.database.tables import Table
 from loraplex.web.state import State
 
 from .conftest import KEY

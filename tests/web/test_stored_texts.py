@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from sqlalchemy.orm import Session
 
-from loraplex.registry import tables
-from loraplex.registry.artifacts import CONFIG_FILE
-from loraplex.registry.certificates import CertificateRecord
-from loraplex.registry.ledger import COUNTS
-from loraplex.registry.routes import Trip
-from loraplex.registry.views import Adapter
+from loraplex.registry.adapters.routes import Trip
+from loraplex.registry.adapters.views import Adapter
+from loraplex.registry.certificates.certificates import CertificateRecord
+from loraplex.registry.database import tables
+from loraplex.registry.files.artifacts import CONFIG_FILE
+from loraplex.registry.usage.ledger import COUNTS
 from loraplex.web.certificates.standing import Standing
 from loraplex.web.state import State
 

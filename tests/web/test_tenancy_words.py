@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loraplex.registry.ledger import Account, Ledger
 from loraplex.registry.registry import Registry
+from loraplex.registry.usage.ledger import Account, Ledger
 from loraplex.web.cli.expiry import read_expiry
 
 from .typed import Run, typed

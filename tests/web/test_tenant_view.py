@@ -7,7 +7,7 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.registration import FIELDS
 from loraplex.web.state import State
 

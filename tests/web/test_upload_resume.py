@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore
 from loraplex.registry.errors import UploadBusy, UploadMismatch
-from loraplex.registry.incoming import kept_bytes
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore
+from loraplex.registry.files.incoming import kept_bytes
 from loraplex.web.state import State
 
 from .test_adapters_api import Headers, as_admin

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from loraplex.registry.artifacts import WEIGHTS_FILE
+from loraplex.registry.files.artifacts import WEIGHTS_FILE
 from loraplex.web.errors import ApiError
 from loraplex.web.state import State
 from loraplex.web.upload_slots import UploadSlots

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.registry.ledger import COUNTS, _book
-from loraplex.registry.tenants import tenant_id
+from loraplex.registry.access.tenants import tenant_id
+from loraplex.registry.usage.ledger import COUNTS, _book
 from loraplex.web.csv_lines import csv_lines
 from loraplex.web.state import State
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from loraplex.lora.batch import KINDS, LoraBatch
+from loraplex.lora.apply.batch import KINDS, LoraBatch
 
 from ..batch import Batch
 from ..kv_cache.block_pool import PADDING_BLOCK

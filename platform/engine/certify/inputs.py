@@ -7,8 +7,8 @@ from typing import Final
 
 from safetensors import safe_open
 
-from loraplex.lora.inspection import CONFIG_FILE, WEIGHTS_FILE, inspect_adapter
-from loraplex.lora.manifest import AdapterManifest, BaseSignature
+from loraplex.lora.files.manifest import AdapterManifest, BaseSignature
+from loraplex.lora.inspection.inspection import CONFIG_FILE, WEIGHTS_FILE, inspect_adapter
 
 from ..model.config import ModelConfig, base_signature
 from ..model.loader import Checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from loraplex.lora.manifest import EMBEDDING, HEAD, ModuleLora, TensorInfo
+from loraplex.lora.files.manifest import EMBEDDING, HEAD, ModuleLora, TensorInfo
 
 ReadTensor = Callable[[str], torch.Tensor]
 """By its name in the file."""

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from loraplex.lora.batch import LoraBatch
-from loraplex.lora.manifest import HEAD
-from loraplex.lora.step_buffers import StepAdapters, lists_of_rows
+from loraplex.lora.apply.batch import LoraBatch
+from loraplex.lora.apply.step_buffers import StepAdapters, lists_of_rows
+from loraplex.lora.files.manifest import HEAD
 
 from ..attention.backend import AttentionBackend, CacheShape
 from ..attention.cuda import CudaAttention

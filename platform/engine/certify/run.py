@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 import loraplex
-from loraplex.quant.online_words import AWQ
+from loraplex.quant.config.online_words import AWQ
 
 from ..config import EngineConfig
 from ..device.device import Device, choose_device

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 import torch
 
-from loraplex.lora.batch import LoraBatch, PageTable
-from loraplex.lora.cuda_limits import why_not_on_cuda
-from loraplex.lora.pages import PageStore
-from loraplex.lora.values import Bits
-from loraplex.lora.weights import Staging, load_pages, read_contents
+from loraplex.lora.apply.batch import LoraBatch, PageTable
+from loraplex.lora.files.values import Bits
+from loraplex.lora.residency.cuda_limits import why_not_on_cuda
+from loraplex.lora.residency.pages import PageStore
+from loraplex.lora.residency.weights import Staging, load_pages, read_contents
 
 from ..batch import Batch
 from ..device.device import Device

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from loraplex.lora.copies import CudaStream
+from loraplex.lora.residency.page_copier import CudaStream
 
 from .device_time import Moment
 from .stream import Capture, Graph, Launch, Stream

@@ -8,8 +8,8 @@ from typing import Final
 import torch
 
 from loraplex.quant.choose import choose_cuda_scheme, choose_scheme
-from loraplex.quant.online import OnlineQuantization
-from loraplex.quant.selector import SchemeSelector
+from loraplex.quant.linears.selector import SchemeSelector
+from loraplex.quant.weights.online import OnlineQuantization
 
 from ..config import EngineConfig
 from ..model.config import DTYPES, ModelConfig

@@ -5,7 +5,7 @@ import torch
 
 def cpu_runtime() -> dict[str, str]:
     """Vectors of another length add up in another order."""
-    from loraplex.quant.kernels.vectors import LANES  # compiled for this processor
+    from loraplex.quant.kernels.instructions.vectors import LANES  # compiled for this processor
 
     from ..kernels.compilers import cpu_compilers
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from loraplex.lora.copies import Event, Stream
+from loraplex.lora.residency.page_copier import Event, Stream
 
 __all__ = ["Capture", "Event", "Graph", "Launch", "Stream"]
 

@@ -6,7 +6,7 @@ import platform
 import tempfile
 from pathlib import Path
 
-from loraplex.quant.kernels.permission import may_use_matrix_registers
+from loraplex.quant.kernels.instructions.permission import may_use_matrix_registers
 
 from ..cache_paths import sources_digest, user_cache
 

@@ -1,6 +1,6 @@
 """AdapterControl: the engine process's answers to messages about adapters, on top of the pool."""
 
-from loraplex.lora.pool import AdapterPool
+from loraplex.lora.residency.pool import AdapterPool
 
 from ..protocol import AdapterSpec, Reply
 

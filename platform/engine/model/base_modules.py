@@ -2,10 +2,10 @@
 
 import torch
 
-from loraplex.lora.copies import bits_of
-from loraplex.lora.manifest import EMBEDDING, HEAD
-from loraplex.lora.pages import DTYPE_NAMES
-from loraplex.lora.values import Bits
+from loraplex.lora.files.manifest import EMBEDDING, HEAD
+from loraplex.lora.files.values import Bits
+from loraplex.lora.residency.page_copier import bits_of
+from loraplex.lora.residency.pages import DTYPE_NAMES
 
 from .config import ModelConfig
 from .decoder import Decoder

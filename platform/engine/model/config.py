@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from loraplex.lora.manifest import BaseSignature
-from loraplex.quant.config import QuantizationConfig, parse_quantization
+from loraplex.lora.files.manifest import BaseSignature
+from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 
 from .fingerprint import fingerprint_weights
 from .folder import FOLDED_DIGEST

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from loraplex.quant.finite import finite_floats
 from loraplex.quant.formats.specification import Linear
-from loraplex.quant.online import OnlineQuantization
-from loraplex.quant.scaled_input import ScaledInputLinear
-from loraplex.quant.scheme import LinearMethod
-from loraplex.quant.selector import SchemeSelector
-from loraplex.quant.weights import Weight
+from loraplex.quant.linears.scaled_input import ScaledInputLinear
+from loraplex.quant.linears.scheme import LinearMethod
+from loraplex.quant.linears.selector import SchemeSelector
+from loraplex.quant.weights.finite import finite_floats
+from loraplex.quant.weights.online import OnlineQuantization
+from loraplex.quant.weights.weights import Weight
 
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch

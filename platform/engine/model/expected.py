@@ -2,9 +2,9 @@
 
 from typing import Final, Protocol
 
+from loraplex.quant.config.layouts import Layout
 from loraplex.quant.formats.read import tensor_specs
 from loraplex.quant.formats.specification import FLOATS, IGNORED, Linear, TensorSpec, tensor
-from loraplex.quant.layouts import Layout
 
 from .config import ModelConfig
 

@@ -11,14 +11,14 @@ from typing import Any, Final, TypeGuard
 import numpy as np
 import torch
 
-from loraplex.lora.apply import kernel_arrays
-from loraplex.lora.batch import KINDS, NORMS, LoraBatch, PageTable
-from loraplex.lora.vocabulary import Embedded, adapt_logits, embed
-from loraplex.quant.coded import CodedLinear
+from loraplex.lora.apply.apply import kernel_arrays
+from loraplex.lora.apply.batch import KINDS, NORMS, LoraBatch, PageTable
+from loraplex.lora.apply.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.kernels.any_linear import KERNEL
-from loraplex.quant.scaled_input import ScaledInputLinear
-from loraplex.quant.scheme import LinearMethod
-from loraplex.quant.stored_float import StoredFloatLinear
+from loraplex.quant.linears.coded import CodedLinear
+from loraplex.quant.linears.scaled_input import ScaledInputLinear
+from loraplex.quant.linears.scheme import LinearMethod
+from loraplex.quant.linears.stored_float import StoredFloatLinear
 
 from ..attention.backend import AttentionBackend
 from ..attention.cpu import CpuAttention

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from loraplex.lora.batch import LoraBatch
-from loraplex.lora.norms import norm_weight
-from loraplex.quant.scheme import Float8Rows
+from loraplex.lora.apply.batch import LoraBatch
+from loraplex.lora.apply.norms import norm_weight
+from loraplex.quant.linears.scheme import Float8Rows
 
 from ..attention.backend import HEAD_NORMS, AttentionBackend, Rotary
 from ..batch import Batch, single_tokens

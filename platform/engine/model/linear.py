@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from loraplex.quant.scheme import Float8Reader, Float8Rows, LinearMethod
+from loraplex.quant.linears.scheme import Float8Reader, Float8Rows, LinearMethod
 
 from ..batch import Batch
 from .operations.operations import Casts, Operations, cpu_operations

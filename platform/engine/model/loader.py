@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from loraplex.quant.formats.read import read_weight
 from loraplex.quant.formats.specification import Linear
-from loraplex.quant.weights import Weight
+from loraplex.quant.weights.weights import Weight
 
 from .config import ModelConfig
 from .expected import EMBEDDING, HEAD, expected_tensors, head_linear, layout_of, linear_tensors

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from loraplex.quant.online_words import online_words
+from loraplex.quant.config.online_words import online_words
 
 from ..config import EngineConfig
 from .config import ModelConfig

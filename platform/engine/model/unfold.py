@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from safetensors import SafetensorError, safe_open
 
-from loraplex.quant.weights import IntegerWeight, Weight
+from loraplex.quant.weights.weights import IntegerWeight, Weight
 
 from .config import ModelConfig
 from .folder import FOLDED_SCALES

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.conversion.kinds import conversion_kind
-from loraplex.lora.inspection import CONFIG_FILE, WEIGHTS_FILE, inspect_adapter
-from loraplex.lora.manifest import AdapterManifest, BaseSignature, Finding
+from loraplex.lora.files.manifest import AdapterManifest, BaseSignature, Finding
+from loraplex.lora.inspection.inspection import CONFIG_FILE, WEIGHTS_FILE, inspect_adapter
 
 logger = logging.getLogger(__name__)
 

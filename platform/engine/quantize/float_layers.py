@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from loraplex.quant.finite import check_finite
+from loraplex.quant.weights.finite import check_finite
 
 from ..model.loader import DERIVED, Checkpoint
 

@@ -10,9 +10,9 @@ import torch
 from loraplex.quant.calibrate.activations import InputStatistics
 from loraplex.quant.calibrate.awq import clip, group_products, outputs_at_once, search_scales
 from loraplex.quant.calibrate.gptq import round_with_hessian
-from loraplex.quant.recipe import Recipe
-from loraplex.quant.rounding import IntegerGrid
-from loraplex.quant.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.recipe import Recipe
+from loraplex.quant.weights.rounding import IntegerGrid
+from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
 
 from ..model.config import ModelConfig
 from ..model.layer_inputs import INPUTS, linears_of

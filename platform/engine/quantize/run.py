@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from loraplex.quant.calibrate.activations import InputStatistics
-from loraplex.quant.config import KEYS
-from loraplex.quant.export import exported_tensors, quantization_config
-from loraplex.quant.recipe import Recipe, choose_recipe
-from loraplex.quant.rounding import check_group_size
+from loraplex.quant.config.config import KEYS
+from loraplex.quant.weights.export import exported_tensors, quantization_config
+from loraplex.quant.weights.recipe import Recipe, choose_recipe
+from loraplex.quant.weights.rounding import check_group_size
 
 from ..model.config import DTYPES, ModelConfig, read_json
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES

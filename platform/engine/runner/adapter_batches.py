@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loraplex.lora.batch import LoraBatch
+from loraplex.lora.apply.batch import LoraBatch
 
 from ..scheduler.plan import Scheduled
 from ..scheduler.sequence import Request

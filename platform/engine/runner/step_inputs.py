@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from loraplex.lora.batch import LoraBatch, PageTable
-from loraplex.lora.manifest import HEAD
-from loraplex.lora.step_buffers import StepAdapters, StepLists, list_words, lists_of_rows
+from loraplex.lora.apply.batch import LoraBatch, PageTable
+from loraplex.lora.apply.step_buffers import StepAdapters, StepLists, list_words, lists_of_rows
+from loraplex.lora.files.manifest import HEAD
 
 from ..batch import Batch
 from ..device.staging import Staging

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 
-from loraplex.lora.batch import LoraBatch, PageTable
-from loraplex.lora.generations import StaleError
+from loraplex.lora.apply.batch import LoraBatch, PageTable
+from loraplex.lora.residency.epochs import StaleError
 
 from ..scheduler.plan import Scheduled
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from loraplex.lora.config_fields import MAX_TOKENS
+from loraplex.lora.files.config_fields import MAX_TOKENS
 
 from ..config import check_step
 from ..protocol import MAX_ADAPTERS, GenerateRequest

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loraplex.lora.pool import AdapterPool
-from loraplex.quant.online_words import AWQ
+from loraplex.lora.residency.pool import AdapterPool
+from loraplex.quant.config.online_words import AWQ
 
 from ..attention.backend import AttentionBackend
 from ..config import EngineConfig

@@ -1,7 +1,7 @@
 """What an engine is made of on a CPU: compiled loops, a share of the free memory for keys and values."""
 
-from loraplex.lora.pool import AdapterPool
-from loraplex.quant.cpu_form import cpu_form
+from loraplex.lora.residency.pool import AdapterPool
+from loraplex.quant.storage.cpu_form import cpu_form
 
 from ..attention.backend import AttentionBackend
 from ..attention.cpu import CpuAttention

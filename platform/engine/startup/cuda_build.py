@@ -5,10 +5,10 @@ from typing import Final
 
 import torch
 
-from loraplex.lora.cuda_limits import most_tokens
-from loraplex.lora.kernels.tiles import most_grid_tokens
-from loraplex.lora.pool import AdapterPool
-from loraplex.quant.cuda_form import cuda_form
+from loraplex.lora.kernels.cuda.tiles import most_grid_tokens
+from loraplex.lora.residency.cuda_limits import most_tokens
+from loraplex.lora.residency.pool import AdapterPool
+from loraplex.quant.storage.cuda_form import cuda_form
 
 from ..attention.backend import AttentionBackend
 from ..attention.cuda import CudaAttention

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from loraplex.lora.batch import NORMS, Extras, PageTable
-from loraplex.lora.manifest import EMBEDDING, HEAD
+from loraplex.lora.apply.batch import NORMS, Extras, PageTable
+from loraplex.lora.files.manifest import EMBEDDING, HEAD
 
 from ..config import EngineConfig
 from ..protocol import AdapterRef, GenerateRequest

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import torch
 
-from loraplex.lora.cuda_limits import why_not_on_cuda
-from loraplex.lora.manifest import BaseSignature
-from loraplex.lora.pool import AdapterPool
+from loraplex.lora.files.manifest import BaseSignature
+from loraplex.lora.residency.cuda_limits import why_not_on_cuda
+from loraplex.lora.residency.pool import AdapterPool
 
 from ..attention.backend import AttentionBackend, CacheShape
 from ..config import EngineConfig

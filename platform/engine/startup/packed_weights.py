@@ -9,9 +9,9 @@ from typing import Final
 
 import torch
 
-from loraplex.quant.packed import PackedForm, PackedLinear
-from loraplex.quant.packed_file import BrokenPackedFile, PackedReader, PackedWriter
-from loraplex.quant.scheme import LinearMethod
+from loraplex.quant.linears.packed import PackedForm, PackedLinear
+from loraplex.quant.linears.scheme import LinearMethod
+from loraplex.quant.storage.packed_file import BrokenPackedFile, PackedReader, PackedWriter
 
 from ..cache_paths import sources_digest
 from ..model.decoder import Decoder, DecoderLoader

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from loraplex.quant.online import GROUPS, OnlineQuantization
-from loraplex.quant.online_words import AWQ
+from loraplex.quant.config.online_words import AWQ
+from loraplex.quant.weights.online import GROUPS, OnlineQuantization
 
 from ..model.config import ModelConfig
 from ..model.fingerprint import checkpoint_identity

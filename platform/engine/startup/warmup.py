@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from loraplex.lora.batch import LoraBatch, PageTable
-from loraplex.lora.vocabulary import compile_kernels
+from loraplex.lora.apply.batch import LoraBatch, PageTable
+from loraplex.lora.apply.vocabulary import compile_kernels
 
 from ..attention.backend import AttentionBackend
 from ..batch import Batch

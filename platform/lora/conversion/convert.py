@@ -15,12 +15,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Final, Protocol
 
-from ..config_fields import MAX_RANK
-from ..config_file import LoraSettings
-from ..manifest import BaseSignature, Finding
-from ..report import Report, enumerate_some
-from ..safetensors_header import read_header
-from ..tensor_names import OTHER_BASE, module_path
+from ..files.config_fields import MAX_RANK
+from ..files.config_file import LoraSettings
+from ..files.manifest import BaseSignature, Finding
+from ..files.report import Report, enumerate_some
+from ..files.safetensors_header import read_header
+from ..files.tensor_names import OTHER_BASE, module_path
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
 from .kinds import KINDS, SMALLER, read_source_settings

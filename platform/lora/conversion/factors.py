@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config_fields import MAX_RANK
+from ..files.config_fields import MAX_RANK
 
 Matrix = NDArray[np.float64]
 

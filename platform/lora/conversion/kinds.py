@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from ..config_file import LoraSettings, read_settings
-from ..report import Report, quote
-from ..strict_json import parse_json
+from ..files.config_file import LoraSettings, read_settings
+from ..files.report import Report, quote
+from ..files.strict_json import parse_json
 
 MAX_SOURCE_CONFIG: Final = 1 << 20
 """Bytes. AdaLoRA writes a line for each rank of each module."""

@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from ..config_file import LoraSettings
-from ..manifest import BaseSignature, TensorInfo
-from ..pattern_keys import refuse_misread
-from ..report import Report, enumerate_some, quote
-from ..tensor_names import OTHER_BASE, PARENTS, module_path
-from ..values import LARGEST_WEIGHT, read_bits, scan_tensor, to_floats
+from ..files.config_file import LoraSettings
+from ..files.manifest import BaseSignature, TensorInfo
+from ..files.pattern_keys import refuse_misread
+from ..files.report import Report, enumerate_some, quote
+from ..files.tensor_names import OTHER_BASE, PARENTS, module_path
+from ..files.values import LARGEST_WEIGHT, read_bits, scan_tensor, to_floats
 from .factors import Matrix, TooLarge, Unfit
 
 Place = tuple[int, str]

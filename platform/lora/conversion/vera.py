@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from ..report import Report
+from ..files.report import Report
 from .factors import Change, Unfit, thin
 from .source import Module, Shapes
 

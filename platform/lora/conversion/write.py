@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from ..config_fields import MAX_RANK
-from ..manifest import BaseSignature
-from ..tensor_names import module_path
-from ..values import LARGEST_WEIGHT
+from ..files.config_fields import MAX_RANK
+from ..files.manifest import BaseSignature
+from ..files.tensor_names import module_path
+from ..files.values import LARGEST_WEIGHT
 from .factors import Change, TooLarge, Unfit
 from .source import Place, every_place
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numba import njit, prange
 
+from .amx.registers import HAS_MATRIX
+from .amx.shrink import BLOCK, scratch_bytes
 from .claim import claim, counter, shares_of
 from .intermediate import (
     count_in_registers,
@@ -21,8 +23,6 @@ from .intermediate import (
     shrink_registers,
     shrink_tokens,
 )
-from .matrix_registers import HAS_MATRIX
-from .matrix_shrink import BLOCK, scratch_bytes
 from .vector_code import LANES, PAGE
 
 COLUMNS: Final = 32 * LANES

@@ -12,11 +12,11 @@ from numba import types
 from numba.extending import overload
 
 from . import shrink_page, word_expand, word_shrink
+from .amx.expand import expand_block, neighbours
+from .amx.registers import HAS_MATRIX, ROWS
+from .amx.shrink import shrink_block
 from .expand_one import expand_one
 from .expand_tile import VECTORS, expand_tokens
-from .matrix_expand import expand_block, neighbours
-from .matrix_registers import HAS_MATRIX, ROWS
-from .matrix_shrink import shrink_block
 from .vector_code import LANES
 
 

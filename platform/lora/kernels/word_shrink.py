@@ -12,7 +12,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .matrix_shrink import PAIRS_INPUTS, RUN
+from .amx.shrink import PAIRS_INPUTS, RUN
 from .vector_code import FLOAT, FLOATS, INT, LANES, LINE, VectorCode, data_of
 
 SUMS: Final = 8

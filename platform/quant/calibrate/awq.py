@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from ..rounding import IntegerGrid
+from ..weights.rounding import IntegerGrid
 
 RATIOS: Final = 20
 """Steps from ratio 0, which is no scaling, towards 1."""

@@ -9,9 +9,9 @@ from typing import Final
 
 import torch
 
-from ..finite import check_finite
-from ..rounding import IntegerGrid, check_group_size
-from ..weights import IntegerWeight
+from ..weights.finite import check_finite
+from ..weights.rounding import IntegerGrid, check_group_size
+from ..weights.weights import IntegerWeight
 
 DAMPING: Final = 0.01
 """Of the Hessian's mean diagonal, added to it: few rows leave it without an inverse."""

@@ -8,8 +8,8 @@ from typing import Final
 
 import torch
 
-from ..layouts import AwqLayout
-from ..weights import IntegerWeight
+from ..config.layouts import AwqLayout
+from ..weights.weights import IntegerWeight
 from .checks import checked_scales, refuse_lost_values
 from .specification import FLOATS, Linear, TensorSpec, tensor
 

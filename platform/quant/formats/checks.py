@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from ..weights import Float8Weight, IntegerWeight
+from ..weights.weights import Float8Weight, IntegerWeight
 
 Quantized = TypeVar("Quantized", IntegerWeight, Float8Weight)
 

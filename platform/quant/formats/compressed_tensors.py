@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import torch
 
-from ..layouts import IntegerLayout
-from ..weights import IntegerWeight
+from ..config.layouts import IntegerLayout
+from ..weights.weights import IntegerWeight
 from .bits import unpack, unsigned
 from .checks import checked_order, checked_scales, checked_zeros, refuse_lost_values, refuse_zero_points
 from .specification import FLOATS, Linear, TensorSpec, tensor

@@ -7,8 +7,8 @@ from typing import Final
 
 import torch
 
-from ..layouts import Float8Layout
-from ..weights import Float8Inputs, Float8Weight
+from ..config.layouts import Float8Layout
+from ..weights.weights import Float8Inputs, Float8Weight
 from .checks import checked_positive, checked_scale, refuse_lost_values, refuse_zero_points
 from .specification import FLOATS, Linear, TensorSpec, tensor
 

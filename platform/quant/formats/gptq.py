@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import torch
 
-from ..layouts import GptqLayout
-from ..weights import IntegerWeight
+from ..config.layouts import GptqLayout
+from ..weights.weights import IntegerWeight
 from .bits import unpack
 from .checks import checked_order, checked_scales, refuse_lost_values
 from .specification import FLOATS, Linear, TensorSpec, tensor

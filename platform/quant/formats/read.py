@@ -4,8 +4,8 @@ from collections.abc import Container, Mapping
 
 import torch
 
-from ..layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout, Layout
-from ..weights import Float8Weight, IntegerWeight
+from ..config.layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout, Layout
+from ..weights.weights import Float8Weight, IntegerWeight
 from . import awq, compressed_tensors, fp8, gptq
 from .specification import BESIDE, IGNORED, Linear, TensorSpec
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from numba import njit
 
-from .address import call
+from .instructions.address import call
 
 WEIGHTS, BIAS, KERNEL, SCALES, ZEROS, KIND, GROUP, FACTORS = range(8)
 WIDTH: Final = 8

@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 from numba import njit, prange
 
-from .claim import claim, panels_at_once
-from .code_tile import choose_case, multiply_tile, vectors_of
-from .dot_shapes import ROWS, STEP
-from .expand import EXPANDED, OFFSETS, PAIRS, RUN_BYTES, expand_panel
-from .split import split_rows, split_size
-from .tile import PANEL
-from .vectors import LANES
+from .instructions.claim import claim, panels_at_once
+from .instructions.code_tile import choose_case, multiply_tile, vectors_of
+from .instructions.dot_shapes import ROWS, STEP
+from .instructions.tile import PANEL
+from .instructions.vectors import LANES
+from .layouts.expand import EXPANDED, OFFSETS, PAIRS, RUN_BYTES, expand_panel
+from .layouts.split import split_rows, split_size
 
 MANY: Final = 96
 """So many rows or more read a panel that was expanded once, instead of expanding it in each tile."""

@@ -16,13 +16,13 @@ from typing import Any, Final
 import numpy as np
 from numba import njit, prange
 
-from .claim import claim, panels_at_once
 from .code_dots import code_linear_in_vector_dots
-from .dots import BYTES, HAS_MATRIX, ROWS, STEP, next_rows
-from .expand import OFFSETS, PAIRS, RUN_BYTES, add_scaled, expand_panel
-from .matrix_dots import done, multiply_bfloat16, multiply_split_bfloat16, ready
-from .split import split_rows, split_size
-from .tile import PANEL
+from .instructions.amx_dots import done, multiply_bfloat16, multiply_split_bfloat16, ready
+from .instructions.claim import claim, panels_at_once
+from .instructions.dots import BYTES, HAS_MATRIX, ROWS, STEP, next_rows
+from .instructions.tile import PANEL
+from .layouts.expand import OFFSETS, PAIRS, RUN_BYTES, add_scaled, expand_panel
+from .layouts.split import split_rows, split_size
 
 BLOCK: Final = 8
 """Steps of inputs that are expanded at a time: they fit the first-level cache beside their codes."""

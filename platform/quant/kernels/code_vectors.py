@@ -12,13 +12,13 @@ from llvmlite import ir
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
-from .claim import claim, panels_at_once
-from .dot_shapes import STEP
-from .expand import FLOAT8, FLOAT8_AS_HALVES, INT4, INT8, OFFSETS, PAIRS, RUN_BYTES, Expansion, add_scaled
-from .split import total_groups
-from .tile import PANEL, ROWS, VECTORS, Tile
+from .instructions.claim import claim, panels_at_once
+from .instructions.dot_shapes import STEP
+from .instructions.tile import PANEL, ROWS, VECTORS, Tile
+from .instructions.vectors import INT, LANES, each_case, put
+from .layouts.expand import FLOAT8, FLOAT8_AS_HALVES, INT4, INT8, OFFSETS, PAIRS, RUN_BYTES, Expansion, add_scaled
+from .layouts.split import total_groups
 from .vector_linear import multiply_rows, pack_inputs, packed_size, tile_height, tile_rows
-from .vectors import INT, LANES, each_case, put
 
 BLOCK: Final = 32 if LANES == 8 else 8
 """Steps of inputs that are expanded at a time: they fit the first-level cache beside a tile's activations. With 8 lanes

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 from numba import njit, prange
 
-from .claim import claim, panels_at_once
-from .dots import BYTES, ROWS, STEP, done, multiply_bfloat16, next_rows, ready
-from .split import split_rows
-from .tile import PANEL
-from .vectors import put
+from .instructions.claim import claim, panels_at_once
+from .instructions.dots import BYTES, ROWS, STEP, done, multiply_bfloat16, next_rows, ready
+from .instructions.tile import PANEL
+from .instructions.vectors import put
+from .layouts.split import split_rows
 
 BLOCK: Final = 16
 """Steps of inputs in one block: its weights fit the first-level cache."""

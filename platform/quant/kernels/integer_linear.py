@@ -22,13 +22,13 @@ from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .claim import claim, panels_at_once
-from .digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
-from .dots import BYTES, HAS_BFLOAT16, HAS_MATRIX, ROWS, add_half_bytes, add_integers, done, ready
-from .expand import INT4, LINE
-from .panels import aligned
-from .tile import PANEL
-from .vectors import FLOATS, INT, LANES, Code
+from .instructions.claim import claim, panels_at_once
+from .instructions.dots import BYTES, HAS_BFLOAT16, HAS_MATRIX, ROWS, add_half_bytes, add_integers, done, ready
+from .instructions.tile import PANEL
+from .instructions.vectors import FLOATS, INT, LANES, Code
+from .layouts.digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
+from .layouts.expand import INT4, LINE
+from .layouts.panels import aligned
 
 BLOCK: Final = 4
 """Most steps of a block: their expanded codes are at home in the first-level cache."""

@@ -11,9 +11,9 @@ import numpy as np
 from numba import carray, njit, types
 from numba.extending import overload
 
-from .address import address_of, pointer
 from .dot_linear import dot_linear
-from .split import split_size
+from .instructions.address import address_of, pointer
+from .layouts.split import split_size
 from .vector_linear import packed_size, vector_linear
 
 

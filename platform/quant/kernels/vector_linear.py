@@ -13,10 +13,10 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
-from .claim import claim, panels_at_once
-from .tile import PANEL, ROWS, Tile
-from .transpose import pack_rows
-from .vectors import INT, LANES
+from .instructions.claim import claim, panels_at_once
+from .instructions.tile import PANEL, ROWS, Tile
+from .instructions.vectors import INT, LANES
+from .layouts.transpose import pack_rows
 
 FEW_ROWS: Final = 8
 """Tiles of at most so many rows wait for memory, not for arithmetic: every line of the next weights is then brought

@@ -10,8 +10,8 @@ import msgspec
 import tokenizers
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.lora.strict_json import parse_json
-from loraplex.registry.adapter_tokenizer import AddedToken
+from loraplex.lora.files.strict_json import parse_json
+from loraplex.registry.files.adapter_tokenizer import AddedToken
 
 from .files import TOKENIZER_FILE
 from .parts import PARTS, differing_parts

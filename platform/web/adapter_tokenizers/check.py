@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.base import ServedBase
-from loraplex.registry.child import ChildFailed, ask_child
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.files.child import ChildFailed, ask_child
 from loraplex.registry.report import Finding
 
 from ..template_workers.trial import try_template

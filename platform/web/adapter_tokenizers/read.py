@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from loraplex.engine.text.tokenizer import NAMED_TOKENS, Tokenizer
-from loraplex.lora.strict_json import parse_json
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer, AddedToken
+from loraplex.lora.files.strict_json import parse_json
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer, AddedToken
 
 from .added_tokens import MAX_CONTENT, MAX_DEPTH, as_library_token, read_added_tokens
 from .files import SETTINGS_FILE, TEMPLATE_FILE, TOKENIZER_FILE, TOKENIZER_LIMITS

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer
 
 
 class CheckTask(msgspec.Struct, frozen=True):

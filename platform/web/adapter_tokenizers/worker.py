@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry.child import limit_child
+from loraplex.registry.files.child import limit_child
 
 from .read import Base, read_tokenizer
 from .task import CheckTask, Verdict

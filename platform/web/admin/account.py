@@ -6,9 +6,9 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.passwords import MIN_PASSWORD_LENGTH
-from loraplex.registry.tables import DEFAULT_TENANT
-from loraplex.registry.users import ADMIN_ROLE, EDITOR_ROLE, VIEWER_ROLE
+from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
+from loraplex.registry.access.users import ADMIN_ROLE, EDITOR_ROLE, VIEWER_ROLE
+from loraplex.registry.database.tables import DEFAULT_TENANT
 
 from ..auth import Caller, client_address
 from ..dependencies import CallerOf, StateOf

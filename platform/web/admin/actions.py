@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from loraplex.registry.adapters.views import Adapter, Version
 from loraplex.registry.names import DEFAULT, parse_reference
-from loraplex.registry.views import Adapter, Version
 
 from ..api.certification import request_certificate, version_subject
 from ..api.refusals import in_words

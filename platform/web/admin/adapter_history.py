@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from loraplex.registry.views import Adapter
+from loraplex.registry.adapters.views import Adapter
 
 from ..state import State
 from ..units import duration_words

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from loraplex.engine.protocol import AdapterStatus
-from loraplex.registry.views import Adapter, Version
+from loraplex.registry.adapters.views import Adapter, Version
 
 from ..api.views import residency
 from ..certificates.standing import Standing

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loraplex.engine.protocol import AdapterStatus
-from loraplex.registry.views import Adapter, Version
+from loraplex.registry.adapters.views import Adapter, Version
 
 from ..api.views import residency
 from ..hourly_use import SECONDS

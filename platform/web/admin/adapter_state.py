@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from loraplex.registry.views import Adapter, Version
+from loraplex.registry.adapters.views import Adapter, Version
 
 from ..api.views import residency
 from ..state import State

@@ -7,8 +7,8 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.contents import difference, tensors_of
-from loraplex.registry.views import Adapter, Version
+from loraplex.registry.adapters.contents import difference, tensors_of
+from loraplex.registry.adapters.views import Adapter, Version
 
 from ..api.certification import standings_of
 from ..api.views import ON_DISK, residency

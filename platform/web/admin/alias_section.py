@@ -9,9 +9,9 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.alias_routes import AliasRoutes
-from loraplex.registry.alias_rows import NEW
-from loraplex.registry.routes import Guard, Route, ShareBy, guard_of, share_by_of
+from loraplex.registry.adapters.alias_routes import AliasRoutes
+from loraplex.registry.adapters.alias_rows import NEW
+from loraplex.registry.adapters.routes import Guard, Route, ShareBy, guard_of, share_by_of
 
 from ..auth import form_fields
 from ..dependencies import CallerOf, StateOf

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loraplex.engine.certify.certificate import Certificate, Figures, runtime_words
-from loraplex.registry.views import Adapter, Version
+from loraplex.registry.adapters.views import Adapter, Version
 
 from ..certificates.standing import Standing
 from ..units import age_words, count_words, percent_words, span_words

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
 
 from ..state import State
 

@@ -9,7 +9,7 @@ from typing import Final
 from fastapi import Request
 from msgspec import structs
 
-from loraplex.registry.quotas import LARGEST, OPEN, Quota
+from loraplex.registry.access.quotas import LARGEST, OPEN, Quota
 
 from ..api.refusals import in_words
 from ..auth import form_fields

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from loraplex.registry.routes import Guard
+from loraplex.registry.adapters.routes import Guard
 
 from ..units import count_words
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
-from loraplex.registry.keys import ApiKey
+from loraplex.registry.access.keys import ApiKey
+from loraplex.registry.access.scopes import INFERENCE, SCOPES
 from loraplex.registry.names import MAX_LABEL, is_label
-from loraplex.registry.scopes import INFERENCE, SCOPES
 
 from .forms import Form, quota_values
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from loraplex.registry.keys import ApiKey
-from loraplex.registry.scopes import SCOPES
+from loraplex.registry.access.keys import ApiKey
+from loraplex.registry.access.scopes import SCOPES
 
 from ..state import State
 from ..units import age_words, span_words

@@ -8,8 +8,8 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.keys import ApiKey, CreatedKey
-from loraplex.registry.scopes import ADMIN
+from loraplex.registry.access.keys import ApiKey, CreatedKey
+from loraplex.registry.access.scopes import ADMIN
 
 from ..api.refusals import in_words
 from ..auth import Caller

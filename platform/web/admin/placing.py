@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loraplex.registry.activation import MODES, Activation
+from loraplex.registry.adapters.activation import MODES, Activation
+from loraplex.registry.adapters.routes import REQUEST, share_by_of
+from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import InvalidRoute
-from loraplex.registry.routes import REQUEST, share_by_of
-from loraplex.registry.views import Adapter
 
 from ..auth import Caller
 from ..routing.callers import few_callers_words

@@ -9,9 +9,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
-from loraplex.registry.profiles import ServingProfile
-from loraplex.registry.views import Adapter
 
 from ..dependencies import CallerOf, StateOf
 from ..state import State

@@ -7,9 +7,9 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from loraplex.registry.adapters.profiles import MAX_BYTES, ServingProfile
+from loraplex.registry.adapters.views import Adapter, Version
 from loraplex.registry.names import parse_reference
-from loraplex.registry.profiles import MAX_BYTES, ServingProfile
-from loraplex.registry.views import Adapter, Version
 
 from ..auth import Caller, form_fields
 from ..dependencies import CallerOf, StateOf

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.adapters.profiles import ServingProfile
 
 from ..errors import ApiError, invalid
 from ..json_body import parse_object

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loraplex.registry.adapters.routes import Route
+from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.names import DEFAULT
-from loraplex.registry.routes import Route
-from loraplex.registry.views import Adapter
 
 from ..auth import Caller
 from ..permissions import Permission

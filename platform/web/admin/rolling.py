@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
+from loraplex.registry.adapters.views import Adapter, Version
 from loraplex.registry.names import DEFAULT
-from loraplex.registry.views import Adapter, Version
 
 from ..state import State
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from loraplex.registry.keys import CreatedKey
-from loraplex.registry.scopes import INFERENCE
+from loraplex.registry.access.keys import CreatedKey
+from loraplex.registry.access.scopes import INFERENCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.tables import DEFAULT_TENANT
-from loraplex.registry.tenants import Tenant, TenantCounts
+from loraplex.registry.access.tenants import Tenant, TenantCounts
+from loraplex.registry.database.tables import DEFAULT_TENANT
 
 from ..api.refusals import in_words
 from ..dependencies import CallerOf, StateOf

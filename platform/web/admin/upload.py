@@ -10,10 +10,10 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.adapters.routes import WHOLE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.names import NAME_PATTERN, NAME_RULE
 from loraplex.registry.report import Report
-from loraplex.registry.routes import WHOLE
 
 from ..api.refusals import in_words
 from ..auth import Caller, form_fields

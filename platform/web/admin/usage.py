@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from loraplex.registry.errors import InvalidQuery
-from loraplex.registry.ledger import COUNTS
-from loraplex.registry.usage import SHADOW, Usage, UsageQuery, columns_of, usage_query
+from loraplex.registry.usage.ledger import COUNTS
+from loraplex.registry.usage.usage import SHADOW, Usage, UsageQuery, columns_of, usage_query
 
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
-from loraplex.registry.ledger import COUNTS
-from loraplex.registry.usage import SHADOW, UsageQuery, columns_of
+from loraplex.registry.usage.ledger import COUNTS
+from loraplex.registry.usage.usage import SHADOW, UsageQuery, columns_of
 
 from ..state import State
 from ..units import count_words

@@ -9,8 +9,8 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.passwords import MIN_PASSWORD_LENGTH
-from loraplex.registry.users import VIEWER_ROLE, User
+from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
+from loraplex.registry.access.users import VIEWER_ROLE, User
 
 from ..api.refusals import in_words
 from ..auth import Caller, client_address

@@ -9,11 +9,11 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.activation import Activation, Mode
+from loraplex.registry.adapters.activation import Activation, Mode
+from loraplex.registry.adapters.routes import REQUEST, ShareBy
+from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import InvalidName, RegistryError
-from loraplex.registry.routes import REQUEST, ShareBy
 from loraplex.registry.snapshot import ResolvedAdapter
-from loraplex.registry.views import Adapter
 
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf

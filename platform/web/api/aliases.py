@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
+from loraplex.registry.adapters.routes import Guard, Route, ShareBy
+from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import InvalidRoute
-from loraplex.registry.routes import Guard, Route, ShareBy
-from loraplex.registry.views import Adapter
 
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
+    from loraplex.registry.access.keys import ApiKey
+    from loraplex.registry.access.tenants import Tenant
+    from loraplex.registry.access.users import User
+    from loraplex.registry.adapters.routes import Route
+    from loraplex.registry.adapters.views import Adapter, Version
     from loraplex.registry.audit import AuditEntry, Verdict
-    from loraplex.registry.keys import ApiKey
-    from loraplex.registry.routes import Route
-    from loraplex.registry.tenants import Tenant
-    from loraplex.registry.users import User
-    from loraplex.registry.views import Adapter, Version
 
 
 def registered_json(adapter: "Adapter") -> dict[str, Any]:

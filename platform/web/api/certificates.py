@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from loraplex.registry.certificates import Subject
+from loraplex.registry.certificates.certificates import Subject
 
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf

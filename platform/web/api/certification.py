@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any, Final
 
-from loraplex.registry.certificates import Subject
+from loraplex.registry.adapters.views import Adapter, Version
+from loraplex.registry.certificates.certificates import Subject
 from loraplex.registry.errors import UnknownAdapter
 from loraplex.registry.names import parse_reference
-from loraplex.registry.views import Adapter, Version
 
 from ..auth import Caller
 from ..certificates.standing import Standing, find_standing

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET, UnsetType
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.quotas import OPEN, Quota
-from loraplex.registry.scopes import INFERENCE
+from loraplex.registry.access.quotas import OPEN, Quota
+from loraplex.registry.access.scopes import INFERENCE
 
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from loraplex.engine.ipc.client import AdapterError, EngineUnavailable
-from loraplex.registry.adapters import AddedVersion
+from loraplex.registry.adapters.adapters import AddedVersion
 from loraplex.registry.errors import (
     AdapterUnavailable,
     InvalidName,

@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.quotas import OPEN, Quota, check_quota
+from loraplex.registry.access.quotas import OPEN, Quota, check_quota
 
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json

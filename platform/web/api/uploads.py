@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.requests import ClientDisconnect
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, check_sha256
-from loraplex.registry.incoming import Blob, IncomingFile, kept_bytes
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE, check_sha256
+from loraplex.registry.files.incoming import Blob, IncomingFile, kept_bytes
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
 from ..body import BodyStalled, open_steady_body
@@ -75,9 +75,7 @@ async def get_received(
         check_sha256(sha256)
         known = await asyncio.to_thread(state.registry.uploads.find, sha256, caller.tenant)
     already_here = known is not None and known.size == size
-    received = (
-        size if already_here else await asyncio.to_thread(kept_bytes, incoming, caller.tenant, size, sha256)
-    )
+    received = size if already_here else await asyncio.to_thread(kept_bytes, incoming, caller.tenant, size, sha256)
     return {"file": filename, "sha256": sha256, "received": received, "already_here": already_here}
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.errors import InvalidQuery
-from loraplex.registry.usage import usage_query
+from loraplex.registry.usage.usage import usage_query
 
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from loraplex.registry.passwords import check_password
+from loraplex.registry.access.passwords import check_password
 
 from ..auth import client_address
 from ..dependencies import CallerOf, StateOf

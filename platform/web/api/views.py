@@ -3,7 +3,7 @@
 from typing import Any
 
 from loraplex.engine.protocol import AdapterStatus
-from loraplex.registry.views import Adapter, Version
+from loraplex.registry.adapters.views import Adapter, Version
 
 from ..state import State
 from .answers import registered_json, version_row

@@ -9,9 +9,9 @@ from typing import Final
 
 from loraplex.engine.certify.certificate import Certificate, CertifyJob
 from loraplex.engine.certify.child import OnProgress, WorkerFault
-from loraplex.registry.certificate_runs import Claim, Failure
-from loraplex.registry.certificates import Measured, Subject
-from loraplex.registry.database import AWAY
+from loraplex.registry.certificates.certificate_runs import Claim, Failure
+from loraplex.registry.certificates.certificates import Measured, Subject
+from loraplex.registry.database.database import AWAY
 from loraplex.registry.registry import Registry
 
 from ..database_errors import cause_of, log_failure

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry.adapter_tokenizer import AdapterTokenizer
-from loraplex.registry.certificates import Subject
-from loraplex.registry.tokenizers import Tokenizers
+from loraplex.registry.certificates.certificates import Subject
+from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer
+from loraplex.registry.files.tokenizers import Tokenizers
 
 from ..adapter_tokenizers.added_tokens import as_library_token
 

@@ -15,8 +15,8 @@ from loraplex.engine.model.digest import state_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry.certificates import Measured, Subject
-from loraplex.registry.promotion import PromotionRule
+from loraplex.registry.adapters.promotion import PromotionRule
+from loraplex.registry.certificates.certificates import Measured, Subject
 
 from ..settings import Settings
 from .digests import ModelDigests

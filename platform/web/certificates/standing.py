@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from loraplex.engine.certify.certificate import PARTS, Certificate
-from loraplex.registry.certificates import CertificateRecord, Certificates, Subject
+from loraplex.registry.certificates.certificates import CertificateRecord, Certificates, Subject
 
 from .served import ServedPath, prompts_of
 

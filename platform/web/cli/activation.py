@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from loraplex.registry.activation import MODES, Activation, Mode
+from loraplex.registry.adapters.activation import MODES, Activation, Mode
+from loraplex.registry.adapters.routes import share_by_of
 from loraplex.registry.errors import InvalidRoute
-from loraplex.registry.routes import share_by_of
 
 Activate = Annotated[
     str,

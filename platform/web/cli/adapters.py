@@ -22,8 +22,8 @@ from .output import Fields, Json, Tenant, print_json, print_table, tell
 from .remote import At, remote_and_tenant
 
 if TYPE_CHECKING:
+    from loraplex.registry.adapters.views import Adapter
     from loraplex.registry.registry import Registry
-    from loraplex.registry.views import Adapter
 
 app = typer.Typer(help="Add, list, show, alias and remove adapters. A running server follows within a second.")
 console = Console(highlight=False)

@@ -6,7 +6,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loraplex.registry.activation import Activation
+from loraplex.registry.adapters.activation import Activation
 from loraplex.registry.errors import PreflightRefused
 
 from ..api.answers import version_row

@@ -17,8 +17,8 @@ from .remote import Remote, segment
 from .settings_here import settings_here
 
 if TYPE_CHECKING:
+    from loraplex.registry.adapters.views import Adapter
     from loraplex.registry.registry import Registry
-    from loraplex.registry.views import Adapter
 
 Body = dict[str, Any]
 Asked = tuple[str, str, Body | None]

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from loraplex.registry.adapters.routes import Guard, guard_of, share_by_of
 from loraplex.registry.errors import InvalidName, InvalidRoute
 from loraplex.registry.names import DEFAULT, parse_reference
-from loraplex.registry.routes import Guard, guard_of, share_by_of
 
 from ..running_server import ACTOR
 from .alias_places import Asked, Body, changed, listed, number_at, removed
@@ -21,8 +21,8 @@ from .output import Json, Tenant, print_json, tell
 from .remote import At, remote_and_tenant
 
 if TYPE_CHECKING:
+    from loraplex.registry.adapters.views import Adapter
     from loraplex.registry.registry import Registry
-    from loraplex.registry.views import Adapter
 
 SHARE: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,3})", re.ASCII)
 

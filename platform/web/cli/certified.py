@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loraplex.engine.certify.certificate import Certificate
-from loraplex.registry.certificates import Subject
+from loraplex.registry.certificates.certificates import Subject
 from loraplex.registry.names import parse_reference
 
 from ..certificates.own_tokens import refuse_own_tokens

@@ -15,8 +15,8 @@ from loraplex.engine.certify.certificate import Certificate, CertifyJob, runtime
 from loraplex.engine.certify.child import run_certify
 from loraplex.engine.device.arithmetic import computing_here
 from loraplex.engine.model.folder import resolve_model_folder
-from loraplex.registry.certificates import Subject
-from loraplex.registry.database import AWAY
+from loraplex.registry.certificates.certificates import Subject
+from loraplex.registry.database.database import AWAY
 from loraplex.registry.names import parse_reference
 
 from ..certificates.served import ServedPath

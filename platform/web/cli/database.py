@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from loraplex.registry.database import parse_url
-from loraplex.registry.migrate import head, upgrade
+from loraplex.registry.database.database import parse_url
+from loraplex.registry.database.migrate import head, upgrade
 
 from ..data_folder import prepare_data_folder
 from ..setting_secrets import mask_url

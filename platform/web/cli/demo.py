@@ -3,7 +3,7 @@
 import json
 
 from loraplex.registry.audit import SYSTEM
-from loraplex.registry.certificates import Subject
+from loraplex.registry.certificates.certificates import Subject
 
 from ..registration import add_from_folder
 from ..settings import DEMO_MODEL, Settings

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from loraplex.registry.quotas import Quota
-from loraplex.registry.scopes import INFERENCE
+from loraplex.registry.access.quotas import Quota
+from loraplex.registry.access.scopes import INFERENCE
 
 from ..api.answers import key_json
 from ..running_server import ACTOR

@@ -24,7 +24,7 @@ def opened_registry(settings: Settings) -> Iterator[tuple["Registry", "ServedBas
     from loraplex.engine.model.config import base_signature
     from loraplex.engine.model.folder import resolve_model_folder
     from loraplex.registry.base import ServedBase
-    from loraplex.registry.migrate import upgrade
+    from loraplex.registry.database.migrate import upgrade
     from loraplex.registry.registry import Registry
 
     from ..certificates.served import promotion_rule
@@ -45,7 +45,7 @@ def opened_registry(settings: Settings) -> Iterator[tuple["Registry", "ServedBas
 @contextmanager
 def opened_database(settings: Settings) -> Iterator["Registry"]:
     """The same without a base model, for words that touch no adapter."""
-    from loraplex.registry.migrate import upgrade
+    from loraplex.registry.database.migrate import upgrade
     from loraplex.registry.registry import Registry
 
     prepare_data_folder(settings.data_dir)

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.text.tokenizer import Tokenizer
+from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.registry.base import ServedBase
 from loraplex.registry.names import parse_reference
-from loraplex.registry.profiles import ServingProfile
 from loraplex.registry.registry import Registry
 
 from ..errors import ApiError

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from loraplex.registry.activation import Activation
+from loraplex.registry.adapters.activation import Activation
 from loraplex.registry.names import check_adapter_name
 from loraplex.registry.report import Report
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
 from ..registration import FIELDS

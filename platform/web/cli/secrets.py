@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from loraplex.registry.passwords import check_password
+from loraplex.registry.access.passwords import check_password
 
 from ..setting_secrets import refuse_weak, secret_text
 from .output import Json, tell

@@ -14,8 +14,8 @@ from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.engine.protocol import EngineInfo
 from loraplex.engine.startup.weights_cache import kept_entries
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.registry.database import parse_url
-from loraplex.registry.migrate import current, head, is_known
+from loraplex.registry.database.database import parse_url
+from loraplex.registry.database.migrate import current, head, is_known
 
 from ..app import STATIC
 from ..engine_memory import memory_words

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
 
 from ..api.answers import tenant_json
 from ..running_server import ACTOR

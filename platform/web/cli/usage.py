@@ -7,8 +7,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from loraplex.registry.ledger import COUNTS
-from loraplex.registry.usage import usage_query
+from loraplex.registry.usage.ledger import COUNTS
+from loraplex.registry.usage.usage import usage_query
 
 from ..settings import Settings
 from ..usage_csv import csv_head, csv_rows, total_of, versions_for, with_versions

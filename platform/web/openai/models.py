@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from loraplex.registry.profiles import ServingProfile
-from loraplex.registry.routes import Asker
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.adapters.routes import Asker
 
 from ..auth import Caller
 from ..dependencies import CallerOf, StateOf

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from loraplex.engine.protocol import MAX_ADAPTERS
 from loraplex.engine.sampling_params import MAX_LOGPROBS, MAX_N, SamplingParams
-from loraplex.registry.routes import Asker
+from loraplex.registry.adapters.routes import Asker
 
 from ..errors import invalid
 from .response_format import ResponseFormat, StructuredFields, asked_form

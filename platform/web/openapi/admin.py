@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.adapters.routes import Guard
 from loraplex.registry.report import Report
-from loraplex.registry.routes import Guard
 
 from ..api.adapters import Change, NewVersion
 from ..api.aliases import Chosen, NewRoute, NewShadow

@@ -4,10 +4,10 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from loraplex.engine.certify.certificate import Certificate
 from loraplex.engine.protocol import EngineInfo, EngineStatus
-from loraplex.registry.profiles import ServingProfile
-from loraplex.registry.quotas import Quota
+from loraplex.registry.access.quotas import Quota
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.adapters.routes import Guard, ShareBy, Trip
 from loraplex.registry.report import Report
-from loraplex.registry.routes import Guard, ShareBy, Trip
 
 from ..settings_in_force import SettingInForce
 from .fields import Moment, Role, Scope, Sha256

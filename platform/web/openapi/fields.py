@@ -4,11 +4,11 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
+from loraplex.registry.access.scopes import SCOPES
+from loraplex.registry.access.users import ROLES
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.names import MAX_LABEL, NAME_PATTERN
-from loraplex.registry.passwords import MIN_PASSWORD_LENGTH
-from loraplex.registry.scopes import SCOPES
-from loraplex.registry.users import ROLES
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
 

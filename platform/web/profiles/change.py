@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.adapters.views import Version
 from loraplex.registry.names import parse_reference
-from loraplex.registry.profiles import ServingProfile
-from loraplex.registry.views import Version
 
 from ..api.refusals import in_words
 from ..auth import Caller

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loraplex.engine.constraints.check import check_constraint
-from loraplex.registry.profiles import ServingProfile, check_texts
+from loraplex.registry.adapters.profiles import ServingProfile, check_texts
 
 from ..api.refusals import in_words
 from ..chat_template import TemplateFailure

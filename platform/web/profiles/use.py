@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from loraplex.registry.profiles import ServingProfile
+from loraplex.registry.adapters.profiles import ServingProfile
 
 from ..errors import invalid
 from ..openai.response_format import JsonSchema, JsonSchemaFormat, asks_for_form

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from loraplex.registry.routes import CALLER, Route
+from loraplex.registry.adapters.routes import CALLER, Route
 
 from ..units import count_words
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from loraplex.engine.protocol import LAST
-from loraplex.registry.routes import Candidate
+from loraplex.registry.adapters.routes import Candidate
 from loraplex.registry.snapshot import ResolvedAdapter
-from loraplex.registry.usage import SHADOW
+from loraplex.registry.usage.usage import SHADOW
 
 from ..auth import Caller
 from ..errors import ApiError

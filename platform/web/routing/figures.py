@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from loraplex.registry.routes import Guard, Route
-from loraplex.registry.views import Adapter
+from loraplex.registry.adapters.routes import Guard, Route
+from loraplex.registry.adapters.views import Adapter
 
 from .callers import share_warning
 from .tallies import Copies, Figures, Lane, Tallies

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from loraplex.registry.adapters.routes import Guard, Route
 from loraplex.registry.errors import RegistryError
 from loraplex.registry.registry import Registry
-from loraplex.registry.routes import Guard, Route
 from loraplex.registry.snapshot import Snapshot
 
 from ..database_errors import log_failure

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from loraplex.registry.adapters.routes import CALLER, WHOLE, Route, ShareBy
+from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.names import DEFAULT, LATEST
 from loraplex.registry.registry import Registry
-from loraplex.registry.routes import CALLER, WHOLE, Route, ShareBy
-from loraplex.registry.usage import CallerUse
-from loraplex.registry.views import Adapter
+from loraplex.registry.usage.usage import CallerUse
 
 from .traffic import traffic_of
 

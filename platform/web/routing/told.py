@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from loraplex.registry.adapters import AddedVersion
+from loraplex.registry.adapters.adapters import AddedVersion
+from loraplex.registry.adapters.routes import WHOLE
+from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.names import DEFAULT
-from loraplex.registry.routes import WHOLE
-from loraplex.registry.views import Adapter
 
 from .callers import share_warning
 from .moves import LastDay, meanings, moves

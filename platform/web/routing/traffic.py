@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from loraplex.registry.usage import SHADOW, CallerUse
-from loraplex.registry.views import Adapter
+from loraplex.registry.adapters.views import Adapter
+from loraplex.registry.usage.usage import SHADOW, CallerUse
 
 from ..units import count_words
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loraplex.registry.routes import Guard
+from loraplex.registry.adapters.routes import Guard
 
 from ..units import percent_words
 from .tallies import Figures

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from loraplex.engine.ipc.client import RequestRejected
-from loraplex.registry.routes import Route
+from loraplex.registry.adapters.routes import Route
 from loraplex.registry.snapshot import ResolvedAdapter
 
 from ..errors import ApiError

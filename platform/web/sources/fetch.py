@@ -8,9 +8,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore
 from loraplex.registry.errors import UploadTooLarge
-from loraplex.registry.incoming import Blob
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore
+from loraplex.registry.files.incoming import Blob
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
 from ..errors import overloaded

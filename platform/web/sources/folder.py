@@ -8,7 +8,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final, NoReturn
 
-from loraplex.registry.artifacts import CONFIG_FILE, WEIGHTS_FILE
+from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 
 from .errors import SourceFailed, SourceMissing, SourceRefused
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from loraplex.registry.child import child_command, child_environment
+from loraplex.registry.files.child import child_command, child_environment
 
 from .errors import SourceFailed
 from .hub import HubAdapter

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from loraplex.registry.child import child_command, child_environment
+from loraplex.registry.files.child import child_command, child_environment
 
 from ..chat_template import TemplateFailure
 from ..errors import overloaded

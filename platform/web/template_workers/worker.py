@@ -17,7 +17,7 @@ import jinja2.constants
 import jinja2.debug
 import msgspec
 
-from loraplex.registry.child import limit_child
+from loraplex.registry.files.child import limit_child
 
 from ..chat_template import ChatTemplate, TemplateFailure
 from .job import Rendered, RenderJob, receive_frame, send_frame

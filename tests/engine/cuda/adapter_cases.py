@@ -10,8 +10,8 @@ from loraplex import LLM
 from loraplex.engine.device.stream import Launch
 from loraplex.engine.runner import cuda_runner
 from loraplex.engine.runner.graph_pool import GraphKey, GraphPool
-from loraplex.lora import cuda_limits
-from loraplex.lora.kernels import own_logits
+from loraplex.lora.kernels.cuda import own_logits
+from loraplex.lora.residency import cuda_limits
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3
 from tests.engine.cuda_engine import TINY, cuda, open_llm
 from tests.engine.recorded_graph import RecordedGraph

@@ -16,8 +16,8 @@ from loraplex.engine.certify.prompts import Prompt
 from loraplex.engine.certify.served import ServedModel, load_adapter, make_batches
 from loraplex.engine.device.device import choose_device
 from loraplex.engine.model.config import ModelConfig, base_signature
-from loraplex.quant.cuda_packed import CudaPackedLinear
 from loraplex.quant.kernels.cuda import cast
+from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from tests.checkpoints import make_adapter, reference_model
 from tests.engine.cuda_engine import TINY, cuda, open_llm, small_config
 from tests.engine.recorded_graph import RecordedGraph

@@ -12,7 +12,7 @@ from loraplex.engine.device.cuda_stream import CudaCapture, open_queues
 from loraplex.engine.device.host_transfer import Outbox
 from loraplex.engine.startup.gpu_memory import no_room
 from loraplex.engine.startup.gpu_profile import GpuProfile, open_gauge
-from loraplex.lora.copies import Carrier
+from loraplex.lora.residency.page_copier import Carrier
 
 
 class BrokenGraph:

@@ -26,7 +26,7 @@ from loraplex.engine.ipc.client import (
 from loraplex.engine.model.config import base_signature
 from loraplex.engine.protocol import AdapterRef, AdapterSpec, FinishReason, GenerateRequest, Tokens
 from loraplex.engine.sampling_params import SamplingParams
-from loraplex.lora.inspection import inspect_adapter
+from loraplex.lora.inspection.inspection import inspect_adapter
 from tests.checkpoints import make_adapter, make_checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -8,7 +8,7 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.quant.choose import choose_scheme
-from loraplex.quant.online import OnlineQuantization
+from loraplex.quant.weights.online import OnlineQuantization
 
 from ..memory_limit import is_enough, layer_bytes
 

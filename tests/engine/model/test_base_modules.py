@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from loraplex.engine.model.base_modules import DecoderModules
-from loraplex.lora.manifest import EMBEDDING
+from loraplex.lora.files.manifest import EMBEDDING
 
 
 def test_an_embedding_on_a_device_is_read_from_its_file() -> None:

@@ -13,14 +13,14 @@ from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.lora.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
-from loraplex.quant.coded import CodedLinear, coded_form
-from loraplex.quant.online import OnlineQuantization
-from loraplex.quant.scaled_input import ScaledInputLinear
-from loraplex.quant.scheme import LinearMethod
-from loraplex.quant.selector import SchemeSelector
-from loraplex.quant.stored_float import StoredFloatLinear
-from loraplex.quant.torch_linear import TorchLinear
+from loraplex.lora.apply.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.quant.linears.coded import CodedLinear, coded_form
+from loraplex.quant.linears.scaled_input import ScaledInputLinear
+from loraplex.quant.linears.scheme import LinearMethod
+from loraplex.quant.linears.selector import SchemeSelector
+from loraplex.quant.linears.stored_float import StoredFloatLinear
+from loraplex.quant.linears.torch_linear import TorchLinear
+from loraplex.quant.weights.online import OnlineQuantization
 from tests.checkpoints import make_checkpoint
 
 SLOTS, PAGES = 3, 2

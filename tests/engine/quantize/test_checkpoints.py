@@ -18,8 +18,8 @@ from loraplex.engine.quantize.report import QuantizationReport
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.quantize.text import calibration_sequences
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.quant.recipe import Recipe
-from loraplex.quant.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.recipe import Recipe
+from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
 from tests.checkpoints import make_checkpoint, reference_model
 
 TOKENS = 1536

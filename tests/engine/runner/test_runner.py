@@ -10,7 +10,7 @@ from loraplex.engine.sampling.sampler import Sampler
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.scheduler.plan import Scheduled, StepPlan
 from loraplex.engine.scheduler.sequence import Request, Sequence
-from loraplex.lora.batch import PageTable
+from loraplex.lora.apply.batch import PageTable
 
 VOCABULARY = 10
 GENERATIONS = {"first": 7, "second": 9}

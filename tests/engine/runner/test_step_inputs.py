@@ -22,7 +22,7 @@ from loraplex.engine.runner.step_inputs import NO_RECORDS, StepInputs
 from loraplex.engine.runner.step_layout import judged
 from loraplex.engine.sampling.cuda.sampler import Asked
 from loraplex.engine.scheduler.plan import Scheduled, StepPlan
-from loraplex.lora.batch import PageTable
+from loraplex.lora.apply.batch import PageTable
 
 from ..virtual_stream import VirtualStream
 from .test_runner import sequence

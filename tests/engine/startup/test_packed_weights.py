@@ -14,11 +14,11 @@ from loraplex.engine.config import EngineConfig
 from loraplex.engine.model import fingerprint
 from loraplex.engine.startup.build import build_engine
 from loraplex.engine.startup.weights_cache import LOCK, SPARE_BYTES, WeightsCache, entry_name
-from loraplex.quant.coded import CodedLinear
-from loraplex.quant.online import OnlineQuantization
-from loraplex.quant.packed import PackedLinear
-from loraplex.quant.packed_file import PackedWriter
-from loraplex.quant.stored_float import StoredFloatLinear
+from loraplex.quant.linears.coded import CodedLinear
+from loraplex.quant.linears.packed import PackedLinear
+from loraplex.quant.linears.stored_float import StoredFloatLinear
+from loraplex.quant.storage.packed_file import PackedWriter
+from loraplex.quant.weights.online import OnlineQuantization
 from tests.checkpoints import make_checkpoint, reference_model
 
 from ..disk import fill_disk
@@ -58,7 +58,7 @@ def test_weights_packed_for_another_arithmetic_are_not_read(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [start(base, tmp_path / "cache") for _ in range(2)] == [KEPT, READ]
-    monkeypatch.setattr("loraplex.quant.cpu_form.ARITHMETIC", "abacus")
+    monkeypatch.setattr("loraplex.quant.storage.cpu_form.ARITHMETIC", "abacus")
     assert start(base, tmp_path / "cache") == KEPT
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, PageTable
-from loraplex.lora.pages import ALIGNMENT_BYTES
+from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.residency.pages import ALIGNMENT_BYTES
 
 
 def align_pages(table: PageTable, device: str = "cpu") -> PageTable:

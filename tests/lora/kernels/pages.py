@@ -2,7 +2,7 @@
 
 import torch
 
-from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, PageTable
 
 Ranks = list[dict[str, int]]
 """For each slot: kind -> rank, kinds left out are not adapted."""

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from loraplex.lora.apply import add_lora, lora_reference
-from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
-from loraplex.lora.kernels.matrix_registers import HAS_MATRIX
+from loraplex.lora.apply.apply import add_lora, lora_reference
+from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.kernels.amx.registers import HAS_MATRIX
 from loraplex.lora.kernels.vector_code import HAS_BFLOAT16
 
 from .pages import random_table

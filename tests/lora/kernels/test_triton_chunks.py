@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.linear import LoraLinear
-from loraplex.lora import pages
-from loraplex.lora.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
-from loraplex.lora.chunks import make_chunks
-from loraplex.lora.config_fields import MAX_RANK
-from loraplex.lora.kernels.tiles import (
+from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.apply.chunks import make_chunks
+from loraplex.lora.files.config_fields import MAX_RANK
+from loraplex.lora.kernels.cuda.tiles import (  # fmt: skip
     ALIGNMENT_BYTES,
     MOST_CHUNKS,
     MOST_SPLITS,
@@ -25,7 +24,8 @@ from loraplex.lora.kernels.tiles import (
     count_split_inputs,
     intermediate_elements,
     most_grid_tokens,
-)  # fmt: skip
+)
+from loraplex.lora.residency import pages
 
 from .pages import random_table
 

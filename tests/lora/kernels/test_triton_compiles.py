@@ -8,8 +8,14 @@ import pytest
 import torch
 from triton.runtime import driver
 
-from loraplex.lora.kernels import cuda
-from loraplex.lora.kernels.tiles import EXPAND_REGISTERS, PAGE, SHRINK_REGISTERS, bound_chunks, intermediate_elements
+from loraplex.lora.kernels.cuda import entry as cuda
+from loraplex.lora.kernels.cuda.tiles import (
+    EXPAND_REGISTERS,
+    PAGE,
+    SHRINK_REGISTERS,
+    bound_chunks,
+    intermediate_elements,
+)
 from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
 
 QKV = ((0, 1, 2), (4096, 1024, 1024), 4096)

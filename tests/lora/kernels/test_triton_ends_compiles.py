@@ -6,9 +6,9 @@ import pytest
 import torch
 from triton.runtime import driver
 
-from loraplex.lora.kernels import own_embedding, own_logits, own_norm
-from loraplex.lora.kernels.cuda import StepTensors
-from loraplex.lora.kernels.own_rows import OwnRows
+from loraplex.lora.kernels.cuda import own_embedding, own_logits, own_norm
+from loraplex.lora.kernels.cuda.entry import StepTensors
+from loraplex.lora.kernels.cuda.own_rows import OwnRows
 from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
 
 HIDDEN, VOCABULARY, BF16 = 4096, 128256, torch.bfloat16

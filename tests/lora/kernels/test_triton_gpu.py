@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from loraplex.lora.apply import add_lora
-from loraplex.lora.batch import LINEARS, LoraBatch, PageTable
+from loraplex.lora.apply.apply import add_lora
+from loraplex.lora.apply.batch import LINEARS, LoraBatch, PageTable
 
 from .aligned_pages import align_pages
 from .pages import random_table
@@ -64,7 +64,7 @@ def test_odd_shapes_and_activations_of_another_dtype(dtype: torch.dtype, kinds: 
 
 
 def test_a_graph_captured_with_one_adapter_is_right_for_many_and_for_none(host_table: PageTable) -> None:
-    from loraplex.lora.step_buffers import StepBuffers
+    from loraplex.lora.apply.step_buffers import StepBuffers
 
     dtype, kinds, tokens = host_table.arena.dtype, GROUPS[0], 48
     table = align_pages(host_table, "cuda")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from loraplex.lora.apply import add_lora
-from loraplex.lora.batch import LINEARS, LoraBatch, PageTable
+from loraplex.lora.apply.apply import add_lora
+from loraplex.lora.apply.batch import LINEARS, LoraBatch, PageTable
 
 from .pages import random_table
 

@@ -7,11 +7,11 @@ pages, ranks, rows and columns are read and written, how sums are split, the cas
 import pytest
 import torch
 
-from loraplex.lora.apply import add_with_triton, lora_reference
-from loraplex.lora.batch import LINEARS, LoraBatch, PageTable
-from loraplex.lora.kernels import cuda
-from loraplex.lora.kernels.cuda import add_lora, scale_outputs
-from loraplex.lora.step_buffers import StepBuffers
+from loraplex.lora.apply.apply import add_with_triton, lora_reference
+from loraplex.lora.apply.batch import LINEARS, LoraBatch, PageTable
+from loraplex.lora.apply.step_buffers import StepBuffers
+from loraplex.lora.kernels.cuda import entry as cuda
+from loraplex.lora.kernels.cuda.entry import add_lora, scale_outputs
 
 from .aligned_pages import align_pages
 from .pages import random_table

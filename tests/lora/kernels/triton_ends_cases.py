@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 import torch
 
-from loraplex.lora import vocabulary
-from loraplex.lora.apply import lora_reference
-from loraplex.lora.batch import KINDS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, LoraBatch, PageTable, RowPages
-from loraplex.lora.copies import bits_of
-from loraplex.lora.kernels import own_logits, tiles
-from loraplex.lora.kernels.own_norm import norm_with_own
-from loraplex.lora.manifest import EMBEDDING, HEAD
-from loraplex.lora.norms import replace_norms
-from loraplex.lora.rounds import adapt_embeddings, adapt_own_logits, add_rounds
-from loraplex.lora.row_pages import page_bytes, write_tokens
-from loraplex.lora.step_buffers import StepBuffers
-from loraplex.lora.vocabulary import adapt_logits, embed
+from loraplex.lora.apply import vocabulary
+from loraplex.lora.apply.apply import lora_reference
+from loraplex.lora.apply.batch import KINDS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, LoraBatch, PageTable, RowPages
+from loraplex.lora.apply.norms import replace_norms
+from loraplex.lora.apply.rounds import adapt_embeddings, adapt_own_logits, add_rounds
+from loraplex.lora.apply.step_buffers import StepBuffers
+from loraplex.lora.apply.vocabulary import adapt_logits, embed
+from loraplex.lora.files.manifest import EMBEDDING, HEAD
+from loraplex.lora.kernels.cuda import own_logits, tiles
+from loraplex.lora.kernels.cuda.own_norm import norm_with_own
+from loraplex.lora.residency.page_copier import bits_of
+from loraplex.lora.residency.row_pages import page_bytes, write_tokens
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]

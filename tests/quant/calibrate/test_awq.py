@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from loraplex.quant.calibrate.awq import clip, group_products, scales_of, search_scales
-from loraplex.quant.rounding import IntegerGrid, round_to_integers
+from loraplex.quant.weights.rounding import IntegerGrid, round_to_integers
 
 from .inputs import outlier_case, output_error, statistics
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from loraplex.quant.calibrate.gptq import round_with_hessian
-from loraplex.quant.rounding import IntegerGrid, round_to_integers
+from loraplex.quant.weights.rounding import IntegerGrid, round_to_integers
 
 from .inputs import outlier_case, output_error, statistics
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from loraplex.quant.cuda_packed import CudaPackedLinear
-from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
-from loraplex.quant.scaled_products import multiplies_rows
-from loraplex.quant.weights import Float8Weight, IntegerWeight
+from loraplex.quant.linears.cuda_packed import CudaPackedLinear
+from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.linears.scaled_products import multiplies_rows
+from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
 
 from .weights import random_float8, random_integers
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from loraplex.quant.cuda_codes import to_codes
-from loraplex.quant.cuda_packed import CudaPackedLinear
-from loraplex.quant.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.kernels.cuda import linear as launcher
 from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.layout import pack
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
-from loraplex.quant.weights import Float8Weight, IntegerWeight
+from loraplex.quant.linears.cuda_codes import to_codes
+from loraplex.quant.linears.cuda_packed import CudaPackedLinear
+from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .weights import random_float8, random_integers

@@ -2,7 +2,7 @@
 
 import torch
 
-from loraplex.quant.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
 
 
 def random_integers(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, njit, prange
 
-from loraplex.quant.kernels.address import address_of, call, pointer
+from loraplex.quant.kernels.instructions.address import address_of, call, pointer
 
 from ...kernels.vector import Array
 from .paged import ITEM_FIELDS, TILE, Cache, Step, work

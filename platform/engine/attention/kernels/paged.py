@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numba import njit
 
-from loraplex.quant.kernels.claim import claim
+from loraplex.quant.kernels.instructions.claim import claim
 
 from ...kernels.vector import (
     Array,

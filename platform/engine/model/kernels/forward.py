@@ -14,8 +14,8 @@ from numba import carray, njit
 from loraplex.lora.kernels.cpu import add_lora
 from loraplex.lora.kernels.norms import replace_norms
 from loraplex.lora.kernels.vectors import apply_vectors
-from loraplex.quant.kernels.address import pointer
 from loraplex.quant.kernels.any_linear import WIDTH, any_linear
+from loraplex.quant.kernels.instructions.address import pointer
 
 from ...attention.kernels.arguments import Paged
 from ...attention.kernels.attend import attend

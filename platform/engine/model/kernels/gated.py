@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numba import njit, prange
 
+from loraplex.lora.kernels.amx.registers import HAS_MATRIX
 from loraplex.lora.kernels.claim import claim, counter, shares_of
 from loraplex.lora.kernels.cpu import COLUMNS, TOKENS, expand_rows, expand_rows_apart, ranks_of, shrink
-from loraplex.lora.kernels.matrix_registers import HAS_MATRIX
 
 from ...kernels.silu import silu_block, silu_run
 

@@ -3,10 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from loraplex.lora.apply import add_lora
-from loraplex.lora.batch import LoraBatch
-from loraplex.lora.norms import replace_norms
-from loraplex.lora.vocabulary import adapt_logits, embed
+from loraplex.lora.apply.apply import add_lora
+from loraplex.lora.apply.batch import LoraBatch
+from loraplex.lora.apply.norms import replace_norms
+from loraplex.lora.apply.vocabulary import adapt_logits, embed
 
 from ...kernels.norm import add_rms_norm
 from ...kernels.silu import silu_multiply

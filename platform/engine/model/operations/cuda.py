@@ -2,12 +2,12 @@
 
 import torch
 
-from loraplex.lora.batch import KINDS, LoraBatch
-from loraplex.lora.cuda_limits import most_tokens
-from loraplex.lora.kernels.own_norm import norm_with_own
-from loraplex.lora.manifest import EMBEDDING, HEAD
-from loraplex.lora.rounds import adapt_embeddings, adapt_own_logits, add_rounds
-from loraplex.quant.scheme import Float8Rows
+from loraplex.lora.apply.batch import KINDS, LoraBatch
+from loraplex.lora.apply.rounds import adapt_embeddings, adapt_own_logits, add_rounds
+from loraplex.lora.files.manifest import EMBEDDING, HEAD
+from loraplex.lora.kernels.cuda.own_norm import norm_with_own
+from loraplex.lora.residency.cuda_limits import most_tokens
+from loraplex.quant.linears.scheme import Float8Rows
 
 from ...kernels.cuda.embedding import gather_rows
 from ...kernels.cuda.gate import multiply_gate, multiply_gate_cast

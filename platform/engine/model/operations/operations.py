@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
-from loraplex.lora.batch import LoraBatch
-from loraplex.quant.scheme import Float8Rows
+from loraplex.lora.apply.batch import LoraBatch
+from loraplex.quant.linears.scheme import Float8Rows
 
 
 class Casts(Protocol):

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from loraplex.lora.kernels.matrix import multiply
+from loraplex.lora.kernels.cuda.matrix import multiply
 
 from .keys import LOG2_E, LOWEST, cap, find_slot, is_between, is_seen, load_block
 from .stored import FLOAT, unpack_scales, widen

@@ -17,7 +17,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from loraplex.lora.kernels.matrix import multiply
+from loraplex.lora.kernels.cuda.matrix import multiply
 
 from .keys import LEAST_FACTOR, LOG2_E, LOWEST, cap, find_slot, is_between, is_seen, load_block
 from .stored import unpack_scales, widen_bytes

@@ -1,0 +1,125 @@
+"""What the CUDA kernels read of a step, at addresses that never change, as CUDA graphs need it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..kernels.cuda.entry import StepTensors
+from ..kernels.cuda.tiles import bound_chunks, intermediate_elements
+from .batch import LoraBatch, PageTable
+from .chunks import NO_SLOT, make_chunks
+
+
+class StepLists:
+    """The list of chunks and its rows, for steps of up to `tokens` tokens: written on the host, read at `device`.
+
+    A CUDA graph: `write` any batch, copy it to the device and capture; from then on write, copy and replay, with None
+    for a step of the base alone.
+    """
+
+    def __init__(self, table: PageTable, tokens: int, device: torch.Tensor, beside: "StepLists | None" = None) -> None:
+        """device: [list_words(table, tokens)] int32. Beside it lies what the kernels pass on: 6 KiB a token, and 16
+        times that for the first 256, where adapters may have 512 ranks; lists `beside`, no shorter, share it."""
+        self.words = device
+        self._slots, _, pages = table.offset.shape
+        chunks, tokens = _sizes(table, tokens)
+        rows, scales = device[3 * chunks :].view(2, tokens)
+        size = intermediate_elements(tokens, pages)
+        self.tensors: StepTensors = StepTensors(
+            chunks=device[: 3 * chunks].view(chunks, 3), tokens=rows, scales=scales.view(torch.float32),
+            intermediate=torch.empty(size, device=device.device) if beside is None else beside.tensors.intermediate,
+            arena=table.arena, offset=table.offset, rank=table.rank, scaling=table.scaling,
+        )  # fmt: skip
+
+    def bound_chunks(self, tokens: int) -> int:
+        """Length of the part of the list that a step of `tokens` tokens can reach."""
+        return bound_chunks(tokens, self._slots)
+
+    def write(self, host: np.ndarray, batch: LoraBatch | None) -> None:
+        """Write to `host`, int32 like `device`, tokens that there is room for; None: no token uses an adapter."""
+        most, room = len(self.tensors.chunks), len(self.tensors.tokens)
+        listed, (rows, scales) = host[: 3 * most].reshape(most, 3), host[3 * most :].reshape(2, room)
+        listed[:] = NO_SLOT
+        if batch is None:
+            return
+        assert len(batch.round_starts) == 2, "chunks of one launch may not share a token"
+        chunks, tokens = make_chunks(batch.segment_starts.numpy(), batch.segment_slots.numpy()), batch.sorted_tokens
+        listed[: len(chunks)] = chunks
+        rows[: len(tokens)] = tokens
+        scales[: len(tokens)] = batch.scales.numpy().view(np.int32)
+
+
+class StepAdapters(NamedTuple):
+    """The adapters of a step on the device: LoraBatch.arrays there."""
+
+    rounds: Sequence[StepLists]
+    """One after the other; no token twice in one of them."""
+    slots: torch.Tensor
+    """[T] int32: of each token's first adapter, -1 where it has none."""
+    head: Sequence[StepLists] = ()
+    """As `rounds`, of the rows whose logits are needed, where an adapter changes the head."""
+
+
+def lists_of_rows(batch: LoraBatch, rows: torch.Tensor, beside: StepLists | None = None) -> list[StepLists]:
+    """Of some tokens [R] of a batch, on their way to the device in memory of their own, but for what they share with
+    lists `beside`: not for what is captured."""
+    table = batch.table
+    part = LoraBatch.build(table, batch.token_slot[rows], batch.token_scale[rows])
+    found = []
+    for single in [] if part is None else part.rounds():
+        host = torch.empty(
+            list_words(table, len(rows)), dtype=torch.int32, pin_memory=table.arena.device.type == "cuda"
+        )
+        lists = StepLists(table, len(rows), torch.empty_like(host, device=table.arena.device), beside)
+        lists.write(host.numpy(), single)
+        # Pinned memory of torch's cache is given again only when all copies of it are done.
+        lists.words.copy_(host, non_blocking=True)
+        found.append(lists)
+    return found
+
+
+class StepBuffers(StepLists):
+    """StepLists with memory of their own: `update` before each step is one copy to the device.
+
+    Without graphs `add_lora` makes one for the batch by itself.
+    """
+
+    def __init__(self, table: PageTable, tokens: int) -> None:
+        on_device = table.arena.device.type == "cuda"
+        self._host = torch.empty(list_words(table, tokens), dtype=torch.int32, pin_memory=on_device)
+        self._device = torch.empty_like(self._host, device=table.arena.device)
+        self._copied = _event() if on_device else None
+        super().__init__(table, tokens, self._device)
+        self.update(None)
+
+    def update(self, batch: LoraBatch | None) -> None:
+        """Take over the batch's tokens; None: no token uses an adapter."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        self.write(self._host.numpy(), batch)
+        self._device.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+def list_words(table: PageTable, tokens: int) -> int:
+    """Numbers of 32 bits that the lists of steps of up to `tokens` tokens take."""
+    chunks, tokens = _sizes(table, tokens)
+    return 3 * chunks + 2 * tokens
+
+
+def _sizes(table: PageTable, tokens: int) -> tuple[int, int]:
+    """Chunks and tokens that there is room for."""
+    tokens = _aligned(tokens)
+    return _aligned(bound_chunks(tokens, table.offset.shape[0])), tokens
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
+def _aligned(count: int) -> int:
+    """So that each part of the buffer begins at a multiple of 16 bytes: one compiled kernel serves all sizes."""
+    return -(-count // 4) * 4

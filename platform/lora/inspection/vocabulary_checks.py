@@ -1,0 +1,133 @@
+"""match_rows: rows of the embedding and of the head that an adapter brings must fit each other and the base."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ..files.config_fields import MAX_TOKENS
+from ..files.config_file import LoraSettings
+from ..files.manifest import EMBEDDING, HEAD, ONCE, BaseSignature, ModuleLora, TensorInfo, TokenRows
+from ..files.tensor_names import Place
+
+ENDS: Final = (Place(0, EMBEDDING), Place(0, HEAD))
+
+
+def match_rows(
+    modules: Sequence[ModuleLora],
+    found: Mapping[Place, Mapping[str, TensorInfo]],
+    settings: LoraSettings | None,
+    base: BaseSignature,
+    problems: list[str],
+) -> tuple[ModuleLora, ...]:
+    """The modules, with the rows of embedding and head where the file has any. Sentences go to `problems`."""
+    by_place = {Place(module.layer, module.kind): module for module in modules}
+    rows = {place: _rows(place, found.get(place, {}), settings, base, problems) for place in ENDS}
+    if base.tied:
+        rows = _share(rows, settings)
+    for place in ENDS:
+        if rows[place]:
+            by_place[place] = replace(by_place.get(place, ModuleLora(*place, 0, 1.0, None, None)), rows=rows[place])
+    _compare_sizes([_count(rows[place], base, problems) for place in ENDS], base, problems)
+    return tuple([by_place[place] for place in sorted(by_place)])
+
+
+def trained_tokens(place: Place, settings: LoraSettings, base: BaseSignature) -> tuple[int, ...] | None:
+    """The tokens that PEFT trains rows of, if any there. A tied head follows the embedding."""
+    tokens = settings.tokens_of(place.path)
+    follows = base.tied and place.kind == HEAD and tokens is None
+    return settings.tokens_of(ENDS[0].path) if follows else tokens
+
+
+def targets_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether PEFT puts an adapter there."""
+    named = settings.targets(-1 if place.kind in ONCE else place.layer, place.path)
+    return named or (_follows(place, settings, base) and settings.targets(-1, ENDS[0].path))
+
+
+def saves_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether PEFT saves it as a whole."""
+    return settings.saves(place.path) or (_follows(place, settings, base) and settings.saves(ENDS[0].path))
+
+
+def expected_rank(place: Place, settings: LoraSettings, base: BaseSignature) -> int:
+    """A tied head has the embedding's matrices, though its own scaling."""
+    return settings.rank_of((ENDS[0] if _follows(place, settings, base) else place).path)
+
+
+def _follows(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+    """Whether what is done to the embedding is done to it as well (ensure_weight_tying)."""
+    return settings.ties_ends and base.tied and place.kind == HEAD
+
+
+def vocabulary_of(modules: Sequence[ModuleLora], base: BaseSignature) -> int:
+    """Tokens that the adapted model knows; 0: as many as the base."""
+    sizes = {_count(module.rows, base, []) for module in modules if module.rows}
+    return next((size for size in sizes if size != base.vocab_size), 0)
+
+
+def _rows(
+    place: Place,
+    parts: Mapping[str, TensorInfo],
+    settings: LoraSettings | None,
+    base: BaseSignature,
+    problems: list[str],
+) -> tuple[TokenRows, ...]:
+    rows = [TokenRows(parts["all rows"], None)] if "all rows" in parts else []
+    tokens = None if settings is None else trained_tokens(place, settings, base)
+    if "rows" in parts and tokens is not None:
+        rows.append(TokenRows(parts["rows"], tokens))
+    elif tokens is not None and not (base.tied and place.kind == HEAD):
+        problems.append(f"trainable_token_indices has {len(tokens)} tokens of {place}, which are not in the file")
+    return tuple([part for part in rows if _fits(place, part, base, problems)])
+
+
+def _fits(place: Place, rows: TokenRows, base: BaseSignature, problems: list[str]) -> bool:
+    shape, size = rows.tensor.shape, base.hidden_size
+    count = None if rows.tokens is None else len(rows.tokens)
+    fits = len(shape) == 2 and shape[1] == size and shape[0] == (count or shape[0])
+    if not fits:
+        expected = f"[{count or 'tokens'}, {size}]"
+        problems.append(f"{place}: {rows.tensor.name.rsplit('.', 1)[-1]} is {list(shape)}, not {expected}")
+    return fits
+
+
+def _share(
+    rows: dict[Place, tuple[TokenRows, ...]], settings: LoraSettings | None
+) -> dict[Place, tuple[TokenRows, ...]]:
+    """What PEFT writes into a weight that embedding and head have in common changes both.
+
+    A copy made by modules_to_save is not that weight any more, and single tokens that are trained of the head alone
+    stand beside it; where both have their own there is nothing to share.
+    """
+    shared = dict(rows)
+    for place, other in (ENDS, ENDS[::-1]):
+        single = {part.tokens is None for part in rows[other]}
+        missing = [
+            part for part in rows[place] if (part.tokens is None) not in single and not _is_own(part, place, settings)
+        ]
+        shared[other] = tuple(sorted([*shared[other], *missing], key=lambda part: part.tokens is not None))
+    return shared
+
+
+def _is_own(rows: TokenRows, place: Place, settings: LoraSettings | None) -> bool:
+    """Whether they stand beside the weight that embedding and head have in common."""
+    if rows.tokens is not None:
+        return place.kind == HEAD
+    return settings is not None and settings.saves(place.path)
+
+
+def _count(rows: tuple[TokenRows, ...], base: BaseSignature, problems: list[str]) -> int:
+    """How many tokens there are with these rows."""
+    whole = [part.tensor.shape[0] for part in rows if part.tokens is None]
+    size = whole[0] if whole else base.vocab_size
+    added = sorted(token for part in rows for token in part.tokens or () if token >= size)
+    if added != list(range(size, size + len(added))):
+        problems.append(f"trainable_token_indices has the token {added[-1]}, but there are {size} tokens before it")
+    return size + len(added)
+
+
+def _compare_sizes(sizes: list[int], base: BaseSignature, problems: list[str]) -> None:
+    if sizes[0] != sizes[1]:
+        problems.append(f"embed_tokens has {sizes[0]:,} rows and lm_head {sizes[1]:,}; they must match")
+    if max(sizes) > base.vocab_size + MAX_TOKENS:
+        problems.append(f"{max(sizes) - base.vocab_size:,} tokens are added; the limit is {MAX_TOKENS:,}")

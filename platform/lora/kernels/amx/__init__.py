@@ -1,0 +1,1 @@
+"""Shrink and expand in matrix registers of the CPU (Intel AMX)."""

@@ -1,0 +1,1 @@
+"""How weights and activations lie in memory for the CPU kernels."""

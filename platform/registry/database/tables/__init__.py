@@ -1,0 +1,51 @@
+"""The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`), what
+was used (`usage`)."""
+
+from ...names import DEFAULT_TENANT
+from .access import ApiKey, AuditHead, AuditRow, LoginSession, Secret, Tenant, User
+from .adapters import (
+    Adapter,
+    AdapterVersion,
+    Alias,
+    AliasCandidate,
+    Artifact,
+    Generation,
+    ServingProfile,
+    Tokenizer,
+    Undo,
+    Upload,
+)
+from .certificates import Certificate, Certifier, GoldenPrompts
+from .table import Table, UtcDateTime, utc_now
+from .usage import OpenRequest, UsageDay, UsageRow, UsageWriter
+
+__all__ = [
+    "DEFAULT_TENANT",
+    "Adapter",
+    "AdapterVersion",
+    "Alias",
+    "AliasCandidate",
+    "ApiKey",
+    "Artifact",
+    "AuditHead",
+    "AuditRow",
+    "Certificate",
+    "Certifier",
+    "Generation",
+    "GoldenPrompts",
+    "LoginSession",
+    "OpenRequest",
+    "Secret",
+    "ServingProfile",
+    "Table",
+    "Tenant",
+    "Tokenizer",
+    "Undo",
+    "Upload",
+    "UsageDay",
+    "UsageRow",
+    "UsageWriter",
+    "User",
+    "UtcDateTime",
+    "utc_now",
+]

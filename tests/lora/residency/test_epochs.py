@@ -1,0 +1,103 @@
+"""Slots that are somebody else's by now: refused to who held them, whatever brought it about."""
+
+from pathlib import Path
+
+import pytest
+
+from loraplex.lora.residency.epochs import StaleError
+
+from ..house import House, held_slot
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def given_away(house: House, loser: str, winner: str) -> tuple[int, ...]:
+    """The room of `loser`, whom somebody holds, is `winner`'s, behind the pool's back. What its holder remembers."""
+    generations = house.pool.acquire((loser,))
+    room = house.pool._entries[loser].room
+    assert generations is not None and room is not None
+    house.pool._store.free(room)
+    house.pool.load(winner)
+    for _ in range(4):
+        house.pool.poll()
+        while house.executor.jobs:
+            house.executor.run()
+    taken = house.pool._entries[winner].room
+    assert taken is not None and taken.slot == room.slot
+    return generations
+
+
+def test_who_lost_its_slot_is_refused_and_nobody_else(house: House) -> None:
+    loser, winner = house.add(1), house.add(2)
+    house.take(loser)
+    house.pool.release(loser)
+    generations = given_away(house, loser, winner)
+    assert house.pool.check_integrity()[0].startswith("adapter slot 0 is of generation")
+    with pytest.raises(StaleError, match=f"adapter {loser[:12]} of generation {generations[0]} has lost its pages"):
+        house.pool.slot_of(loser, *generations)
+    house.take(winner)
+    assert not house.pool.acquire((loser,)), "nobody new gets what is not there"
+    house.pool.release(loser)
+    house.check_pages(winner)
+    assert house.pool.check_integrity() == [], "what it had lost was not freed a second time"
+    house.take(loser)
+
+
+def test_a_lost_slot_is_nothing_to_keep_a_copy_of(tmp_path: Path) -> None:
+    house = House(tmp_path, host_pages=4)
+    loser, winner = house.add(1), house.add(2)
+    house.take(loser)
+    house.pool.release(loser)
+    generations = given_away(house, loser, winner)
+    with pytest.raises(StaleError):
+        house.pool.slot_of(loser, *generations)
+    house.pool.release(loser)
+    assert house.status(loser).host_bytes == 0
+    house.take(loser)
+
+
+def test_a_slot_is_another_after_each_load(house: House) -> None:
+    digest = house.add(1)
+    seen = set()
+    for _ in range(3):
+        house.take(digest)
+        house.pool.release(digest)
+        taken = house.pool.acquire((digest,))
+        assert taken is not None and house.pool.slot_of(digest, *taken) == held_slot(house.pool, digest)
+        for generation in seen:
+            with pytest.raises(StaleError):
+                house.pool.slot_of(digest, generation)
+        seen.update(taken)
+        house.pool.release(digest)
+        house.pool.evict(digest)
+        with pytest.raises(StaleError):
+            house.pool.slot_of(digest, *taken)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("moment", ["before it is filled", "before it is published"])
+def test_what_was_filled_for_a_slot_of_others_is_not_published(house: House, moment: str) -> None:
+    digest = house.add(1)
+    house.pool.load(digest)
+    house.pool.poll()
+    house.executor.run()
+    house.pool.poll()
+    entry = house.pool._entries[digest]
+    assert entry.room is not None and len(house.executor.jobs) == 1
+    if moment == "before it is filled":
+        house.pool._store.free(entry.room)
+        house.executor.run()
+        assert entry.job is not None and isinstance(entry.job.exception(), StaleError), "not a byte was written"
+    else:
+        house.executor.run()
+        house.pool._store.free(entry.room)
+    house.pool.poll()
+    assert "by now, not" in str(house.pool.failure(digest))
+    assert not house.pool.table.rank.any() and house.pool.bytes_used == 0
+    assert house.pool.check_integrity() == []
+    house.pool.load(digest)
+    house.work()
+    house.take(digest)
