@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
 """y += h B for one or two tokens of one adapter, h in words, y in fp32, in vector registers.
 
-The same bits as `matrix_expand.py`: a page's eight ranks are two chains of multiply-adds, of the words' first and of
+The same bits as `amx/expand.py`: a page's eight ranks are two chains of multiply-adds, of the words' first and of
 their second numbers, whose sum is added to y, page after page. Rows of a page pass by side by side.
 """
 

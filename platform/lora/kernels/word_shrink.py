@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
 """Words of h = scale * x A^T for some tokens and the ranks of one page, in vector registers.
 
-The same bits as `matrix_shrink.py`: each lane is two chains of multiply-adds, of first and of second numbers of pairs,
+The same bits as `amx/shrink.py`: each lane is two chains of multiply-adds, of first and of second numbers of pairs,
 over a run of inputs; then the lanes are added to the sum one after the other. x is rounded to bfloat16, sums are fp32.
 """
 

@@ -69,7 +69,7 @@ def test_a_folder_without_a_fast_tokenizer_is_refused_in_words(tmp_path: Path) -
 
 
 def test_importing_it_brings_neither_torch_nor_transformers() -> None:
-    modules = ("tokenizer", "detokenizer", "collector", "llm", "model.config", "model.folder")
+    modules = ("text.tokenizer", "text.detokenizer", "offline.collector", "offline.llm", "model.config", "model.folder")
     imports = ", ".join(f"loraplex.engine.{module}" for module in modules)
     code = f"import sys, {imports}; sys.exit(bool({{'torch', 'transformers'}} & sys.modules.keys()))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

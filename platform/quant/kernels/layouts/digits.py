@@ -19,7 +19,7 @@ from ..instructions.dot_shapes import BYTES, ROWS
 from ..instructions.vectors import CODES, FLOAT, FLOATS, INT, LANES, SHORTS, WORDS, Code, put
 
 AS_WORDS: Final = LANES == 8
-"""Processors with vectors of 8 lanes multiply words of 16 bits (`word_dots.py`), those with more lanes bytes."""
+"""Processors with vectors of 8 lanes multiply words of 16 bits (`avx2_dots.py`), those with more lanes bytes."""
 STEP: Final = 64
 """Inputs of one product."""
 TOKENS: Final = ROWS // 2
