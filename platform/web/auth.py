@@ -3,19 +3,18 @@
 import asyncio
 import hmac
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
 from fastapi.routing import iter_route_contexts
 
-from loraplex.registry.access.quotas import OPEN, Quota
 from loraplex.registry.access.scopes import ADMIN
 from loraplex.registry.database.database import AWAY
 from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.errors import InvalidKey
 
+from .caller import Caller
 from .database_errors import fault_of
 from .errors import ApiError, forbidden, not_found, overloaded, unauthorized
 from .http_protocol import tell_known
@@ -25,7 +24,6 @@ from .permissions import (
     SAFE_METHODS,
     Permission,
     access_of,
-    demand_of,
     permissions_of_key,
     permissions_of_user,
 )
@@ -39,56 +37,6 @@ TENANT: Final = "tenant"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
 """Seconds for which keys are still believed while the database is unavailable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks, and whose things are meant. `permissions` hold within `tenant`."""
-
-    tenant: str
-    """Whose things are meant: the credential's own tenant, or another one that the operator has named."""
-    actor: str
-    """`key:<prefix>`, `user:<name>` or `cli`, as audit rows of `tenant` name it: with its own tenant in front, where
-    that is another."""
-    permissions: frozenset[Permission]
-    session: Session | None = None
-    only: frozenset[str] | None = None
-    """Names of the models that the key is for; None: all of the tenant."""
-    quota: Quota = OPEN
-    """Of the key; that of the tenant holds beside it."""
-    home: str = ""
-    """The credential's own tenant, where another one's things are meant."""
-
-    @property
-    def elsewhere(self) -> str:
-        """The tenant whose things are meant, where it is not the credential's own."""
-        return self.tenant if self.home else ""
-
-    @property
-    def oversees(self) -> bool:
-        """The operator, who looks at the server as a whole and not at one of its other tenants."""
-        return self.allows(Permission.OPERATE) and not self.home
-
-    @property
-    def own_tenant(self) -> str:
-        """Of the credential."""
-        return self.home or self.tenant
-
-    def acting_for(self, tenant: str) -> Self:
-        """The same operator, where the things of `tenant` are meant."""
-        own = self.own_tenant
-        name = self.actor.removeprefix(f"{own}/") if self.home else self.actor
-        if tenant == own:
-            return replace(self, tenant=own, actor=name, home="")
-        return replace(self, tenant=tenant, actor=f"{own}/{name}", home=own)
-
-    def allows(self, permission: str) -> bool:
-        return permission in self.permissions
-
-    def may(self, route: str) -> bool:
-        """Whether the guard lets a request through, by its method and path: `POST /adapters/{name}/delete`."""
-        needed = demand_of(route)
-        return needed == PUBLIC or self.allows(needed)
 
 
 def access_table(app: FastAPI) -> dict[int, str]:

@@ -10,7 +10,8 @@ from fastapi import Depends, Request
 
 from loraplex.engine.ipc.client import RequestRejected
 
-from .auth import Caller, caller_of
+from .auth import caller_of
+from .caller import Caller
 from .errors import from_engine
 from .state import State
 

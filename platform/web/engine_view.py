@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from loraplex.engine.protocol import AdapterStatus, EngineStatus, TenantStatus
 
-from .auth import Caller
+from .caller import Caller
 from .state import State
 
 BASE = 2

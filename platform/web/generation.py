@@ -11,6 +11,7 @@ from loraplex.engine.text.detokenizer import Detokenizer
 
 from .engine_door import EngineDoor
 from .errors import ApiError, from_engine, overloaded
+from .meters import Usage
 from .metrics import Metrics, RequestLabel, RequestTimer
 from .request_log import FinishedRequest
 from .wording import Wording
@@ -27,28 +28,6 @@ class Delta:
     prompt_logprobs: list[TokenLogprob | None] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-
-
-@dataclass(slots=True)
-class Usage:
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-        )
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
 
 
 OnEnd = Callable[[FinishedRequest, Exception | None], None]

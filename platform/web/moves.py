@@ -2,7 +2,7 @@
 
 import asyncio
 
-from .auth import Caller
+from .caller import Caller
 from .state import State
 
 

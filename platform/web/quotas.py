@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from loraplex.registry.access.quotas import Quota
 from loraplex.registry.database.tables.usage import ADAPTER_LENGTH
@@ -17,8 +17,7 @@ from loraplex.registry.snapshot import Snapshots
 from loraplex.registry.usage.ledger import Account, Entry, Ledger
 from loraplex.registry.usage.usage import SHADOW
 
-from .generation import Generation, usage_of
-from .meters import Meter
+from .meters import Meter, Usage
 from .rate_limits import Limit, concurrency_refusal, day_refusal, rate_headers, rate_refusal, too_large_refusal
 
 Owner = tuple[str, str]
@@ -113,6 +112,20 @@ class Quotas:
                 del self._meters[owner]
 
 
+class Running(Protocol):
+    """What a request runs, as far as it is settled here."""
+
+    @property
+    def worked(self) -> bool:
+        """Whether the engine had anything to do with it."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    @property
+    def usage(self) -> Usage: ...
+
+
 class Admission:
     """One request's share of every limit that holds for it."""
 
@@ -120,7 +133,7 @@ class Admission:
         self._quotas, self._limits = quotas, limits
         self._reserved = 0
         self._entry: Entry | None = None
-        self._generations: Sequence[Generation] = ()
+        self._generations: Sequence[Running] = ()
         self._ended = False
 
     def begin(self) -> None:
@@ -153,7 +166,7 @@ class Admission:
         self._reserved = tokens
         self._entry = self._quotas.ledger.open(account, tokens)
 
-    def run(self, generations: Sequence[Generation]) -> None:
+    def run(self, generations: Sequence[Running]) -> None:
         """What the reservation is for; their usage is what the request is settled with."""
         self._generations = generations
 
@@ -191,7 +204,7 @@ class Admission:
 
     def _settle(self, entry: Entry) -> int:
         ran = [generation for generation in self._generations if generation.worked]
-        usage = usage_of(ran)
+        usage = sum((generation.usage for generation in ran), Usage())
         self._quotas.ledger.settle(
             entry,
             prompt_tokens=usage.prompt_tokens,

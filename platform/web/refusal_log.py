@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-from .auth import Caller
+from .caller import Caller
 from .errors import ApiError, refusal_of
 from .request_log import REFUSED, FinishedRequest, RequestLog
 

@@ -22,7 +22,7 @@ from loraplex.registry.report import Finding, Report
 
 from .adapter_tokenizers.check import Terms, check_tokenizer
 from .adapter_tokenizers.files import SETTINGS_FILE, TEMPLATE_FILE, TOKENIZER_FILE, TOKENIZER_LIMITS
-from .auth import Caller
+from .caller import Caller
 from .state import State
 
 FIELDS: Final = {

@@ -13,7 +13,7 @@ from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.scheduler.activation import explain_absence, find_start
 
-from .auth import Caller
+from .caller import Caller
 from .engine_door import require_ready
 from .errors import ApiError, invalid, overloaded
 from .generation import Generation

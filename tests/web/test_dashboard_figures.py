@@ -16,7 +16,7 @@ from loraplex.web.admin.live_state import live_state
 from loraplex.web.admin.traffic import Traffic
 from loraplex.web.admin.usage_rows import version_words
 from loraplex.web.admin.words import activity_words, targets_words, tile_words
-from loraplex.web.auth import Caller
+from loraplex.web.caller import Caller
 from loraplex.web.permissions import permissions_of_user
 from loraplex.web.request_log import FinishedRequest
 from loraplex.web.state import State

@@ -10,7 +10,8 @@ from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
 from loraplex.registry.access.users import ADMIN_ROLE, EDITOR_ROLE, VIEWER_ROLE
 from loraplex.registry.database.tables import DEFAULT_TENANT
 
-from ..auth import Caller, client_address
+from ..auth import client_address
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..sessions import Session, login_of
 from .forms import Form, read_form

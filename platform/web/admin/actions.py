@@ -9,7 +9,7 @@ from loraplex.registry.names import DEFAULT, parse_reference
 
 from ..api.certification import request_certificate, version_subject
 from ..api.refusals import in_words
-from ..auth import Caller
+from ..caller import Caller
 from ..errors import ApiError
 from ..moves import note_move
 from ..pins import check_pin

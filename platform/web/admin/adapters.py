@@ -12,7 +12,8 @@ from loraplex.registry.adapters.views import Adapter, Version
 
 from ..api.certification import standings_of
 from ..api.views import ON_DISK, residency
-from ..auth import Caller, form_fields
+from ..auth import form_fields
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..kv_cache import clipping_words

@@ -4,7 +4,8 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request
 
-from ..auth import TENANT, Caller
+from ..auth import TENANT
+from ..caller import Caller
 
 
 def root_of(request: Request) -> str:

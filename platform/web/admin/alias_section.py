@@ -96,7 +96,7 @@ class RouteView:
 
 def route_views(state: State, day: LastDay) -> list[RouteView]:
     """Counts and sorts what is noted of each version: call it off the event loop."""
-    callers = callers_of_day(state, day.adapter, day.uses)
+    callers = callers_of_day(state.callers, day.adapter, day.uses)
     return [_view(state, day, route, callers) for route in day.adapter.routes.values()]
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from loraplex.engine.ipc.client import EngineState
 
-from ..auth import Caller
+from ..caller import Caller
 from ..engine_view import status_for
 from ..permissions import Permission
 from ..state import State

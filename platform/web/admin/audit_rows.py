@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from loraplex.registry.audit import AuditEntry, AuditFilter
 
-from ..auth import Caller
+from ..caller import Caller
 from ..units import age_words
 from .addresses import local_address
 

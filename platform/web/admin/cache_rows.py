@@ -6,7 +6,7 @@ from typing import Final
 
 from loraplex.engine.protocol import AdapterStatus
 
-from ..auth import Caller
+from ..caller import Caller
 from ..engine_view import status_for
 from ..kv_cache import dtype_words, tokens
 from ..state import State

@@ -12,7 +12,7 @@ from loraplex.registry.access.keys import ApiKey, CreatedKey
 from loraplex.registry.access.scopes import ADMIN
 
 from ..api.refusals import in_words
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..state import State
 from ..units import count_words

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from loraplex.registry.adapters.views import Adapter, Version
 
-from ..auth import Caller
+from ..caller import Caller
 from ..metrics import adapter_label
 from ..state import State
 from .addresses import local_address

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
 from ..api.certification import BASE, request_certificate, standing_of
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..state import State
 from .attention import Item, attention, for_caller

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
 
-from ..auth import Caller
+from ..caller import Caller
 from ..engine_view import kind_of, status_for
 from ..state import State
 from ..units import count_words, percent_words, size_words

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..auth import Caller
+from ..caller import Caller
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
 from starlette.templating import Jinja2Templates
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import state_of
 from ..errors import LOGIN_PATH, ApiError, from_validation
 from ..permissions import Permission, who_may

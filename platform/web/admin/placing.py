@@ -8,7 +8,7 @@ from loraplex.registry.adapters.routes import REQUEST, share_by_of
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import InvalidRoute
 
-from ..auth import Caller
+from ..caller import Caller
 from ..routing.callers import few_callers_words
 from ..routing.moves import meanings
 from ..routing.traffic import callers_of_day
@@ -33,7 +33,7 @@ def placing_of(state: State, caller: Caller, name: str) -> Placing | None:
         return None
     day = last_day_of(state, caller, adapter)
     versions = " and ".join(f"version {number}" for number in meaning)
-    return Placing(versions, day.traffic(), few_callers_words(callers_of_day(state, adapter, day.uses)))
+    return Placing(versions, day.traffic(), few_callers_words(callers_of_day(state.callers, adapter, day.uses)))
 
 
 def activation_of(fields: Mapping[str, str]) -> Activation | None:

@@ -11,7 +11,8 @@ from loraplex.registry.adapters.profiles import MAX_BYTES, ServingProfile
 from loraplex.registry.adapters.views import Adapter, Version
 from loraplex.registry.names import parse_reference
 
-from ..auth import Caller, form_fields
+from ..auth import form_fields
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..json_body import convert

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from ..auth import Caller
+from ..caller import Caller
 from ..permissions import Permission
 from ..request_log import ABORT, ERROR, REFUSED, FinishedRequest, Phases
 from ..state import State

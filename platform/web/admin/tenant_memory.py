@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loraplex.engine.protocol import AdapterStatus, TenantStatus
 
-from ..auth import Caller
+from ..caller import Caller
 from ..state import State
 from ..units import size_words
 

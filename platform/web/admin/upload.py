@@ -16,7 +16,8 @@ from loraplex.registry.names import NAME_PATTERN, NAME_RULE
 from loraplex.registry.report import Report
 
 from ..api.refusals import in_words
-from ..auth import Caller, form_fields
+from ..auth import form_fields
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..registration import FIELDS, check_version, register_version

@@ -13,7 +13,7 @@ from loraplex.registry.errors import InvalidQuery
 from loraplex.registry.usage.ledger import COUNTS
 from loraplex.registry.usage.usage import SHADOW, Usage, UsageQuery, columns_of, usage_query
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError, invalid
 from ..permissions import Permission

@@ -13,7 +13,8 @@ from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
 from loraplex.registry.access.users import VIEWER_ROLE, User
 
 from ..api.refusals import in_words
-from ..auth import Caller, client_address
+from ..auth import client_address
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..sessions import login_of
 from ..state import State

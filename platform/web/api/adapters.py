@@ -15,7 +15,7 @@ from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import InvalidName, RegistryError
 from loraplex.registry.snapshot import ResolvedAdapter
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
 from ..moves import note_move
@@ -166,7 +166,7 @@ async def changed(state: State, caller: Caller, reference: str, change: Callable
         await state.reconciler.reconcile()
     assert before is not None, "no adapter is made by a change"
     day = await asyncio.to_thread(read_last_day, state.registry, before, caller.allows(Permission.ADMIN))
-    callers = callers_of_day(state, adapter, day.uses)
+    callers = callers_of_day(state.callers, adapter, day.uses)
     return adapter_json(adapter, state) | changed_json(day, adapter, callers)
 
 

@@ -12,7 +12,7 @@ from loraplex.registry.adapters.routes import Guard, Route, ShareBy
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import InvalidRoute
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid, not_found
 from ..json_body import convert, read_json
@@ -163,7 +163,8 @@ async def remove_shadow(name: str, alias: str, state: StateOf, caller: CallerOf,
 
 async def _figures(state: State, adapter: Adapter, route: Route) -> dict[str, Any]:
     def read() -> dict[str, Any]:
-        return figures_json(state.tallies, adapter, route, callers_of_day(state, adapter))
+        uses = state.registry.usage.last_day(adapter.tenant, adapter.name)
+        return figures_json(state.tallies, adapter, route, callers_of_day(state.callers, adapter, uses))
 
     return await asyncio.to_thread(read)
 

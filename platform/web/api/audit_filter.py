@@ -9,7 +9,7 @@ from loraplex.registry.audit import AuditFilter
 from loraplex.registry.errors import InvalidQuery
 
 from ..audit_query import audit_query
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf
 from ..errors import forbidden, invalid
 from ..permissions import Permission

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from loraplex.registry.certificates.certificates import Subject
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..json_body import convert, read_json
 from ..state import State

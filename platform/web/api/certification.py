@@ -8,7 +8,7 @@ from loraplex.registry.certificates.certificates import Subject
 from loraplex.registry.errors import UnknownAdapter
 from loraplex.registry.names import parse_reference
 
-from ..auth import Caller
+from ..caller import Caller
 from ..certificates.standing import Standing, find_standing
 from ..errors import ApiError
 from ..permissions import Permission

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import ApiError
 from ..json_body import convert, read_json

@@ -24,7 +24,7 @@ from loraplex.registry.errors import (
 )
 from loraplex.registry.names import DEFAULT
 
-from ..auth import Caller
+from ..caller import Caller
 from ..engine_door import require_ready
 from ..errors import ApiError, from_engine
 from ..registration import register_version

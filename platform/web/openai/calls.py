@@ -10,11 +10,12 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from ..auth import Caller
+from ..caller import Caller
 from ..errors import ApiError, invalid
 from ..event_stream import EventStream, while_connected
-from ..generation import Answers, Delta, Generation, Usage, collect, deltas_of, usage_of
+from ..generation import Answers, Delta, Generation, collect, deltas_of, usage_of
 from ..json_body import convert, read_json
+from ..meters import Usage
 from ..off_loop import off_loop
 from ..quotas import Admission
 from ..refusal_log import MODEL, RAN

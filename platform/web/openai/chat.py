@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerWithRoom, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation

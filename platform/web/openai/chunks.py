@@ -8,7 +8,7 @@ import msgspec
 
 from ..errors import ApiError
 from ..event_stream import ended
-from ..generation import Usage
+from ..meters import Usage
 from .schemas import GenerationFields
 
 encode = msgspec.json.encode

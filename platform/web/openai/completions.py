@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from loraplex.engine.protocol import TokenLogprob
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerWithRoom, RequestId, StateOf
 from ..errors import invalid
 from ..generation import Answers, Choice, Delta, Generation

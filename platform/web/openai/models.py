@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.registry.adapters.routes import Asker
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..resolve import find_model
 from ..state import State

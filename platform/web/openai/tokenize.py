@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from ..auth import Caller
+from ..caller import Caller
 from ..dependencies import CallerOf, StateOf
 from ..errors import invalid
 from ..json_body import convert, read_json

@@ -9,7 +9,7 @@ from loraplex.registry.adapters.views import Version
 from loraplex.registry.names import parse_reference
 
 from ..api.refusals import in_words
-from ..auth import Caller
+from ..caller import Caller
 from ..state import State
 from .check import Bench, read_profile, try_profile
 

@@ -10,7 +10,7 @@ from loraplex.registry.adapters.routes import Candidate
 from loraplex.registry.snapshot import ResolvedAdapter
 from loraplex.registry.usage.usage import SHADOW
 
-from ..auth import Caller
+from ..caller import Caller
 from ..errors import ApiError
 from ..generation import Answers, Delta, Generation, collect
 from ..openai.schemas import AdapterPart, GenerationFields

@@ -3,15 +3,13 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.usage.usage import SHADOW, CallerUse
 
 from ..units import count_words
-
-if TYPE_CHECKING:
-    from ..state import State
+from .callers import RecentCallers
 
 MOST_NAMES: Final = 3
 
@@ -56,10 +54,9 @@ def booked_callers(uses: Sequence[CallerUse]) -> int:
     return len({use.actor for use in uses} - {SHADOW})
 
 
-def callers_of_day(state: "State", adapter: Adapter, uses: Sequence[CallerUse] | None = None) -> int:
-    """End users where requests name them. Blocks on the database, unless `uses` of the last day are at hand."""
-    known = state.registry.usage.last_day(adapter.tenant, adapter.name) if uses is None else uses
-    return max(booked_callers(known), state.callers.count(adapter.tenant, adapter.name))
+def callers_of_day(recent: RecentCallers, adapter: Adapter, uses: Sequence[CallerUse]) -> int:
+    """End users where requests name them. `uses`: of the last day."""
+    return max(booked_callers(uses), recent.count(adapter.tenant, adapter.name))
 
 
 def caller_name(actor: str, names: Mapping[str, str]) -> str:

@@ -7,12 +7,13 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ...auth import Caller
+from ...caller import Caller
 from ...dependencies import CallerWithRoom, RequestId, StateOf
 from ...errors import ApiError, invalid
 from ...event_stream import event
-from ...generation import Answers, Delta, Generation, Usage
+from ...generation import Answers, Delta, Generation
 from ...json_body import convert, read_json
+from ...meters import Usage
 from ...quotas import Admission
 from ...resolve import Served
 from ...state import State

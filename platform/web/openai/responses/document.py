@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from ...errors import ApiError
-from ...generation import Usage
+from ...meters import Usage
 from ..schemas import ChatRequest
 from .output import new_id
 from .schemas import FunctionTool, ResponsesRequest, TextOptions
