@@ -24,9 +24,9 @@ from subprocess import PIPE
 from threading import Thread
 from typing import Final
 
+from loraplex.web.access.sessions import COOKIE
 from loraplex.web.load import Server, stream_completion
-from loraplex.web.sessions import COOKIE
-from loraplex.web.settings import DEMO_MODEL
+from loraplex.web.settings.settings import DEMO_MODEL
 
 from .checkpoints import HALF_BILLION, base_checkpoint
 from .report import Row, show

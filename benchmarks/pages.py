@@ -34,13 +34,13 @@ from loraplex.registry.audit import record
 from loraplex.registry.database import tables
 from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.usage.ledger import COUNTS, DAY_KEY
+from loraplex.web.access.permissions import PUBLIC, access_of
+from loraplex.web.access.sessions import COOKIE
 from loraplex.web.app import create_app
-from loraplex.web.metrics import RECENT
-from loraplex.web.permissions import PUBLIC, access_of
-from loraplex.web.request_log import FinishedRequest, Phases
+from loraplex.web.observability.metrics import RECENT
+from loraplex.web.observability.request_log import FinishedRequest, Phases
 from loraplex.web.routing.tallies import LATEST, Lane
-from loraplex.web.sessions import COOKIE
-from loraplex.web.settings import DEMO_MODEL, Settings
+from loraplex.web.settings.settings import DEMO_MODEL, Settings
 from loraplex.web.state import State, open_state
 from tests.web.fake_engine import FakeEngine
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from loraplex.web.load import Server
-from loraplex.web.settings import DEMO_MODEL
+from loraplex.web.settings.settings import DEMO_MODEL
 
 from .report import Row, show
 from .server import serving

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from loraplex.web.cli.opened import opened_registry
-from loraplex.web.registration import add_from_folder
-from loraplex.web.settings import Settings
+from loraplex.web.management.registration import add_from_folder
+from loraplex.web.settings.settings import Settings
 
 
 def main(arguments: list[str]) -> None:

@@ -21,9 +21,9 @@ from loraplex.registry.database import tables
 from loraplex.registry.database.migrate import upgrade
 from loraplex.registry.registry import Registry
 from loraplex.registry.usage.ledger import Ledger
-from loraplex.web.bookkeeping import FLUSH_SECONDS
-from loraplex.web.permissions import Permission, permissions_of_key
-from loraplex.web.quotas import Quotas, account_of, tokens_to_reserve
+from loraplex.web.access.permissions import Permission, permissions_of_key
+from loraplex.web.quotas.quotas import Quotas, account_of, tokens_to_reserve
+from loraplex.web.usage.bookkeeping import FLUSH_SECONDS
 
 BASE = ServedBase("base", BaseSignature("f" * 64, 2, {"q_proj": (8, 8)}))
 COUNT = 500

@@ -27,7 +27,7 @@ import uvicorn
 
 from loraplex.registry.files.artifacts import WEIGHTS_FILE
 from loraplex.web.server import Server
-from loraplex.web.settings import DEMO_MODEL, Settings
+from loraplex.web.settings.settings import DEMO_MODEL, Settings
 from loraplex.web.state import open_state
 
 from .report import Row, show

@@ -19,8 +19,8 @@ from examples.demo.train import SAMPLE_PROMPTS, golden_prompts, main
 from loraplex import LLM, SamplingParams
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.adapters.promotion import LEAST_TOKENS
-from loraplex.web.cli.demo import add_demo_adapters, demo_wanted
-from loraplex.web.settings import Settings
+from loraplex.web.cli.serve.demo import add_demo_adapters, demo_wanted
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import open_state
 from tests.web.fake_engine import FakeEngine
 

@@ -21,16 +21,16 @@ import loraplex
 from loraplex.engine.ipc.client import EngineStartError, EngineUnavailable
 
 from .api.routes import routers as api_routers
-from .auth import access_table, guard
-from .database_errors import database_handlers
-from .engine_metrics import EngineCollector
-from .errors import HANDLERS, PageOf
-from .limits import BodyLimit
-from .middleware import RequestContext, TurnAway
+from .endpoints.authentication import access_table, guard
+from .http.database_errors import database_handlers
+from .http.errors import HANDLERS, PageOf
+from .http.limits import BodyLimit
+from .http.middleware import RequestContext, TurnAway
+from .observability.engine_metrics import EngineCollector
+from .observability.refusal_log import note_refusal
 from .openai.routes import routers as openai_routers
 from .openapi.documents import admin_document, public_document
-from .refusal_log import note_refusal
-from .route_metrics import RouteCollector
+from .routing.route_metrics import RouteCollector
 from .state import State
 
 STATIC: Final = Path(__file__).parent / "static"

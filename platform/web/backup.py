@@ -15,8 +15,8 @@ from typing import IO, BinaryIO, Final
 
 from loraplex.registry.database.database import parse_url
 
-from .data_folder import prepare_data_folder
-from .settings import Settings
+from .settings.data_folder import prepare_data_folder
+from .settings.settings import Settings
 
 DATABASE: Final = "loraplex.db"
 KEPT: Final = ("credentials.json", "loraplex.toml", "kv_scales.safetensors", "artifacts/blobs", "artifacts/adapters")

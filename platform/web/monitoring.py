@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import uvicorn
 from fastapi import FastAPI
 
-from .errors import HANDLERS
-from .http_protocol import bounded_http
+from .http.errors import HANDLERS
+from .http.protocol import bounded_http
 from .openai.health import router
 from .state import State
 

@@ -10,8 +10,8 @@ from typing import Any
 import uvicorn
 
 from .app import create_app
-from .http_protocol import bounded_http
-from .settings import Settings
+from .http.protocol import bounded_http
+from .settings.settings import Settings
 from .state import State
 
 GRACE_SECONDS = 10

@@ -20,30 +20,30 @@ from loraplex.registry.database.migrate import upgrade
 from loraplex.registry.registry import Registry
 from loraplex.registry.usage.ledger import Ledger
 
-from .bookkeeping import Bookkeeper
+from .access.password_worker import PasswordWorker
+from .access.sessions import Sessions
+from .adapters.effect_check import EffectProof
+from .adapters.engine_door import EngineDoor
+from .adapters.name_locks import NameLocks
+from .adapters.reconciler import Reconciler
+from .adapters.upload_slots import UploadSlots
+from .audit.chain_check import ChainCheck
 from .certificates.certifier import Certifier, Certify
 from .certificates.served import ServedPath, promotion_rule
-from .chain_check import ChainCheck
-from .data_folder import prepare_data_folder
-from .database_watch import DatabaseWatch
-from .effect_proof import EffectProof
-from .engine_door import EngineDoor
-from .limits import Slots
-from .metrics import Metrics
-from .name_locks import NameLocks
-from .password_worker import PasswordWorker
-from .quotas import Quotas
-from .reconcile import Reconciler
+from .http.limits import Slots
+from .observability.database_watch import DatabaseWatch
+from .observability.metrics import Metrics
+from .quotas.quotas import Quotas
 from .routing.callers import RecentCallers
 from .routing.guard import GuardKeeper
 from .routing.shadow_pool import ShadowPool
 from .routing.tallies import Tallies
-from .sessions import Sessions
-from .settings import Settings
-from .token_text import TokenText
-from .upload_slots import UploadSlots
-from .wording import Template, Wording, base_wording
-from .wordings import Wordings
+from .settings.data_folder import prepare_data_folder
+from .settings.settings import Settings
+from .text.text_processor import Template, Wording, base_wording
+from .text.text_processor_cache import Wordings
+from .text.token_text import TokenText
+from .usage.bookkeeping import Bookkeeper
 
 DIGEST_SECONDS: Final = 5.0
 """That a request waits for the digest of the model's files, which is taken in the background from the start on."""

@@ -20,7 +20,7 @@ from loraplex.lora.inspection.inspection import inspect_adapter
 from loraplex.registry.access import users
 from loraplex.registry.files import preflight, preflight_worker
 from loraplex.web.server import Server
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import open_state
 from tests.web.fake_engine import FakeEngine
 from tests.web.routes_once import read_routes_once

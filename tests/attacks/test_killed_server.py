@@ -29,7 +29,7 @@ from loraplex.registry.database import tables
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.files.sweep import SweepReport, sweep
 from loraplex.registry.registry import Registry
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import open_state
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.integration.live_server import NO_TLS

@@ -158,8 +158,8 @@ REGISTER_UNSEEN = """
 import sys
 from pathlib import Path
 from loraplex.web.cli.opened import opened_registry
-from loraplex.web.registration import add_from_folder
-from loraplex.web.settings import Settings
+from loraplex.web.management.registration import add_from_folder
+from loraplex.web.settings.settings import Settings
 
 with opened_registry(Settings()) as (registry, base):
     add_from_folder(registry, base, sys.argv[1], Path(sys.argv[2]), "test")

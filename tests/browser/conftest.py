@@ -22,8 +22,8 @@ from playwright.async_api import (
     expect,
 )
 
+from loraplex.web.access.sessions import COOKIE
 from loraplex.web.server import Server
-from loraplex.web.sessions import COOKIE
 from loraplex.web.state import State
 from tests.integration.live_server import free_port
 from tests.web.conftest import (

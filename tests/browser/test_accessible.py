@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from loraplex.registry.access.users import VIEWER_ROLE
-from loraplex.web.sessions import COOKIE
+from loraplex.web.access.sessions import COOKIE
 from loraplex.web.state import State
 from tests.web.conftest import ADMIN_PASSWORD
 from tests.web.fake_engine import FakeEngine

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from loraplex.registry.files.artifacts import CONFIG_FILE
-from loraplex.web.admin.live import Live
+from loraplex.web.admin.overview.live import Live
 from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine, sentence_of
 from tests.web.test_adapters_api import add, said, say

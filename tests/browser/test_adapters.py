@@ -78,7 +78,7 @@ async def test_the_list_is_narrowed_to_a_state_and_ordered(
 async def test_a_long_list_is_shown_piece_by_piece(
     page: Page, http: httpx.AsyncClient, adapter_folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loraplex.web.admin.adapters.PAGE_ROWS", 2)
+    monkeypatch.setattr("loraplex.web.admin.adapters.adapters.PAGE_ROWS", 2)
     await add_named(http, adapter_folders, "a1", "a2", "a3", "a4", "a5")
     await page.goto("/adapters")
     links = page.locator("tbody td:first-child a[href*='/adapters/a']")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from loraplex.web.admin.live import LIVE_SECONDS
+from loraplex.web.admin.overview.live import LIVE_SECONDS
 from loraplex.web.state import State
 from tests.web.fake_engine import FakeEngine
 from tests.web.test_adapters_api import add

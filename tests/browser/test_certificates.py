@@ -9,7 +9,7 @@ from playwright.async_api import Locator, Page, expect
 
 from loraplex.engine.device.computing import Computing
 from loraplex.web.certificates.served import ServedPath
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State
 from tests.web.fake_certify import FakeCertify
 from tests.web.test_adapters_api import add

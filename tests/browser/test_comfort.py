@@ -136,7 +136,7 @@ async def test_the_dot_says_when_the_server_is_silent_and_when_it_is_back(
     await expect(dot).to_have_text("live")
     ready = await engine.inner_text()
     with monkeypatch.context() as patch:
-        patch.setattr("loraplex.web.admin.live.LIVE_SECONDS", 600.0)
+        patch.setattr("loraplex.web.admin.overview.live.LIVE_SECONDS", 600.0)
         await expect(dot).to_have_text("reconnecting…")
         await page.context.set_offline(True)
         await asyncio.sleep(0.5)

@@ -17,7 +17,7 @@ from loraplex.registry.database.migrate import upgrade
 from loraplex.registry.files.artifacts import WEIGHTS_FILE
 from loraplex.registry.registry import Registry
 from loraplex.web.backup import restore_backup, write_backup
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from tests.registry.helpers import BASE, add, snapshot
 from tests.registry.postgres import PASSWORD, find_binaries, find_program, private_server
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from loraplex.web.server import GRACE_SECONDS
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 
 from .dockerfile import ROOT, environment_of, read
 

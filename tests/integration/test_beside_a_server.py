@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loraplex.web.running_server import FILE
-from loraplex.web.settings_in_force import value_words
+from loraplex.web.settings.in_force import value_words
+from loraplex.web.settings.running_server import FILE
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.deployment.dockerfile import ROOT
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from deploy.healthcheck import obstacles, ready_url
-from loraplex.web.cli.service_checks import check_port
-from loraplex.web.settings import Settings
+from loraplex.web.cli.serve.service_checks import check_port
+from loraplex.web.settings.settings import Settings
 from tests.deployment.dockerfile import ROOT
 from tests.registry.postgres import PASSWORD, find_binaries, private_server
 

@@ -26,8 +26,8 @@ from loraplex.quant.linears.coded import CodedLinear
 from loraplex.quant.linears.dequantized import DequantizedLinear
 from loraplex.quant.linears.side_by_side import SideBySideLinear
 from loraplex.quant.weights.weights import IntegerWeight
-from loraplex.web.cli.machine_checks import check_compute
-from loraplex.web.settings import Settings
+from loraplex.web.cli.serve.machine_checks import check_compute
+from loraplex.web.settings.settings import Settings
 from tests.checkpoints import make_adapter, make_ia3, reference_model
 from tests.quant.made_checkpoints import CASES, make_quantized, write_config
 from tests.quant.made_formats import compressed

@@ -5,10 +5,10 @@ from pathlib import Path
 import loraplex
 
 CODE = """
-import importlib, pathlib, sys
+import importlib, pkgutil, sys
 import loraplex.registry as registry
-for path in pathlib.Path(registry.__path__[0]).glob("*.py"):
-    importlib.import_module(f"loraplex.registry.{path.stem}")
+for module in pkgutil.walk_packages(registry.__path__, "loraplex.registry."):
+    importlib.import_module(module.name)
 print([name for name in ("torch", "transformers", "fastapi", "loraplex.engine", "loraplex.web") if name in sys.modules])
 """
 

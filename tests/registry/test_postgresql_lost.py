@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from loraplex.registry.database import migrate, postgresql
 from loraplex.registry.database.database import Database, open_engine
 from loraplex.registry.database.migrate import upgrade
-from loraplex.web.database_errors import is_away
+from loraplex.web.http.database_errors import is_away
 
 from .postgres import Postgres
 from .relay import Relay

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.web.registration import add_from_folder
-from loraplex.web.settings import Settings
+from loraplex.web.management.registration import add_from_folder
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 
 from .fake_certify import FakeCertify

@@ -16,7 +16,7 @@ from pwdlib.hashers.argon2 import Argon2Hasher
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.access import users
 from loraplex.web.app import create_app
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, make_checkpoint
 

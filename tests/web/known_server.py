@@ -13,8 +13,8 @@ from schemathesis.schemas import APIOperation
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.web.registration import FIELDS
-from loraplex.web.sessions import COOKIE
+from loraplex.web.access.sessions import COOKIE
+from loraplex.web.management.registration import FIELDS
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD, served

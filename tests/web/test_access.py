@@ -10,10 +10,10 @@ import pytest_asyncio
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import iter_route_contexts
 
+from loraplex.web.access.login_throttle import MOST_AT_AN_ACCOUNT
+from loraplex.web.access.sessions import COOKIE
 from loraplex.web.app import create_app
-from loraplex.web.auth import access_table
-from loraplex.web.guessing import MOST_AT_AN_ACCOUNT
-from loraplex.web.sessions import COOKIE
+from loraplex.web.endpoints.authentication import access_table
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD, KEY
@@ -308,7 +308,7 @@ async def test_the_csrf_token_is_compared_as_a_whole(
         compared.extend((sent, expected))
         return False
 
-    monkeypatch.setattr("loraplex.web.auth.hmac.compare_digest", compare)
+    monkeypatch.setattr("loraplex.web.endpoints.authentication.hmac.compare_digest", compare)
     headers = {**session, **ORIGIN, "x-csrf-token": token}
     assert (await anonymous.post("/api/v1/keys", json={"name": "a"}, headers=headers)).status_code == 403
     assert compared == [token.encode()] * 2
@@ -363,7 +363,7 @@ async def test_a_revoked_key_stops_working(anonymous: httpx.AsyncClient, state: 
 async def test_keys_are_not_believed_for_ever_without_a_database(
     anonymous: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loraplex.web.auth.MAX_SNAPSHOT_AGE", -1.0)
+    monkeypatch.setattr("loraplex.web.endpoints.authentication.MAX_SNAPSHOT_AGE", -1.0)
     response = await anonymous.get("/v1/models", headers={"authorization": f"Bearer {KEY}"})
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
 

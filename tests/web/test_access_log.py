@@ -8,7 +8,7 @@ from loraplex.engine.ipc.client import EngineState
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.web.cli.port import listen
 from loraplex.web.monitoring import monitoring
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.integration.live_server import free_port
 

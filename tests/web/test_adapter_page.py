@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 from loraplex.registry.adapters.promotion import PromotionRule
 from loraplex.registry.adapters.views import Version
 from loraplex.registry.files.artifacts import CONFIG_FILE
-from loraplex.web.registration import add_from_folder
+from loraplex.web.management.registration import add_from_folder
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loraplex.web.cli import adapters
+from loraplex.web.cli.adapters import adapters
 from loraplex.web.cli.output import Fields
 
 from .typed import typed

@@ -17,8 +17,8 @@ import loraplex.registry
 import loraplex.web
 from loraplex.registry.access.tenants import tenant_id
 from loraplex.registry.audit import AuditFilter, Verdict, record
-from loraplex.web.admin.audit_rows import ACTIONS
-from loraplex.web.chain_check import FRESH_SECONDS, ChainCheck
+from loraplex.web.admin.audit.audit_rows import ACTIONS
+from loraplex.web.audit.chain_check import FRESH_SECONDS, ChainCheck
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD
@@ -84,7 +84,7 @@ def test_suggestions_are_actions_that_are_written() -> None:
 
 async def test_pages_follow_one_another(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = actions(await person.get("/audit"))
-    monkeypatch.setattr("loraplex.web.admin.audit.PAGE_ROWS", 2)
+    monkeypatch.setattr("loraplex.web.admin.audit.audit.PAGE_ROWS", 2)
     found, path = [], "/audit"
     for _ in range(20):
         answer = await person.get(path, headers=HTMX if found else {})
@@ -99,7 +99,7 @@ async def test_pages_follow_one_another(person: httpx.AsyncClient, monkeypatch: 
 async def test_the_chain_is_computed_and_a_changed_row_shows(
     person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loraplex.web.chain_check.FRESH_SECONDS", 0)
+    monkeypatch.setattr("loraplex.web.audit.chain_check.FRESH_SECONDS", 0)
     assert "✓ Intact" in (await person.get("/audit/chain", headers=HTMX)).text
     assert ">altered<" not in (await person.get("/audit")).text
     row = next(entry.id for entry in state.registry.audit.entries() if entry.action == "key.revoke")
@@ -223,7 +223,7 @@ async def test_logins_and_evictions_are_in_the_log(
 
 async def test_a_long_log_is_verified_when_asked(person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert BeautifulSoup((await person.get("/audit")).text, "html.parser").select('#chain[hx-trigger="load"]')
-    monkeypatch.setattr("loraplex.web.admin.audit.QUICKLY_VERIFIED", 2)
+    monkeypatch.setattr("loraplex.web.admin.audit.audit.QUICKLY_VERIFIED", 2)
     page = BeautifulSoup((await person.get("/audit")).text, "html.parser")
     assert not page.select("#chain[hx-get]")
     assert page.select("#chain button")[0].text == "Verify all rows"
@@ -252,8 +252,8 @@ async def test_rows_of_other_tenants_lead_to_what_they_name(person: httpx.AsyncC
 
 
 async def test_files_have_every_row(person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loraplex.web.audit_file.FIRST_BATCH", 1)
-    monkeypatch.setattr("loraplex.web.audit_file.BATCH", 2)
+    monkeypatch.setattr("loraplex.web.api.audit_file.FIRST_BATCH", 1)
+    monkeypatch.setattr("loraplex.web.api.audit_file.BATCH", 2)
     entries = state.registry.audit.entries(tenant="default")
     answer = await person.get("/audit/export")
     rows = list(csv.DictReader(io.StringIO(answer.text)))

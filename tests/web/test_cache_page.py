@@ -10,10 +10,10 @@ from bs4 import BeautifulSoup
 from rich.console import Console
 
 from loraplex.engine.protocol import AdapterStatus
-from loraplex.web.admin.cache_rows import cache_view
-from loraplex.web.admin.known_adapters import Known
-from loraplex.web.cli.banner import print_banner
-from loraplex.web.registration import add_from_folder
+from loraplex.web.admin.cache.cache_rows import cache_view
+from loraplex.web.admin.figures.known_adapters import Known
+from loraplex.web.cli.serve.banner import print_banner
+from loraplex.web.management.registration import add_from_folder
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine
@@ -55,7 +55,7 @@ async def test_a_long_list_ends_with_a_count(
     adapter_folders: list[Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("loraplex.web.admin.cache.MOST_ROWS", 1)
+    monkeypatch.setattr("loraplex.web.admin.cache.cache.MOST_ROWS", 1)
     await asyncio.to_thread(add_from_folder, state.registry, state.base, "json", adapter_folders[1], "cli")
     await state.reconciler.reconcile()
     soup = BeautifulSoup((await person.get("/cache")).text, "html.parser")
@@ -119,7 +119,7 @@ async def test_rows_stand_in_the_order_in_which_they_would_stay(
     status.adapters = [*statuses, AdapterStatus(digest="f" * 64, state="resident", last_used_seconds_ago=999.0)]
     monkeypatch.setattr(FakeEngine, "status", status)
     known = dict.fromkeys(digests, Known(sql, sql.versions[0], "sql", "/adapters/sql"))
-    monkeypatch.setattr("loraplex.web.admin.cache_rows.known_adapters", lambda *_: known)
+    monkeypatch.setattr("loraplex.web.admin.cache.cache_rows.known_adapters", lambda *_: known)
     view = await asyncio.to_thread(cache_view, state, operator(), 100)
     assert view is not None
     assert [row.digest for row in view.rows] == [digests[place] for place in (2, 4, 1, 3, 5, 0)]

@@ -11,9 +11,9 @@ from loraplex.engine.certify.certificate import Certificate, CertifyJob
 from loraplex.engine.certify.child import OnProgress
 from loraplex.engine.certify.run import certify
 from loraplex.registry.certificates.certificates import Certificates, Subject
-from loraplex.web.cli.certify import read_prompt_file
+from loraplex.web.cli.adapters.certify import read_prompt_file
 from loraplex.web.cli.opened import opened_registry, served_path
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from tests.checkpoints import make_adapter, make_checkpoint
 
 from .typed import Run, typed
@@ -49,7 +49,7 @@ def computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_certify(job: CertifyJob, on_progress: OnProgress) -> Certificate:
         return Certificate.from_json(certify(CertifyJob.from_json(job.to_json()), on_progress).to_json())
 
-    monkeypatch.setattr("loraplex.web.cli.certify.run_certify", run_certify)
+    monkeypatch.setattr("loraplex.web.cli.adapters.certify.run_certify", run_certify)
 
 
 def test_a_table_of_three_rows_with_the_settings_of_serve(run: Run, tmp_path: Path) -> None:

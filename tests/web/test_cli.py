@@ -15,10 +15,10 @@ import typer
 import loraplex
 from loraplex.registry.database.migrate import head
 from loraplex.registry.report import Finding
-from loraplex.web.cli.added import print_findings
+from loraplex.web.cli.adapters.added import print_findings
 from loraplex.web.cli.app import app
 from loraplex.web.cli.later import Later
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 
 from .typed import Run, typed
 

@@ -12,9 +12,9 @@ from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD
 from .fake_engine import FakeEngine
+from .observability.test_metrics import scrape
 from .test_access import log_in
 from .test_adapters_api import add
-from .test_metrics import scrape
 
 
 async def adapter_page(client: httpx.AsyncClient, headers: dict[str, str]) -> list[str]:

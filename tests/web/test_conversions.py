@@ -9,7 +9,7 @@ import pytest
 from loraplex.engine.model.config import base_signature
 from loraplex.registry.files import conversion
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.web.registration import add_from_folder
+from loraplex.web.management.registration import add_from_folder
 from loraplex.web.state import State
 from tests.lora.adapters import read_manifest
 from tests.lora.other_kinds import adalora, loha, lokr, save_random, vera

@@ -64,6 +64,6 @@ def test_another_users_are_refused_in_words(run: Run, registry: Registry, monkey
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("loraplex.web.cli.credentials.read_credentials", refused)
+    monkeypatch.setattr("loraplex.web.cli.access.credentials.read_credentials", refused)
     code, out, err = run("credentials", "show")
     assert (code, out) == (2, "") and "is another user's" in err

@@ -9,16 +9,16 @@ import httpx
 import pytest
 
 from loraplex.engine.protocol import AdapterStatus
-from loraplex.web.admin.cache_history import CacheHistory
-from loraplex.web.admin.known_adapters import Known
-from loraplex.web.admin.live import Live
-from loraplex.web.admin.live_state import live_state
-from loraplex.web.admin.traffic import Traffic
-from loraplex.web.admin.usage_rows import version_words
+from loraplex.web.access.caller import Caller
+from loraplex.web.access.permissions import permissions_of_user
+from loraplex.web.admin.figures.cache_history import CacheHistory
+from loraplex.web.admin.figures.known_adapters import Known
+from loraplex.web.admin.figures.live_state import live_state
+from loraplex.web.admin.figures.traffic import Traffic
+from loraplex.web.admin.overview.live import Live
+from loraplex.web.admin.usage.usage_rows import version_words
 from loraplex.web.admin.words import activity_words, targets_words, tile_words
-from loraplex.web.caller import Caller
-from loraplex.web.permissions import permissions_of_user
-from loraplex.web.request_log import FinishedRequest
+from loraplex.web.observability.request_log import FinishedRequest
 from loraplex.web.state import State
 from loraplex.web.units import size_words, span_words
 
@@ -119,7 +119,7 @@ async def test_the_legend_names_the_running_one_of_adapters_that_share_a_colour(
     status.block_map = bytes([0, 1, 2, 3])
     monkeypatch.setattr(FakeEngine, "status", status)
     known = {f"{place:064x}": Known(Mock(), Mock(), f"adapter-{place}", "") for place in range(600)}
-    monkeypatch.setattr("loraplex.web.admin.live_state.known_adapters", lambda *_: known)
+    monkeypatch.setattr("loraplex.web.admin.figures.live_state.known_adapters", lambda *_: known)
     document = live_state(state, Traffic(), CacheHistory(), operator())
     assert document["blocks"]["sentence"].startswith("2 of ")
     assert document["blocks"]["legend"] == {3: "adapter-250"}

@@ -15,14 +15,15 @@ from loraplex.engine.protocol import AdapterStatus
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.snapshot import Snapshot
 from loraplex.registry.usage.usage import HourOfUse
-from loraplex.web import hourly_use
-from loraplex.web.admin import adapter_rows, system_facts
-from loraplex.web.admin.attention import attention
-from loraplex.web.admin.cache_history import CacheHistory
-from loraplex.web.admin.traffic import Traffic
-from loraplex.web.admin.what_if import Replay, replay, used_digests
-from loraplex.web.hourly_use import HOURS, HourlyUse
-from loraplex.web.settings import Settings
+from loraplex.web.admin.adapters import adapter_rows
+from loraplex.web.admin.cache.what_if import Replay, replay, used_digests
+from loraplex.web.admin.figures.cache_history import CacheHistory
+from loraplex.web.admin.figures.traffic import Traffic
+from loraplex.web.admin.overview import system_facts
+from loraplex.web.admin.overview.attention import attention
+from loraplex.web.observability import hourly_use
+from loraplex.web.observability.hourly_use import HOURS, HourlyUse
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 
 from .conftest import served
@@ -181,7 +182,7 @@ async def test_attention_names_what_is_wrong_the_worst_first(
     traffic.tick([finished(2.0, status="error"), finished(1.0)], 0)
     engine.restarts = 1
     monkeypatch.setattr(system_facts, "free_disk", lambda state: 1)
-    monkeypatch.setattr("loraplex.web.admin.attention.free_disk", lambda state: 10)
+    monkeypatch.setattr("loraplex.web.admin.overview.attention.free_disk", lambda state: 10)
     state.settings = state.settings.model_copy(update={"min_free_bytes": 100})
     status = engine.status
     assert status is not None

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from loraplex.registry.database.database import Database
-from loraplex.web.database_errors import is_away, log_failure
+from loraplex.web.http.database_errors import is_away, log_failure
 
 from .conftest import KEY
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from loraplex.web.http_protocol import LIMITS, MOST_PIPELINED, HeadLimits
+from loraplex.web.http.protocol import LIMITS, MOST_PIPELINED, HeadLimits
 
 from .http_server import http_server
 

@@ -9,13 +9,13 @@ import pytest
 
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.adapter_tokenizers.files import TOKENIZER_LIMITS
+from loraplex.web.adapters.upload_slots import UploadSlots
 from loraplex.web.state import State
-from loraplex.web.upload_slots import UploadSlots
 
+from .api.adapters.test_runtime_lora import as_admin, error_of, load
 from .fake_engine import FakeEngine, sentence_of
 from .fake_hub import COMMIT, REPOSITORY, FakeHub
 from .test_adapters_api import said
-from .test_runtime_lora import as_admin, error_of, load
 
 __all__ = ["as_admin"]
 PINNED = f"{REPOSITORY}@{COMMIT}"

@@ -10,7 +10,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from loraplex.web.cli import adapters
+from loraplex.web.cli.adapters import adapters
 from loraplex.web.cli.app import app
 
 from ..integration.live_server import free_port

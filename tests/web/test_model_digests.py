@@ -17,7 +17,7 @@ from loraplex.registry.certificates.certificates import Subject
 from loraplex.web.certificates import digests as digests_module
 from loraplex.web.certificates.digests import FILE, ModelDigests
 from loraplex.web.certificates.served import ServedPath
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from tests.checkpoints import make_checkpoint
 
 Count = Callable[[], int]

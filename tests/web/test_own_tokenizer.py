@@ -15,12 +15,12 @@ from transformers import PreTrainedTokenizerFast
 
 from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer, AddedToken
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.web import wordings
 from loraplex.web.adapter_tokenizers.files import TEMPLATE_FILE, TOKENIZER_FILE
-from loraplex.web.registration import FIELDS, add_from_folder
-from loraplex.web.settings import Settings
+from loraplex.web.chat_templates import process
+from loraplex.web.management.registration import FIELDS, add_from_folder
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
-from loraplex.web.template_workers import process
+from loraplex.web.text import text_processor_cache as wordings
 from tests.registry.helpers import CONFIG, passing_report, put, sha256
 
 from .conftest import make_settings

@@ -14,9 +14,10 @@ from bs4 import BeautifulSoup
 
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.web.admin import cache, live
+from loraplex.web.admin.cache import cache
+from loraplex.web.admin.overview import live
 from loraplex.web.admin.words import engine_words
-from loraplex.web.registration import add_from_folder
+from loraplex.web.management.registration import add_from_folder
 from loraplex.web.state import State, open_state
 
 from .conftest import ADMIN_PASSWORD, make_settings

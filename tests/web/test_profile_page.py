@@ -9,7 +9,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from loraplex.registry.adapters.profiles import ServingProfile
-from loraplex.web.admin.profile_form import as_document, as_fields, summary
+from loraplex.web.admin.adapters.profile_form import as_document, as_fields, summary
 from loraplex.web.state import State
 
 from .test_pages import HTMX, XSS, Headers, first_data, login, person, trusted

@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from loraplex.web import effect_proof
-from loraplex.web.settings import Settings
+from loraplex.web.adapters import effect_check as effect_proof
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.engine.model.test_kinds import BASES, KINDS, WITH_BIASES
 
+from .adapters.test_effect_check import effects
 from .conftest import make_settings, served
 from .test_adapters_api import add
-from .test_effect_proof import effects
 
 WEIGHTS = "adapter_model.safetensors"
 SMALL = {"num_threads": 1, "num_kv_blocks": 128, "adapter_memory": 16 << 20}

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.web.cli import push_files
+from loraplex.web.cli.adapters import push_files
 from loraplex.web.cli.api_client import ApiClient, Refused
 from loraplex.web.server import Server
 from loraplex.web.state import State

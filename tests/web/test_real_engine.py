@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from loraplex.engine.ipc.client import EngineClient
 from loraplex.web.server import Server
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, reference_model
 from tests.integration.live_server import free_port

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from loraplex.web.server import Server
-from loraplex.web.settings import Settings
+from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_checkpoint
 from tests.integration.live_server import free_port

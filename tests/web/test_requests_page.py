@@ -8,7 +8,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from loraplex.registry.access.quotas import Quota
-from loraplex.web.request_log import REFUSED, RequestLog
+from loraplex.web.observability.request_log import REFUSED, RequestLog
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD, KEY
@@ -166,7 +166,7 @@ def test_a_busy_tenant_pushes_out_its_own_requests_and_no_others() -> None:
 async def test_only_the_newest_are_shown(
     person: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loraplex.web.admin.requests.MOST_ROWS", 2)
+    monkeypatch.setattr("loraplex.web.admin.requests.requests.MOST_ROWS", 2)
     for number in range(5):
         state.metrics.log.add(finished(float(number), request_id=str(number)))
     page = await person.get("/requests")

@@ -9,11 +9,11 @@ import pytest
 
 from loraplex.engine.ipc.client import RequestRejected
 from loraplex.registry.adapters.routes import guard_of
+from loraplex.web.inference.watch import is_fault
 from loraplex.web.percentile import percentile
-from loraplex.web.route_metrics import MOST_LANES, RouteCollector
+from loraplex.web.routing.route_metrics import MOST_LANES, RouteCollector
 from loraplex.web.routing.tallies import Figures, Lane, Tallies
 from loraplex.web.routing.verdict import judge
-from loraplex.web.routing.watch import is_fault
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine

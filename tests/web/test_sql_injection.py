@@ -72,7 +72,9 @@ async def test_keys_and_cookies(client: httpx.AsyncClient, state: State) -> None
 
 
 async def test_logins(client: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loraplex.web.guessing.Guesses.begin", lambda *_: 0.0)  # none of these is slowed down
+    monkeypatch.setattr(
+        "loraplex.web.access.login_throttle.Guesses.begin", lambda *_: 0.0
+    )  # none of these is slowed down
     before = rows(state)
     del client.headers["authorization"]
     for text in CORPUS:

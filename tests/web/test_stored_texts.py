@@ -174,8 +174,8 @@ def certificates(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     async def of_versions(_: State, adapter: Adapter) -> dict[int, Standing]:
         return {version.number: standing() for version in adapter.versions}
 
-    monkeypatch.setattr("loraplex.web.admin.live.standing_of", of_the_base)
-    monkeypatch.setattr("loraplex.web.admin.adapters.standings_of", of_versions)
+    monkeypatch.setattr("loraplex.web.admin.overview.live.standing_of", of_the_base)
+    monkeypatch.setattr("loraplex.web.admin.adapters.adapters.standings_of", of_versions)
     yield said
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from loraplex.web.chat_template import ChatTemplate, TemplateFailure
-from loraplex.web.template_workers import process
-from loraplex.web.template_workers.job import RenderJob
-from loraplex.web.template_workers.pool import TemplateWorkers
-from loraplex.web.template_workers.process import TemplateProcess, TemplateTooSlow
+from loraplex.web.chat_templates import process
+from loraplex.web.chat_templates.chat_template import ChatTemplate, TemplateFailure
+from loraplex.web.chat_templates.job import RenderJob
+from loraplex.web.chat_templates.pool import TemplateWorkers
+from loraplex.web.chat_templates.process import TemplateProcess, TemplateTooSlow
 
-from .test_chat_template import CHATS, NAMED, TEMPLATES
+from .chat_templates.test_chat_template import CHATS, NAMED, TEMPLATES
 
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
 SLOW = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"

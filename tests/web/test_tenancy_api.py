@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loraplex.web.sessions import COOKIE
+from loraplex.web.access.sessions import COOKIE
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD, KEY
@@ -141,7 +141,7 @@ async def test_usage_as_json_and_csv(client: httpx.AsyncClient, state: State) ->
 async def test_the_audit_log_says_whether_it_is_intact(
     client: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loraplex.web.chain_check.FRESH_SECONDS", 0)
+    monkeypatch.setattr("loraplex.web.audit.chain_check.FRESH_SECONDS", 0)
     await client.post("/api/v1/tenants", json={"name": "acme"})
     await client.post("/api/v1/keys", json={"name": "one"})
     found = (await client.get("/api/v1/audit", params={"verify": True, "limit": 2, "everyone": True})).json()

@@ -75,7 +75,7 @@ def test_a_key_that_no_header_takes_is_refused_in_words(run: Run) -> None:
 def test_a_name_in_brackets_is_listed_as_it_is(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant's admin names keys, and the operator lists them."""
     assert run("keys", "create", name)[0] == 0
-    monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=200))
+    monkeypatch.setattr("loraplex.web.cli.access.keys.console", Console(width=200))
     code, out, _ = run("keys", "list")
     assert code == 0 and name in out
 
@@ -116,7 +116,7 @@ def test_a_key_does_not_begin_expired(typed_in: str) -> None:
 
 
 def test_the_list_says_when_keys_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=200))
+    monkeypatch.setattr("loraplex.web.cli.access.keys.console", Console(width=200))
     run("keys", "create", "short", "--expires", "2999-01-31")
     run("keys", "create", "long")
     _, out, _ = run("keys", "list")

@@ -8,7 +8,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
-from loraplex.web.registration import FIELDS
+from loraplex.web.management.registration import FIELDS
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD

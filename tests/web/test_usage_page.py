@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 
 from loraplex.registry.access.tenants import tenant_id
 from loraplex.registry.usage.ledger import COUNTS, _book
-from loraplex.web.csv_lines import csv_lines
+from loraplex.web.audit.csv_lines import csv_lines
 from loraplex.web.state import State
 
 from .test_access import log_in

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from loraplex.web import setting_secrets
-from loraplex.web.data_folder import prepare_data_folder
-from loraplex.web.settings import Settings
+from loraplex.web.settings import secrets as setting_secrets
+from loraplex.web.settings.data_folder import prepare_data_folder
+from loraplex.web.settings.settings import Settings
 
 GOOD = "k7Qv-correct-horse-92"
 SERVER = "postgresql://me@db/loraplex"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from loraplex.web.setting_secrets import SECRETS
-from loraplex.web.setting_sources import CONFIG_FILE
+from loraplex.web.settings.secrets import SECRETS
+from loraplex.web.settings.sources import CONFIG_FILE
 
 from .test_weak_settings import WEAK
 from .typed import Run, typed

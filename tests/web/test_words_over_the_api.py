@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 
 from loraplex.registry.audit import AuditFilter
-from loraplex.web.chain_check import ChainCheck
-from loraplex.web.running_server import announced
+from loraplex.web.audit.chain_check import ChainCheck
+from loraplex.web.settings.running_server import announced
 from loraplex.web.state import State
 
+from .settings.test_running_server import told
 from .test_aliases_word import lead_a_canary
 from .test_cli import lead_an_adapter
 from .test_push_word import port, run
-from .test_running_server import told
 from .test_tenancy_words import lead_a_tenant
 from .typed import Run
 
@@ -38,9 +38,9 @@ def test_keys_from_create_to_revoke(run: Run, state: State, monkeypatch: pytest.
     assert json.loads(run("keys", "revoke", made["prefix"], "--json")[1]) == {"revoked": made["prefix"]}
     listed = {key["name"]: key for key in json.loads(run("keys", "list", "--json")[1])}
     assert listed["notebook"]["revoked_at"] and not listed["plain"]["revoked_at"]
-    monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=80))
+    monkeypatch.setattr("loraplex.web.cli.access.keys.console", Console(width=80))
     assert made["prefix"] in run("keys", "list")[1]
-    monkeypatch.setattr("loraplex.web.cli.keys.console", Console(width=200))
+    monkeypatch.setattr("loraplex.web.cli.access.keys.console", Console(width=200))
     table = run("keys", "list")[1]
     assert made["prefix"] in table and "5,000 tokens per day" in table and made["token"] not in table
     by = state.registry.keys.get(made["prefix"], "default").created_by
@@ -171,7 +171,7 @@ def test_the_audit_log(run: Run, state: State, monkeypatch: pytest.MonkeyPatch) 
     code, out, _ = run("audit", "verify", "--head", "f" * 64)
     assert code == 1 and "not in this chain" in out
 
-    monkeypatch.setattr("loraplex.web.cli.audit_places.PAGE", 2)
+    monkeypatch.setattr("loraplex.web.cli.access.audit_places.PAGE", 2)
     made = ("--action", "tenant.create", "--everyone")
     rows = json.loads(run("audit", "list", *made, "--json")[1])
     assert [row["subject"] for row in rows] == ["tenant:three", "tenant:two", "tenant:one"]

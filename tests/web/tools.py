@@ -8,9 +8,9 @@ import httpx
 import jsonschema
 import pytest
 
-from loraplex.web.chat_template import ChatTemplate
+from loraplex.web.chat_templates.chat_template import ChatTemplate
 from loraplex.web.state import State
-from loraplex.web.wording import TrustedTemplate
+from loraplex.web.text.text_processor import TrustedTemplate
 
 from .fake_engine import FakeEngine
 

@@ -13,7 +13,7 @@ from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.files.child import ChildFailed, ask_child
 from loraplex.registry.report import Finding
 
-from ..template_workers.trial import try_template
+from ..chat_templates.trial import try_template
 from ..units import count_words
 from .task import CheckTask, Verdict
 

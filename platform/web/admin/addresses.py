@@ -4,8 +4,8 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request
 
-from ..auth import TENANT
-from ..caller import Caller
+from ..access.caller import Caller
+from ..endpoints.authentication import TENANT
 
 
 def root_of(request: Request) -> str:

@@ -11,9 +11,9 @@ from msgspec import structs
 
 from loraplex.registry.access.quotas import LARGEST, OPEN, Quota
 
-from ..api.refusals import in_words
-from ..auth import form_fields
-from ..errors import ApiError
+from ..endpoints.authentication import form_fields
+from ..http.errors import ApiError
+from ..http.refusals import in_words
 
 DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 LIMITS: Final = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..caller import Caller
+from ..access.caller import Caller
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
 from starlette.templating import Jinja2Templates
 
-from ..caller import Caller
-from ..dependencies import state_of
-from ..errors import LOGIN_PATH, ApiError, from_validation
-from ..permissions import Permission, who_may
-from ..sessions import login_of
+from ..access.caller import Caller
+from ..access.permissions import Permission, who_may
+from ..access.sessions import login_of
+from ..endpoints.dependencies import state_of
+from ..http.errors import LOGIN_PATH, ApiError, from_validation
 from .addresses import elsewhere_of, local_address, root_of
 from .menu import menu_of
 from .tenant_switch import tenant_switch

@@ -13,10 +13,10 @@ from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
 
-from ..dependencies import CallerOf, StateOf
+from ..endpoints.dependencies import CallerOf, StateOf
 from ..state import State
+from .adapters.profile_form import summary
 from .page import PageRoute, is_fragment, page
-from .profile_form import summary
 
 DEFAULT_PROMPT: Final = "A driver called Lina paid 80 euros for 15 white kites in Paris."
 PRESELECTED: Final = 2

@@ -7,8 +7,8 @@ from loraplex.registry.adapters.routes import Route
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.names import DEFAULT
 
-from ..caller import Caller
-from ..permissions import Permission
+from ..access.caller import Caller
+from ..access.permissions import Permission
 from ..routing.moves import LastDay, all_to, moves, read_last_day, with_enabled, without_alias
 from ..state import State
 

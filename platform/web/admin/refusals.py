@@ -10,10 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from .. import errors
-from ..auth import identify
-from ..dependencies import request_id_of, state_of
-from ..errors import ApiError
+from ..endpoints.authentication import identify
+from ..endpoints.dependencies import request_id_of, state_of
+from ..http import errors
+from ..http.errors import ApiError
 from .addresses import root_of
 from .page import is_for_people, refusal_page
 

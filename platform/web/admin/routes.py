@@ -5,25 +5,16 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from . import (
-    account,
-    adapters,
-    alias_section,
-    audit,
-    cache,
-    keys,
-    live,
-    login,
-    playground,
-    profile,
-    requests,
-    system,
-    tenants,
-    upload,
-    usage,
-    users,
-)
+from . import playground
+from .access import account, keys, login, tenants, users
+from .adapters import adapters, profile, upload
+from .aliases import alias_section
+from .audit import audit
+from .cache import cache
+from .overview import live, system
 from .refusals import HANDLERS, page_of_crash, page_of_refusal
+from .requests import requests
+from .usage import usage
 
 __all__ = ["HANDLERS", "page_of_crash", "page_of_refusal", "routers"]
 

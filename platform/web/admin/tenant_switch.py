@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..caller import Caller
-from ..permissions import Permission
+from ..access.caller import Caller
+from ..access.permissions import Permission
 from ..state import State
 
 MOST_NAMES: Final = 100

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from ..caller import Caller
+from ..access.caller import Caller
 from ..state import State
 
 DONE: Final = {

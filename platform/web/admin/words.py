@@ -7,7 +7,7 @@ from typing import Final
 from loraplex.engine.ipc.client import EngineState
 from loraplex.engine.protocol import AdapterStatus
 
-from ..errors import ApiError
+from ..http.errors import ApiError
 from ..state import State
 from ..units import size_words, span_words
 

@@ -2,21 +2,9 @@
 
 from fastapi import APIRouter
 
-from . import (
-    adapters,
-    aliases,
-    audit,
-    certificates,
-    engine,
-    keys,
-    lora_routes,
-    profiles,
-    settings,
-    tenants,
-    uploads,
-    usage,
-    users,
-)
+from .access import audit, keys, tenants, users
+from .adapters import adapters, aliases, certificates, lora_routes, profiles, uploads
+from .server import engine, settings, usage
 
 routers: tuple[APIRouter, ...] = (
     adapters.router,

@@ -14,7 +14,7 @@ from loraplex.registry.certificates.certificates import Measured, Subject
 from loraplex.registry.database.database import AWAY
 from loraplex.registry.registry import Registry
 
-from ..database_errors import cause_of, log_failure
+from ..http.database_errors import cause_of, log_failure
 from .own_tokens import refuse_own_tokens
 from .served import ServedPath, measured
 from .standing import find_standing

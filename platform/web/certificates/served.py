@@ -18,7 +18,7 @@ from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.adapters.promotion import PromotionRule
 from loraplex.registry.certificates.certificates import Measured, Subject
 
-from ..settings import Settings
+from ..settings.settings import Settings
 from .digests import ModelDigests
 
 FindComputing = Callable[[], Computing | None]

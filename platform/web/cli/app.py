@@ -18,47 +18,47 @@ app = typer.Typer(
 add_word(
     app,
     "serve",
-    "serve",
+    "serve.serve",
     "Serve the base model and its adapters.",
     "Example: loraplex serve --model ./my-model --port 9000",
 )
 add_word(
     app,
     "usage",
-    "usage",
+    "access.usage",
     "Print requests and tokens by day, key and adapter version.",
     "Example: loraplex usage --from 2026-11-01 --by adapter",
 )
 add_word(
     app,
     "backup",
-    "backup",
+    "tools.backup",
     "Write database, adapters and credentials to one file; the server may be running.",
     "Example: loraplex backup ./loraplex-monday.tar",
 )
-add_word(app, "restore", "backup", "Unpack a backup into the data folder, which must be empty.")
+add_word(app, "restore", "tools.backup", "Unpack a backup into the data folder, which must be empty.")
 add_word(
     app,
     "doctor",
-    "doctor",
+    "serve.doctor",
     "Check this machine and these settings: compute path, memory, model, database, data folder, dashboard, port.",
 )
 add_word(
     app,
     "config",
-    "config",
+    "serve.config",
     "Print the settings in force, of the running server or of the next one, and where each is from.",
 )
 add_word(
     app,
     "bench",
-    "bench",
+    "tools.bench",
     "Measure the running server: all streams on the base, then spread over the adapters.",
 )
 add_word(
     app,
     "calibrate-kv",
-    "calibrate_kv",
+    "tools.calibrate_kv",
     "Write static scales for a KV cache in 8 bits, with which nothing that the base and all enabled adapters make of "
     "a\ntext is clipped. `serve` uses them at its next start.",
     "Example: loraplex calibrate-kv --kv-cache-dtype fp8_e4m3 --calibration ./questions.txt",
@@ -66,7 +66,7 @@ add_word(
 add_word(
     app,
     "quantize",
-    "quantize",
+    "tools.quantize",
     "Write a quantized copy of MODEL that loraplex, vLLM and transformers read (compressed-tensors).",
     "Example: loraplex quantize ./my-model --scheme gptq --output ./my-model-4bit",
     on_folder=False,
@@ -74,28 +74,31 @@ add_word(
 add_word(
     app,
     "certify",
-    "certify",
+    "adapters.certify",
     "Compare what is served, with quantized weights and KV cache, with the unquantized model on the same prompts.",
     "Example: loraplex certify support --quantization int8 --kv-cache-dtype fp8_e4m3",
 )
 add_word(
-    app, "adapters", "adapters", "Add, list, show, alias and remove adapters. A running server follows within a second."
+    app,
+    "adapters",
+    "adapters.adapters",
+    "Add, list, show, alias and remove adapters. A running server follows within a second.",
 )
 add_word(
     app,
     "aliases",
-    "aliases",
+    "adapters.aliases",
     "Split an alias's callers among versions. A running server follows within a second.",
 )
-add_word(app, "credentials", "credentials", "The first login and the first key.")
-add_word(app, "keys", "keys", "Create, list, limit and revoke API keys. A running server follows within a second.")
-add_word(app, "users", "users", "Create, list and remove users, and set their roles and passwords.")
+add_word(app, "credentials", "access.credentials", "The first login and the first key.")
+add_word(app, "keys", "access.keys", "Create, list, limit and revoke API keys. A running server follows within a second.")
+add_word(app, "users", "access.users", "Create, list and remove users, and set their roles and passwords.")
 add_word(
-    app, "tenants", "tenants", "Create, list, limit and disable tenants. A running server follows within a second."
+    app, "tenants", "access.tenants", "Create, list, limit and disable tenants. A running server follows within a second."
 )
-add_word(app, "audit", "audit", "The audit log.")
-add_word(app, "db", "database", "The database.")
-add_word(app, "secrets", "secrets", "Secrets in files.", on_folder=False)
+add_word(app, "audit", "access.audit", "The audit log.")
+add_word(app, "db", "tools.database", "The database.")
+add_word(app, "secrets", "tools.secrets", "Secrets in files.", on_folder=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -126,7 +129,7 @@ def _in_words(error: Exception) -> list[str]:
 
         if not isinstance(error, ValidationError):
             return [str(error)]
-        from ..setting_words import in_words
+        from ..settings.words import in_words
 
         return list(in_words(error))
     from ssl import SSLError

@@ -8,7 +8,7 @@ import typer
 
 from loraplex.engine.config import EngineConfig
 
-from ..settings import Settings
+from ..settings.settings import Settings
 from .help_words import default_in_words, placeholder
 
 

@@ -4,8 +4,8 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic import ByteSize
 
-from ..setting_types import kinds_of
-from ..settings import DEMO_MODEL
+from ..settings.settings import DEMO_MODEL
+from ..settings.types import kinds_of
 
 NAMED: Final = {
     "host": "ADDRESS",

@@ -14,9 +14,11 @@ from .ending import ending_at_once
 def add_word(
     app: typer.Typer, name: str, module: str, help: str, epilog: str | None = None, on_folder: bool = True
 ) -> None:
-    """Add the word that `module` beside this one keeps as `name`, or the group that it keeps as `app`. `help` is what
-    the help of `app` says of it: a command's docstring, a group's own help. `on_folder`: it has to do with a data
-    folder."""
+    """Add the word that `module` keeps as `name`, or the group that it keeps as `app`.
+
+    `module`: below this package, as `serve.doctor`. `help`: what the help of `app` says of it, a command's docstring or
+    a group's own help. `on_folder`: it has to do with a data folder.
+    """
 
     def written() -> Any:
         """The word itself, a click command."""

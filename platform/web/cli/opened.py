@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from ..data_folder import prepare_data_folder
-from ..settings import Settings
+from ..settings.data_folder import prepare_data_folder
+from ..settings.settings import Settings
 
 if TYPE_CHECKING:
     from loraplex.registry.base import ServedBase

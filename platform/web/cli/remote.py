@@ -13,8 +13,8 @@ from rich.console import Console
 
 from loraplex.registry.names import DEFAULT_TENANT
 
-from ..running_server import RunningServer, running_server
-from ..settings import Settings
+from ..settings.running_server import RunningServer, running_server
+from ..settings.settings import Settings
 from .api_client import ApiClient
 
 At = Annotated[

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..running_server import RunningServer, running_server
-from ..setting_secrets import MASK, SECRETS, mask_url
-from ..settings import Settings
+from ..settings.running_server import RunningServer, running_server
+from ..settings.secrets import MASK, SECRETS, mask_url
+from ..settings.settings import Settings
 from .remote import answers, remote_to
 
 NOT_TAKEN_OVER: Final = {*SECRETS, "admin_password_file", "api_key_file"}

@@ -10,20 +10,20 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from ..caller import Caller
-from ..errors import ApiError, invalid
-from ..event_stream import EventStream, while_connected
-from ..generation import Answers, Delta, Generation, collect, deltas_of, usage_of
-from ..json_body import convert, read_json
-from ..meters import Usage
-from ..off_loop import off_loop
-from ..quotas import Admission
-from ..refusal_log import MODEL, RAN
-from ..routing.copies import Repeatable, draw_copy
-from ..routing.watch import start_watched, version_header
+from ..access.caller import Caller
+from ..http.errors import ApiError, invalid
+from ..http.event_stream import EventStream, while_connected
+from ..http.json_body import convert, read_json
+from ..http.off_loop import off_loop
+from ..inference.generation import Answers, Delta, Generation, collect, deltas_of, usage_of
+from ..inference.watch import start_watched, version_header
+from ..observability.refusal_log import MODEL, RAN
+from ..quotas.meters import Usage
+from ..quotas.quotas import Admission
 from ..state import State
 from .fields import check_fields, ignored_header
 from .schemas import GenerationFields
+from .shadow_copies import Repeatable, draw_copy
 
 Fields = TypeVar("Fields", bound=GenerationFields)
 LOGPROB_CHARS: Final = 4

@@ -8,25 +8,25 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ..caller import Caller
-from ..dependencies import CallerWithRoom, RequestId, StateOf
-from ..errors import invalid
-from ..generation import Answers, Choice, Delta, Generation
-from ..profiles.use import filled, output_tokens
-from ..quotas import Admission
-from ..resolve import Served, find_served
-from ..serving import Order, start_generations
+from ..access.caller import Caller
+from ..endpoints.dependencies import CallerWithRoom, RequestId, StateOf
+from ..http.errors import invalid
+from ..inference.generation import Answers, Choice, Delta, Generation
+from ..inference.resolve import Served, find_served
+from ..inference.serving import Order, start_generations
+from ..quotas.quotas import Admission
 from ..state import State
-from ..token_text import TokenText
+from ..text.token_text import TokenText
 from ..tool_calls.events import Event, Words
 from ..tool_calls.reader import CallReader
 from .calls import answer, read_fields
 from .chunks import ChunkedCall, head
 from .logprobs import chat_logprobs, prompt_logprobs
+from .profile_defaults import filled, output_tokens
 from .prompts import chat_prompt
 from .schemas import ChatRequest
-from .tool_answers import delta_of, finish_reason_of, is_cut, whole_message
-from .tool_use import ToolUse, plan_tools
+from .tools.tool_answers import delta_of, finish_reason_of, is_cut, whole_message
+from .tools.tool_use import ToolUse, plan_tools
 
 router = APIRouter(tags=["OpenAI"])
 encode = msgspec.json.encode

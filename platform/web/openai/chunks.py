@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ApiError
-from ..event_stream import ended
-from ..meters import Usage
+from ..http.errors import ApiError
+from ..http.event_stream import ended
+from ..quotas.meters import Usage
 from .schemas import GenerationFields
 
 encode = msgspec.json.encode

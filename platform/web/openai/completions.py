@@ -9,19 +9,19 @@ from starlette.responses import Response
 
 from loraplex.engine.protocol import TokenLogprob
 
-from ..caller import Caller
-from ..dependencies import CallerWithRoom, RequestId, StateOf
-from ..errors import invalid
-from ..generation import Answers, Choice, Delta, Generation
-from ..profiles.use import filled, output_tokens
-from ..quotas import Admission
-from ..resolve import Served, find_served
-from ..serving import Order, start_generations
+from ..access.caller import Caller
+from ..endpoints.dependencies import CallerWithRoom, RequestId, StateOf
+from ..http.errors import invalid
+from ..inference.generation import Answers, Choice, Delta, Generation
+from ..inference.resolve import Served, find_served
+from ..inference.serving import Order, start_generations
+from ..quotas.quotas import Admission
 from ..state import State
-from ..wording import Wording
+from ..text.text_processor import Wording
 from .calls import answer, read_fields
 from .chunks import ChunkedCall, head
 from .logprobs import CompletionLogprobs, prompt_logprobs
+from .profile_defaults import filled, output_tokens
 from .prompts import completion_prompts
 from .schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
 

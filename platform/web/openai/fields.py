@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import invalid
+from ..http.errors import invalid
 from .schemas import ChatMessage
 
 IGNORED_HEADER = "x-loraplex-ignored-fields"

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 import loraplex
 
-from ..dependencies import StateOf
+from ..endpoints.dependencies import StateOf
 from ..state import State
 
 router = APIRouter(tags=["Monitoring"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from loraplex.engine.protocol import TokenLogprob
 
-from ..token_text import TokenText
+from ..text.token_text import TokenText
 
 LOWEST = -9999.0
 """Stands for minus infinity, which is no JSON."""

@@ -9,9 +9,9 @@ from fastapi import APIRouter
 from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.registry.adapters.routes import Asker
 
-from ..caller import Caller
-from ..dependencies import CallerOf, StateOf
-from ..resolve import find_model
+from ..access.caller import Caller
+from ..endpoints.dependencies import CallerOf, StateOf
+from ..inference.resolve import find_model
 from ..state import State
 
 OWNER = "loraplex"

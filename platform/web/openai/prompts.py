@@ -5,14 +5,14 @@ from typing import Any, Final
 
 import msgspec
 
-from ..chat_template import TemplateFailure
-from ..errors import invalid
-from ..serving import check_chars
+from ..chat_templates.chat_template import TemplateFailure
+from ..http.errors import invalid
+from ..inference.serving import check_chars
 from ..state import State
-from ..wording import Template, Wording
+from ..text.text_processor import Template, Wording
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
-from .tool_messages import not_told, plain_calls, with_names_of_chance
-from .tools import Tool, offered_tools
+from .tools.tool_messages import not_told, plain_calls, with_names_of_chance
+from .tools.tools import Tool, offered_tools
 
 SYSTEM = ("system", "developer")
 ROLES = (*SYSTEM, "user", "assistant", "tool")

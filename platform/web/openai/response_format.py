@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from loraplex.engine.structured_outputs import KINDS, StructuredOutputs
 
-from ..errors import invalid
+from ..http.errors import invalid
 
 GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 FORMS: Final = ("response_format", "structured_outputs", *GUIDED)

@@ -9,9 +9,9 @@ from loraplex.engine.protocol import MAX_ADAPTERS
 from loraplex.engine.sampling_params import MAX_LOGPROBS, MAX_N, SamplingParams
 from loraplex.registry.adapters.routes import Asker
 
-from ..errors import invalid
+from ..http.errors import invalid
 from .response_format import ResponseFormat, StructuredFields, asked_form
-from .tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
+from .tools.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
 
 MAX_MESSAGES = 4096
 DEFAULT_COMPLETION_TOKENS = 16

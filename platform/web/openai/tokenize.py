@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from ..caller import Caller
-from ..dependencies import CallerOf, StateOf
-from ..errors import invalid
-from ..json_body import convert, read_json
-from ..off_loop import off_loop
-from ..resolve import Served, find_served
+from ..access.caller import Caller
+from ..endpoints.dependencies import CallerOf, StateOf
+from ..http.errors import invalid
+from ..http.json_body import convert, read_json
+from ..http.off_loop import off_loop
+from ..inference.resolve import Served, find_served
 from ..state import State
 from .fields import check_fields, ignored_header
 from .prompts import chat_prompt, text_prompt

@@ -6,13 +6,14 @@ from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.registry.adapters.routes import Guard
 from loraplex.registry.report import Report
 
-from ..api.adapters import Change, NewVersion
-from ..api.aliases import Chosen, NewRoute, NewShadow
-from ..api.certificates import Prompts
-from ..api.keys import KeyChange, NewKey
-from ..api.runtime_lora import LoadOrder, UnloadOrder
-from ..api.tenants import NewTenant, TenantChange
-from ..api.users import NewUser, PasswordChange, UserChange
+from ..api.access.keys import KeyChange, NewKey
+from ..api.access.tenants import NewTenant, TenantChange
+from ..api.access.users import NewUser, PasswordChange, UserChange
+from ..api.adapters.adapters import Change, NewVersion
+from ..api.adapters.aliases import Chosen, NewRoute, NewShadow
+from ..api.adapters.certificates import Prompts
+from ..api.adapters.runtime_lora import LoadOrder, UnloadOrder
+from ..api.fields import SHA256
 from .admin_answers import (
     Adapter,
     AdapterList,
@@ -40,7 +41,6 @@ from .admin_answers import (
     UserList,
     WatchedRoute,
 )
-from .fields import SHA256
 from .operation import JSON, NOTHING, Answer, Header, Operation, answers
 
 DIGEST: Final = Header("x-content-sha256", "SHA-256 of the whole file", SHA256, required=True)

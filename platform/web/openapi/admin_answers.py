@@ -9,8 +9,8 @@ from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.registry.adapters.routes import Guard, ShareBy, Trip
 from loraplex.registry.report import Report
 
-from ..settings_in_force import SettingInForce
-from .fields import Moment, Role, Scope, Sha256
+from ..api.fields import Moment, Role, Scope, Sha256
+from ..settings.in_force import SettingInForce
 
 
 class Version(TypedDict):

@@ -15,8 +15,8 @@ from starlette.routing import BaseRoute
 
 import loraplex
 
-from ..permissions import PUBLIC, SAFE_METHODS, access_of
-from ..sessions import COOKIE
+from ..access.permissions import PUBLIC, SAFE_METHODS, access_of
+from ..access.sessions import COOKIE
 from .operation import BYTES, JSON, Answer, Header, Operation
 from .refusals import error_schema, refusal
 

@@ -3,12 +3,12 @@
 from functools import cache
 from typing import Any, Final
 
+from ..api.fields import IN_PATH
 from ..api.routes import routers as admin_routers
-from ..auth import TENANT
+from ..endpoints.authentication import TENANT
 from ..openai.routes import routers as public_routers
 from .admin import OPERATIONS as ADMIN
 from .document import openapi_document
-from .fields import IN_PATH
 from .public import OPERATIONS as PUBLIC
 
 TENANT_QUERY: Final = {

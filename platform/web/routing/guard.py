@@ -10,8 +10,8 @@ from loraplex.registry.errors import RegistryError
 from loraplex.registry.registry import Registry
 from loraplex.registry.snapshot import Snapshot
 
-from ..database_errors import log_failure
-from ..reconcile import Reconciler
+from ..adapters.reconciler import Reconciler
+from ..http.database_errors import log_failure
 from .tallies import Lane, Tallies
 from .verdict import Breach, judge
 

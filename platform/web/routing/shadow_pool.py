@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from ..engine_door import EngineDoor
-from ..metrics import Metrics, adapter_label
+from ..adapters.engine_door import EngineDoor
+from ..observability.metrics import Metrics, adapter_label
 from .tallies import Lane, Tallies
 
 MOST: Final = 2

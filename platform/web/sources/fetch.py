@@ -13,9 +13,9 @@ from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE, Artifac
 from loraplex.registry.files.incoming import Blob
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
-from ..errors import overloaded
-from ..settings import Settings
-from ..upload_slots import RETRY_AFTER, GaveWay, Slot
+from ..adapters.upload_slots import RETRY_AFTER, GaveWay, Slot
+from ..http.errors import overloaded
+from ..settings.settings import Settings
 from .errors import SourceFailed, SourceRefused
 from .folder import open_adapter
 from .hub import ELSEWHERE, HubAdapter, parse_hub_id

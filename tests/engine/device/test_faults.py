@@ -10,7 +10,7 @@ import torch
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.device.faults import DeviceLost, judge
 from loraplex.engine.ipc.client import EngineClient, EngineUnavailable, RequestRejected
-from loraplex.web.errors import from_engine
+from loraplex.web.http.errors import from_engine
 from tests.checkpoints import make_checkpoint
 
 from ..harness import Harness, make_request, tokens

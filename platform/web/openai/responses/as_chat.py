@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ...errors import ApiError
+from ...http.errors import ApiError
 from ..response_format import JsonObjectFormat, JsonSchema, JsonSchemaFormat, ResponseFormat, TextFormat
 from ..schemas import ChatRequest, SamplingFields
-from ..tools import FunctionDefinition, FunctionName, NamedTool, Tool, ToolChoice
+from ..tools.tools import FunctionDefinition, FunctionName, NamedTool, Tool, ToolChoice
 from .conversation import Conversation
 from .schemas import FunctionTool, NamedFunction, ResponsesRequest, SchemaFormat
 

@@ -7,15 +7,15 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ...caller import Caller
-from ...dependencies import CallerWithRoom, RequestId, StateOf
-from ...errors import ApiError, invalid
-from ...event_stream import event
-from ...generation import Answers, Delta, Generation
-from ...json_body import convert, read_json
-from ...meters import Usage
-from ...quotas import Admission
-from ...resolve import Served
+from ...access.caller import Caller
+from ...endpoints.dependencies import CallerWithRoom, RequestId, StateOf
+from ...http.errors import ApiError, invalid
+from ...http.event_stream import event
+from ...http.json_body import convert, read_json
+from ...inference.generation import Answers, Delta, Generation
+from ...inference.resolve import Served
+from ...quotas.meters import Usage
+from ...quotas.quotas import Admission
 from ...state import State
 from ..calls import answer, note_model
 from ..chat import ChatCall

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from ...errors import ApiError, invalid
+from ...http.errors import ApiError, invalid
 from ..schemas import ChatMessage, ContentPart
-from ..tools import CalledFunction, ToolCall
+from ..tools.tools import CalledFunction, ToolCall
 from .schemas import Item, Part, ResponsesRequest
 
 ROLES: Final = ("user", "assistant", "system", "developer")

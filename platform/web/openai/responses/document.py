@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ...errors import ApiError
-from ...meters import Usage
+from ...http.errors import ApiError
+from ...quotas.meters import Usage
 from ..schemas import ChatRequest
 from .output import new_id
 from .schemas import FunctionTool, ResponsesRequest, TextOptions

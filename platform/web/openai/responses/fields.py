@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...errors import invalid
+from ...http.errors import invalid
 from ..fields import check_fields
 from .schemas import ResponsesRequest
 

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from ..response_format import JsonObjectFormat, TextFormat
 from ..schemas import MAX_MESSAGES, SamplingFields, Tops
-from ..tools import MAX_TOOLS, ToolName
+from ..tools.tools import MAX_TOOLS, ToolName
 
 LOGPROBS: Final = "message.output_text.logprobs"
 

@@ -1,0 +1,1 @@
+"""Pages of people and keys: login, account, users, keys, tenants."""

@@ -1,0 +1,1 @@
+"""Pages of adapters: the list, one adapter, the upload, the serving profile."""

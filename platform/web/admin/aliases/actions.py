@@ -1,0 +1,115 @@
+"""What the buttons beside an adapter do, on whichever page they stand."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from loraplex.registry.adapters.views import Adapter, Version
+from loraplex.registry.names import DEFAULT, parse_reference
+
+from ...access.caller import Caller
+from ...api.adapters.certification import request_certificate, version_subject
+from ...http.errors import ApiError
+from ...http.refusals import in_words
+from ...management.move_notes import note_move
+from ...management.pins import check_pin
+from ...state import State
+from .rolling import aliases_in_the_way
+
+NOTICES: Final = {
+    "enable": "Enabled. Requests are served again.",
+    "disable": "Disabled. New requests are refused; running ones finish.",
+    "pin": "Pinned. It stays in memory.",
+    "unpin": "Unpinned. It may be evicted when others need memory.",
+    "load": "Loaded into memory.",
+    "evict": "Evicted from memory. The next request loads it again.",
+    "certify": "Certificate requested. It is measured in the background at low priority.",
+    "current": "Switched. The name now serves this version. Running requests finish on the version they started with.",
+    "profile": "Saved. It applies to new requests.",
+    "delete": "Deleted. Running requests finish.",
+    "undo": "Undone: everything is as it was before.",
+}
+"""What a page says after it was done."""
+
+
+async def act_on(state: State, caller: Caller, reference: str, action: str) -> None:
+    """`reference` is a name, or name@number for one version. Raises ApiError."""
+    adapters, tenant, actor = state.registry.adapters, caller.tenant, caller.actor
+    match action:
+        case "enable" | "disable":
+            enabled = action == "enable"
+            await change(state, lambda: adapters.set_enabled(reference, enabled, actor=actor, tenant=tenant))
+        case "pin" | "unpin":
+            pinned = action == "pin"
+            if pinned:
+                with in_words():
+                    check_pin(state, tenant, reference)
+            await change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
+        case "load" | "evict":
+            await _move(state, caller, reference, action)
+        case "current":
+            await _make_current(state, caller, reference)
+        case "certify":
+            await request_certificate(state, caller, await version_subject(state, caller, reference), anew=True)
+        case _:
+            raise ApiError(404, f"There is no action '{action}' on an adapter.")
+
+
+async def _make_current(state: State, caller: Caller, reference: str) -> None:
+    """Let the bare name mean this version, which is enabled for it: by its alias, or as the newest enabled one. Then
+    newer ones are disabled."""
+    with in_words():
+        parsed = parse_reference(reference)
+    adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
+    version = adapter.select(parsed.selector)
+    if version is None or parsed.selector is None:
+        raise ApiError(404, f"There is no version '{reference}'. Name one as {adapter.name}@NUMBER.")
+    if DEFAULT in adapter.routes:
+        await change(state, lambda: _point_default(state, caller, adapter.name, version))
+        return
+    _check_unrouted(adapter, version)
+    target, by = f"{adapter.name}@{version.number}", {"actor": caller.actor, "tenant": caller.tenant}
+    await change(state, lambda: state.registry.adapters.roll_to(target, **by))
+
+
+def _check_unrouted(adapter: Adapter, version: Version) -> None:
+    """Raises ApiError before the first newer one is disabled."""
+    names = ", ".join(aliases_in_the_way(adapter, version))
+    if names:
+        message = (
+            f"This would disable newer versions, which serve the callers of {names}. Instead, add a route for "
+            f"'{DEFAULT}' to version {version.number}: it changes the default version only."
+        )
+        raise ApiError(409, message, code="version_in_use")
+
+
+def _point_default(state: State, caller: Caller, name: str, version: Version) -> None:
+    adapters, actor, tenant = state.registry.adapters, caller.actor, caller.tenant
+    if not version.enabled:
+        adapters.set_enabled(f"{name}@{version.number}", True, actor=actor, tenant=tenant)
+    adapters.routes.set(name, DEFAULT, version.number, actor=actor, tenant=tenant)
+
+
+async def change(state: State, write: Callable[[], object]) -> None:
+    """Write the desired state, then bring the engine to it."""
+    with in_words():
+        await asyncio.to_thread(write)
+        await state.reconciler.reconcile()
+
+
+def get_adapter(state: State, name: str, tenant: str) -> Adapter:
+    with in_words():
+        return state.registry.adapters.get(name, tenant)
+
+
+async def _move(state: State, caller: Caller, reference: str, action: str) -> None:
+    with in_words():
+        parsed = parse_reference(reference)
+    adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
+    version = adapter.select(parsed.selector)
+    if version is None or not version.enabled or not adapter.enabled:
+        raise ApiError(400, f"Adapter '{reference}' is disabled. Enable it before you {action} it.")
+    move = state.engine.load_adapter if action == "load" else state.engine.evict_adapter
+    with in_words(names={version.digest: reference}):
+        await move(version.digest)
+    await note_move(state, caller, action, adapter.name, version.number)

@@ -1,0 +1,1 @@
+"""The admin API of tenants, users, keys and the audit log."""

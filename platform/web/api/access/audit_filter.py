@@ -1,0 +1,52 @@
+"""Which rows of the audit log are asked for, by the API's query and by the page's."""
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+from loraplex.registry.audit import AuditFilter
+from loraplex.registry.errors import InvalidQuery
+
+from ...access.caller import Caller
+from ...access.permissions import Permission
+from ...audit.audit_query import audit_query
+from ...endpoints.dependencies import CallerOf
+from ...http.errors import forbidden, invalid
+
+Part = Annotated[str, Query(max_length=255)]
+First = Annotated[str, Query(alias="from")]
+
+
+def scope_of(caller: Caller, everyone: bool) -> str | None:
+    """Whose rows; None: everybody's, for the operator. Raises ApiError."""
+    if everyone and not caller.allows(Permission.OPERATE):
+        raise forbidden("Only the operator can see the audit log of all tenants. Leave out everyone.")
+    return None if everyone else caller.tenant
+
+
+def filter_of(
+    caller: Caller, everyone: bool, actor: str = "", action: str = "", subject: str = "", first: str = "", to: str = ""
+) -> AuditFilter:
+    """From the texts of a query. Raises ApiError."""
+    scope = scope_of(caller, everyone)
+    try:
+        found = audit_query(scope, actor, action, subject, first, to)
+        return replace(found, operator=caller.allows(Permission.OPERATE))
+    except InvalidQuery as error:
+        raise invalid(str(error), error.field) from None
+
+
+async def wanted_rows(
+    caller: CallerOf,
+    actor: Part = "",
+    action: Part = "",
+    subject: Part = "",
+    first: First = "",
+    to: str = "",
+    everyone: bool = False,
+) -> AuditFilter:
+    return filter_of(caller, everyone, actor, action, subject, first, to)
+
+
+Wanted = Annotated[AuditFilter, Depends(wanted_rows)]

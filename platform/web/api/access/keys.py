@@ -1,0 +1,111 @@
+"""/api/v1/keys: API keys, for administrators."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from msgspec import UNSET, UnsetType
+from starlette.responses import JSONResponse, Response
+
+from loraplex.registry.access.quotas import OPEN, Quota
+from loraplex.registry.access.scopes import INFERENCE
+
+from ...endpoints.dependencies import CallerOf, StateOf
+from ...http.errors import invalid
+from ...http.json_body import convert, read_json
+from ...http.refusals import in_words
+from ..answers import key_json
+from ..fields import Label, Scope
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+router = APIRouter(tags=["Keys"])
+
+
+class NewKey(msgspec.Struct, forbid_unknown_fields=True):
+    """`adapters`: the models it is for, by name, the base's included; absent: all of the tenant. `expires_at` in ISO
+    8601 with a zone. `limits`: those that are absent are none."""
+
+    name: Label
+    scopes: tuple[Scope, ...] = (INFERENCE,)
+    adapters: tuple[str, ...] | None = None
+    expires_at: Moment | None = None
+    limits: Quota = OPEN
+
+
+class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Each takes the place of the old one as a whole. `adapters` null: all of the tenant; `expires_at` null: never."""
+
+    adapters: tuple[str, ...] | UnsetType | None = UNSET
+    limits: Quota | UnsetType = UNSET
+    expires_at: Moment | UnsetType | None = UNSET
+
+
+@router.get("/api/v1/keys")
+async def list_keys(state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    keys = await asyncio.to_thread(state.registry.keys.list, caller.tenant)
+    return {"data": [key_json(key) for key in keys]}
+
+
+@router.post("/api/v1/keys")
+async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Response:
+    """A new key; `token` is in this answer and nowhere else."""
+    fields = convert(await read_json(request, state.settings.body_timeout), NewKey)
+    expires_at = None if fields.expires_at is None else _in_utc(fields.expires_at)
+    if expires_at is not None and expires_at <= datetime.now(UTC):
+        raise invalid("expires_at is in the past. Give a later time.", "expires_at")
+    with in_words():
+        created = await asyncio.to_thread(
+            state.registry.keys.create,
+            fields.name,
+            fields.scopes,
+            actor=caller.actor,
+            tenant=caller.tenant,
+            expires_at=expires_at,
+            adapters=fields.adapters,
+            quota=fields.limits,
+        )
+    await state.reconciler.reconcile()
+    return JSONResponse({"token": created.token, **key_json(created.key)}, 201)
+
+
+@router.get("/api/v1/keys/{prefix}")
+async def get_key(prefix: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    with in_words():
+        return key_json(await asyncio.to_thread(state.registry.keys.get, prefix, caller.tenant))
+
+
+@router.patch("/api/v1/keys/{prefix}")
+async def change_key(prefix: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Other limits, adapters, or another expiry."""
+    change = convert(await read_json(request, state.settings.body_timeout, nulls=True), KeyChange)
+    expires_at = _in_utc(change.expires_at) if isinstance(change.expires_at, datetime) else change.expires_at
+    with in_words():
+        key = await asyncio.to_thread(
+            state.registry.keys.change,
+            prefix,
+            actor=caller.actor,
+            tenant=caller.tenant,
+            quota=change.limits,
+            adapters=change.adapters,
+            expires_at=expires_at,
+        )
+    await state.reconciler.reconcile()
+    return key_json(key)
+
+
+@router.delete("/api/v1/keys/{prefix}", status_code=204)
+async def revoke_key(prefix: str, state: StateOf, caller: CallerOf) -> Response:
+    with in_words():
+        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
+    await state.reconciler.reconcile()
+    return Response(status_code=204)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """Raises ApiError for one at the ends of the calendar, whose zone leads beyond them."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise invalid("expires_at must be within the years 1 to 9999 in UTC.", "expires_at") from None

@@ -1,0 +1,102 @@
+"""/api/v1/users: people of a tenant, for its admins; /api/v1/me: who asks."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from loraplex.registry.access.passwords import check_password
+
+from ...endpoints.authentication import client_address
+from ...endpoints.dependencies import CallerOf, StateOf
+from ...http.errors import ApiError, forbidden
+from ...http.json_body import convert, read_json
+from ...http.refusals import in_words
+from ..answers import user_json
+from ..fields import Password, Role, UserName
+
+router = APIRouter(tags=["Users"])
+
+
+class NewUser(msgspec.Struct, forbid_unknown_fields=True):
+    name: UserName
+    password: Password
+    role: Role
+
+
+class UserChange(msgspec.Struct, forbid_unknown_fields=True):
+    """A new password ends all sessions of the user."""
+
+    role: Role | None = None
+    password: Password | None = None
+
+
+class PasswordChange(msgspec.Struct, forbid_unknown_fields=True):
+    current: str
+    new: Password
+
+
+@router.get("/api/v1/me")
+async def get_me(caller: CallerOf) -> dict[str, Any]:
+    """Whose credential this is, and what it may do."""
+    return {"tenant": caller.tenant, "actor": caller.actor, "permissions": sorted(caller.permissions)}
+
+
+@router.put("/api/v1/me/password", status_code=204)
+async def change_own_password(request: Request, state: StateOf, caller: CallerOf) -> Response:
+    """Ends all sessions, this one too."""
+    fields = convert(await read_json(request, state.settings.body_timeout), PasswordChange)
+    if caller.session is None:
+        raise forbidden("A key has no password. Log in, then change it.")
+    address = client_address(request)
+    if not await state.passwords.run(partial(state.sessions.confirm, caller.session, fields.current, address), address):
+        raise ApiError(400, "The current password is wrong.", param="current", code="wrong_password")
+    user, by = caller.session.user, {"actor": f"user:{caller.session.user}", "tenant": caller.session.tenant}
+    with in_words("new"):
+        change = partial(state.registry.users.set_password, user, fields.new, role=None, **by)
+        await state.passwords.run(change, address)
+    return Response(status_code=204)
+
+
+@router.get("/api/v1/users")
+async def list_users(state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
+    return {"data": [user_json(user) for user in users]}
+
+
+@router.post("/api/v1/users")
+async def create_user(request: Request, state: StateOf, caller: CallerOf) -> Response:
+    fields = convert(await read_json(request, state.settings.body_timeout), NewUser)
+    new, by = (fields.name, fields.password, fields.role), {"actor": caller.actor, "tenant": caller.tenant}
+    with in_words():
+        work = partial(state.registry.users.create, *new, **by)
+        user = await state.passwords.run(work, client_address(request))
+    return JSONResponse(user_json(user), 201)
+
+
+@router.patch("/api/v1/users/{user}")
+async def change_user(user: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+    """Another role, another password, or both."""
+    change = convert(await read_json(request, state.settings.body_timeout), UserChange)
+    users, by = state.registry.users, {"actor": caller.actor, "tenant": caller.tenant}
+    with in_words():
+        found = await asyncio.to_thread(users.require, user, caller.tenant)
+        if change.password is not None:
+            check_password(change.password)  # before the role is another: both, or neither
+        if change.role is not None:
+            found = await asyncio.to_thread(users.set_role, user, change.role, **by)
+        if change.password is not None:
+            work = partial(users.set_password, user, change.password, role=None, **by)
+            found = await state.passwords.run(work, client_address(request))
+    return user_json(found)
+
+
+@router.delete("/api/v1/users/{user}", status_code=204)
+async def remove_user(user: str, state: StateOf, caller: CallerOf) -> Response:
+    """With all sessions."""
+    with in_words():
+        await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor, tenant=caller.tenant)
+    return Response(status_code=204)

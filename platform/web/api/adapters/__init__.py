@@ -1,0 +1,1 @@
+"""The admin API of adapters: versions, aliases, uploads, profiles, certificates, vLLM's runtime LoRA."""

@@ -1,0 +1,52 @@
+"""/api/v1/usage: what was used, by day or hour, key and adapter version; as JSON or CSV."""
+
+import asyncio
+from dataclasses import replace
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import JSONResponse, Response
+
+from loraplex.registry.errors import InvalidQuery
+from loraplex.registry.usage.usage import usage_query
+
+from ...endpoints.dependencies import CallerOf, StateOf
+from ...http.errors import invalid
+from ...usage.usage_csv import csv_head, csv_rows, total_of, versions_for, with_versions
+
+MOST_ROWS: Final = 10_000
+Text = Annotated[str, Query(max_length=600)]
+
+router = APIRouter(tags=["Usage"])
+
+
+@router.get("/api/v1/usage")
+async def get_usage(
+    state: StateOf,
+    caller: CallerOf,
+    first: Annotated[str, Query(alias="from")] = "",
+    to: str = "",
+    key: Text = "",
+    user: Text = "",
+    adapter: Text = "",
+    by: str = "day,key,adapter",
+    format: Literal["json", "csv"] = "json",
+) -> Response:
+    """Sums of the days `from` to `to` (UTC, both included), told apart by what `by` names: day, hour, key, adapter.
+
+    `key` is a prefix, `adapter` a name. A request that ended less than a second ago may be missing.
+    """
+    try:
+        query = usage_query(caller.tenant, first, to, key, user, adapter, by)
+    except InvalidQuery as error:
+        raise invalid(str(error), error.field) from None
+    if caller.only is not None:
+        query = replace(query, actor=caller.actor)
+    found = await asyncio.to_thread(state.registry.usage.sums, query, MOST_ROWS + 1)
+    rows = with_versions(found, await asyncio.to_thread(versions_for, state.registry.usage, query))
+    if len(rows) > MOST_ROWS:
+        raise invalid(f"These are more than {MOST_ROWS:,} rows. Ask for fewer days, one key or one adapter.", "from")
+    if format == "csv":
+        headers = {"content-disposition": 'attachment; filename="usage.csv"'}
+        return Response(csv_head(query) + csv_rows(rows, query), media_type="text/csv", headers=headers)
+    return JSONResponse({"data": rows, "total": total_of(rows)})

@@ -1,0 +1,1 @@
+"""Words about who may do what: keys, users, tenants, audit, usage, credentials."""

@@ -1,0 +1,1 @@
+"""Words about adapters: add, push, aliases, profiles, certify."""

@@ -1,0 +1,110 @@
+"""What `serve` says when it is ready: where everything is, how to log in, and one curl that works as pasted.
+
+Logs keep it, so it has no secret: a terminal shows what was made at the first start, once.
+"""
+
+import json
+import shlex
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from ...observability.engine_memory import memory_words
+from ...observability.kv_cache import dtype_words, tokens
+from ...state import State
+from .demo import example_question
+
+SHOWN_ADAPTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """As it is shown."""
+
+    password: str
+    key: str
+
+
+def print_banner(console: Console, state: State, first_start: bool, seconds: float) -> None:
+    """`seconds`: how long the start took. Lines are never wrapped: a wrapped command cannot be pasted."""
+    login = _login(state, shown=first_start and console.is_terminal)
+    lines = _lines(state, login)
+    title, width = f" loraplex is ready after {seconds:.1f} s ", max(map(len, lines)) + 2
+    box = [
+        f"┌─{title:─<{width - 1}}┐",
+        *(f"│ {line:<{width - 1}}│" for line in lines),
+        f"└{'─' * width}┘",
+    ]
+    for line in [*box, _curl(state, login), "", "Ctrl-C stops it."]:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _lines(state: State, login: Login) -> list[str]:
+    settings = state.settings
+    adapters = _adapters(state)
+    more = " …" if len(adapters) > SHOWN_ADAPTERS else ""
+    return [
+        f"Dashboard   {_origin(state)}/",
+        f"API         {_origin(state)}/v1",
+        f"Login       {state.credentials.admin_user} / {login.password}",
+        f"Key         {login.key}",
+        f"Kept in     {settings.data_dir / 'credentials.json'}",
+        f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
+        f"KV cache    {_cache_words(state)}",
+        *_memory_line(state),
+        *_scales_line(state),
+        *_quantization_line(state),
+    ]
+
+
+def _login(state: State, shown: bool) -> Login:
+    """What an operator has set, or changed since, is known to nobody else."""
+    settings, known = state.settings, state.credentials
+    password = None if settings.admin_password_text else known.admin_password
+    key = None if settings.api_key_text else known.api_key
+    return Login(_words(password, shown), _words(key, shown))
+
+
+def _words(secret: str | None, shown: bool) -> str:
+    if secret is None:
+        return "(known to you)"
+    return secret if shown else "(loraplex credentials show)"
+
+
+def _curl(state: State, login: Login) -> str:
+    model = next(iter(_adapters(state)), state.base.name)
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": example_question(model)}]})
+    key = "YOUR_KEY" if login.key.startswith("(") else login.key
+    return (
+        f"curl {_origin(state)}/v1/chat/completions -H 'Content-Type: application/json' "
+        f"-H 'Authorization: Bearer {key}' -d {shlex.quote(body)}"
+    )
+
+
+def _origin(state: State) -> str:
+    host = state.settings.host
+    return f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{state.settings.port}"
+
+
+def _adapters(state: State) -> list[str]:
+    return [adapter.name for adapter, _ in state.registry.snapshots.current.servable()]
+
+
+def _quantization_line(state: State) -> list[str]:
+    info = state.engine.info
+    return [f"Weights     {info.quantization}"] if info is not None and info.quantization else []
+
+
+def _memory_line(state: State) -> list[str]:
+    info = state.engine.info
+    return [] if info is None else [f"Memory      {memory_words(info)}"]
+
+
+def _scales_line(state: State) -> list[str]:
+    info = state.engine.info
+    return [f"KV scales   {info.kv_cache_scales}"] if info is not None and info.kv_cache_scales else []
+
+
+def _cache_words(state: State) -> str:
+    info = state.engine.info
+    return "" if info is None else f"{tokens(info):,} tokens in {dtype_words(info)} on {info.device}"

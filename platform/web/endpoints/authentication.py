@@ -1,0 +1,176 @@
+"""Who asks, and whether they may do what the route demands (`permissions.py`)."""
+
+import asyncio
+import hmac
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Request
+from fastapi.routing import iter_route_contexts
+
+from loraplex.registry.access.scopes import ADMIN
+from loraplex.registry.database.database import AWAY
+from loraplex.registry.database.tables import DEFAULT_TENANT
+from loraplex.registry.errors import InvalidKey
+
+from ..access.caller import Caller
+from ..access.permissions import (
+    MONITORING,
+    PUBLIC,
+    SAFE_METHODS,
+    Permission,
+    access_of,
+    permissions_of_key,
+    permissions_of_user,
+)
+from ..access.sessions import COOKIE, Session
+from ..http.database_errors import fault_of
+from ..http.errors import ApiError, forbidden, not_found, overloaded, unauthorized
+from ..http.fair_executor import asking
+from ..http.protocol import tell_known
+from ..settings.running_server import ACTOR
+from ..state import State
+
+TENANT: Final = "tenant"
+"""Name in the query of whose things are meant."""
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
+MAX_SNAPSHOT_AGE: Final = 60.0
+"""Seconds for which keys are still believed while the database is unavailable."""
+
+
+def access_table(app: FastAPI) -> dict[int, str]:
+    """id of a route -> what it demands. A route that is reached by two paths with different demands is for admins."""
+    table: dict[int, str] = {}
+    for context in iter_route_contexts(app.routes):
+        safe = SAFE_METHODS.issuperset(getattr(context, "methods", None) or {"POST"})
+        route, needed = id(context.original_route), access_of(context.path or "", safe)
+        table[route] = needed if table.get(route, needed) == needed else Permission.ADMIN
+    return table
+
+
+async def guard(request: Request) -> None:
+    """Dependency of the whole app: lets the request through with `request.state.caller` set, or raises ApiError, whose
+    page knows the caller too."""
+    state: State = request.app.state.loraplex
+    needed = request.app.state.access.get(id(request.scope["route"]), Permission.ADMIN)
+    if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
+        return
+    caller = request.state.caller = await identify(request, state)
+    tell_known(request.scope)
+    asking.set(caller.tenant)
+    if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
+        raise _lacking(caller, needed)
+    if caller.only is not None and needed != Permission.INFERENCE:
+        _check_adapter(request, caller.only)
+    request.state.caller = _in_named_tenant(caller, request.query_params.get(TENANT, ""), state)
+
+
+def _in_named_tenant(caller: Caller, tenant: str, state: State) -> Caller:
+    """Whose things are meant: the caller's own, or for the operator those of the tenant that the query names. ApiError
+    404 for all others alike."""
+    if tenant in ("", caller.tenant):
+        return caller
+    if caller.allows(Permission.OPERATE) and tenant in state.registry.snapshots.current.tenants:
+        return caller.acting_for(tenant)
+    raise not_found(f"There is no tenant {tenant[:80]!a}.", TENANT, "tenant_not_found")
+
+
+def caller_of(request: Request) -> Caller:
+    """Who the guard let in. Only for routes that are not public."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def form_fields(request: Request) -> dict[str, str]:
+    """The fields of an HTML form, the first value of each."""
+    try:
+        text = (await request.body()).decode()
+    except UnicodeDecodeError:
+        raise ApiError(400, "The form is not UTF-8.") from None
+    return {name: values[0] for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=100).items()}
+
+
+def client_address(request: Request) -> str:
+    """Whom the request comes from, as a proxy on this machine tells; empty where nobody knows."""
+    return request.client.host if request.client else ""
+
+
+def check_origin(request: Request) -> None:
+    """Refuse what another site made the browser send."""
+    origin = request.headers.get("origin", "")
+    if origin.partition("://")[2] != request.headers.get("host"):
+        raise forbidden("This request does not come from the dashboard's own pages (Origin header).")
+
+
+async def identify(request: Request, state: State) -> Caller:
+    """Whose credential it has. Raises ApiError."""
+    header = request.headers.get("authorization")
+    if header is not None:
+        return _by_key(header, state)
+    if COOKIE in request.cookies:
+        return await _by_session(request, state)
+    raise unauthorized("No API key was sent. Send one in the header: authorization: Bearer YOUR_KEY")
+
+
+def _by_key(header: str, state: State) -> Caller:
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise unauthorized("The authorization header must be: Bearer YOUR_KEY")
+    if hmac.compare_digest(token.strip().encode(), state.local_key.encode()):
+        return Caller(DEFAULT_TENANT, ACTOR, permissions_of_key(frozenset({ADMIN}), DEFAULT_TENANT))
+    if state.registry.snapshots.age > MAX_SNAPSHOT_AGE:
+        obstacle = state.database_watch.obstacle() or "the database is unavailable"
+        raise overloaded(f"Keys cannot be checked: {obstacle}. Try again in a moment.", 5)
+    try:
+        key = state.registry.snapshots.current.authenticate(token.strip())
+    except InvalidKey as error:
+        raise unauthorized(str(error)) from None
+    state.used_keys.note(key.prefix)
+    permissions = permissions_of_key(key.scopes, key.tenant)
+    return Caller(key.tenant, f"key:{key.prefix}", permissions, only=key.adapters, quota=key.quota)
+
+
+async def _by_session(request: Request, state: State) -> Caller:
+    try:
+        session = await asyncio.to_thread(state.sessions.read, request.cookies[COOKIE])
+    except AWAY as error:
+        raise overloaded(f"Logins cannot be checked: {fault_of(error)}. Try again in a moment.", 5) from None
+    if session is None:
+        raise unauthorized("Your session has ended. Log in again.")
+    if request.method not in SAFE_METHODS:
+        check_origin(request)
+        await _check_csrf(request, session)
+    permissions = permissions_of_user(session.role, session.tenant)
+    return Caller(session.tenant, f"user:{session.user}", permissions, session)
+
+
+def _check_adapter(request: Request, only: Collection[str]) -> None:
+    """For a key of some adapters, the others do not exist, and there are no pages. Inference finds out by itself."""
+    if not request.scope["route"].path.startswith("/api/"):
+        raise forbidden("This key is limited to some adapters and cannot open pages.")
+    reference: str = request.path_params.get("name") or request.path_params.get("reference") or ""
+    name = reference.partition("@")[0]
+    if name and name not in only:
+        raise not_found(f"There is no adapter '{name}'.", "name", "adapter_not_found")
+
+
+def _lacking(caller: Caller, needed: str) -> ApiError:
+    if needed in (Permission.OPERATE, MONITORING):
+        return forbidden("Only the operator can do that: an admin of the tenant 'default'.")
+    if caller.session is not None:
+        return forbidden(f"Your role '{caller.session.role}' does not allow that. Ask an admin of your tenant.")
+    scope = "adapters" if needed == Permission.READ else needed
+    return forbidden(f"This key lacks the scope '{scope}'. Use a key that has it.")
+
+
+async def _check_csrf(request: Request, session: Session) -> None:
+    sent = request.headers.get("x-csrf-token")
+    if sent is None and request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        sent = (await form_fields(request)).get("csrf_token")
+    if not hmac.compare_digest((sent or "").encode(), session.csrf_token.encode()):
+        raise forbidden("The CSRF token is missing or wrong. Reload the page and try again.")
+
+
+def _is_local(request: Request, state: State) -> bool:
+    return state.settings.public_metrics and client_address(request) in LOOPBACK

@@ -1,0 +1,55 @@
+"""What endpoints ask for, as annotated types.
+
+Every dependency is a coroutine: FastAPI runs a plain function on a thread, and on a busy event loop each of those
+costs a wait for the interpreter's lock.
+"""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from loraplex.engine.ipc.client import RequestRejected
+
+from ..access.caller import Caller
+from ..http.errors import from_engine
+from ..state import State
+from .authentication import caller_of
+
+
+def state_of(request: Request) -> State:
+    state: State = request.app.state.loraplex
+    return state
+
+
+def request_id_of(request: Request) -> str:
+    request_id: str = request.scope["state"]["request_id"]
+    return request_id
+
+
+async def _state(request: Request) -> State:
+    return state_of(request)
+
+
+async def _caller(request: Request) -> Caller:
+    return caller_of(request)
+
+
+async def _caller_with_room(request: Request) -> Caller:
+    """Whose request the server can take now. ApiError 503 before its body is read: a full server says no at once."""
+    state, caller = state_of(request), caller_of(request)
+    state.requests.check_room()
+    try:
+        state.engine.check_room(caller.tenant)
+    except RequestRejected as error:
+        raise from_engine(error) from None
+    return caller
+
+
+async def _request_id(request: Request) -> str:
+    return request_id_of(request)
+
+
+StateOf = Annotated[State, Depends(_state)]
+CallerOf = Annotated[Caller, Depends(_caller)]
+CallerWithRoom = Annotated[Caller, Depends(_caller_with_room)]
+RequestId = Annotated[str, Depends(_request_id)]

@@ -1,0 +1,27 @@
+"""Work that grows with a text, kept from holding up the event loop, and from keeping back other tenants' work."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from .fair_executor import Turns
+
+INLINE_CHARS = 8192
+"""Text up to this length is rendered, tokenized and read on the event loop, longer text on a thread."""
+THREADS: Final = min(16, max(2, os.cpu_count() or 2))
+"""That work on texts at a time. asyncio has a few more, which are left to the database."""
+T = TypeVar("T")
+
+_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]] = WeakKeyDictionary()
+
+
+async def off_loop(work: Callable[[], T], chars: int) -> T:
+    """The result of `work` on `chars` characters, without holding up the event loop for long."""
+    if chars <= INLINE_CHARS:
+        return work()
+    loop = asyncio.get_running_loop()
+    if loop not in _turns:
+        _turns[loop] = Turns(THREADS)
+    return await _turns[loop].run(work)

@@ -1,0 +1,59 @@
+"""What a tenant may know of the engine: its own adapters and requests, and of all others how full the memory is."""
+
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from loraplex.engine.protocol import AdapterStatus, EngineStatus, TenantStatus
+
+from ..access.caller import Caller
+from ..state import State
+
+BASE = 2
+FIRST_ADAPTER = 3
+KINDS = 250
+"""The block map says `FIRST_ADAPTER + place % KINDS` of the adapter at `place`."""
+
+
+def kind_of(place: int) -> int:
+    """Its byte in the block map."""
+    return FIRST_ADAPTER + place % KINDS
+
+
+def status_for(state: State, caller: Caller) -> EngineStatus | None:
+    """The whole of it for who oversees the server. None while the engine is away."""
+    status = state.engine.status
+    if status is None or caller.oversees:
+        return status
+    adapters = state.registry.snapshots.current.of_tenant(caller.tenant)
+    digests = {version.digest for adapter in adapters for version in adapter.versions}
+    return of_tenant(status, caller.tenant, digests)
+
+
+def of_tenant(status: EngineStatus, tenant: str, digests: Collection[str]) -> EngineStatus:
+    """`digests`: of its adapters. Blocks that other adapters hold look like the base's."""
+    own = status.tenants.get(tenant, TenantStatus())
+    adapters = [one for one in status.adapters if one.digest in digests]
+    return replace(
+        status,
+        running=own.running,
+        waiting=own.waiting,
+        block_map=_own_blocks(status, adapters),
+        adapters=adapters,
+        tenants={tenant: own},
+        adapter_bytes_used=sum(one.bytes for one in adapters if one.state == "resident"),
+        adapter_host_bytes_used=sum(one.host_bytes for one in adapters),
+        adapter_evictions=sum(one.evictions for one in adapters),
+        prefix_queries=own.prefix_queries,
+        prefix_hits=own.prefix_hits,
+        preemptions=0,
+    )
+
+
+def _own_blocks(status: EngineStatus, own: list[AdapterStatus]) -> bytes:
+    """Running ones give a byte its meaning where two share it."""
+    table = bytearray(min(kind, BASE) for kind in range(256))
+    places = {one.digest: place for place, one in enumerate(status.adapters)}
+    for new, one in sorted(enumerate(own), key=lambda entry: entry[1].running > 0):
+        table[kind_of(places[one.digest])] = kind_of(new)
+    return status.block_map.translate(bytes(table))

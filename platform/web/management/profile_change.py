@@ -1,0 +1,49 @@
+"""Looking at a version's serving profile and changing it; shared by the admin API and the dashboard."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from loraplex.registry.adapters.profiles import ServingProfile
+from loraplex.registry.adapters.views import Version
+from loraplex.registry.names import parse_reference
+
+from ..access.caller import Caller
+from ..http.refusals import in_words
+from ..state import State
+from .profile_check import Bench, read_profile, try_profile
+
+
+async def find_profile(state: State, caller: Caller, reference: str) -> tuple[Version, ServingProfile | None]:
+    """The version that the reference means, and its profile. Raises ApiError."""
+    with in_words():
+        return await asyncio.to_thread(state.registry.profiles.get, reference, caller.tenant)
+
+
+async def set_profile(state: State, caller: Caller, reference: str, document: Mapping[str, Any]) -> None:
+    """Check it and have the version asked by it. Raises ApiError that names the field."""
+    version, _ = await find_profile(state, caller, reference)
+    profile = read_profile(document)
+    name = parse_reference(reference).name
+    await try_profile(profile, bench_of(state, caller, version))
+    # What was tried is what is changed, whatever the name means by now.
+    await _change(state, caller, f"{name}@{version.number}", profile)
+
+
+async def clear_profile(state: State, caller: Caller, reference: str) -> None:
+    """Have the version asked as requests say. Raises ApiError."""
+    await _change(state, caller, reference, None)
+
+
+def bench_of(state: State, caller: Caller, version: Version) -> Bench:
+    """A tenant's templates rest together here: they are all tried in the same few processes."""
+    return Bench(
+        state.wordings, version.tokenizer_digest, f"tenant {caller.tenant}", state.max_model_len, state.model_folder
+    )
+
+
+async def _change(state: State, caller: Caller, reference: str, profile: ServingProfile | None) -> None:
+    profiles = state.registry.profiles
+    with in_words():
+        await asyncio.to_thread(profiles.set, reference, profile, actor=caller.actor, tenant=caller.tenant)
+        await state.reconciler.reconcile()

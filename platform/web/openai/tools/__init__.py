@@ -1,0 +1,1 @@
+"""Tools: how requests offer them, how templates show them, how answers call them."""

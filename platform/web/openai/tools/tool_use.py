@@ -1,0 +1,129 @@
+"""ToolUse: what a request's tools mean for its answer: how calls are read, and what must be enforced."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from loraplex.engine.structured_outputs import StructuredOutputs
+
+from ...http.errors import ApiError, invalid
+from ...text.text_processor import Wording
+from ...tool_calls.formats.known import STYLES
+from ...tool_calls.formats.style import Style
+from ...tool_calls.grammar import ANY_OBJECT, EnforcedTool, allowed, demanded, tool_of_line
+from ...tool_calls.reader import CallReader
+from ..response_format import GUIDED, JsonObjectFormat, JsonSchemaFormat, ResponseFormat
+from .tools import Asking, NamedTool, Tool, offered_tools
+
+FAULT: Final = re.compile(r"cannot be used: (?:at (?P<line>\d+)\(\d+\): )?(?P<reason>[^\n]*)")
+
+
+class AskingForm(Asking, Protocol):
+    parallel_tool_calls: bool | None
+    response_format: ResponseFormat | None
+    structured_outputs: Any
+    allowed_token_ids: list[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    style: Style
+    tools: list[Tool]
+    demands: bool
+    """The answer is calls and nothing else."""
+    single: bool
+    """It has one call at most."""
+    wording: Wording
+
+    def reader(self, eager: bool) -> CallReader:
+        """Of one choice."""
+        return CallReader(self.style, {tool.function.name for tool in self.tools}, eager)
+
+    @property
+    def markers(self) -> frozenset[int]:
+        """Special tokens that must be seen in the text."""
+        tokenizer = self.wording.tokenizer
+        ids = {tokenizer.token_id(marker) for marker in self.style.markers}
+        return frozenset(token for token in ids if token in tokenizer.special_ids)
+
+    def form(self, fields: AskingForm) -> StructuredOutputs | None:
+        """What must be enforced; None: nothing, and calls are read as the model writes them. Raises ApiError."""
+        grammar = self._grammar(fields.response_format)
+        if grammar is None:
+            return None
+        if fields.allowed_token_ids is not None:
+            message = "allowed_token_ids excludes tools whose calls are enforced; leave one of them out."
+            raise invalid(message, "allowed_token_ids")
+        form = StructuredOutputs(grammar=grammar, field="tools")
+        try:
+            form.verify()
+        except ValueError as error:
+            size = str(error).partition(" has ")[2]
+            raise invalid(f"The tools' schemas cannot be enforced: their grammar has {size}.", "tools") from None
+        return form
+
+    def in_words(self, form: StructuredOutputs, error: ApiError) -> ApiError:
+        """A refusal of `form`, which is this one's, in terms of the tools."""
+        found = FAULT.search(error.message)
+        if error.status != 400 or found is None:
+            return error
+        reason = found["reason"].removeprefix("failed to compile JSON schema: ").rstrip(".")
+        line = int(found["line"] or 0)
+        number = tool_of_line(form.grammar or "", line)
+        if number is not None:
+            name = self.tools[number].function.name
+            return invalid(f"The parameters of the tool '{name}' cannot be enforced: {reason}.", "tools")
+        if line == 1 and not self.demands:
+            return invalid(f"The schema of response_format cannot be enforced: {reason}.", "response_format")
+        return invalid(f"The tools' schemas cannot be enforced: {reason}.", "tools")
+
+    def _grammar(self, response_format: ResponseFormat | None) -> str | None:
+        tools, token_of = self._enforced(), self.wording.tokenizer.token_id
+        if self.demands:
+            return demanded(self.style, tools, self.single, token_of)
+        words = _schema_of(response_format)
+        if not (self.single or words is not None or any(tool.function.strict for tool in self.tools)):
+            return None
+        return allowed(self.style, tools, self.single, token_of, words)
+
+    def _enforced(self) -> list[EnforcedTool]:
+        """Where calls are demanded all of them, else the strict ones: the others' arguments are any object."""
+        return [
+            EnforcedTool(tool.function.name, tool.schema() if self.demands or tool.function.strict else ANY_OBJECT)
+            for tool in self.tools
+        ]
+
+
+def plan_tools(fields: AskingForm, wording: Wording) -> ToolUse | None:
+    """None: no tool can be called. Raises ApiError for what cannot be served."""
+    tools = offered_tools(fields)
+    if not tools:
+        return None
+    style = wording.tool_style
+    if style is None:
+        raise invalid(_unknown_style(), "tools", "unknown_tool_format")
+    for other in ("structured_outputs", *GUIDED):
+        if getattr(fields, other) is not None:
+            message = f"{other} and tools both say what the answer must look like; send one, or tool_choice: none."
+            raise invalid(message, other)
+    choice, single = fields.tool_choice, fields.parallel_tool_calls is False
+    if isinstance(choice, NamedTool):
+        tools, single = [tool for tool in tools if tool.function.name == choice.function.name], True
+    return ToolUse(style, tools, isinstance(choice, NamedTool) or choice == "required", single, wording)
+
+
+def _schema_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
+    match response_format:
+        case JsonObjectFormat():
+            return ANY_OBJECT
+        case JsonSchemaFormat():
+            return response_format.json_schema.schema
+    return None
+
+
+def _unknown_style() -> str:
+    return (
+        "This model's chat template does not show in which of the known ways it writes tool calls "
+        f"({', '.join(STYLES)}). Name it: tool_call_parser in the adapter's serving profile, or in the server's "
+        "settings, which is its operator's to do. Or send tool_choice: none."
+    )

@@ -1,1 +1,0 @@
-"""Serving profiles: checked when they are set, and applied to requests."""

@@ -1,0 +1,309 @@
+"""Settings: all that an operator may set, by flag, environment (LORAPLEX_*), TOML file or these defaults."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ByteSize, Field, PrivateAttr, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from loraplex.engine.config import ADAPTER_SHARE, EngineConfig, check_step
+from loraplex.registry.access.key_format import check_token
+from loraplex.registry.access.passwords import check_password
+
+from ..tool_calls.formats.known import ToolCallParser
+from .secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
+from .sources import (
+    DEFAULT,
+    DEFAULT_DATA_DIR,
+    PREFIX,
+    ROOT,
+    Source,
+    config_file,
+    read_file,
+    refuse_unknown,
+    sources_of,
+    warn_of_unknown_variables,
+)
+from .types import Bytes, Count, Folders, Fraction, Port, RootPath, Share, WholePath
+
+DEMO_MODEL = ROOT / "examples" / "demo" / "model"
+
+
+class Settings(BaseSettings):
+    """Read once at start. Each field's description is what `loraplex config` and the docs show."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True
+    )
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
+    port: Port = Field(8000, description="Port to listen on")
+    root_path: RootPath = Field(
+        "", description="Path prefix that a proxy strips before forwarding requests, such as /loraplex"
+    )
+    data_dir: WholePath = Field(DEFAULT_DATA_DIR, description="Folder of database, artifacts and credentials")
+    model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")
+    served_name: str = Field("", description="Name of the base model in the API; empty: the last part of `model`")
+    database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the data folder")
+    database_password: SecretStr | None = Field(None, description="Password of the database, if its URL has none")
+    database_password_file: WholePath | None = Field(None, description="File that holds the database's password")
+    admin_password: SecretStr | None = Field(
+        None, description="Password of the dashboard; none: generated at the first start"
+    )
+    admin_password_file: WholePath | None = Field(None, description="File that holds the admin password")
+    api_key: SecretStr | None = Field(
+        None,
+        description="First inference key that is let in (clients read theirs from LORAPLEX_KEY); none: made at the "
+        "first start",
+    )
+    api_key_file: WholePath | None = Field(None, description="File that holds the first inference key")
+
+    adapter_folders: Folders = Field(
+        (),
+        description="Folders that adapters may be loaded from (/v1/load_lora_adapter, upload page); none: not allowed",
+    )
+    adapter_hub: bool = Field(
+        False, description="Allow adapters to be downloaded from the Hugging Face Hub by commit (the same two ways)"
+    )
+
+    adapter_tokenizers: bool = Field(
+        False,
+        description="Allow adapters to bring added tokens and a chat template; templates run in a sandboxed process",
+    )
+
+    preflight_logits: bool = Field(
+        True,
+        description="Refuse uploaded adapters that do not change the logits: the engine runs a short prompt with each",
+    )
+
+    tool_call_parser: ToolCallParser = Field(
+        "auto",
+        description="Tool call format. An adapter's profile overrides it. auto: from the chat template",
+    )
+
+    certify_uploads: bool = Field(
+        False, description="Measure a parity certificate of the base and of each uploaded adapter, at low priority"
+    )
+    certificate_reference: WholePath | None = Field(
+        None, description="Unquantized checkpoint for certificates to compare with; none: the base as stored"
+    )
+    promotion_min_agreement: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="Token agreement a certificate must show before an alias may point to a version; none: no rule",
+    )
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
+    quantization: Literal["none", "int4", "int8", "fp8", "awq"] = Field(
+        "none", description="Quantization of a float checkpoint's linear layers at load; awq: quantized once"
+    )
+    head_quantization: Literal["none", "int8"] = Field("none", description="Quantization of the output head")
+    weights_cache_bytes: Bytes = Field(
+        ByteSize(32 << 30),
+        description="Disk space in the data folder for packed and AWQ weights, which speed up the next start; 0: none",
+    )
+    max_model_len: Count | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
+    max_num_seqs: Count = Field(64, description="Maximum sequences in one step")
+    max_num_batched_tokens: Count = Field(512, description="Maximum tokens in one engine step")
+    block_size: Count = Field(16, description="Tokens in one KV-cache block")
+    gpu_memory_utilization: Share = Field(
+        0.9, description="Share of GPU memory for the engine; the KV cache gets what is left of it"
+    )
+    kv_cache_memory: Bytes | None = Field(
+        None, description="Size of the KV cache; none: a share of the free memory, on a GPU all that is left"
+    )
+    kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2", "int8"] = Field(
+        "auto", description="Data type of keys and values; 8 bits hold nearly twice the tokens of bfloat16"
+    )
+    kv_cache_scales: Literal["auto", "static", "dynamic"] = Field(
+        "auto",
+        description="Scales of 8 bits: static (of `loraplex calibrate-kv`, else of the checkpoint), dynamic (one for "
+        "each token), or auto (static where there are any)",
+    )
+    num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; overrides kv_cache_memory")
+    enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt prefixes")
+    adapter_memory: Bytes | None = Field(
+        None, description="Memory for the weights of loaded adapters; none: 512 MiB, or adapter_memory_share of a GPU's"
+    )
+    adapter_memory_share: Share = Field(
+        ADAPTER_SHARE,
+        description="Share of a GPU's memory beside the model for adapters, without adapter_memory",
+    )
+    adapter_host_memory: Bytes = Field(
+        ByteSize(512 << 20), description="Host memory for the weights of evicted adapters; 0: none"
+    )
+    max_loaded_adapters: Count = Field(256, description="Maximum adapters in memory")
+    max_queue: Count = Field(
+        512, description="Maximum waiting requests over all tenants; beyond it the tenant with the most gets 503"
+    )
+    seed: int | None = Field(
+        None, description="Seed from which requests without one draw theirs, in order; none: random"
+    )
+    num_threads: Count | None = Field(None, description="CPU threads of the engine; none: all cores")
+
+    max_body_bytes: Bytes = Field(ByteSize(1 << 20), description="Largest JSON body of a request")
+    max_prompt_chars: Count = Field(500_000, description="Longest prompt in characters, before it is tokenized")
+    max_prompts: Count = Field(256, description="Maximum prompts in one /v1/completions request")
+    max_concurrent_requests: Count = Field(1024, description="Maximum requests in flight; more are refused with 503")
+    max_unknown_connections: Count = Field(
+        2048, description="Open connections that have shown no valid key or session; the oldest idle one gives way"
+    )
+    max_unknown_per_address: Count = Field(
+        512, description="The same from one address, which is not that of a trusted proxy"
+    )
+    max_adapter_bytes: Bytes = Field(ByteSize(1 << 30), description="Largest adapter weights file")
+    min_free_bytes: Bytes = Field(ByteSize(1 << 30), description="Disk space that an upload must leave free")
+    max_waiting_certificates: Count = Field(64, description="Maximum waiting certificates per tenant")
+    max_concurrent_uploads: Count = Field(8, description="Maximum concurrent uploads")
+    body_timeout: Fraction = Field(30.0, description="Seconds a client may take to send a JSON body")
+    upload_timeout: Fraction = Field(1800.0, description="Seconds a client may take to send an adapter file")
+    upload_stall_timeout: Fraction = Field(
+        60.0,
+        description="Seconds in which each MiB of an upload must arrive; a slower one is cut off and can be resumed",
+    )
+    hub_timeout: Fraction = Field(1800.0, description="Seconds that downloading an adapter from the hub may take")
+    certificate_timeout: Fraction = Field(21600.0, description="Seconds that measuring one certificate may take")
+    ping_seconds: Fraction = Field(
+        10.0, description="Seconds of silence after which a stream gets a keep-alive comment"
+    )
+    drain_seconds: Fraction = Field(20.0, description="Seconds for running requests to finish when the server stops")
+    session_hours: Fraction = Field(12.0, description="Hours until a dashboard login expires")
+    public_metrics: bool = Field(True, description="Serve /metrics without a key to clients on this machine")
+    metrics_port: Port | None = Field(
+        None, description="Extra port that serves only /metrics and the probes, without a key; none: no extra port"
+    )
+    metrics_host: str = Field("127.0.0.1", min_length=1, description="Address that metrics_port listens on")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum log level")
+    log_probes: bool = Field(
+        False, description="Log requests for /health, /ready and /metrics too, which come every few seconds"
+    )
+    log_json: bool = Field(False, description="One JSON object per log line")
+
+    _flags: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, **flags: Any) -> None:
+        super().__init__(**flags)
+        self._flags, self._sources = flags, sources_of(flags, read_file(config_file(flags)))
+
+    def read_again(self) -> Self:
+        """What a restart with the same flags would read. Raises as the first reading."""
+        return type(self)(**self._flags)
+
+    def source_of(self, name: str) -> Source:
+        """Of a secret that is in a file of its own, where that is named."""
+        in_file = self._sources.get(f"{name}_file", DEFAULT)
+        return self._sources.get(name, in_file)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = config_file(init_settings())
+        in_file = TomlConfigSettingsSource(settings_cls, toml_file=file)
+        refuse_unknown(file, in_file.toml_data, settings_cls)
+        refuse_open_file(file, in_file.toml_data)
+        warn_of_unknown_variables(settings_cls)
+        return init_settings, env_settings, in_file
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_secret_files(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return with_secrets_of_files(values)
+
+    @model_validator(mode="after")
+    def _refuse_weak_secrets(self) -> Self:
+        refuse_weak("admin_password", self.admin_password, check_password)
+        refuse_weak("api_key", self.api_key, check_token)
+        if self.database_url or self.database_password is not None:
+            from .database import check_database  # SQLAlchemy takes a while, and our own file needs no check
+
+            check_database(self.database_url or self._own_database, _text(self.database_password))
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_one_port_twice(self) -> Self:
+        if self.metrics_port == self.port:
+            raise ValueError(f"metrics_port and port are both {self.port}: give metrics_port another one")
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_steps_without_room(self) -> Self:
+        check_step(self.max_num_batched_tokens, self.max_num_seqs)
+        return self
+
+    @property
+    def base_name(self) -> str:
+        """What clients call the base model."""
+        if self.served_name:
+            return self.served_name
+        return "demo" if self.model == str(DEMO_MODEL) else self.model.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def trained_name(self) -> str:
+        """What adapters call the base model in their configuration."""
+        return "loraplex-demo" if self.model == str(DEMO_MODEL) else self.model
+
+    @property
+    def database(self) -> str:
+        """The database URL in force."""
+        password = _text(self.database_password)
+        if password is None:
+            return self.database_url or self._own_database
+        from .database import with_password
+
+        return with_password(self.database_url, password)
+
+    @property
+    def _own_database(self) -> str:
+        return f"sqlite:///{self.data_dir / 'loraplex.db'}"
+
+    @property
+    def admin_password_text(self) -> str | None:
+        return _text(self.admin_password)
+
+    @property
+    def api_key_text(self) -> str | None:
+        return _text(self.api_key)
+
+    def engine_config(self, model_folder: Path) -> EngineConfig:
+        """What the engine is started with; `model_folder` is where `model` lies on this machine."""
+        shared = set(EngineConfig.__struct_fields__) - {"model", "served_name", "kv_scales_file", "weights_cache"}
+        values = {name: _plain(getattr(self, name)) for name in sorted(shared)}
+        values["weights_cache"] = str(self.weights_folder)
+        if self.adapter_memory is None:
+            del values["adapter_memory"]
+        else:
+            values["adapter_memory_share"] = None
+        scales = str(self.kv_scales_file) if self.kv_scales_file.is_file() else ""
+        return EngineConfig(model=str(model_folder), served_name=self.base_name, kv_scales_file=scales, **values)
+
+    @property
+    def weights_folder(self) -> Path:
+        """Where packed and AWQ weights are kept."""
+        return self.data_dir / "weights"
+
+    @property
+    def kv_scales_file(self) -> Path:
+        """Where `loraplex calibrate-kv` puts its scales, and the engine looks for them."""
+        return self.data_dir / "kv_scales.safetensors"
+
+    def masked(self) -> dict[str, object]:
+        """The settings in force, fit for a screen: secrets are replaced by asterisks."""
+        values = self.model_dump(mode="json")
+        for name in SECRETS:
+            values[name] = MASK if values[name] else None
+        return values | {"database_url": mask_url(self.database), "served_name": self.base_name}
+
+
+def _plain(value: object) -> Any:
+    return int(value) if isinstance(value, ByteSize) else value
+
+
+def _text(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()

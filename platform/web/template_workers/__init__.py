@@ -1,1 +1,0 @@
-"""Users' chat templates are programs: they are rendered in processes that may be killed."""

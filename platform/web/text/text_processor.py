@@ -1,0 +1,129 @@
+"""Wording: how chats and texts become token ids and back, for the base or for one adapter's version."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from loraplex.engine.protocol import AddedToken
+from loraplex.engine.text.tokenizer import Tokenizer
+
+from ..chat_templates.chat_template import ChatTemplate
+from ..chat_templates.job import RenderJob
+from ..chat_templates.pool import TemplateWorkers
+from ..http.off_loop import INLINE_CHARS, off_loop
+from ..tool_calls.formats.known import AUTO, style_of
+from ..tool_calls.formats.style import Style
+from .token_text import TokenText
+
+
+class Template(Protocol):
+    @property
+    def source(self) -> str: ...
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        """The prompt's text. Raises TemplateFailure; ApiError where nobody can render now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    tokenizer: Tokenizer
+    token_text: TokenText
+    template: Template | None
+    """None: the model has no chat template, and so no chat endpoint."""
+    tool_template: Template | None = None
+    """Of chats with tools, where that is another one."""
+    end_token_id: int | None = None
+    """Ends answers like the end tokens that the engine knows; None: no more than those."""
+    system_prompt: str | None = None
+    """Put before messages that bring none."""
+    added_tokens: tuple[AddedToken, ...] = ()
+    """Of the tokenizer, beyond the base's."""
+    tool_call_parser: str = AUTO
+    """The setting, or the profile's."""
+
+    @property
+    def tool_style(self) -> Style | None:
+        """How the model writes tool calls; None: nobody has said it, and the template does not show it."""
+        template = self.tool_template or self.template
+        return style_of(self.tool_call_parser, "" if template is None else template.source)
+
+    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids, without holding up the event loop for long."""
+        return await off_loop(lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
+
+
+class TrustedTemplate:
+    """The operator's: rendered in this process."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    @property
+    def source(self) -> str:
+        return self._template.source
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        # The schemas of tools may be large.
+        chars = INLINE_CHARS + 1 if variables.get("tools") else sum(len(message["content"]) for message in messages)
+        render = partial(self._template.render, messages, add_generation_prompt, continue_final_message, variables)
+        return await off_loop(render, chars)
+
+
+class StrangersTemplate:
+    """An adapter's: rendered by a worker. `owner` is the digest of its tokenizer."""
+
+    def __init__(
+        self, workers: TemplateWorkers, owner: str, source: str, named_tokens: Mapping[str, str], max_chars: int
+    ) -> None:
+        self._workers, self._owner = workers, owner
+        self._source, self._named_tokens, self._max_chars = source, dict(named_tokens), max_chars
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        job = RenderJob(
+            source=self._source,
+            named_tokens=self._named_tokens,
+            max_chars=self._max_chars,
+            messages=[dict(message) for message in messages],
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=dict(variables),
+        )
+        return await self._workers.render(self._owner, job)
+
+
+def base_wording(tokenizer: Tokenizer, max_chars: int, tool_call_parser: str = AUTO) -> Wording:
+    """Of the base, with its own template. ValueError when that is not a template."""
+    template, tool_template = trusted_templates(tokenizer, max_chars)
+    return Wording(tokenizer, TokenText(tokenizer), template, tool_template, tool_call_parser=tool_call_parser)
+
+
+def trusted_templates(tokenizer: Tokenizer, max_chars: int) -> tuple[TrustedTemplate | None, TrustedTemplate | None]:
+    """The base's templates, of all chats and of those with tools, with this tokenizer's named tokens."""
+    plain, with_tools = (
+        None if source is None else TrustedTemplate(ChatTemplate(source, tokenizer.named_tokens, max_chars))
+        for source in (tokenizer.chat_template, tokenizer.tool_template)
+    )
+    return plain, with_tools

@@ -1,0 +1,4 @@
+"""Usage is flushed to the ledger in the background, and written as CSV.
+
+Seam: `Bookkeeper`.
+"""

@@ -1,0 +1,52 @@
+"""The box at the end of the start, which containers keep in their logs."""
+
+import io
+
+import httpx
+import pytest
+from rich.console import Console
+
+from loraplex.web.cli.serve.banner import print_banner
+from loraplex.web.state import State
+
+from ...conftest import ADMIN_PASSWORD, KEY
+
+
+def printed(state: State, first_start: bool, terminal: bool) -> str:
+    shown = io.StringIO()
+    print_banner(
+        Console(width=200, file=shown, force_terminal=terminal, color_system=None), state, first_start, seconds=1.0
+    )
+    return shown.getvalue()
+
+
+@pytest.fixture
+def own(state: State, monkeypatch: pytest.MonkeyPatch) -> State:
+    """With a password and a key that the first start has made."""
+    settings = state.settings.model_copy(update={"admin_password": None, "api_key": None})
+    monkeypatch.setattr(state, "settings", settings)
+    return state
+
+
+async def test_a_terminal_shows_the_login_and_the_key_once(client: httpx.AsyncClient, own: State) -> None:
+    box = printed(own, first_start=True, terminal=True)
+    assert f"Login       admin / {ADMIN_PASSWORD} " in box
+    assert f"Key         {KEY} " in box and f"Authorization: Bearer {KEY}'" in box
+
+
+@pytest.mark.parametrize(("first_start", "terminal"), [(True, False), (False, True), (False, False)])
+async def test_no_log_and_no_later_start_has_them(
+    client: httpx.AsyncClient, own: State, first_start: bool, terminal: bool
+) -> None:
+    box = printed(own, first_start, terminal)
+    assert ADMIN_PASSWORD not in box and KEY not in box
+    assert "Login       admin / (loraplex credentials show) " in box
+    assert "Key         (loraplex credentials show) " in box and "Authorization: Bearer YOUR_KEY'" in box
+
+
+async def test_it_shows_no_secret_that_the_operator_has_set(client: httpx.AsyncClient, state: State) -> None:
+    assert state.settings.admin_password_text and state.settings.api_key_text
+    box = printed(state, first_start=True, terminal=True)
+    assert "Login       admin / (known to you) " in box and "Key         (known to you) " in box
+    assert "Authorization: Bearer YOUR_KEY'" in box
+    assert ADMIN_PASSWORD not in box and KEY not in box
