@@ -16,7 +16,7 @@ from loraplex.engine.device.threads import prepare_environment
 
 prepare_environment()
 
-from loraplex.web.load import run_round  # noqa: E402
+from loraplex.web.load_generator import run_round  # noqa: E402
 
 from .checkpoints import adapter, base_checkpoint  # noqa: E402
 from .command_line import Part, run_parts  # noqa: E402

@@ -25,7 +25,7 @@ from threading import Thread
 from typing import Final
 
 from loraplex.web.access.sessions import COOKIE
-from loraplex.web.load import Server, stream_completion
+from loraplex.web.load_generator import Server, stream_completion
 from loraplex.web.settings.settings import DEMO_MODEL
 
 from .checkpoints import HALF_BILLION, base_checkpoint

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Final
 
-from loraplex.web.load import Server
+from loraplex.web.load_generator import Server
 from loraplex.web.settings.settings import DEMO_MODEL
 
 from .report import Row, show

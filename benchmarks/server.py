@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loraplex.web.load import Server
+from loraplex.web.load_generator import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 

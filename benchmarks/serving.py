@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from examples.demo.jobs import JOBS
-from loraplex.web.load import Round, run_round
+from loraplex.web.load_generator import Round, run_round
 
 from .checkpoints import HALF_BILLION, SMALL, adapter, base_checkpoint
 from .peers import Transformers, faster_dtype

@@ -1,1 +1,1 @@
-"""Turns token ids into token ids: scheduler, paged KV cache, models, and the process they run in."""
+"""FairExecutor token ids into token ids: scheduler, paged KV cache, models, and the process they run in."""

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from .constraints.followers import Followers
+from .constraints.grammar_manager import GrammarManager
 from .device.faults import judge
 from .histogram import STEP_TOKENS, Histogram, LoadTimes
 from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
@@ -21,8 +21,8 @@ class EngineCore:
     """`strict` raises on an integrity problem at idle, for tests; production counts and logs it.
 
     `describe_adapters` lists all registered adapters; running and waiting are filled in here. `count_evictions` tells
-    all so far, of adapters that have gone too. `followers` say what constrained choices may draw; without them there
-    are none.
+    all so far, of adapters that have gone too. `grammar_manager` says what constrained choices may draw;
+    None: there are none.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class EngineCore:
         describe_adapters: Callable[[], list[AdapterStatus]] = list,
         count_evictions: Callable[[], int] = int,
         strict: bool = False,
-        followers: Followers | None = None,
+        grammar_manager: GrammarManager | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.progressed = False
         """Whether the last step began or ended anything; False while all requests wait for adapters."""
-        self._followers = followers
+        self._grammar_manager = grammar_manager
         self._in_flight = StepsInFlight(runner)
         self._describe_adapters = describe_adapters
         self._count_evictions = count_evictions
@@ -55,12 +55,12 @@ class EngineCore:
     def add(self, request: GenerateRequest) -> list[FromEngine]:
         """Answers what others are told. Raises ValueError for what is wrong with it or can never run, Overloaded when
         the queue is full."""
-        if self._followers is None:
-            assert request.params.structured_outputs is None, "an engine without followers"
+        if self._grammar_manager is None:
+            assert request.params.structured_outputs is None, "an engine without grammar_manager"
             return [*self.scheduler.add(request)[1]]
-        self._followers.check(request)
+        self._grammar_manager.check(request)
         added, displaced = self.scheduler.add(request)
-        self._followers.follow(added)
+        self._grammar_manager.follow(added)
         return [*displaced]
 
     def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
@@ -89,25 +89,25 @@ class EngineCore:
     @property
     def just_started(self) -> list[str]:
         """Ids of the requests that the last step took out of the queue."""
-        return self.scheduler.roster.just_started
+        return self.scheduler.request_table.just_started
 
     def status(self) -> EngineStatus:
-        if self._followers is not None:
-            self._followers.drop_ended()
-        roster, pool = self.scheduler.roster, self.scheduler.pool
+        if self._grammar_manager is not None:
+            self._grammar_manager.drop_ended()
+        request_table, pool = self.scheduler.request_table, self.scheduler.pool
         adapters = self._describe_adapters()
-        count_adapters(adapters, roster)
+        count_adapters(adapters, request_table)
         base_clipping = self._clipping.tell(adapters)
         self._beats += 1
         return EngineStatus(
             sequence=self._beats,
-            running=len(roster.running),
-            waiting=len(roster.queue) + len(roster.preempted),
+            running=len(request_table.running),
+            waiting=len(request_table.queue) + len(request_table.preempted),
             free_blocks=pool.num_free,
             cached_blocks=pool.num_cached,
-            block_map=map_blocks([adapter.digest for adapter in adapters], roster),
+            block_map=map_blocks([adapter.digest for adapter in adapters], request_table),
             adapters=adapters,
-            tenants=count_tenants(roster, self.scheduler.queries_by_tenant, self.scheduler.hits_by_tenant),
+            tenants=count_tenants(request_table, self.scheduler.queries_by_tenant, self.scheduler.hits_by_tenant),
             adapter_bytes_used=sum(adapter.bytes for adapter in adapters if adapter.state == "resident"),
             adapter_host_bytes_used=sum(adapter.host_bytes for adapter in adapters),
             adapter_evictions=self._count_evictions(),
@@ -116,7 +116,7 @@ class EngineCore:
             generation_tokens=self.scheduler.generation_tokens,
             prefix_queries=self.scheduler.prefix_queries,
             prefix_hits=self.scheduler.prefix_hits,
-            preemptions=roster.preemptions,
+            preemptions=request_table.preemptions,
             integrity_errors=self._integrity_errors,
             step_seconds=self._step_seconds,
             host_seconds=self._step_seconds - self._model_seconds,
@@ -124,12 +124,12 @@ class EngineCore:
             step_tokens=self._step_tokens.distribution(),
             adapter_load_seconds=self._load_times.note(adapters),
             base_clipping=base_clipping,
-            structured=None if self._followers is None else self._followers.counts.tell(),
+            structured=None if self._grammar_manager is None else self._grammar_manager.counts.tell(),
         )
 
     def _learn_masks(self) -> list[FromEngine]:
         """What constrained choices may draw, as far as it is known in time; ends those that cannot go on."""
-        failures = self._followers.collect() if self._followers else ()
+        failures = self._grammar_manager.collect() if self._grammar_manager else ()
         fail = self.scheduler.fail
         return [message for it in failures for message in fail(it.request, it.kind, it.message, it.param)]
 
@@ -158,15 +158,15 @@ class EngineCore:
         self._clipping.add(result.clipping)
         self._integrity_errors += len(result.stale)
         messages = self.scheduler.commit(plan, result)
-        if self._followers:
-            self._followers.advance(plan.scheduled)
+        if self._grammar_manager:
+            self._grammar_manager.advance(plan.scheduled)
         return messages
 
     def _check_idle(self) -> None:
         """When the last request has ended, nothing may be held."""
         if self.has_work():
             return
-        problems = self.scheduler.roster.check_integrity()
+        problems = self.scheduler.request_table.check_integrity()
         self._integrity_errors += len(problems)
         for problem in problems:
             logger.error("integrity: %s", problem)

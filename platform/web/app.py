@@ -25,7 +25,7 @@ from .endpoints.authentication import access_table, guard
 from .http.database_errors import database_handlers
 from .http.errors import HANDLERS, PageOf
 from .http.limits import BodyLimit
-from .http.middleware import RequestContext, TurnAway
+from .http.middleware import RejectWhileStopping, RequestContext
 from .observability.engine_metrics import EngineCollector
 from .observability.refusal_log import note_refusal
 from .openai.routes import routers as openai_routers
@@ -57,7 +57,7 @@ def create_app(state: State) -> FastAPI:
                 log_probes=state.settings.log_probes,
                 on_answer=partial(note_refusal, state.metrics.log),
             ),
-            Middleware(TurnAway, stopping=state.stopping, page_of=page_of),
+            Middleware(RejectWhileStopping, stopping=state.stopping, page_of=page_of),
             Middleware(BodyLimit, limit_of=_limit_of(state), page_of=page_of),
         ],
         lifespan=_lifespan,
@@ -122,7 +122,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await state.engine.stop()
         state.passwords.close()
         await asyncio.to_thread(state.database_watch.stop)
-        await asyncio.to_thread(state.wordings.close)
+        await asyncio.to_thread(state.text_processors.close)
         await asyncio.to_thread(state.bookkeeper.end)
         state.registry.close()
 

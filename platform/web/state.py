@@ -22,7 +22,7 @@ from loraplex.registry.usage.ledger import Ledger
 
 from .access.password_worker import PasswordWorker
 from .access.sessions import Sessions
-from .adapters.effect_check import EffectProof
+from .adapters.effect_check import EffectCheck
 from .adapters.engine_door import EngineDoor
 from .adapters.name_locks import NameLocks
 from .adapters.reconciler import Reconciler
@@ -40,8 +40,8 @@ from .routing.shadow_pool import ShadowPool
 from .routing.tallies import Tallies
 from .settings.data_folder import prepare_data_folder
 from .settings.settings import Settings
-from .text.text_processor import Template, Wording, base_wording
-from .text.text_processor_cache import Wordings
+from .text.text_processor import Template, TextProcessor, base_text_processor
+from .text.text_processor_cache import TextProcessorCache
 from .text.token_text import TokenText
 from .usage.bookkeeping import Bookkeeper
 
@@ -75,13 +75,13 @@ class State:
     engine: EngineDoor
     model_folder: Path
     model: ModelConfig
-    wordings: Wordings
+    text_processors: TextProcessorCache
     credentials: Credentials
     sessions: Sessions
     metrics: Metrics
     reconciler: Reconciler
     database_watch: DatabaseWatch
-    proof: EffectProof
+    proof: EffectCheck
     served_path: ServedPath
     certifier: Certifier
     quotas: Quotas
@@ -109,21 +109,21 @@ class State:
     """Unix time of the start; the base model's `created`."""
 
     @property
-    def wording(self) -> Wording:
+    def text_processor(self) -> TextProcessor:
         """The base's."""
-        return self.wordings.base
+        return self.text_processors.base
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.wording.tokenizer
+        return self.text_processor.tokenizer
 
     @property
     def token_text(self) -> TokenText:
-        return self.wording.token_text
+        return self.text_processor.token_text
 
     @property
     def template(self) -> Template | None:
-        return self.wording.template
+        return self.text_processor.template
 
     @property
     def max_model_len(self) -> int:
@@ -144,7 +144,7 @@ def open_state(
     model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
     signature = base_signature(model_folder)
     base = ServedBase(settings.base_name, signature, settings.trained_name, model_folder)
-    wording = base_wording(tokenizer, settings.max_prompt_chars, settings.tool_call_parser)
+    text_processor = base_text_processor(tokenizer, settings.max_prompt_chars, settings.tool_call_parser)
     upgrade(settings.database)
     door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
     served_path = ServedPath(settings, model_folder, partial(_computing, door), DIGEST_SECONDS, partial(_loaded, door))
@@ -167,15 +167,19 @@ def open_state(
         engine=door,
         model_folder=model_folder,
         model=model,
-        wordings=Wordings(
-            wording, model.eos_token_ids, registry.tokenizers, settings.max_prompt_chars, settings.adapter_tokenizers
+        text_processors=TextProcessorCache(
+            text_processor,
+            model.eos_token_ids,
+            registry.tokenizers,
+            settings.max_prompt_chars,
+            settings.adapter_tokenizers,
         ),
         credentials=credentials,
         sessions=Sessions(registry.users, registry.sessions, registry.audit, settings.session_hours),
         metrics=metrics,
         reconciler=reconciler,
         database_watch=DatabaseWatch(registry.snapshots, settings.database, settings.data_dir),
-        proof=EffectProof(door, reconciler, registry.store, signature.vocab_size),
+        proof=EffectCheck(door, reconciler, registry.store, signature.vocab_size),
         served_path=served_path,
         certifier=Certifier(registry, served_path, certify, settings.certificate_timeout),
         quotas=quotas,

@@ -143,7 +143,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9,
     monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge())
     monkeypatch.setattr(copies, "_default_streams", lambda device: copies.Streams(stream, stream))
     monkeypatch.setattr(pool, "JobThread", lambda name: AtOnce())
-    monkeypatch.setattr(copies.Carrier, "staging", lambda carrier, size, dtype: torch.zeros(size, dtype=dtype))
+    monkeypatch.setattr(copies.PageCopier, "staging", lambda carrier, size, dtype: torch.zeros(size, dtype=dtype))
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     torch._C._ensureCUDADeviceGuardSet()
     # A torch that was built without CUDA has no brackets for such tensors.

@@ -53,10 +53,10 @@ class Harness:
         self.pool = BlockPool(num_blocks, block_size)
         self.adapters = adapters or FakeAdapters()
         self.scheduler = Scheduler(self.limits, self.pool, residency or self.adapters, clock=lambda: self.now)
-        self.roster = self.scheduler.roster
+        self.request_table = self.scheduler.request_table
         self.runner = FakeRunner(self.pool, self.limits)
         self.masks = masks
-        self.core = EngineCore(self.scheduler, self.runner, strict=True, followers=masks)
+        self.core = EngineCore(self.scheduler, self.runner, strict=True, grammar_manager=masks)
         self.streams: dict[str, Stream] = {}
 
     def add(self, message: GenerateRequest) -> Stream:
@@ -108,7 +108,7 @@ class Harness:
 
     def assert_released(self) -> None:
         """Nothing is held any more."""
-        assert not self.core.has_work() and self.roster.check_integrity() == []
+        assert not self.core.has_work() and self.request_table.check_integrity() == []
         assert self.pool.num_free == self.pool.num_usable
         assert not any(self.adapters.held.values())
         assert all(stream.ended for stream in self.streams.values())

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from loraplex.engine.device.host_transfer import Outbox
+from loraplex.engine.device.host_transfer import HostTransfer
 from loraplex.engine.sampling.cuda.sampler import CudaSampler
 
 
@@ -44,4 +44,4 @@ class HostMoment:
 def make_sampler(rows: int, vocabulary: int) -> CudaSampler:
     """On the CPU, in triton's interpreter."""
     stream = InlineStream()
-    return CudaSampler(rows, vocabulary, torch.device("cpu"), Outbox(stream, stream))
+    return CudaSampler(rows, vocabulary, torch.device("cpu"), HostTransfer(stream, stream))

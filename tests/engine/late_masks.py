@@ -1,10 +1,10 @@
-"""LateMasks: in the place of `Followers`. Constrained choices may draw anything, and learn so when chance says."""
+"""LateMasks: in the place of `GrammarManager`. Constrained choices may draw anything, and learn so when chance says."""
 
 from collections.abc import Iterable
 from random import Random
 
 from loraplex.engine.constraints.counts import Counts
-from loraplex.engine.constraints.followers import Failure
+from loraplex.engine.constraints.grammar_manager import Failure
 from loraplex.engine.protocol import GenerateRequest
 from loraplex.engine.scheduler.plan import Scheduled
 from loraplex.engine.scheduler.sequence import Request, Sequence, Status

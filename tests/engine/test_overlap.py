@@ -152,7 +152,7 @@ class Run:
             runner = VirtualRunner(self.device, self.adapters, depth, failing)
         runner.failure_rate = traffic.failure_rate
         self.masks = LateMasks(failing, 0.5)
-        self.core = EngineCore(self.scheduler, runner, strict=True, followers=self.masks)
+        self.core = EngineCore(self.scheduler, runner, strict=True, grammar_manager=self.masks)
         self.streams: dict[str, Stream] = {}
         self.late = 0
         """Choices that ended while the next step computed them already."""
@@ -170,9 +170,9 @@ class Run:
                 messages = self.core.step()
                 assert self.core.progressed or messages or self.masks.waited_for, "a step without progress"
                 self.receive(messages)
-                self.late = max(self.late, len(self.scheduler.roster.leaving))
+                self.late = max(self.late, len(self.scheduler.request_table.leaving))
                 if step % 4 == 0:
-                    assert self.scheduler.roster.check_integrity() == []
+                    assert self.scheduler.request_table.check_integrity() == []
             elif step > max([*events.arrivals, *events.aborts]):
                 break
         self.check_end()
@@ -202,8 +202,8 @@ class Run:
     def check_end(self) -> None:
         """Nothing is held, all that was said is counted, and found prefixes hold the tokens they are found by."""
         assert self.device.mistakes == []
-        roster = self.scheduler.roster
-        assert not self.core.has_work() and not roster.leaving and roster.check_integrity() == []
+        request_table = self.scheduler.request_table
+        assert not self.core.has_work() and not request_table.leaving and request_table.check_integrity() == []
         assert self.pool.num_free == self.pool.num_usable and not any(self.adapters.held.values())
         assert all(stream.failure or None not in stream.reasons for stream in self.streams.values())
         said = sum(len(output) for stream in self.streams.values() for output in stream.outputs)
@@ -255,7 +255,7 @@ def test_overlapping_steps_say_what_steps_one_by_one_say(batch: int, caplog: pyt
             if place % THROUGH_ARRAYS == 0:
                 check(Run(traffic, 2, through_arrays=True), plain)
             late += overlapped.late
-            preemptions += overlapped.scheduler.roster.preemptions
+            preemptions += overlapped.scheduler.request_table.preemptions
             hits += overlapped.scheduler.prefix_hits
             failures += sum(stream.failure is not None for stream in overlapped.streams.values())
     assert min(late, preemptions, hits, failures) > 100, "the traffic is too light to show anything"

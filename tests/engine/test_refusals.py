@@ -93,7 +93,7 @@ def test_requests_that_bring_no_seed_draw_theirs() -> None:
         harness = Harness(seed=seed)
         for index, given in enumerate(own):
             harness.add(make_request(f"r{index}", [1], seed=given))
-        return [harness.roster.requests[f"r{index}"].sequences[0].row.seed for index in range(len(own))]
+        return [harness.request_table.requests[f"r{index}"].sequences[0].row.seed for index in range(len(own))]
 
     assert seeds(3) == seeds(3) and len({*seeds(3), *seeds(4)}) == 5
     assert seeds(None)[0] != seeds(None)[0] and seeds(None)[1] == seeds(3)[1]

@@ -150,5 +150,5 @@ def test_a_seed_repeats_and_none_differs(harness: Harness) -> None:
     seeds = []
     for name, seed in (("a", 5), ("b", 5), ("c", None), ("d", None)):
         harness.core.add(make_request(name, tokens(3), seed=seed, n=2))
-        seeds.append([sequence.row.seed for sequence in harness.roster.requests[name].sequences])
+        seeds.append([sequence.row.seed for sequence in harness.request_table.requests[name].sequences])
     assert seeds[0] == seeds[1] and len({seed for pair in seeds[1:] for seed in pair}) == 6

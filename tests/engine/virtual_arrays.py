@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from loraplex.engine.batch import Batch
-from loraplex.engine.device.host_transfer import Arrival, Outbox
+from loraplex.engine.device.host_transfer import Arrival, HostTransfer
 from loraplex.engine.kernels.cuda.placeholders import resolve_reference
 from loraplex.engine.runner.graph_pool import GraphKey, GraphPool
 from loraplex.engine.runner.step_inputs import StepInputs, StepShape
@@ -31,12 +31,12 @@ class DeviceArrays:
             block_size=device.block_size, rounds=ROUNDS,
         )  # fmt: skip
         self.drawn = torch.zeros(SEQUENCES, dtype=torch.int64)
-        self.outbox = Outbox(device.compute, device.transfer)
+        self.host_transfer = HostTransfer(device.compute, device.transfer)
         self.graphs = GraphPool(device.compute.capture, most=5)
 
 
 class ArrayRunner(VirtualRunner):
-    """Tells the device of a step through StepInputs, in graphs where they can be, and reads an Outbox."""
+    """Tells the device of a step through StepInputs, in graphs where they can be, and reads an HostTransfer."""
 
     def __init__(
         self, device: VirtualDevice, adapters: SlottedAdapters, depth: int, failing: random.Random, arrays: DeviceArrays
@@ -55,7 +55,7 @@ class ArrayRunner(VirtualRunner):
             launch()
         self._device.compute.enqueue(partial(self._draw, draws))
         self._device.compute.enqueue(partial(self._compare, self._arrays.inputs.batch(shape), plan_inputs))
-        return ArrivingHandle(self._arrays.outbox.send(self._arrays.drawn[: len(draws)]))
+        return ArrivingHandle(self._arrays.host_transfer.send(self._arrays.drawn[: len(draws)]))
 
     def _launch(self, shape: StepShape, rounds: int) -> None:
         inputs, compute = self._arrays.inputs, self._device.compute

@@ -41,7 +41,7 @@ class SlottedAdapters:
         self._slots[digest] = self._slots.pop(digest)
 
     @property
-    def newest_generation(self) -> int:
+    def newest_epoch(self) -> int:
         return max(self._generations)
 
     def slot_of(self, digest: str, generation: int) -> int:

@@ -23,7 +23,7 @@ def held_slot(pool: AdapterPool, digest: str) -> int:
     """Slot of an adapter that is held, by whoever took it last."""
     room = pool._entries[digest].room
     assert room is not None
-    return pool.slot_of(digest, room.generation)
+    return pool.slot_of(digest, room.epoch)
 
 
 class ManualExecutor(Executor):
@@ -88,10 +88,10 @@ class House:
             assert self.pool.acquire((digest,)), self.pool.failure(digest)
         self.check_pages(digest)
 
-    def check_pages(self, digest: str, generation: int | None = None) -> None:
+    def check_pages(self, digest: str, epoch: int | None = None) -> None:
         """The slot holds this adapter's weights and no others."""
         seed, rank = self.seeds[digest]
-        slot = held_slot(self.pool, digest) if generation is None else self.pool.slot_of(digest, generation)
+        slot = held_slot(self.pool, digest) if epoch is None else self.pool.slot_of(digest, epoch)
         tensors = make_tensors(rank, seed=seed)
         for layer, kind in ((0, "q_proj"), (1, "down_proj")):
             a, b = read_back(self.pool.table, layer, kind, slot)

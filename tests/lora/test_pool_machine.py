@@ -29,9 +29,9 @@ def stored(index: int) -> tuple[str, Path]:
 
 class PoolMachine(RuleBasedStateMachine):
     held = Bundle("held")
-    """Digests, one entry per acquire that was answered with generations."""
+    """Digests, one entry per acquire that was answered with epochs."""
     seen = Bundle("seen")
-    """Digests and the generations that they were ever acquired with."""
+    """Digests and the epochs that they were ever acquired with."""
     index = st.integers(0, len(RANKS) - 1)
 
     @initialize(host_pages=st.sampled_from([0, 2, 4]))
@@ -42,7 +42,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.known: set[str] = set()
         self.pinned: set[str] = set()
         self.users: Counter[str] = Counter()
-        self.generations: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
         """Of those that are or were in use, as of the last acquire."""
         self.given: set[int] = set()
         for index in range(len(RANKS)):
@@ -96,28 +96,28 @@ class PoolMachine(RuleBasedStateMachine):
 
     def take(self, digest: str) -> str:
         """The digest, or nothing where it was not to be had."""
-        generations = self.pool.acquire((digest,))
-        if generations is None:
+        epochs = self.pool.acquire((digest,))
+        if epochs is None:
             return ""
         assert digest in self.known
-        self._note_generation(digest, *generations)
+        self._note_generation(digest, *epochs)
         self.users[digest] += 1
         return digest
 
     @rule(target=seen, digest=held)
     def remember(self, digest: str) -> tuple[str, int]:
-        return digest, self.generations.get(digest, 0)
+        return digest, self.epochs.get(digest, 0)
 
     @rule(remembered=seen)
     def use_what_is_remembered(self, remembered: tuple[str, int]) -> None:
         """As a step that was planned long ago: it finds the adapter's own pages, or is refused."""
-        digest, generation = remembered
+        digest, epoch = remembered
         held = self.take(digest)
-        if self.users[digest] and self.generations[digest] == generation:
-            self.house.check_pages(digest, generation)
+        if self.users[digest] and self.epochs[digest] == epoch:
+            self.house.check_pages(digest, epoch)
         else:
             with pytest.raises(StaleError):
-                self.pool.slot_of(digest, generation)
+                self.pool.slot_of(digest, epoch)
         self.release(held)
 
     @rule(digest=held)
@@ -146,7 +146,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.house.work(3)
             with suppress(ValueError):
                 self.pool.evict(digest)
-        return digest, self.generations.get(digest, 0)
+        return digest, self.epochs.get(digest, 0)
 
     @precondition(lambda self: self.house.executor.jobs)
     @rule()
@@ -174,7 +174,7 @@ class PoolMachine(RuleBasedStateMachine):
     def who_is_used_keeps_its_pages(self) -> None:
         for digest, count in self.users.items():
             if count:
-                self.house.check_pages(digest, self.generations[digest])
+                self.house.check_pages(digest, self.epochs[digest])
 
     def teardown(self) -> None:
         """Whatever happened, the pool can be emptied, and every adapter that fits can be had."""
@@ -199,12 +199,12 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.unregister(stored(index)[0])
         self.house.work()
 
-    def _note_generation(self, digest: str, generation: int) -> None:
+    def _note_generation(self, digest: str, epoch: int) -> None:
         """A new one for each load, the same one as long as anybody holds it."""
-        if generation != self.generations.get(digest):
-            assert generation not in self.given and not self.users[digest]
-        self.generations[digest] = generation
-        self.given.add(generation)
+        if epoch != self.epochs.get(digest):
+            assert epoch not in self.given and not self.users[digest]
+        self.epochs[digest] = epoch
+        self.given.add(epoch)
 
     def _note_pin(self, digest: str, pinned: bool) -> None:
         if pinned:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from loraplex.lora.apply.batch import KINDS
 from loraplex.lora.inspection.inspection import inspect_adapter
-from loraplex.lora.residency.page_copier import Carrier, Streams
+from loraplex.lora.residency.page_copier import PageCopier, Streams
 from loraplex.lora.residency.pool import AdapterPool
 from loraplex.lora.residency.residency import State
 from tests.engine.inline_stream import InlineStream
@@ -214,7 +214,7 @@ def test_beside_a_device_nothing_waits_for_gains_and_they_are_the_same(tmp_path:
 
 def test_what_comes_from_the_device_is_there_when_its_event_has_come() -> None:
     steps = VirtualStream(random.Random(0))
-    fetching = Carrier(torch.device("cpu"), Streams(steps, steps)).fetch(torch.tensor([[3, 4]]))
+    fetching = PageCopier(torch.device("cpu"), Streams(steps, steps)).fetch(torch.tensor([[3, 4]]))
     assert next(fetching) is None and next(fetching) is None
     steps.record().synchronize()
     with pytest.raises(StopIteration) as ended:

@@ -20,7 +20,7 @@ from loraplex.web.chat_templates import process
 from loraplex.web.management.registration import FIELDS, add_from_folder
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
-from loraplex.web.text import text_processor_cache as wordings
+from loraplex.web.text import text_processor_cache as text_processors
 from tests.registry.helpers import CONFIG, passing_report, put, sha256
 
 from .conftest import make_settings
@@ -218,16 +218,16 @@ async def test_a_restart_and_a_small_memory(
     client: httpx.AsyncClient, state: State, own: str, monkeypatch: pytest.MonkeyPatch, checkpoint: Path
 ) -> None:
     """What was forgotten is made again, and another process makes the same."""
-    monkeypatch.setattr(wordings, "MOST_KEPT", 1)
+    monkeypatch.setattr(text_processors, "MOST_KEPT", 1)
     await register(state, "other", b"other", AdapterTokenizer(named_tokens={"eos_token": "<pad>"}))
     for name in ("own", "other", "own", "other"):
         await chat(client, name)
-        assert len(state.wordings._kept) == 1
+        assert len(state.text_processors._kept) == 1
     again = open_state(state.settings, checkpoint, FakeEngine(state.tokenizer))
     resolved = again.registry.snapshots.current.resolve("own")
     assert resolved is not None
-    wording = await again.wordings.of(resolved.tokenizer_digest)
-    assert wording.tokenizer.token_id("<call>") == CALL
+    text_processor = await again.text_processors.of(resolved.tokenizer_digest)
+    assert text_processor.tokenizer.token_id("<call>") == CALL
     again.registry.close()
 
 
@@ -299,7 +299,7 @@ async def test_the_switch_off(
     assert "not used" in warning["message"] and "adapter_tokenizers" in warning["remedy"]
     await chat(client, "new")
     assert max(engine.requests[-1].prompt_token_ids) < TURN
-    state.wordings.allowed = False
+    state.text_processors.allowed = False
     gone = await client.post("/v1/chat/completions", json={"model": "own", "messages": CHAT})
     assert (gone.status_code, gone.json()["error"]["code"]) == (400, "adapter_unavailable")
 

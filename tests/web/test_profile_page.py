@@ -57,7 +57,7 @@ async def stored(state: State) -> ServingProfile | None:
 async def test_what_stands_in_the_form_is_what_is_stored(
     person: httpx.AsyncClient, trusted: Headers, state: State
 ) -> None:
-    state.wordings.allowed = True
+    state.text_processors.allowed = True
     profile = ServingProfile(**{name: getattr(WHOLE, name) for name in WHOLE.given() if name != "chat_template"})
     await asyncio.to_thread(state.registry.profiles.set, "sql", profile, actor="cli")
     state.registry.snapshots.refresh()
@@ -128,7 +128,7 @@ async def test_the_preview_is_the_prompt(person: httpx.AsyncClient, trusted: Hea
     sent = message.replace("\r\n", "\n")
     assert shown == f"<|system|>Be brief.</s><|user|>{sent}</s><|assistant|>"
     assert await preview(person, trusted, message="Hello") == "<|user|>Hello</s><|assistant|>"
-    state.wordings.allowed = True
+    state.text_processors.allowed = True
     assert await preview(person, trusted, chat_template="[{{ messages[0].content }}]", message="a") == "[a]"
     assert "broken in line 1" in await preview(person, trusted, 400, chat_template="{% for %}")
     assert "temperature" in await preview(person, trusted, 400, temperature="warm")

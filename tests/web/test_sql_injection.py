@@ -73,7 +73,7 @@ async def test_keys_and_cookies(client: httpx.AsyncClient, state: State) -> None
 
 async def test_logins(client: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "loraplex.web.access.login_throttle.Guesses.begin", lambda *_: 0.0
+        "loraplex.web.access.login_throttle.LoginThrottle.begin", lambda *_: 0.0
     )  # none of these is slowed down
     before = rows(state)
     del client.headers["authorization"]

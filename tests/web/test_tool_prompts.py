@@ -39,9 +39,9 @@ async def test_members_of_a_tool_that_clients_add(client: httpx.AsyncClient, sta
 
 
 async def test_a_template_for_chats_with_tools(client: httpx.AsyncClient, state: State) -> None:
-    base = state.wordings.base
+    base = state.text_processors.base
     use_template(state, "{{ messages[0].content }}")
-    state.wordings.base = replace(state.wordings.base, tool_template=base.template)
+    state.text_processors.base = replace(state.text_processors.base, tool_template=base.template)
     assert await prompt_of(client, state) == "Hello"
     assert await prompt_of(client, state, tools=[TIME]) == "[time]<|user|>Hello<|assistant|>"
     assert (await ask(client))["choices"][0]["finish_reason"] == "tool_calls", "it shows the style, too"
@@ -85,7 +85,7 @@ async def test_calls_and_answers_in_messages(client: httpx.AsyncClient, state: S
         '<tool_call>{"name": "time", "arguments": {}, "id": "x"}</tool_call>'
         "<|tool|>noon(call_1)<|assistant|>It is<|assistant|>"
     )
-    state.wordings.base = replace(state.wordings.base, tool_call_parser="mistral")
+    state.text_processors.base = replace(state.text_processors.base, tool_call_parser="mistral")
     said = await prompt_of(client, state, messages=messages)
     short = STYLES["mistral"].call_id("call_1")
     assert said.count(short) == 2 and len(short) == 9 and "call_1" not in said

@@ -38,7 +38,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich", "days"
 
 def use_template(state: State, source: str) -> None:
     template = TrustedTemplate(ChatTemplate(source, state.tokenizer.named_tokens, 100_000))
-    state.wordings.base = replace(state.wordings.base, template=template)
+    state.text_processors.base = replace(state.text_processors.base, template=template)
 
 
 def say(state: State, text: str) -> None:
@@ -71,7 +71,7 @@ async def prompt_of(client: httpx.AsyncClient, state: State, **fields: Any) -> s
 
 async def tools_are_called(state: State, client: httpx.AsyncClient) -> None:
     """With a model of random weights, which says nothing sensible by itself."""
-    before = state.wordings.base
+    before = state.text_processors.base
     use_template(state, SHORT)
     try:
         for style, fields in (
@@ -79,14 +79,14 @@ async def tools_are_called(state: State, client: httpx.AsyncClient) -> None:
             ("llama3_json", {"tool_choice": {"type": "function", "function": {"name": "weather"}}}),
             ("mistral", {"tool_choice": "required"}),
         ):
-            state.wordings.base = replace(state.wordings.base, tool_call_parser=style)
+            state.text_processors.base = replace(state.text_processors.base, tool_call_parser=style)
             body = {"model": "tiny", "messages": HELLO, "tools": [WEATHER], "max_tokens": 200, "seed": 3}
             choice = (await client.post(CHAT, json=body | fields)).json()["choices"][0]
             assert choice["finish_reason"] == "tool_calls", choice
             assert choice["message"]["content"] is None
             for call in choice["message"]["tool_calls"]:
                 jsonschema.validate(json.loads(call["function"]["arguments"]), SCHEMA)
-        state.wordings.base = replace(state.wordings.base, tool_call_parser="hermes")
+        state.text_processors.base = replace(state.text_processors.base, tool_call_parser="hermes")
         body = {"model": "tiny", "messages": HELLO, "tools": [STRICT], "max_tokens": 8, "ignore_eos": True}
         choice = (await client.post(CHAT, json=body)).json()["choices"][0]
         assert choice["finish_reason"] == "length" and "tool_calls" not in choice["message"], choice
@@ -96,4 +96,4 @@ async def tools_are_called(state: State, client: httpx.AsyncClient) -> None:
             refused = await client.post(CHAT, json=body | {"stream": stream})
             assert refused.status_code == 400 and "the tool 'bad' cannot be enforced" in refused.text, refused.text
     finally:
-        state.wordings.base = before
+        state.text_processors.base = before

@@ -35,7 +35,7 @@ class NotCompiled(ValueError):
     """The constraint cannot be used, in llguidance's words."""
 
 
-class Choice:
+class GrammarState:
     """One choice, and what it may draw."""
 
     def __init__(self, matcher: "LLMatcher", end: int) -> None:
@@ -61,9 +61,9 @@ class Choice:
             self.allowed()
         self._check()
 
-    def again(self) -> "Choice":
+    def again(self) -> "GrammarState":
         """Another one at the same place."""
-        return Choice(self._matcher.deep_copy(), self._end)
+        return GrammarState(self._matcher.deep_copy(), self._end)
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -76,15 +76,15 @@ class Grammars:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._vocabularies: OrderedDict[bytes, Vocabulary] = OrderedDict()
-        self._compiled: OrderedDict[bytes, tuple[Choice, int]] = OrderedDict()
+        self._compiled: OrderedDict[bytes, tuple[GrammarState, int]] = OrderedDict()
         self._lock = threading.Lock()
         """Of the compiled ones: one thread compiles, another looks for what is known."""
 
-    def known(self, order: Open) -> Choice | None:
+    def known(self, order: Open) -> GrammarState | None:
         """A choice before its first token, where its grammar need not be compiled."""
         return self._take(_key(order))
 
-    def begin(self, order: Open, on_compile: Callable[[], None]) -> Choice:
+    def begin(self, order: Open, on_compile: Callable[[], None]) -> GrammarState:
         """A choice before its first token; `on_compile` is called where its grammar is not known yet. Raises
         NotCompiled."""
         key = _key(order)
@@ -100,7 +100,7 @@ class Grammars:
                 self._compiled.popitem(last=False)
         return choice.again()
 
-    def _take(self, key: bytes) -> Choice | None:
+    def _take(self, key: bytes) -> GrammarState | None:
         with self._lock:
             if key not in self._compiled:
                 return None
@@ -129,13 +129,13 @@ def _key(order: Open) -> bytes:
     return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
 
 
-def _compile(order: Open, vocabulary: Vocabulary) -> Choice:
+def _compile(order: Open, vocabulary: Vocabulary) -> GrammarState:
     """With the first mask worked out: some grammars only fail there."""
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(verbose_errors=False)
     grammar = _grammar(order, vocabulary)
-    choice = Choice(LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits), vocabulary.end)
+    choice = GrammarState(LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits), vocabulary.end)
     tokens, complete = choice.again().allowed()
     if not complete and not any(tokens):
         raise NotCompiled("no text of this model's tokens satisfies it")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..processes.link import CHUNK, Frames, Unsent, framed
+from ..processes.link import CHUNK, Frames, SendBuffer, framed
 from .messages import FromGrammars, ToGrammars
 
 
@@ -24,7 +24,7 @@ class GrammarProcess:
         """Nothing more will come."""
         self._connection = ours
         self._poll = select.poll()
-        self._unsent = Unsent(ours)
+        self._unsent = SendBuffer(ours)
         self._frames = Frames()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromGrammars)

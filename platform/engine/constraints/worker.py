@@ -21,7 +21,7 @@ import msgspec
 
 from ..processes.link import CHUNK, Frames, framed
 from ..processes.lost_threads import end_with_lost_threads
-from .grammars import Choice, Grammars, NotCompiled
+from .grammars import Grammars, GrammarState, NotCompiled
 from .messages import Advance, Allowed, Began, Close, FromGrammars, Open, Refused, ToGrammars
 from .orders import Orders
 
@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, connection: socket.socket, folder: Path) -> None:
         self._connection = connection
         self._grammars = Grammars(folder)
-        self._choices: dict[int, Choice] = {}
+        self._choices: dict[int, GrammarState] = {}
         self._lock = threading.Lock()
         self._orders = Orders()
         self._closed: set[int] = set()
@@ -77,7 +77,7 @@ class Worker:
         self._orders.put(order)
 
     def _follow(
-        self, number: int, choice: Choice, token_ids: Iterable[int], compile_seconds: float | None = None
+        self, number: int, choice: GrammarState, token_ids: Iterable[int], compile_seconds: float | None = None
     ) -> None:
         try:
             for token_id in token_ids:

@@ -1,11 +1,11 @@
-"""Outbox: from the device to the host on a stream of its own, so that no step waits for it."""
+"""HostTransfer: from the device to the host on a stream of its own, so that no step waits for it."""
 
 import torch
 
 from .stream import Event, Stream
 
 
-class Outbox:
+class HostTransfer:
     def __init__(self, compute: Stream, transfer: Stream) -> None:
         self._compute, self._transfer = compute, transfer
 

@@ -38,7 +38,7 @@ class EngineServer:
         self._adapters = adapters
         self._guard = guard
         self._link = link
-        self._outbox: list[FromEngine] = []
+        self._host_transfer: list[FromEngine] = []
         self._next_heartbeat = 0.0
         self._running = True
 
@@ -47,25 +47,25 @@ class EngineServer:
         while self._running:
             for message in self._link.receive(self._patience()):
                 self._handle(message)
-            self._outbox += self._adapters.poll()
+            self._host_transfer += self._adapters.poll()
             if self._core.has_work():
                 self._step()
             self._beat()
             self._flush()
-        for request_id in list(self._core.scheduler.roster.requests):
-            self._outbox += self._core.abort(request_id)
+        for request_id in list(self._core.scheduler.request_table.requests):
+            self._host_transfer += self._core.abort(request_id)
         self._flush()
 
     def _step(self) -> None:
         messages = self._core.step()
         if self._core.just_started:
-            self._outbox.append(RequestsStarted(request_ids=self._core.just_started))
-        self._outbox += messages
+            self._host_transfer.append(RequestsStarted(request_ids=self._core.just_started))
+        self._host_transfer += messages
 
     def _flush(self) -> None:
-        if self._outbox:
-            self._link.send(self._outbox)
-            self._outbox = []
+        if self._host_transfer:
+            self._link.send(self._host_transfer)
+            self._host_transfer = []
 
     def _patience(self) -> int:
         """Milliseconds to wait for a message before the next step."""
@@ -78,7 +78,7 @@ class EngineServer:
             case GenerateRequest():
                 self._add(message)
             case AbortRequest():
-                self._outbox += self._core.abort(message.request_id, message.index)
+                self._host_transfer += self._core.abort(message.request_id, message.index)
             case RegisterAdapter():
                 self._answer(message.call_id, lambda: self._adapters.register(message.spec))
             case UnregisterAdapter():
@@ -94,7 +94,7 @@ class EngineServer:
 
     def _add(self, request: GenerateRequest) -> None:
         try:
-            self._outbox += self._core.add(request)
+            self._host_transfer += self._core.add(request)
         except ValueError as error:
             self._refuse(request, "invalid", error)
         except Overloaded as error:
@@ -102,7 +102,9 @@ class EngineServer:
 
     def _refuse(self, request: GenerateRequest, kind: str, error: Exception) -> None:
         param = error.param if isinstance(error, FormRefused) else None
-        self._outbox.append(RequestFailed(request_id=request.request_id, kind=kind, message=str(error), param=param))
+        self._host_transfer.append(
+            RequestFailed(request_id=request.request_id, kind=kind, message=str(error), param=param)
+        )
 
     def _answer(self, call_id: int, action: Callable[[], None]) -> None:
         error = None
@@ -110,13 +112,13 @@ class EngineServer:
             action()
         except ValueError as refused:
             error = str(refused)
-        self._outbox.append(Reply(call_id=call_id, error=error))
+        self._host_transfer.append(Reply(call_id=call_id, error=error))
 
     def _load(self, message: LoadAdapter) -> None:
         try:
             self._adapters.load(message.call_id, message.digest)
         except ValueError as error:
-            self._outbox.append(Reply(call_id=message.call_id, error=str(error)))
+            self._host_transfer.append(Reply(call_id=message.call_id, error=str(error)))
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -124,4 +126,4 @@ class EngineServer:
             self._next_heartbeat = now + HEARTBEAT_SECONDS
             status = self._core.status()
             status.late_compilations = self._guard.late
-            self._outbox.append(status)
+            self._host_transfer.append(status)

@@ -47,7 +47,7 @@ class FusedDecoder:
     no_embeddings: Embedded
     owners: tuple[object, ...]
     """Hold the weights that the model's addresses point to."""
-    rooms: kernels.Rooms | None = None
+    rooms: kernels.Workspace | None = None
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """As Decoder.forward."""
@@ -77,10 +77,10 @@ class FusedDecoder:
         )
         return logits, torch.from_numpy(rooms.sampled_normed)
 
-    def _rooms(self, tokens: int, rows: int) -> kernels.Rooms:
+    def _rooms(self, tokens: int, rows: int) -> kernels.Workspace:
         """Those of the last step again if it was as long."""
         if self.rooms is None or (len(self.rooms.x), len(self.rooms.sampled_x)) != (tokens, rows):
-            self.rooms = kernels.Rooms(*_cut(_room_shapes(tokens, rows, self.sizes, self.linears)))
+            self.rooms = kernels.Workspace(*_cut(_room_shapes(tokens, rows, self.sizes, self.linears)))
         return self.rooms
 
 
@@ -121,7 +121,7 @@ def fuse(
 
 
 def _room_shapes(tokens: int, rows: int, sizes: kernels.Sizes, linears: list[Linear]) -> list[tuple[int, ...]]:
-    """In the order of Rooms."""
+    """In the order of Workspace."""
     hidden, heads = (tokens, sizes.hidden), (tokens, sizes.heads, sizes.head_dim)
     return [
         *[hidden] * 3,

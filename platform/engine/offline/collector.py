@@ -7,7 +7,7 @@ from .outputs import CompletionOutput, Logprob, Logprobs, RequestOutput
 from .prompts import Adapter
 
 
-class Choice:
+class CompletionState:
     """One choice as it grows."""
 
     def __init__(self, index: int, request: GenerateRequest, tokenizer: Tokenizer) -> None:
@@ -62,7 +62,7 @@ class Collector:
         self._prompt = prompt
         self._adapter = adapter
         self._tokenizer = tokenizer
-        self._choices = [Choice(index, request, tokenizer) for index in range(request.params.n)]
+        self._choices = [CompletionState(index, request, tokenizer) for index in range(request.params.n)]
         self._prompt_logprobs: list[Logprobs | None] | None = None
         self._cached_tokens = 0
         self.num_tokens = 0

@@ -42,7 +42,7 @@ def framed(payload: bytes) -> bytes:
     return len(payload).to_bytes(LENGTH_BYTES) + payload
 
 
-class Unsent:
+class SendBuffer:
     """Bytes for a socket that does not block: what it has no room for is kept and sent later."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -73,7 +73,7 @@ class EngineEnd:
         connection.setblocking(False)
         self._connection = connection
         self._poll = select.poll()
-        self._unsent = Unsent(connection)
+        self._unsent = SendBuffer(connection)
         self._frames = Frames()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(list[ToEngine])

@@ -25,7 +25,7 @@ class AdapterBatches:
         is_decode: bool,
     ) -> tuple[LoraBatch | None, frozenset[int]]:  # fmt: skip
         """As `adapter_batch`, or what it gave for the step before. is_decode: as of StepShape."""
-        requests, generation = [item.sequence.request for item in scheduled], adapters.newest_generation
+        requests, generation = [item.sequence.request for item in scheduled], adapters.newest_epoch
         if is_decode and requests == self._requests and generation == self._generation:
             return self._batch, frozenset()
         batch, stale = adapter_batch(scheduled, adapters, owners, positions)

@@ -10,11 +10,11 @@ import torch
 from ..attention.cuda import CudaAttention
 from ..batch import Batch
 from ..device.device_time import DeviceTime
-from ..device.host_transfer import Arrival, Outbox
+from ..device.host_transfer import Arrival, HostTransfer
 from ..kernels.cuda.placeholders import resolve
 from ..model.decoder import Decoder
 from ..sampling.cuda.sampled import PendingLogprobs, PendingSample
-from ..sampling.cuda.sampler import Asked, CudaSampler
+from ..sampling.cuda.sampler import CudaSampler, RowNeeds
 from ..sampling.state import Sampled
 from ..scheduler.plan import Scheduled, StepPlan, StepResult
 from .clipping import count_clipped
@@ -37,7 +37,7 @@ class CudaRunner:
     sampler: CudaSampler
     inputs: StepInputs
     graphs: GraphPool
-    outbox: Outbox
+    host_transfer: HostTransfer
     device_time: DeviceTime
     clipped: torch.Tensor
     """[1, tokens] int64: Batch.clipped of the last step, summed over the layers."""
@@ -53,11 +53,11 @@ class CudaRunner:
         handle = (self._decode if shape.is_decode else self._compute)(plan, shape, asked)
         handle.stale = shape.stale
         if self.cache.clips:
-            handle.clipped = self.outbox.send(self.clipped[:, : shape.tokens])
+            handle.clipped = self.host_transfer.send(self.clipped[:, : shape.tokens])
         handle.seconds = time.perf_counter() - started
         return handle
 
-    def _decode(self, plan: StepPlan, shape: StepShape, asked: Asked) -> "CudaHandle":
+    def _decode(self, plan: StepPlan, shape: StepShape, asked: RowNeeds) -> "CudaHandle":
         cuts = self.cache.cuts(shape.tokens, shape.sequences, self.inputs.blocks, shape.uneven)
         lora = shape.lora
         acting = (False, frozenset[str](), False) if lora is None else (lora.has_vectors, lora.changed, lora.own_logits)
@@ -70,7 +70,7 @@ class CudaRunner:
         batch, x, residual = self._through_layers(shape)
         self.sampler.launch(self.decoder.end(x, residual, batch), draws=draws, logprobs=logprobs)
 
-    def _compute(self, plan: StepPlan, shape: StepShape, asked: Asked) -> "CudaHandle":
+    def _compute(self, plan: StepPlan, shape: StepShape, asked: RowNeeds) -> "CudaHandle":
         """With prompts in it. Their log-probabilities come first, as they pass through where drawn tokens lie, and the
         parameters of their draws."""
         prompts: dict[int, PendingLogprobs] = {}
@@ -85,7 +85,7 @@ class CudaRunner:
             sampled = self._draw(self.decoder.end(x, residual, batch), asked) if asked.counts else None
         return CudaHandle(self.device_time, plan.scheduled, sampled, prompts)
 
-    def _draw(self, logits: torch.Tensor, asked: Asked) -> PendingSample:
+    def _draw(self, logits: torch.Tensor, asked: RowNeeds) -> PendingSample:
         self.sampler.launch(logits, draws=asked.draws, logprobs=asked.logprobs)
         return self.sampler.fetch(asked.counts)
 

@@ -30,7 +30,7 @@ class AdapterSlots(Protocol):
     def table(self) -> PageTable: ...
 
     @property
-    def newest_generation(self) -> int:
+    def newest_epoch(self) -> int:
         """Of all slots: it grows whenever one is given away or taken back."""
 
     def slot_of(self, digest: str, generation: int) -> int:
@@ -71,7 +71,7 @@ def wanted_rows(scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndar
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PromptTargets:
     """Prompt targets of one sequence."""
 
     index: int
@@ -83,14 +83,14 @@ class Judged:
     """How many of the likeliest tokens are to be told."""
 
 
-def judged(scheduled: list[Scheduled], most: int | None = None) -> Iterator[Judged]:
+def judged(scheduled: list[Scheduled], most: int | None = None) -> Iterator[PromptTargets]:
     """All prompt targets, item after item, in their order; up to `most` at a time."""
     row = sum(item.sample for item in scheduled)
     for index, item in enumerate(scheduled):
         targets, count = item.prompt_targets, item.sequence.row.params.prompt_logprobs or 0
         for first in range(targets.start, targets.stop, most or max(len(targets), 1)):
             tokens = item.sequence.token_ids[first : targets.stop][:most]
-            yield Judged(index, slice(row, row + len(tokens)), tokens, count)
+            yield PromptTargets(index, slice(row, row + len(tokens)), tokens, count)
             row += len(tokens)
 
 

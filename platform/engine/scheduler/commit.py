@@ -3,7 +3,7 @@
 from ..protocol import FinishReason, FromEngine, TokenLogprob, Tokens
 from .fairness import OUTPUT_WEIGHT
 from .plan import Scheduled, StepPlan, StepResult
-from .request_table import Roster
+from .request_table import RequestTable
 from .sequence import Request, Sequence, Status
 
 NO_TOKEN = (
@@ -21,11 +21,11 @@ NO_KEY = (
 
 
 class Commit:
-    def __init__(self, roster: Roster, enable_prefix_caching: bool) -> None:
+    def __init__(self, request_table: RequestTable, enable_prefix_caching: bool) -> None:
         self.prompt_tokens = 0
         self.generation_tokens = 0
-        self._roster = roster
-        self._pool = roster.pool
+        self._request_table = request_table
+        self._pool = request_table.pool
         self._enable_prefix_caching = enable_prefix_caching
 
     def take(self, plan: StepPlan, result: StepResult) -> list[FromEngine]:
@@ -38,7 +38,7 @@ class Commit:
             if sequence.status is not Status.RUNNING:
                 continue
             if index in unanswerable:
-                messages.append(self._roster.fail(sequence.request, "internal", unanswerable[index]))
+                messages.append(self._request_table.fail(sequence.request, "internal", unanswerable[index]))
                 continue
             if index in result.prompt_logprobs:
                 _note_prompt(sequence.request, item, result.prompt_logprobs[index])
@@ -64,23 +64,23 @@ class Commit:
     def _append(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> Tokens:
         sequence.append(token_id)
         self.generation_tokens += 1
-        self._roster.queue.charge(sequence.request.shares, OUTPUT_WEIGHT)
+        self._request_table.queue.charge(sequence.request.shares, OUTPUT_WEIGHT)
         finish_reason, stop_reason = sequence.end_with(token_id)
         message = _message(sequence, [token_id], None if logprob is None else [logprob], finish_reason, stop_reason)
         if finish_reason is not None:
-            self._roster.finish(sequence)
+            self._request_table.finish(sequence)
         return message
 
     def _complete_prompt(self, sequence: Sequence) -> list[FromEngine]:
         """Let the other choices start, or end all where no output is wanted."""
         request = sequence.request
         if request.max_length > sequence.prompt_length:
-            self._roster.fork(request)
+            self._request_table.fork(request)
             return []
         unfinished = request.unfinished()
         messages: list[FromEngine] = [_message(choice, [], None, FinishReason.LENGTH, None) for choice in unfinished]
         for choice in unfinished:
-            self._roster.finish(choice)
+            self._request_table.finish(choice)
         return messages
 
 

@@ -68,7 +68,7 @@ class StepResult:
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanBuilder:
     """A step while it is being planned."""
 
     budget: int

@@ -1,4 +1,4 @@
-"""Roster: who is live and where. The one place where blocks and adapters are taken and given back.
+"""RequestTable: who is live and where. The one place where blocks and adapters are taken and given back.
 
 PENDING -> WAITING <-> RUNNING <-> PREEMPTED, and from each of them -> FINISHED
 """
@@ -57,7 +57,7 @@ class Placement:
         return len(self.sequence.token_ids) - self.num_computed
 
 
-class Roster:
+class RequestTable:
     def __init__(self, pool: BlockPool, adapters: AdapterResidency) -> None:
         self.pool = pool
         self.requests: dict[str, Request] = {}

@@ -19,8 +19,8 @@ from ..protocol import FinishReason, FromEngine, GenerateRequest, RequestFailed,
 from .activation import explain_absence, find_start
 from .admission import Limits, Overloaded, bound_length
 from .commit import Commit
-from .plan import Draft, StepPlan, StepResult
-from .request_table import AdapterResidency, Placement, Roster
+from .plan import PlanBuilder, StepPlan, StepResult
+from .request_table import AdapterResidency, Placement, RequestTable
 from .sequence import Request, Sequence
 from .waiting_queue import full_words, gives_way
 
@@ -52,11 +52,11 @@ class Scheduler:
     ) -> None:
         self.limits = limits
         self.pool = pool
-        self.roster = Roster(pool, adapters)
+        self.request_table = RequestTable(pool, adapters)
         self.queries_by_tenant: Counter[str] = Counter()
         """Prompt tokens looked up in the prefix cache."""
         self.hits_by_tenant: Counter[str] = Counter()
-        self._commit = Commit(self.roster, limits.enable_prefix_caching)
+        self._commit = Commit(self.request_table, limits.enable_prefix_caching)
         self._clock = clock
         self._numbers = itertools.count()
         self._last_admission = -math.inf
@@ -79,30 +79,30 @@ class Scheduler:
         return self._commit.generation_tokens
 
     def has_work(self) -> bool:
-        return bool(self.roster.requests)
+        return bool(self.request_table.requests)
 
     def add(self, message: GenerateRequest) -> tuple[Request, list[RequestFailed]]:
         """Queue a request; where the queue is full, in the place of another tenant's that has more waiting, whose end
         is told. Raises Overloaded, or ValueError for what is wrong with it or can never run."""
-        if message.request_id in self.roster.requests:
+        if message.request_id in self.request_table.requests:
             raise ValueError(f"a request with the id {message.request_id!r} is running already; choose another id")
         cache_tokens = self.pool.num_usable * self.pool.block_size
         max_length = bound_length(message, self.limits, cache_tokens)
         displaced = self._make_way(message.tenant)
         request = self._make_request(message, max_length)
-        self.roster.add(request)
+        self.request_table.add(request)
         return request, displaced
 
     def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
         """End a live request, or only its choice `index`, with one last message for each choice that this ends."""
-        request = self.roster.requests.get(request_id)
+        request = self.request_table.requests.get(request_id)
         unfinished = [] if request is None else request.unfinished()
         ended = [sequence for sequence in unfinished if index in (None, sequence.index)]
         for sequence in ended:
-            self.roster.finish(sequence)
+            self.request_table.finish(sequence)
         if request is not None and index == 0:
             # The others may have waited for the prompt it computed.
-            self.roster.fork(request)
+            self.request_table.fork(request)
         return [
             Tokens(request_id=request_id, index=sequence.index, token_ids=[], finish_reason=FinishReason.ABORT)
             for sequence in ended
@@ -110,18 +110,18 @@ class Scheduler:
 
     def fail(self, request: Request, kind: str, message: str, param: str | None) -> list[FromEngine]:
         """End a request that cannot go on; nothing where it has ended."""
-        return [self.roster.fail(request, kind, message, param)] if request.unfinished() else []
+        return [self.request_table.fail(request, kind, message, param)] if request.unfinished() else []
 
     def schedule(self) -> StepPlan:
         """Plan a step. It may be empty: all requests wait for adapters, or for what a step in flight will tell."""
-        draft = Draft(self.limits.max_num_batched_tokens)
-        self.roster.just_started = []
+        draft = PlanBuilder(self.limits.max_num_batched_tokens)
+        self.request_table.just_started = []
         self._free_place(draft)
         if not draft.postponed:
             self._grant_decodes(draft)
         if draft.postponed:
             return StepPlan(failures=self._fail_absent(draft))
-        prefills = [sequence for sequence in self.roster.running if sequence.remaining > 1]
+        prefills = [sequence for sequence in self.request_table.running if sequence.remaining > 1]
         for oldest in prefills[:1]:
             draft.grant(oldest, (draft.budget + 1) // 2)
         others = sorted(prefills[1:], key=lambda sequence: sequence.remaining)
@@ -134,33 +134,35 @@ class Scheduler:
             draft.grant(oldest, oldest.remaining)
         plan = draft.finish()
         plan.failures += self._fail_absent(draft)
-        self.roster.take_off(plan.scheduled)
+        self.request_table.take_off(plan.scheduled)
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[FromEngine]:
         """Take the answer to the plan: new tokens, ended choices, failed requests."""
-        self.roster.land(plan.scheduled)
+        self.request_table.land(plan.scheduled)
         return [*plan.failures, *self._commit.take(plan, result)]
 
     def fail_step(self, plan: StepPlan, message: str, kind: str = "internal") -> list[FromEngine]:
         """The step broke: end the requests it was for, and no other."""
-        self.roster.land(plan.scheduled)
+        self.request_table.land(plan.scheduled)
         requests = {item.sequence.request.id: item.sequence.request for item in plan.scheduled}
-        failures = [self.roster.fail(request, kind, message) for request in requests.values() if request.unfinished()]
+        failures = [
+            self.request_table.fail(request, kind, message) for request in requests.values() if request.unfinished()
+        ]
         return [*plan.failures, *failures]
 
     def _make_way(self, tenant: str) -> list[RequestFailed]:
         """Who has filled the queue keeps nobody out of it who has less in it."""
-        if len(self.roster.unstarted) < self.limits.max_queue:
+        if len(self.request_table.unstarted) < self.limits.max_queue:
             return []
-        waiting = [self.roster.requests[name] for name in self.roster.unstarted]
+        waiting = [self.request_table.requests[name] for name in self.request_table.unstarted]
         counts = Counter(request.tenant for request in waiting)
         heaviest = gives_way(tenant, counts)
         if heaviest is None:
             raise Overloaded(full_words(len(waiting)))
         last = max((it for it in waiting if it.tenant == heaviest), key=lambda it: it.sequences[0].order)
         words = f"the queue is full, and {counts[heaviest]} of yours wait in it: others come first; send fewer at once"
-        return [self.roster.fail(last, "overloaded", words)]
+        return [self.request_table.fail(last, "overloaded", words)]
 
     def _make_request(self, message: GenerateRequest, max_length: int) -> Request:
         return Request(
@@ -173,71 +175,71 @@ class Scheduler:
             seed=self._seeds.getrandbits(62) if message.params.seed is None else 0,
         )
 
-    def _free_place(self, draft: Draft) -> None:
+    def _free_place(self, draft: PlanBuilder) -> None:
         """Where all places are taken and nobody gets in: whoever holds most of them gives one up."""
         now = self._clock()
-        if len(self.roster.running) < self.limits.max_num_seqs or now - self._last_admission < STALL_SECONDS:
+        if len(self.request_table.running) < self.limits.max_num_seqs or now - self._last_admission < STALL_SECONDS:
             return
         head = next(self._heads(draft), None)
-        if head is None or now - head.request.arrival < STALL_SECONDS or not self.roster.fits(self._place(head)):
+        if head is None or now - head.request.arrival < STALL_SECONDS or not self.request_table.fits(self._place(head)):
             return
-        holder = self.roster.place_holder(head)
+        holder = self.request_table.place_holder(head)
         if holder is None:
             # Looked for again after as long a time: it costs more than a step should spend.
             self._last_admission = now
-        elif self.roster.in_flight:
+        elif self.request_table.in_flight:
             draft.postponed = True
         else:
-            self.roster.give_up_place(holder)
+            self.request_table.give_up_place(holder)
 
-    def _grant_decodes(self, draft: Draft) -> None:
-        for sequence in tuple(self.roster.running):
+    def _grant_decodes(self, draft: PlanBuilder) -> None:
+        for sequence in tuple(self.request_table.running):
             # An earlier one may have preempted it: then all its tokens remain.
             if sequence.remaining != 1 or sequence.lacks_token or sequence.lacks_mask:
                 continue
             if self._make_room(sequence, draft):
                 draft.grant_decode(sequence)
 
-    def _make_room(self, sequence: Sequence, draft: Draft) -> bool:
-        while not self.roster.grow(sequence):
-            if self.roster.in_flight:
+    def _make_room(self, sequence: Sequence, draft: PlanBuilder) -> bool:
+        while not self.request_table.grow(sequence):
+            if self.request_table.in_flight:
                 draft.postponed = True
                 return False
-            victim = self.roster.victim()
+            victim = self.request_table.victim()
             draft.revoke(victim)
-            self.roster.preempt(victim)
+            self.request_table.preempt(victim)
             if victim is sequence:
                 return False
         return True
 
-    def _admit(self, draft: Draft, shorter_than: float = math.inf) -> None:
+    def _admit(self, draft: PlanBuilder, shorter_than: float = math.inf) -> None:
         """Start waiting sequences in their order, leaving out those with as many tokens to compute, or more."""
-        while draft.budget and len(self.roster.running) < self.limits.max_num_seqs:
+        while draft.budget and len(self.request_table.running) < self.limits.max_num_seqs:
             placement = self._next_placement(draft, shorter_than)
-            if placement is None or not self.roster.fits(placement):
+            if placement is None or not self.request_table.fits(placement):
                 # Nobody overtakes one that lacks blocks, so they gather for it.
                 return
             self._start(placement, draft)
 
-    def _next_placement(self, draft: Draft, shorter_than: float) -> Placement | None:
+    def _next_placement(self, draft: PlanBuilder, shorter_than: float) -> Placement | None:
         placements = (self._place(sequence) for sequence in self._heads(draft))
         return next((placement for placement in placements if placement.remaining < shorter_than), None)
 
-    def _heads(self, draft: Draft) -> Iterator[Sequence]:
+    def _heads(self, draft: PlanBuilder) -> Iterator[Sequence]:
         """Who is next: the most senior preempted one, else the first of each tenant's line, fairest tenant first.
 
         Who waits for an adapter waits alone.
         """
-        if self.roster.preempted:
-            yield self.roster.preempted[0]
+        if self.request_table.preempted:
+            yield self.request_table.preempted[0]
             return
-        for line in self.roster.queue.lines():
+        for line in self.request_table.queue.lines():
             yield from itertools.islice((s for s in line if self._has_adapters(s.request, draft)), 1)
 
-    def _has_adapters(self, request: Request, draft: Draft) -> bool:
+    def _has_adapters(self, request: Request, draft: PlanBuilder) -> bool:
         if not request.lacks_adapters:
             return request.id not in draft.unfit
-        if request.digests not in draft.absent and self.roster.acquire_adapters(request):
+        if request.digests not in draft.absent and self.request_table.acquire_adapters(request):
             if request.lacking_since is not None:
                 request.load_seconds = self._clock() - request.lacking_since
             return self._is_fit(request, draft) and self._activate(request, draft)
@@ -245,11 +247,11 @@ class Scheduler:
             request.lacking_since = self._clock()
         if request.digests in draft.absent:
             return False
-        failures = (self.roster.adapters.failure(digest) for digest in request.digests)
+        failures = (self.request_table.adapters.failure(digest) for digest in request.digests)
         draft.absent[request.digests] = next((failure for failure in failures if failure is not None), None)
         return False
 
-    def _is_fit(self, request: Request, draft: Draft) -> bool:
+    def _is_fit(self, request: Request, draft: PlanBuilder) -> bool:
         """Whether the adapters it now holds can do what it asks for."""
         reason = self._unfitness(request)
         if reason is not None:
@@ -257,7 +259,7 @@ class Scheduler:
         return reason is None
 
     def _unfitness(self, request: Request) -> str | None:
-        adapters, digests = self.roster.adapters, request.digests
+        adapters, digests = self.request_table.adapters, request.digests
         as_it_is = len(request.adapters) == 1 and request.adapters[0].scale == 1.0
         changing = [digest for digest in digests if not (as_it_is or adapters.is_additive(digest))]
         if changing:
@@ -267,11 +269,11 @@ class Scheduler:
             return UNKNOWN_TOKEN.format(token=request.largest_token, vocab_size=vocab_size)
         return None
 
-    def _activate(self, request: Request, draft: Draft) -> bool:
+    def _activate(self, request: Request, draft: PlanBuilder) -> bool:
         """Find the first token that each of the adapters it now holds acts on; False where one never acts."""
         starts = []
         for digest in request.digests:
-            sought = self.roster.adapters.invocation_tokens(digest)
+            sought = self.request_table.adapters.invocation_tokens(digest)
             start = find_start(request.message.prompt_token_ids, sought)
             if start is None:
                 draft.unfit[request.id] = explain_absence(digest[:12], sought)
@@ -280,17 +282,17 @@ class Scheduler:
         request.starts = tuple(starts)
         return True
 
-    def _fail_absent(self, draft: Draft) -> list[RequestFailed]:
+    def _fail_absent(self, draft: PlanBuilder) -> list[RequestFailed]:
         """End the waiting requests whose adapters will never come, or cannot do what is asked."""
         reasons = {digests: reason for digests, reason in draft.absent.items() if reason is not None}
         if not reasons and not draft.unfit:
             return []
-        waiting = {sequence.request.id: sequence.request for sequence in self.roster.queue}
+        waiting = {sequence.request.id: sequence.request for sequence in self.request_table.queue}
         absent = [request for request in waiting.values() if request.lacks_adapters and request.digests in reasons]
         unfit = [waiting[request_id] for request_id in draft.unfit]
         return [
-            *[self.roster.fail(request, "unavailable", reasons[request.digests]) for request in absent],
-            *[self.roster.fail(request, "invalid", draft.unfit[request.id]) for request in unfit],
+            *[self.request_table.fail(request, "unavailable", reasons[request.digests]) for request in absent],
+            *[self.request_table.fail(request, "invalid", draft.unfit[request.id]) for request in unfit],
         ]
 
     def _place(self, sequence: Sequence) -> Placement:
@@ -317,11 +319,11 @@ class Scheduler:
         """Log-probabilities of the prompt need the logits of all its tokens: then nothing is skipped."""
         return self.limits.enable_prefix_caching and not sequence.needs_prompt_logprobs
 
-    def _start(self, placement: Placement, draft: Draft) -> None:
+    def _start(self, placement: Placement, draft: PlanBuilder) -> None:
         sequence = placement.sequence
         request = sequence.request
         self._last_admission = self._clock()
-        copy = self.roster.start(placement)
+        copy = self.request_table.start(placement)
         if copy is not None:
             draft.copies.append(copy)
         if not request.started:

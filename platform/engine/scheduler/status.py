@@ -6,7 +6,7 @@ from typing import Final
 
 from ..kv_cache.block_pool import PADDING_BLOCK
 from ..protocol import AdapterStatus, TenantStatus
-from .request_table import Roster
+from .request_table import RequestTable
 from .sequence import Sequence
 
 CACHED: Final = 1
@@ -15,14 +15,14 @@ FIRST_ADAPTER: Final = 3
 ADAPTER_COLORS: Final = 250
 
 
-def map_blocks(digests: list[str], roster: Roster) -> bytes:
+def map_blocks(digests: list[str], request_table: RequestTable) -> bytes:
     """EngineStatus.block_map; `digests` in the order of EngineStatus.adapters."""
     colors = {digest: FIRST_ADAPTER + index % ADAPTER_COLORS for index, digest in enumerate(digests)}
-    pool = roster.pool
+    pool = request_table.pool
     blocks = bytearray(pool.num_blocks)
     for block in pool.cached_blocks():
         blocks[block] = CACHED
-    for sequence in [*roster.running, *roster.leaving]:
+    for sequence in [*request_table.running, *request_table.leaving]:
         # The first of several. An adapter that was unregistered while it runs has no place in the list.
         color = next((colors[digest] for digest in sequence.request.digests if digest in colors), BASE)
         for block in sequence.blocks:
@@ -30,21 +30,21 @@ def map_blocks(digests: list[str], roster: Roster) -> bytes:
     return bytes(blocks[PADDING_BLOCK + 1 :])
 
 
-def count_adapters(adapters: list[AdapterStatus], roster: Roster) -> None:
+def count_adapters(adapters: list[AdapterStatus], request_table: RequestTable) -> None:
     """Fill in how many sequences run with each adapter and how many wait for it."""
-    running = _count(roster.running)
-    waiting = _count(roster.queue) + _count(roster.preempted)
+    running = _count(request_table.running)
+    waiting = _count(request_table.queue) + _count(request_table.preempted)
     for adapter in adapters:
         adapter.running = running[adapter.digest]
         adapter.waiting = waiting[adapter.digest]
 
 
-def count_tenants(roster: Roster, queries: Counter[str], hits: Counter[str]) -> dict[str, TenantStatus]:
+def count_tenants(request_table: RequestTable, queries: Counter[str], hits: Counter[str]) -> dict[str, TenantStatus]:
     """`queries` and `hits`: prompt tokens looked up in the prefix cache and found there, by tenant."""
-    running = Counter(sequence.request.tenant for sequence in roster.running)
-    waiting = Counter(sequence.request.tenant for sequence in (*roster.queue, *roster.preempted))
+    running = Counter(sequence.request.tenant for sequence in request_table.running)
+    waiting = Counter(sequence.request.tenant for sequence in (*request_table.queue, *request_table.preempted))
     blocks: Counter[str] = Counter()
-    for sequence in roster.running:
+    for sequence in request_table.running:
         blocks[sequence.request.tenant] += len(sequence.blocks)
     return {
         tenant: TenantStatus(

@@ -12,7 +12,7 @@ from loraplex.quant.config.online_words import AWQ
 
 from ..attention.backend import AttentionBackend
 from ..config import EngineConfig
-from ..constraints.followers import Followers, make_followers
+from ..constraints.grammar_manager import GrammarManager, make_grammar_manager
 from ..core import EngineCore
 from ..device.device import Device, choose_device
 from ..kv_cache.block_pool import BlockPool
@@ -41,12 +41,12 @@ class Engine:
     adapters: AdapterPool
     cache: AttentionBackend
     info: EngineInfo
-    followers: Followers
+    grammar_manager: GrammarManager
 
     def close(self) -> None:
         """End the loader threads and the grammar process. The memory goes with the last reference."""
         self.adapters.close()
-        self.followers.close()
+        self.grammar_manager.close()
 
 
 def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
@@ -95,11 +95,15 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
     with stages.timed("kernels compiled") as stage:
         runner, stage.words = builder.make_runner(loaded, cache, adapters)
     scheduler = Scheduler(_limits(loaded), BlockPool(shares.cache.num_blocks, config.block_size), adapters)
-    followers = make_followers(config.model)
+    grammar_manager = make_grammar_manager(config.model)
     core = EngineCore(
-        scheduler, runner, lambda: describe_adapters(adapters), lambda: adapters.evictions, followers=followers
+        scheduler,
+        runner,
+        lambda: describe_adapters(adapters),
+        lambda: adapters.evictions,
+        grammar_manager=grammar_manager,
     )
-    return Engine(core, adapters, cache, _info(loaded, shares, words, stages.seconds), followers)
+    return Engine(core, adapters, cache, _info(loaded, shares, words, stages.seconds), grammar_manager)
 
 
 def choose_builder(config: EngineConfig, device: Device) -> Builder:

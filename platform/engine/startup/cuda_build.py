@@ -16,7 +16,7 @@ from ..config import EngineConfig
 from ..device import cuda_stream
 from ..device.device import Device
 from ..device.device_time import DeviceTime
-from ..device.host_transfer import Outbox
+from ..device.host_transfer import HostTransfer
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
 from ..model.decoder import Decoder, DecoderLoader
 from ..protocol import MAX_ADAPTERS
@@ -123,7 +123,7 @@ def build_cuda_runner(
     if vocab_size > MOST_TOKENS:
         raise ValueError(f"the vocabulary has {vocab_size} tokens; on CUDA it may have {MOST_TOKENS}: use device cpu")
     device, tokens = table.arena.device, config.most_step_tokens
-    outbox = Outbox(queues.compute, queues.transfer)
+    host_transfer = HostTransfer(queues.compute, queues.transfer)
     inputs = StepInputs(
         table,
         queues.compute,
@@ -138,11 +138,11 @@ def build_cuda_runner(
         cache=cache,
         adapters=adapters,
         sampler=CudaSampler(
-            config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, outbox, inputs.parameters
+            config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, host_transfer, inputs.parameters
         ),
         inputs=inputs,
         graphs=GraphPool(queues.capture, most_graphs(config)),
-        outbox=outbox,
+        host_transfer=host_transfer,
         device_time=DeviceTime(queues.mark),
         clipped=torch.zeros(1, tokens, dtype=torch.int64, device=device),
     )

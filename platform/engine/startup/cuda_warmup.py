@@ -25,7 +25,7 @@ CHANGED: Final = frozenset({EMBEDDING, HEAD, *NORMS})
 class FirstSlot:
     """AdapterSlots before any adapter is resident: slot 0 has no ranks, so nothing is read and nothing added."""
 
-    newest_generation = 0
+    newest_epoch = 0
 
     def __init__(self, table: PageTable) -> None:
         self.table = table

@@ -130,7 +130,7 @@ def _multiply(table: PageTable, rows: RowPages, x: torch.Tensor) -> torch.Tensor
 
 
 def _fit_vocabularies(logits: torch.Tensor, batch: LoraBatch, own: list[Own]) -> torch.Tensor:
-    """Room for tokens that the base lacks, and none for those that an adapted model lacks."""
+    """PageAllocation for tokens that the base lacks, and none for those that an adapted model lacks."""
     extras, base_size = batch.table.extras, logits.shape[1]
     sizes = [extras[slot].vocab_size if slot in extras else base_size for slot, _ in batch.segments()]
     if max(sizes) > base_size:

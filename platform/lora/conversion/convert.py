@@ -24,7 +24,7 @@ from ..files.tensor_names import OTHER_BASE, module_path
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
 from .kinds import KINDS, SMALLER, read_source_settings
-from .source import Module, Place, Scan, Shapes, Tensors, compare_targets, in_words, sort_tensors
+from .source import Module, ModuleLocation, Scan, Shapes, Tensors, compare_targets, in_words, sort_tensors
 from .write import WeightsFile, lora_config
 
 MAX_ERROR: Final = 0.01
@@ -55,14 +55,14 @@ _ALGEBRA: Final[dict[str, Algebra]] = {"ADALORA": adalora, "LOHA": loha, "LOKR":
 class _Outcome:
     """What became of the modules."""
 
-    ranks: dict[Place, int] = field(default_factory=dict)
-    idle: list[Place] = field(default_factory=list)
+    ranks: dict[ModuleLocation, int] = field(default_factory=dict)
+    idle: list[ModuleLocation] = field(default_factory=list)
     square: float = 0.0
     lost: float = 0.0
     worst: float = 0.0
     worst_module: str = ""
 
-    def note(self, place: Place, change: Change) -> None:
+    def note(self, place: ModuleLocation, change: Change) -> None:
         if change.square == 0:
             self.idle.append(place)
             return
@@ -79,7 +79,7 @@ class _Problems:
         self._unfit: list[str] = []
         self._too_large: list[str] = []
 
-    def note(self, place: Place, error: Unfit) -> None:
+    def note(self, place: ModuleLocation, error: Unfit) -> None:
         (self._too_large if isinstance(error, TooLarge) else self._unfit).append(f"{in_words(place)} {error}")
 
     def tell(self, report: Report) -> None:
@@ -139,7 +139,7 @@ def _sorted_tensors(source: FileIO, settings: LoraSettings, base: BaseSignature,
     return tensors
 
 
-def _judge_shapes(modules: Mapping[Place, Module], algebra: Algebra, report: Report) -> None:
+def _judge_shapes(modules: Mapping[ModuleLocation, Module], algebra: Algebra, report: Report) -> None:
     problems = _Problems()
     for place, module in modules.items():
         try:
@@ -149,9 +149,9 @@ def _judge_shapes(modules: Mapping[Place, Module], algebra: Algebra, report: Rep
     problems.tell(report)
 
 
-def _judge_values(source: FileIO, modules: Mapping[Place, Module], report: Report) -> list[Place]:
+def _judge_values(source: FileIO, modules: Mapping[ModuleLocation, Module], report: Report) -> list[ModuleLocation]:
     """The modules without effect, as far as a part of zeros tells."""
-    problems, scan, idle = _Problems(), Scan(source), list[Place]()
+    problems, scan, idle = _Problems(), Scan(source), list[ModuleLocation]()
     for place, module in modules.items():
         try:
             if scan.has_zeros(module.parts.values()):
@@ -163,7 +163,7 @@ def _judge_values(source: FileIO, modules: Mapping[Place, Module], report: Repor
 
 
 def _convert_modules(
-    modules: Mapping[Place, Module], algebra: Algebra, outcome: _Outcome, output: WeightsFile, report: Report
+    modules: Mapping[ModuleLocation, Module], algebra: Algebra, outcome: _Outcome, output: WeightsFile, report: Report
 ) -> None:
     """Ends at the first that cannot be converted: each may take seconds."""
     problems = _Problems()
@@ -181,7 +181,9 @@ def _convert_modules(
     problems.tell(report)
 
 
-def _module(source: FileIO, place: Place, tensors: Tensors, settings: LoraSettings, base: BaseSignature) -> Module:
+def _module(
+    source: FileIO, place: ModuleLocation, tensors: Tensors, settings: LoraSettings, base: BaseSignature
+) -> Module:
     path, (inputs, outputs) = module_path(*place), base.kinds[place[1]]
     widest = max(max(shape) for shape in base.kinds.values())
     parts = tensors.modules[place] | tensors.shared

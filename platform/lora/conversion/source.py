@@ -17,7 +17,7 @@ from ..files.tensor_names import OTHER_BASE, PARENTS, module_path
 from ..files.values import LARGEST_WEIGHT, read_bits, scan_tensor, to_floats
 from .factors import Matrix, TooLarge, Unfit
 
-Place = tuple[int, str]
+ModuleLocation = tuple[int, str]
 """Layer and kind of a linear."""
 Shapes = dict[str, tuple[int, ...]]
 """By name of the part."""
@@ -35,7 +35,7 @@ _SHARED: Final = re.compile(r"base_model\.(vera_[AB])")
 class Tensors:
     """What is in the file, by name of the part: of each module, and of the adapter as a whole."""
 
-    modules: dict[Place, dict[str, TensorInfo]] = field(default_factory=dict)
+    modules: dict[ModuleLocation, dict[str, TensorInfo]] = field(default_factory=dict)
     shared: dict[str, TensorInfo] = field(default_factory=dict)
 
 
@@ -77,7 +77,7 @@ def _misplacement(match: re.Match[str] | None, parts: frozenset[str], base: Base
     return None
 
 
-def compare_targets(present: set[Place], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
+def compare_targets(present: set[ModuleLocation], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
     """PEFT would leave a targeted linear without tensors at its first, perhaps random, values."""
     refuse_misread(settings, [module_path(*place) for place in every_place(base)], report)
     targeted = {place for place in every_place(base) if settings.targets(place[0], module_path(*place))}
@@ -90,11 +90,11 @@ def compare_targets(present: set[Place], settings: LoraSettings, base: BaseSigna
             report.fail("targets", message, remedy)
 
 
-def every_place(base: BaseSignature) -> Iterator[Place]:
+def every_place(base: BaseSignature) -> Iterator[ModuleLocation]:
     return ((layer, kind) for layer in range(base.num_layers) for kind in base.kinds)
 
 
-def in_words(place: Place) -> str:
+def in_words(place: ModuleLocation) -> str:
     return f"{place[1]} of layer {place[0]}"
 
 

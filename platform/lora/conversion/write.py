@@ -14,7 +14,7 @@ from ..files.manifest import BaseSignature
 from ..files.tensor_names import module_path
 from ..files.values import LARGEST_WEIGHT
 from .factors import Change, TooLarge, Unfit
-from .source import Place, every_place
+from .source import ModuleLocation, every_place
 
 _METADATA: Final = {"__metadata__": {"format": "pt"}}
 _LONGEST_OFFSET: Final = 1 << 50
@@ -31,14 +31,14 @@ class _Entry:
 class WeightsFile:
     """adapter_model.safetensors in float32, its header written last into room that was kept for it."""
 
-    def __init__(self, file: FileIO, places: list[Place], base: BaseSignature, largest: int) -> None:
+    def __init__(self, file: FileIO, places: list[ModuleLocation], base: BaseSignature, largest: int) -> None:
         """`places` are all that may be written; `largest` is the most bytes that the file may have."""
         self._file, self._largest = file, largest
         self._entries: list[_Entry] = []
         self._room = len(_header([_longest(place, side, base) for place in places for side in "AB"]))
         self._file.seek(8 + self._room)
 
-    def write(self, place: Place, change: Change) -> None:
+    def write(self, place: ModuleLocation, change: Change) -> None:
         """Raises TooLarge when the file would grow beyond `largest`, Unfit for what no weight can be."""
         for side, matrix in (("A", change.down), ("B", change.up)):
             if not np.abs(matrix).max() <= LARGEST_WEIGHT:
@@ -56,7 +56,7 @@ class WeightsFile:
         _write_all(self._file, len(header).to_bytes(8, "little") + header)
 
 
-def lora_config(ranks: Mapping[Place, int], base_model: str, base: BaseSignature) -> bytes:
+def lora_config(ranks: Mapping[ModuleLocation, int], base_model: str, base: BaseSignature) -> bytes:
     """adapter_config.json for modules of these ranks, each with a scaling of 1."""
     usual = Counter(ranks.values()).most_common(1)[0][0]
     unusual = {module_path(*place): rank for place, rank in sorted(ranks.items()) if rank != usual}
@@ -88,13 +88,13 @@ def _header(entries: list[_Entry]) -> bytes:
     return json.dumps(_METADATA | tensors, separators=(",", ":")).encode()
 
 
-def _longest(place: Place, side: str, base: BaseSignature) -> _Entry:
+def _longest(place: ModuleLocation, side: str, base: BaseSignature) -> _Entry:
     inputs, outputs = base.kinds[place[1]]
     shape = (MAX_RANK, inputs) if side == "A" else (outputs, MAX_RANK)
     return _Entry(_name(place, side), shape, _LONGEST_OFFSET, _LONGEST_OFFSET)
 
 
-def _name(place: Place, side: str) -> str:
+def _name(place: ModuleLocation, side: str) -> str:
     return f"base_model.model.{module_path(*place)}.lora_{side}.weight"
 
 

@@ -81,7 +81,7 @@ _FOREIGN: Final = (
 """Part of a name -> why such tensors are not served; first match."""
 
 
-class Place(NamedTuple):
+class ModuleLocation(NamedTuple):
     layer: int
     """0 for what the base has once."""
     kind: str
@@ -97,7 +97,7 @@ class Place(NamedTuple):
 
 
 class Location(NamedTuple):
-    place: Place
+    place: ModuleLocation
     part: str
 
 
@@ -112,7 +112,7 @@ def locate(name: str, base: BaseSignature) -> Location | str:
     part = _part(match[2], match[3])
     if part is None or match[2] not in base.shapes():
         return _foreign(name)
-    return Location(Place(0, match[2]), part)
+    return Location(ModuleLocation(0, match[2]), part)
 
 
 @lru_cache(maxsize=MODULES)
@@ -137,7 +137,7 @@ def _locate_in_layer(name: str, layer: int, parent: str, kind: str, suffix: str,
     part = _part(kind, suffix)
     if part is None:
         return WHOLE_LINEAR if kind in PARENTS and suffix in _WHOLE else _foreign(name)
-    return Location(Place(layer, kind), part)
+    return Location(ModuleLocation(layer, kind), part)
 
 
 def _part(kind: str, suffix: str) -> str | None:

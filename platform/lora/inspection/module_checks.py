@@ -8,7 +8,7 @@ from ..files.config_file import LoraSettings
 from ..files.manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
 from ..files.pattern_keys import refuse_misread
 from ..files.report import Report, enumerate_some, quote
-from ..files.tensor_names import OTHER_BASE, TRAINING_AID, Place, locate
+from ..files.tensor_names import OTHER_BASE, TRAINING_AID, ModuleLocation, locate
 from .vocabulary_checks import expected_rank, match_rows, saves_place, targets_place, trained_tokens
 
 ROLES: Final[tuple[Role, ...]] = ("magnitude", "bias", "lora_bias", "gain", "norm")
@@ -59,8 +59,8 @@ def match_modules(
     return with_rows if settings is None or settings.peft_type != "IA3" else _move_gains(with_rows)
 
 
-def _sort(tensors: tuple[TensorInfo, ...], base: BaseSignature, problems: Problems) -> dict[Place, Parts]:
-    found: dict[Place, Parts] = {}
+def _sort(tensors: tuple[TensorInfo, ...], base: BaseSignature, problems: Problems) -> dict[ModuleLocation, Parts]:
+    found: dict[ModuleLocation, Parts] = {}
     for tensor in tensors:
         location = locate(tensor.name, base)
         if isinstance(location, str):
@@ -72,7 +72,9 @@ def _sort(tensors: tuple[TensorInfo, ...], base: BaseSignature, problems: Proble
     return found
 
 
-def _judge_parts(place: Place, parts: Parts, settings: LoraSettings, base: BaseSignature, problems: Problems) -> None:
+def _judge_parts(
+    place: ModuleLocation, parts: Parts, settings: LoraSettings, base: BaseSignature, problems: Problems
+) -> None:
     """The file must have what adapter_config.json announces, and nothing else."""
     announced = {
         "magnitude": settings.use_dora,
@@ -114,7 +116,12 @@ _WORDS: Final = {
 
 
 def _fit(
-    place: Place, parts: Parts, size: int, settings: LoraSettings | None, base: BaseSignature, problems: Problems
+    place: ModuleLocation,
+    parts: Parts,
+    size: int,
+    settings: LoraSettings | None,
+    base: BaseSignature,
+    problems: Problems,
 ) -> ModuleLora | None:
     if size:
         problems.resized.append(f"{place} has a LoRA and {size:,} rows, the base {base.vocab_size:,}")
@@ -126,11 +133,11 @@ def _fit(
     return ModuleLora(*place, 0, 1.0, None, None, vectors) if all(fitting) else None
 
 
-def _resized_to(place: Place, found: dict[Place, Parts], base: BaseSignature) -> int:
+def _resized_to(place: ModuleLocation, found: dict[ModuleLocation, Parts], base: BaseSignature) -> int:
     """Tokens of the vocabulary that it is adapted over, where that is another than the base's; 0: it is not."""
     if place.kind not in (EMBEDDING, HEAD) or "A" not in found[place]:
         return 0
-    of_tied = found.get(Place(0, EMBEDDING), {}) if base.tied else {}
+    of_tied = found.get(ModuleLocation(0, EMBEDDING), {}) if base.tied else {}
     whole = found[place].get("all rows") or of_tied.get("all rows")
     if whole is None or len(whole.shape) != 2 or whole.shape[0] == base.vocab_size:
         return 0
@@ -138,7 +145,7 @@ def _resized_to(place: Place, found: dict[Place, Parts], base: BaseSignature) ->
 
 
 def _fit_pair(
-    place: Place,
+    place: ModuleLocation,
     parts: Parts,
     vectors: tuple[OutputVector, ...],
     settings: LoraSettings | None,
@@ -160,7 +167,7 @@ def _fit_pair(
 
 
 def _vector_fits(
-    place: Place, vector: OutputVector, settings: LoraSettings | None, base: BaseSignature, problems: Problems
+    place: ModuleLocation, vector: OutputVector, settings: LoraSettings | None, base: BaseSignature, problems: Problems
 ) -> bool:
     (inputs, outputs), shape = base.shapes()[place.kind], vector.tensor.shape
     expected: tuple[int, ...] = (outputs,)
@@ -183,16 +190,18 @@ OUTPUTS_INSTEAD: Final = "train with feedforward_modules set to down_proj only, 
 
 def _move_gains(modules: tuple[ModuleLora, ...]) -> tuple[ModuleLora, ...]:
     """A factor on what goes into down_proj is one on what comes out of up_proj, as the two are multiplied."""
-    gains: dict[Place, list[OutputVector]] = {}
+    gains: dict[ModuleLocation, list[OutputVector]] = {}
     for module in modules:
         for vector in module.vectors:
             over_input = vector.tensor.shape[0] == 1 and module.kind == "down_proj"
-            gains.setdefault(Place(module.layer, "up_proj" if over_input else module.kind), []).append(vector)
+            gains.setdefault(ModuleLocation(module.layer, "up_proj" if over_input else module.kind), []).append(vector)
     moved = [ModuleLora(*place, 0, 1.0, None, None, tuple(found)) for place, found in sorted(gains.items())]
     return (*moved, *[module for module in modules if module.rows])
 
 
-def _shapes_fit(place: Place, a: TensorInfo, b: TensorInfo, shape: tuple[int, int], problems: Problems) -> bool:
+def _shapes_fit(
+    place: ModuleLocation, a: TensorInfo, b: TensorInfo, shape: tuple[int, int], problems: Problems
+) -> bool:
     inputs, outputs = shape
     before = len(problems.shapes) + len(problems.ranks)
     if len(a.shape) != 2 or len(b.shape) != 2:
@@ -228,15 +237,15 @@ def _report(problems: Problems, report: Report) -> None:
     report.settle("ranks", "tensors and configuration agree on all ranks")
 
 
-def _every_place(base: BaseSignature) -> list[Place]:
-    return [Place(layer, kind) for kind in base.shapes() for layer in range(base.layers_of(kind))]
+def _every_place(base: BaseSignature) -> list[ModuleLocation]:
+    return [ModuleLocation(layer, kind) for kind in base.shapes() for layer in range(base.layers_of(kind))]
 
 
-def _can_be_adapted(place: Place, base: BaseSignature) -> bool:
+def _can_be_adapted(place: ModuleLocation, base: BaseSignature) -> bool:
     return place.kind in base.kinds or place.kind in (EMBEDDING, HEAD)
 
 
-def _compare_targets(present: set[Place], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
+def _compare_targets(present: set[ModuleLocation], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
     adaptable = [place for place in _every_place(base) if _can_be_adapted(place, base)]
     targeted = {place for place in adaptable if targets_place(place, settings, base)}
     absent = [str(place) for place in sorted(targeted - present)]
@@ -250,7 +259,9 @@ def _compare_targets(present: set[Place], settings: LoraSettings, base: BaseSign
     report.settle("targets", "target_modules and the tensors agree")
 
 
-def _compare_saved(found: dict[Place, Parts], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
+def _compare_saved(
+    found: dict[ModuleLocation, Parts], settings: LoraSettings, base: BaseSignature, report: Report
+) -> None:
     """Of linears only what an adapter adds is served; of all other modules also copies as a whole."""
     saved = [place for place in _every_place(base) if settings.saves(place.path)]
     linears = [str(place) for place in saved if place.kind in base.kinds]

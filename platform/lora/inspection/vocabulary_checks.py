@@ -7,20 +7,20 @@ from typing import Final
 from ..files.config_fields import MAX_TOKENS
 from ..files.config_file import LoraSettings
 from ..files.manifest import EMBEDDING, HEAD, ONCE, BaseSignature, ModuleLora, TensorInfo, TokenRows
-from ..files.tensor_names import Place
+from ..files.tensor_names import ModuleLocation
 
-ENDS: Final = (Place(0, EMBEDDING), Place(0, HEAD))
+ENDS: Final = (ModuleLocation(0, EMBEDDING), ModuleLocation(0, HEAD))
 
 
 def match_rows(
     modules: Sequence[ModuleLora],
-    found: Mapping[Place, Mapping[str, TensorInfo]],
+    found: Mapping[ModuleLocation, Mapping[str, TensorInfo]],
     settings: LoraSettings | None,
     base: BaseSignature,
     problems: list[str],
 ) -> tuple[ModuleLora, ...]:
     """The modules, with the rows of embedding and head where the file has any. Sentences go to `problems`."""
-    by_place = {Place(module.layer, module.kind): module for module in modules}
+    by_place = {ModuleLocation(module.layer, module.kind): module for module in modules}
     rows = {place: _rows(place, found.get(place, {}), settings, base, problems) for place in ENDS}
     if base.tied:
         rows = _share(rows, settings)
@@ -31,30 +31,30 @@ def match_rows(
     return tuple([by_place[place] for place in sorted(by_place)])
 
 
-def trained_tokens(place: Place, settings: LoraSettings, base: BaseSignature) -> tuple[int, ...] | None:
+def trained_tokens(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> tuple[int, ...] | None:
     """The tokens that PEFT trains rows of, if any there. A tied head follows the embedding."""
     tokens = settings.tokens_of(place.path)
     follows = base.tied and place.kind == HEAD and tokens is None
     return settings.tokens_of(ENDS[0].path) if follows else tokens
 
 
-def targets_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+def targets_place(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> bool:
     """Whether PEFT puts an adapter there."""
     named = settings.targets(-1 if place.kind in ONCE else place.layer, place.path)
     return named or (_follows(place, settings, base) and settings.targets(-1, ENDS[0].path))
 
 
-def saves_place(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+def saves_place(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> bool:
     """Whether PEFT saves it as a whole."""
     return settings.saves(place.path) or (_follows(place, settings, base) and settings.saves(ENDS[0].path))
 
 
-def expected_rank(place: Place, settings: LoraSettings, base: BaseSignature) -> int:
+def expected_rank(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> int:
     """A tied head has the embedding's matrices, though its own scaling."""
     return settings.rank_of((ENDS[0] if _follows(place, settings, base) else place).path)
 
 
-def _follows(place: Place, settings: LoraSettings, base: BaseSignature) -> bool:
+def _follows(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> bool:
     """Whether what is done to the embedding is done to it as well (ensure_weight_tying)."""
     return settings.ties_ends and base.tied and place.kind == HEAD
 
@@ -66,7 +66,7 @@ def vocabulary_of(modules: Sequence[ModuleLora], base: BaseSignature) -> int:
 
 
 def _rows(
-    place: Place,
+    place: ModuleLocation,
     parts: Mapping[str, TensorInfo],
     settings: LoraSettings | None,
     base: BaseSignature,
@@ -81,7 +81,7 @@ def _rows(
     return tuple([part for part in rows if _fits(place, part, base, problems)])
 
 
-def _fits(place: Place, rows: TokenRows, base: BaseSignature, problems: list[str]) -> bool:
+def _fits(place: ModuleLocation, rows: TokenRows, base: BaseSignature, problems: list[str]) -> bool:
     shape, size = rows.tensor.shape, base.hidden_size
     count = None if rows.tokens is None else len(rows.tokens)
     fits = len(shape) == 2 and shape[1] == size and shape[0] == (count or shape[0])
@@ -92,8 +92,8 @@ def _fits(place: Place, rows: TokenRows, base: BaseSignature, problems: list[str
 
 
 def _share(
-    rows: dict[Place, tuple[TokenRows, ...]], settings: LoraSettings | None
-) -> dict[Place, tuple[TokenRows, ...]]:
+    rows: dict[ModuleLocation, tuple[TokenRows, ...]], settings: LoraSettings | None
+) -> dict[ModuleLocation, tuple[TokenRows, ...]]:
     """What PEFT writes into a weight that embedding and head have in common changes both.
 
     A copy made by modules_to_save is not that weight any more, and single tokens that are trained of the head alone
@@ -109,7 +109,7 @@ def _share(
     return shared
 
 
-def _is_own(rows: TokenRows, place: Place, settings: LoraSettings | None) -> bool:
+def _is_own(rows: TokenRows, place: ModuleLocation, settings: LoraSettings | None) -> bool:
     """Whether they stand beside the weight that embedding and head have in common."""
     if rows.tokens is not None:
         return place.kind == HEAD

@@ -1,4 +1,4 @@
-"""Generations: what memory was given away last. Who comes with an older number is told, before it reads another's.
+"""Epochs: what memory was given away last. Who comes with an older number is told, before it reads another's.
 
 Holds, and the order of jobs and of streams, see to it that nobody ever comes too late. This is the net below them: an
 adapter's answer computed with another's weights would look like any other answer.
@@ -9,7 +9,7 @@ class StaleError(RuntimeError):
     """Memory was given to somebody else while it was still in use: a mistake of this program."""
 
 
-class Generations:
+class Epochs:
     """Numbers grow from 1 and are never given twice, so one comparison tells whether anything was given since."""
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Generations:
         self.newest += 1
         return self.newest
 
-    def begin_to_write(self, generation: int) -> None:
+    def begin_to_write(self, epoch: int) -> None:
         """On the thread that writes."""
-        self._written = max(self._written, generation)
+        self._written = max(self._written, epoch)
 
     def check_unwritten(self, since: int, what: str) -> None:
         """StaleError where what was given away after `since` has been written, perhaps over `what`."""
         if self._written > since:
-            raise StaleError(f"{what}: the memory is of generation {self._written} by now, not {since}")
+            raise StaleError(f"{what}: the memory is of epoch {self._written} by now, not {since}")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .arena import Arena
-from .epochs import Generations
+from .epochs import Epochs
 from .weights import Contents
 
 
@@ -27,7 +27,7 @@ class HostCopy:
     """[elements] of the arena's dtype."""
     offset: int
     """Of the pages, in the cache's buffer."""
-    generation: int
+    epoch: int
     """Of its place."""
     job: Future[Any] | None = None
     """Fills the pages; what it raises, they hold nothing of worth."""
@@ -45,12 +45,12 @@ class HostCache:
         if device.type == "cuda" and self._arena.size:
             _pin(self._buffer)
         self._copies: OrderedDict[str, HostCopy] = OrderedDict()
-        self._generations = Generations()
+        self._epochs = Epochs()
 
     @property
-    def generation(self) -> int:
+    def epoch(self) -> int:
         """The newest."""
-        return self._generations.newest
+        return self._epochs.newest
 
     @property
     def bytes_used(self) -> int:
@@ -82,8 +82,8 @@ class HostCache:
             if oldest is None:
                 return None
             self.drop(oldest)
-        pages, generation = self._buffer[offset : offset + size], self._generations.give()
-        copy = self._copies[digest] = HostCopy(contents, pages, offset, generation)
+        pages, epoch = self._buffer[offset : offset + size], self._epochs.give()
+        copy = self._copies[digest] = HostCopy(contents, pages, offset, epoch)
         return copy
 
     def borrow(self, digest: str) -> HostCopy | None:
@@ -100,13 +100,13 @@ class HostCache:
 
     def begin_to_write(self, copy: HostCopy) -> None:
         """On the thread that fills its pages. StaleError where a later copy was written first: the place may be its."""
-        self.check_unwritten(copy.generation)
-        self._generations.begin_to_write(copy.generation)
+        self.check_unwritten(copy.epoch)
+        self._epochs.begin_to_write(copy.epoch)
 
     def check_unwritten(self, since: int) -> None:
-        """On a thread that has read a copy it was given when `since` was the newest generation. StaleError where a
+        """On a thread that has read a copy it was given when `since` was the newest epoch. StaleError where a
         later copy has been written meanwhile, perhaps in its place."""
-        self._generations.check_unwritten(since, "a copy in the host cache")
+        self._epochs.check_unwritten(since, "a copy in the host cache")
 
     def check_integrity(self, known: Iterable[str]) -> list[str]:
         """Whether every byte has an owner, and every owner is one of `known`."""

@@ -16,8 +16,8 @@ from ..files.manifest import BaseSignature
 from .eviction import FORGOTTEN, evictable, fits_beside, is_idle, must_stay, refusal
 from .finish import BaseModules
 from .host_cache import HostCache, HostCopy
-from .pages import Mark, PageStore, Room
-from .residency import Entry, State
+from .pages import Mark, PageAllocation, PageStore
+from .residency import AdapterEntry, State
 from .weights import ChangedFile, Contents, Staging, load_pages, read_contents
 
 PATIENCE: Final = 1.0
@@ -57,9 +57,9 @@ class Loader:
         self._clock = clock
         self._refuse = refuse
         self._staging = Staging()
-        self._queue: dict[str, Entry] = {}
+        self._queue: dict[str, AdapterEntry] = {}
         """Loading, in the order in which they were first asked for."""
-        self._residents: dict[str, Entry] = {}
+        self._residents: dict[str, AdapterEntry] = {}
         """In the order in which they were loaded."""
         self.evictions = 0
         """Of all adapters that ever were; one that is removed is not evicted."""
@@ -70,7 +70,7 @@ class Loader:
     def busy(self) -> bool:
         return bool(self._queue)
 
-    def start(self, entry: Entry) -> None:
+    def start(self, entry: AdapterEntry) -> None:
         """Begin to load, unless it is loading, resident or has failed a moment ago."""
         now = self._clock()
         if entry.state in (State.LOADING, State.RESIDENT) or now < entry.retry_at:
@@ -84,7 +84,7 @@ class Loader:
                 read_contents, Path(entry.folder), self._base, self._store.dtype_name, self._modules
             )
 
-    def poll(self) -> list[Entry]:
+    def poll(self) -> list[AdapterEntry]:
         """Move loads on. Returns the entries whose running job has ended."""
         ready = [entry for entry in self._queue.values() if entry.job is None or entry.job.done()]
         ended = [entry for entry in ready if entry.busy]
@@ -104,7 +104,7 @@ class Loader:
             if len(untouched):
                 self._touching = self._executor.submit(self._store.touch, untouched, self._store.mark())
 
-    def withdraw(self, entry: Entry, winner: str | None = None) -> None:
+    def withdraw(self, entry: AdapterEntry, winner: str | None = None) -> None:
         """Free the pages of an unused resident, in favour of `winner`, or end the wait of one without a running job."""
         assert entry.users == 0 and not entry.busy
         if entry.state is State.RESIDENT:
@@ -134,7 +134,7 @@ class Loader:
 
     # Steps of a load
 
-    def _take_result(self, entry: Entry) -> None:
+    def _take_result(self, entry: AdapterEntry) -> None:
         assert entry.job is not None
         job, entry.job = entry.job, None
         error = job.exception()
@@ -158,7 +158,7 @@ class Loader:
             rest = iter(()) if entry.from_host else self._store.finish(entry.room, entry.contents, self._modules)
             entry.finishing = rest
 
-    def _finish_some(self, entry: Entry) -> None:
+    def _finish_some(self, entry: AdapterEntry) -> None:
         """A part in each step: running requests shall not feel it."""
         assert entry.finishing is not None and entry.room is not None
         try:
@@ -172,26 +172,26 @@ class Loader:
             entry.finishing = None
             self._fail(entry, _cause(entry, error), unfit=_is_unfit(error))
 
-    def _fill(self, entry: Entry, room: Room) -> None:
+    def _fill(self, entry: AdapterEntry, room: PageAllocation) -> None:
         """Let a thread fill the room; the table does not show it yet."""
         assert entry.contents is not None and entry.folder_read is not None
         copy = self._host.borrow(entry.digest)
         entry.room, entry.from_host = room, copy is not None
         if copy is not None:
-            entry.job = self._executor.submit(self._restore, room, copy, self._host.generation)
+            entry.job = self._executor.submit(self._restore, room, copy, self._host.epoch)
             return
         write = partial(
             load_pages, Path(entry.folder_read), entry.contents, entry.digest, self._store.dtype_name, self._staging
         )
         entry.job = self._executor.submit(self._store.fill, room, write)
 
-    def _restore(self, room: Room, copy: HostCopy, generation: int) -> None:
+    def _restore(self, room: PageAllocation, copy: HostCopy, epoch: int) -> None:
         assert copy.job is not None
         copy.job.result()
         self._store.restore(room, copy.pages)
-        self._host.check_unwritten(generation)
+        self._host.check_unwritten(epoch)
 
-    def _save(self, entry: Entry, room: Room, winner: str | None) -> None:
+    def _save(self, entry: AdapterEntry, room: PageAllocation, winner: str | None) -> None:
         """Keep a copy of what is about to be freed, unless there is one; not in the place of the winner's."""
         assert entry.contents is not None
         if self._host.renew(entry.digest):
@@ -200,11 +200,11 @@ class Loader:
         if copy is not None:
             copy.job = self._executor.submit(self._write_copy, room, copy, self._store.mark())
 
-    def _write_copy(self, room: Room, copy: HostCopy, after: Mark) -> None:
+    def _write_copy(self, room: PageAllocation, copy: HostCopy, after: Mark) -> None:
         self._host.begin_to_write(copy)
         self._store.save(room, copy.pages, after)
 
-    def _publish(self, entry: Entry, room: Room) -> None:
+    def _publish(self, entry: AdapterEntry, room: PageAllocation) -> None:
         assert entry.contents is not None
         self._store.publish(room, entry.contents)
         self._leave_queue(entry, State.RESIDENT)
@@ -215,8 +215,8 @@ class Loader:
         entry.load_seconds = entry.last_used - entry.started
         self._ahead = min(entry.bytes, MOST_AHEAD)
 
-    def _fail(self, entry: Entry, error: str, unfit: bool) -> None:
-        """`unfit`: as of Entry."""
+    def _fail(self, entry: AdapterEntry, error: str, unfit: bool) -> None:
+        """`unfit`: as of AdapterEntry."""
         self._leave_queue(entry, State.FAILED)
         entry.error, entry.unfit, entry.failures, entry.folder_read = error, unfit, entry.failures + 1, None
         entry.retry_at = self._clock() + min(LONGEST_RETRY, 2.0 ** (entry.failures - 1))
@@ -224,14 +224,14 @@ class Loader:
             self._store.free(entry.room)
             entry.room = None
 
-    def _leave_queue(self, entry: Entry, state: State) -> None:
+    def _leave_queue(self, entry: AdapterEntry, state: State) -> None:
         del self._queue[entry.digest]
         entry.state, entry.ordered = state, False
         if state is not State.RESIDENT:
             # Thousands of adapters are known, and each has hundreds of modules.
             entry.contents = None
 
-    # Room
+    # PageAllocation
 
     def _give_room(self) -> None:
         """First come, first served; a small one may overtake until the first has lost its patience."""
@@ -243,7 +243,7 @@ class Loader:
                 self._ask_residents_to_leave(entry)
                 return
 
-    def _fit(self, entry: Entry) -> bool:
+    def _fit(self, entry: AdapterEntry) -> bool:
         """Begin to fill its pages if there is, or can be made, room now. Fails it when there can never be."""
         assert entry.contents is not None
         pages = self._store.count_pages(entry.contents)
@@ -259,7 +259,7 @@ class Loader:
             self._fail(entry, refusal(entry, self._residents.values(), self._store), unfit=too_large)
         return room is not None
 
-    def _ask_residents_to_leave(self, entry: Entry) -> None:
+    def _ask_residents_to_leave(self, entry: AdapterEntry) -> None:
         """Keep what comes free for `entry`: idle adapters go now, used ones, longest resident first, after their users.
 
         Without this, adapters under steady traffic would keep a new one waiting for ever.
@@ -277,7 +277,7 @@ class Loader:
                 if other.users == 0:
                     self.withdraw(other, winner=entry.digest)
 
-    def _hopeless(self, entry: Entry) -> bool:
+    def _hopeless(self, entry: AdapterEntry) -> bool:
         """Whether it would not fit beside the adapters that must stay even if all others left."""
         if not fits_beside(entry, self._residents.values(), self._store):
             return True
@@ -285,7 +285,7 @@ class Loader:
         return not filling and all(must_stay(other, entry) for other in self._residents.values())
 
 
-def _cause(entry: Entry, error: BaseException) -> str:
+def _cause(entry: AdapterEntry, error: BaseException) -> str:
     """In words that tell a client no paths of the server."""
     words = error.strerror if isinstance(error, OSError) else str(error)
     return f"adapter {entry.digest[:12]} cannot be loaded: {words or type(error).__name__}"

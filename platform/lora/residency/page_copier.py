@@ -60,7 +60,7 @@ class CudaStream:
         self._stream.wait_event(event)
 
 
-class Carrier:
+class PageCopier:
     """Moves what steps read: pages over the stream of copies, table entries between two steps. Without streams, all at
     once in the host's memory."""
 

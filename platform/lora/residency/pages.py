@@ -14,9 +14,9 @@ from ..files.config_fields import MAX_RANK
 from ..files.manifest import HEAD, BaseSignature, ModuleLora
 from ..files.values import Bits
 from .arena import Arena
-from .epochs import Generations, StaleError
+from .epochs import Epochs, StaleError
 from .finish import BaseModules, finish_module, needs_base
-from .page_copier import Carrier, Event, Streams, bits_of
+from .page_copier import Event, PageCopier, Streams, bits_of
 from .row_pages import INDEX_BYTES, index_bytes, page_bytes
 from .weights import Contents, PageKind, Pages
 
@@ -29,7 +29,7 @@ FLOAT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PageAllocation:
     """One slot of the table and the pages that belong to it."""
 
     slot: int
@@ -37,7 +37,7 @@ class Room:
     """Where each page begins, in elements of the arena."""
     vacated: Event | None = None
     """After the last step that may read what was here before; None in the host's memory, where steps end at once."""
-    generation: int = 0
+    epoch: int = 0
     """The slot's, as long as the room is its owner's and what was written there stays."""
 
 
@@ -46,7 +46,7 @@ class Mark(NamedTuple):
 
     steps: Event | None
     """After what it has done to pages until then, and the steps it has submitted; None: all is done."""
-    generation: int
+    epoch: int
     """The newest until then."""
 
 
@@ -73,7 +73,7 @@ class PageStore:
         self._arena = Arena(memory // self._item_size, ALIGNMENT_BYTES // self._item_size)
         self._free_slots = list(reversed(range(slots)))
         self._slots = slots
-        self._generations = Generations()
+        self._epochs = Epochs()
         self._current = [0] * slots
         """Generation of each slot."""
         shape = (slots, len(KINDS))
@@ -84,7 +84,7 @@ class PageStore:
             scaling=torch.zeros(*shape, base.num_layers, dtype=torch.float32, device=device),
             shapes=self._shapes,
         )
-        self._carrier = Carrier(device, streams)
+        self._carrier = PageCopier(device, streams)
         self._touched = 0
         self._vacated: Event | None = None
 
@@ -102,8 +102,8 @@ class PageStore:
         return self._arena.size * self._item_size
 
     @property
-    def newest_generation(self) -> int:
-        return self._generations.newest
+    def newest_epoch(self) -> int:
+        return self._epochs.newest
 
     @property
     def bytes_free(self) -> int:
@@ -126,34 +126,34 @@ class PageStore:
             sum(count * self._arena.rounded(self._page_size(kind)) for kind, count in pages.items()) * self._item_size
         )
 
-    def reserve(self, pages: dict[PageKind, int]) -> Room | None:
+    def reserve(self, pages: dict[PageKind, int]) -> PageAllocation | None:
         """A slot and room for these pages; None when either is lacking."""
         kinds = [kind for kind, count in pages.items() for _ in range(count)]
         offsets = self._arena.allocate_all(map(self._page_size, kinds)) if self._free_slots else None
         if offsets is None:
             return None
         slot = self._free_slots.pop()
-        self._current[slot] = self._generations.give()
-        room = Room(slot, {kind: [] for kind in pages}, self._vacated, self._current[slot])
+        self._current[slot] = self._epochs.give()
+        room = PageAllocation(slot, {kind: [] for kind in pages}, self._vacated, self._current[slot])
         for kind, offset in zip(kinds, offsets, strict=True):
             room.offsets[kind].append(offset)
         return room
 
-    def renew(self, room: Room) -> Room:
+    def renew(self, room: PageAllocation) -> PageAllocation:
         """The same room, to be filled from the start: nothing that was to use what is in it may."""
         self.check(room)
-        self._current[room.slot] = self._generations.give()
-        return replace(room, generation=self._current[room.slot])
+        self._current[room.slot] = self._epochs.give()
+        return replace(room, epoch=self._current[room.slot])
 
-    def holds(self, room: Room) -> bool:
+    def holds(self, room: PageAllocation) -> bool:
         """Whether it is still its owner's, with what was written there."""
-        return self._current[room.slot] == room.generation
+        return self._current[room.slot] == room.epoch
 
-    def check(self, room: Room) -> None:
+    def check(self, room: PageAllocation) -> None:
         """StaleError where it is not."""
         if not self.holds(room):
             now = self._current[room.slot]
-            raise StaleError(f"adapter slot {room.slot} is of generation {now} by now, not {room.generation}")
+            raise StaleError(f"adapter slot {room.slot} is of epoch {now} by now, not {room.epoch}")
 
     def untouched(self, ahead: int, most: int) -> Bits:
         """At most `most` bytes of memory that no room has ever had, out of the `ahead` bytes of it that come next; each
@@ -167,10 +167,10 @@ class PageStore:
 
     def touch(self, memory: Bits, since: Mark) -> None:
         """Write what was `untouched` at that moment, on any thread."""
-        self._generations.check_unwritten(since.generation, "memory that no adapter has had")
+        self._epochs.check_unwritten(since.epoch, "memory that no adapter has had")
         memory.fill(0)
 
-    def fill(self, room: Room, write: Callable[[Pages], None]) -> None:
+    def fill(self, room: PageAllocation, write: Callable[[Pages], None]) -> None:
         """Run `write` on the room's pages, on any thread; on return their bytes are on the device. StaleError where
         they are somebody else's by now, also of `restore`."""
         if self._carrier.in_place:
@@ -182,25 +182,25 @@ class PageStore:
         self.restore(room, staging)
 
     def mark(self) -> Mark:
-        return Mark(self._carrier.mark(), self._generations.newest)
+        return Mark(self._carrier.mark(), self._epochs.newest)
 
-    def save(self, room: Room, copy: torch.Tensor, after: Mark) -> None:
+    def save(self, room: PageAllocation, copy: torch.Tensor, after: Mark) -> None:
         """Copy the room's pages, as they are after the `mark`, one after another to `copy` [packed_size] in the host's
         memory, on any thread. StaleError where a room that was given away later may have been written meanwhile."""
         self._carrier.carry(((kept, page) for page, kept in self._page_pairs(room, copy)), after.steps)
-        self._generations.check_unwritten(after.generation, "pages that were to be kept")
+        self._epochs.check_unwritten(after.epoch, "pages that were to be kept")
 
-    def restore(self, room: Room, copy: torch.Tensor) -> None:
+    def restore(self, room: PageAllocation, copy: torch.Tensor) -> None:
         """Fill a room with what `save` has copied from one of the same modules, on any thread; on return its bytes are
         on the device."""
         self._begin_to_write(room)
         self._carrier.carry(self._page_pairs(room, copy), room.vacated)
 
-    def packed_size(self, room: Room) -> int:
+    def packed_size(self, room: PageAllocation) -> int:
         """Elements of a copy of the room's pages."""
         return sum(self._page_size(kind) * len(offsets) for kind, offsets in room.offsets.items())
 
-    def publish(self, room: Room, contents: Contents) -> None:
+    def publish(self, room: PageAllocation, contents: Contents) -> None:
         """Point the table at a filled room: from now on kernels may use its slot. StaleError where it is somebody
         else's by now."""
         self.check(room)
@@ -227,14 +227,14 @@ class PageStore:
             self._carrier.put(target[room.slot], torch.from_numpy(values))
         self._publish_extras(room, contents)
 
-    def _write_index(self, room: Room, kind: str) -> int:
+    def _write_index(self, room: PageAllocation, kind: str) -> int:
         """Where it begins, in numbers of 64 bits."""
         pages = room.offsets[PageKind(kind, "rows")]
         begin = room.offsets[PageKind(kind, "index")][0] * self._item_size // INDEX_BYTES
         self._carrier.put(self.table.read_as(torch.int64)[begin : begin + len(pages)], torch.tensor(pages))
         return begin
 
-    def _publish_extras(self, room: Room, contents: Contents) -> None:
+    def _publish_extras(self, room: PageAllocation, contents: Contents) -> None:
         kinds = {kind for kind, _ in room.offsets}.difference(LINEARS)
         own_logits = PageKind(HEAD, "rows") in room.offsets or contents.vocab_size != self._base.vocab_size
         if own_logits:
@@ -247,10 +247,10 @@ class PageStore:
             self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size, has_vectors, own_logits)
 
     @staticmethod
-    def _row_pages(room: Room, kind: str, tokens: NDArray[np.int64]) -> RowPages:
+    def _row_pages(room: PageAllocation, kind: str, tokens: NDArray[np.int64]) -> RowPages:
         return RowPages(torch.from_numpy(tokens), torch.tensor(room.offsets[PageKind(kind, "rows")]))
 
-    def finish(self, room: Room, contents: Contents, base: BaseModules | None) -> Iterator[None]:
+    def finish(self, room: PageAllocation, contents: Contents, base: BaseModules | None) -> Iterator[None]:
         """Add to a filled room what depends on the base's weights, a part of it between two yields. ValueError for what
         DoRA cannot scale."""
         scalable: dict[str, torch.Tensor] = {}
@@ -271,13 +271,13 @@ class PageStore:
                 if not can:
                     raise ValueError(f"{name} has an output of no weight, which DoRA cannot scale")
 
-    def free(self, room: Room) -> None:
+    def free(self, room: PageAllocation) -> None:
         """Take the room back; its slot then does nothing to whoever still names it. Steps submitted before may go on
         reading it: whoever gets its pages waits for them. A room that is somebody else's by now stays theirs."""
         if not self.holds(room):
-            logger.error("integrity: adapter slot %d is not of generation %d any more", room.slot, room.generation)
+            logger.error("integrity: adapter slot %d is not of epoch %d any more", room.slot, room.epoch)
             return
-        self._current[room.slot] = self._generations.give()
+        self._current[room.slot] = self._epochs.give()
         table = self.table
         for part, nothing in ((table.rank, 0), (table.vectors, -1), (table.row_counts, 0), (table.vocabularies, 0)):
             row = part[room.slot]
@@ -287,13 +287,13 @@ class PageStore:
         self._arena.release_all(offset for offsets in room.offsets.values() for offset in offsets)
         self._free_slots.append(room.slot)
 
-    def check_integrity(self, rooms: Sequence[Room]) -> list[str]:
-        """Whether exactly these rooms are taken, and each is of its slot's generation."""
+    def check_integrity(self, rooms: Sequence[PageAllocation]) -> list[str]:
+        """Whether exactly these rooms are taken, and each is of its slot's epoch."""
         errors = self._arena.check_integrity()
         for room in rooms:
             if not self.holds(room):
                 now = self._current[room.slot]
-                errors.append(f"adapter slot {room.slot} is of generation {now}, who holds it has {room.generation}")
+                errors.append(f"adapter slot {room.slot} is of epoch {now}, who holds it has {room.epoch}")
         if sorted([*self._free_slots, *(room.slot for room in rooms)]) != list(range(self._slots)):
             errors.append("adapter slots: one is lost or taken twice")
         taken = sum(self.count_bytes({kind: len(offsets) for kind, offsets in room.offsets.items()}) for room in rooms)
@@ -301,9 +301,9 @@ class PageStore:
             errors.append(f"adapter pages: {taken} bytes have an owner, {self.capacity - self.bytes_free} are taken")
         return errors
 
-    def _begin_to_write(self, room: Room) -> None:
+    def _begin_to_write(self, room: PageAllocation) -> None:
         self.check(room)
-        self._generations.begin_to_write(room.generation)
+        self._epochs.begin_to_write(room.epoch)
 
     def _table_parts(self) -> list[tuple[torch.Tensor, type[np.generic]]]:
         return [(self.table.offset, np.int64), (self.table.rank, np.int32), (self.table.scaling, np.float32)]
@@ -322,7 +322,7 @@ class PageStore:
             case "index":
                 return index_bytes(self._base.vocab_size) // self._item_size
 
-    def _views(self, room: Room, module: ModuleLora) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _views(self, room: PageAllocation, module: ModuleLora) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The module's A [rank, in] and B rank-major [rank, out], copied, and its vectors [2, out] in the arena."""
         inputs, outputs = self._shapes[module.kind]
         pages = []
@@ -335,13 +335,13 @@ class PageStore:
         b = torch.cat([page[split:].view(-1, outputs) for page in pages] or [torch.empty(0, outputs)])
         return a[: module.rank], b[: module.rank], self._vectors(room, module.layer, module.kind)
 
-    def _vectors(self, room: Room, layer: int, kind: str) -> torch.Tensor:
+    def _vectors(self, room: PageAllocation, layer: int, kind: str) -> torch.Tensor:
         """[2, out] in the arena."""
         outputs = self._shapes[kind][1]
         begin = room.offsets[PageKind(kind, "vectors")][0] * self._item_size // FLOAT_BYTES
         return self.table.floats[begin + layer * 2 * outputs :][: 2 * outputs].view(2, outputs)
 
-    def _page_pairs(self, room: Room, copy: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _page_pairs(self, room: PageAllocation, copy: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each page in the arena, and in a copy."""
         arena = self.table.arena
         packed = self._pack(room)
@@ -350,7 +350,7 @@ class PageStore:
                 size = self._page_size(kind)
                 yield arena[here : here + size], copy[there : there + size]
 
-    def _host_pages(self, room: Room, buffer: torch.Tensor) -> Pages:
+    def _host_pages(self, room: PageAllocation, buffer: torch.Tensor) -> Pages:
         unsigned = bits_of(buffer)
         return {
             kind: [
@@ -360,9 +360,9 @@ class PageStore:
             for kind, offsets in room.offsets.items()
         }
 
-    def _pack(self, room: Room) -> Room:
+    def _pack(self, room: PageAllocation) -> PageAllocation:
         """The same pages one after another from 0."""
-        packed, position = Room(room.slot, {}), 0
+        packed, position = PageAllocation(room.slot, {}), 0
         for kind, offsets in room.offsets.items():
             packed.offsets[kind] = [position + index * self._page_size(kind) for index in range(len(offsets))]
             position += self._page_size(kind) * len(offsets)

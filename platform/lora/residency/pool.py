@@ -20,7 +20,7 @@ from .job_thread import JobThread
 from .loader import Loader, Refuse
 from .page_copier import Streams
 from .pages import PageStore
-from .residency import Entry, Residency, State
+from .residency import AdapterEntry, Residency, State
 from .weights import Contents
 
 
@@ -55,13 +55,13 @@ class AdapterPool:
         self._host = HostCache(host_memory, dtype, device)
         self._loader = Loader(base, self._store, self._host, self._executor, clock, modules, refuse)
         self._clock = clock
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, AdapterEntry] = {}
 
     # What the registry asks for
 
     def register(self, digest: str, folder: str, pinned: bool = False) -> None:
         """Make an adapter known. Idempotent; a pinned one is loaded at once."""
-        entry = self._entries.setdefault(digest, Entry(digest, folder))
+        entry = self._entries.setdefault(digest, AdapterEntry(digest, folder))
         if entry.folder != folder:
             self._host.drop(digest)
         entry.folder = folder
@@ -104,7 +104,7 @@ class AdapterPool:
     # What the scheduler asks for
 
     def acquire(self, digests: tuple[str, ...]) -> tuple[int, ...] | None:
-        """Take all of them for one request: the generation of each one's slot. None: not all are resident and none is
+        """Take all of them for one request: the epoch of each one's slot. None: not all are resident and none is
         taken; the missing ones are being loaded, or `failure` says why not."""
         entries = [self._entries.get(digest) for digest in digests]
         known = [entry for entry in entries if entry is not None and not entry.removed]
@@ -120,7 +120,7 @@ class AdapterPool:
             # Those that are here already wait for the others without being evicted for them.
             entry.users, entry.fresh = entry.users + (not missing), bool(missing)
             entry.last_used = now if not missing else entry.last_used
-        return None if missing else tuple([entry.room.generation for entry in known if entry.room is not None])
+        return None if missing else tuple([entry.room.epoch for entry in known if entry.room is not None])
 
     def release(self, digest: str) -> None:
         """Give back what one successful `acquire` took."""
@@ -157,21 +157,21 @@ class AdapterPool:
         return self._contents(digest).invocation_tokens
 
     @property
-    def newest_generation(self) -> int:
+    def newest_epoch(self) -> int:
         """Of all slots: it grows whenever one is given away or taken back."""
-        return self._store.newest_generation
+        return self._store.newest_epoch
 
-    def slot_of(self, digest: str, generation: int) -> int:
-        """Its slot in the table, for a step that begins now; `generation` is what `acquire` gave. StaleError where the
+    def slot_of(self, digest: str, epoch: int) -> int:
+        """Its slot in the table, for a step that begins now; `epoch` is what `acquire` gave. StaleError where the
         slot, which is its own as long as it is held, was given away all the same."""
         entry = self._entries.get(digest)
         if entry is not None and entry.users > 0 and entry.room is not None:
             room = entry.room
-            if room.generation == generation and self._store.holds(room):
+            if room.epoch == epoch and self._store.holds(room):
                 return room.slot
             # Nobody new gets it as it is; it is loaded again after its last user.
             entry.leaving = entry.leaving or (entry.state is State.RESIDENT and not self._store.holds(room))
-        raise StaleError(f"adapter {digest[:12]} of generation {generation} has lost its pages while it was in use")
+        raise StaleError(f"adapter {digest[:12]} of epoch {epoch} has lost its pages while it was in use")
 
     # What the engine's loop asks for
 
@@ -232,13 +232,13 @@ class AdapterPool:
         assert contents is not None
         return contents
 
-    def _known(self, digest: str) -> Entry:
+    def _known(self, digest: str) -> AdapterEntry:
         entry = self._entries.get(digest)
         if entry is None or entry.removed:
             raise ValueError(f"adapter {digest[:12]} is not registered")
         return entry
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: AdapterEntry) -> None:
         """Do what was put off until nobody uses the adapter and no thread works on it."""
         if entry.users or entry.busy:
             return

@@ -1,4 +1,4 @@
-"""Entry: what the pool knows of one adapter. Residency: the part of it that others may see."""
+"""AdapterEntry: what the pool knows of one adapter. Residency: the part of it that others may see."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .pages import Room
+from .pages import PageAllocation
 from .weights import Contents
 
 
@@ -54,7 +54,7 @@ class Residency:
 
 
 @dataclass(slots=True)
-class Entry:
+class AdapterEntry:
     """Changed by the engine thread only; a job gets what it needs as arguments."""
 
     digest: str
@@ -68,7 +68,7 @@ class Entry:
     rank: int = 0
     pages: int = 0
     bytes: int = 0
-    room: Room | None = None
+    room: PageAllocation | None = None
     """Set while its pages are being filled and while it is resident."""
     job: Future[Any] | None = None
     """What a loader thread is doing for it."""

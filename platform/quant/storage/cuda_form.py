@@ -19,7 +19,7 @@ STAGED_BYTES: Final = 32 << 20
 
 
 def cuda_form(device: torch.device, online: OnlineQuantization, activations: str) -> PackedForm:
-    """`activations`: of the Choice, as it decides which linears read float8."""
+    """`activations`: of the SchemeSelector, as it decides which linears read float8."""
     rounded = online.casts_activations  # else float8 is served as the checkpoint has it: a copy would only take disk
     methods = (*METHODS, CudaScaledFloat8Linear) if rounded else METHODS
     return PackedForm(f"cuda {sys.byteorder} {activations}", methods, OnDevice(device))

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
-from .sqlite_write_lock import WriteTurn
+from .sqlite_write_lock import WriteLock
 
 AWAY: Final = (DBAPIError, PoolTimeoutError, OSError)
 """What a session raises when the database is unavailable or full. PostgreSQL's driver has no finer classes."""
@@ -101,7 +101,7 @@ class Database:
         read, write = self._begins()
         self._reader = self.engine.execution_options(**{BEGIN: read})
         self._writer = self.engine.execution_options(**{BEGIN: write})
-        self._turn = WriteTurn(Path(f"{self.engine.url.database}-turn")) if self.is_sqlite else None
+        self._turn = WriteLock(Path(f"{self.engine.url.database}-turn")) if self.is_sqlite else None
 
     @contextmanager
     def read(self) -> Iterator[Session]:

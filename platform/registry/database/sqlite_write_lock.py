@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 
-class WriteTurn:
+class WriteLock:
     """A lock over threads and processes, as a context manager.
 
     SQLite lets one writer in and makes the others poll for it, so that an unlucky one is told `database is locked`;

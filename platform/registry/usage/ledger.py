@@ -46,7 +46,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AccountHour:
     """An account in one hour of UTC."""
 
     account: Account
@@ -55,11 +55,11 @@ class Place:
 
 
 @dataclass(slots=True)
-class Entry:
+class OpenEntry:
     """One open request; `settle` it once. `written`: its open row is or will be in the database."""
 
     number: int
-    place: Place
+    place: AccountHour
     reserved_tokens: int
     written: bool = False
 
@@ -67,9 +67,9 @@ class Entry:
 @dataclass(slots=True)
 class Batch:
     number: int
-    opened: list[Entry] = field(default_factory=list)
+    opened: list[OpenEntry] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
-    counts: dict[Place, Counter[str]] = field(default_factory=dict)
+    counts: dict[AccountHour, Counter[str]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -88,22 +88,22 @@ class Ledger:
         self._writer_lock = WriterLock(folder, self.writer)
         self._memory, self._flushing = threading.Lock(), threading.Lock()
         self._numbers = 0
-        self._open: dict[int, Entry] = {}
+        self._open: dict[int, OpenEntry] = {}
         self._next = Batch(1)
         self._unbooked: Batch | None = None
         """Taken out of memory and not known to be booked."""
         self._beat = self._clock() - BEAT
 
-    def open(self, account: Account, reserved_tokens: int) -> Entry:
+    def open(self, account: Account, reserved_tokens: int) -> OpenEntry:
         """A request begins; at most `reserved_tokens` of prompt and output are expected."""
         with self._memory:
             self._numbers += 1
-            entry = Entry(self._numbers, self._place(account), reserved_tokens)
+            entry = OpenEntry(self._numbers, self._place(account), reserved_tokens)
             self._open[entry.number] = entry
         return entry
 
     def settle(
-        self, entry: Entry, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int, error: bool
+        self, entry: OpenEntry, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int, error: bool
     ) -> None:
         """It has ended, well or not; booked to the hour of its end."""
         with self._memory:
@@ -161,9 +161,9 @@ class Ledger:
         finally:
             self._writer_lock.release(remove=finished)
 
-    def _place(self, account: Account) -> Place:
+    def _place(self, account: Account) -> AccountHour:
         now = self._clock()
-        return Place(account, now.date().isoformat(), now.hour)
+        return AccountHour(account, now.date().isoformat(), now.hour)
 
     def _taken(self) -> Batch:
         """What is in memory. Requests that began and ended since the last time never become open rows."""
@@ -218,7 +218,7 @@ def _claim(session: Session, writer: str, batch: int, now: datetime) -> bool:
     return True
 
 
-def _key(place: Place, tenants: Mapping[str, int]) -> dict[str, Any]:
+def _key(place: AccountHour, tenants: Mapping[str, int]) -> dict[str, Any]:
     account = place.account
     return {
         "tenant_id": tenants[account.tenant],

@@ -1,4 +1,4 @@
-"""Guesses: wrong passwords of the last minute. Who guesses waits, and keeps nobody else out."""
+"""LoginThrottle: wrong passwords of the last minute. Who guesses waits, and keeps nobody else out."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ Key = tuple[str, str]
 """Account and address; all of one where the other is empty."""
 
 
-class Guesses:
+class LoginThrottle:
     """For any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

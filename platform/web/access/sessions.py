@@ -15,7 +15,7 @@ from loraplex.registry.errors import TenantDisabled
 
 from ..http.errors import forbidden
 from .login_notes import LoginNotes
-from .login_throttle import Guesses
+from .login_throttle import LoginThrottle
 
 COOKIE: Final = "loraplex_session"
 NOBODY: Final = "user:unknown"
@@ -40,7 +40,7 @@ class Sessions:
         self._audit = audit
         self._notes = LoginNotes()
         self._lifetime = timedelta(hours=hours)
-        self._guesses = Guesses()
+        self._guesses = LoginThrottle()
 
     def log_in(self, login: str, password: str, address: str) -> str | None:
         """The cookie's value, or None when login or password is wrong. ApiError 429 after too many wrong ones from this

@@ -1,4 +1,4 @@
-"""EffectProof: the last question of the preflight: does the engine answer otherwise with this adapter than without it?
+"""EffectCheck: the last question of the preflight: does the engine answer otherwise with this adapter than without it?
 
 Weights that look good may still come to nothing, in this base or as it is served. So before an adapter becomes a
 version, one short prompt runs with it and, in the same steps, twice without it. The requests are ordinary ones of the
@@ -56,7 +56,7 @@ class Seen:
         return _largest_difference(self.base, self.again)
 
 
-class EffectProof:
+class EffectCheck:
     """`vocab_size`: of the base. For one event loop."""
 
     def __init__(self, engine: EngineDoor, reconciler: Reconciler, store: ArtifactStore, vocab_size: int) -> None:

@@ -17,7 +17,7 @@ TO_OTHERS: Final = (
 STOPPED: Final = "The server stopped before this one was complete."
 
 
-class GaveWay(Exception):
+class SlotLost(Exception):
     """The slot is gone; the text says why: it went to somebody who held fewer, or the server stops."""
 
 
@@ -31,13 +31,13 @@ class Slot:
 
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncIterator[None]:
-        """Bounds what is done in it. Raises TimeoutError when the seconds are over, GaveWay when the slot is."""
+        """Bounds what is done in it. Raises TimeoutError when the seconds are over, SlotLost when the slot is."""
         try:
             async with asyncio.timeout(0 if self._gone else seconds) as self._limit:
                 yield
         except TimeoutError:
             if self._gone:
-                raise GaveWay(self._gone) from None
+                raise SlotLost(self._gone) from None
             raise
         finally:
             self._limit = None

@@ -13,7 +13,7 @@ from loraplex.registry.access.quotas import LARGEST, OPEN, Quota
 
 from ..endpoints.authentication import form_fields
 from ..http.errors import ApiError
-from ..http.refusals import in_words
+from ..http.refusals import as_api_error
 
 DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 LIMITS: Final = {
@@ -58,7 +58,7 @@ class Form:
     def refusals(self, **fields: str) -> Iterator[None]:
         """What the registry refuses, beside the field that `fields` has for its code. Raises ApiError for the rest."""
         try:
-            with in_words():
+            with as_api_error():
                 yield
         except ApiError as error:
             if error.code not in fields:

@@ -27,14 +27,14 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelOption:
     id: str
     base: bool
     chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProfileSummary:
     """How a model with a serving profile is asked. `fields`: those of the page's form that it has a say on."""
 
     words: str
@@ -67,7 +67,7 @@ async def playground(
     )
 
 
-def _profiles(state: State, tenant: str, models: Sequence[str]) -> dict[str, Asked]:
+def _profiles(state: State, tenant: str, models: Sequence[str]) -> dict[str, ProfileSummary]:
     """Of those models that have one."""
     snapshot, asked = state.registry.snapshots.current, {}
     for model in models:
@@ -78,27 +78,29 @@ def _profiles(state: State, tenant: str, models: Sequence[str]) -> dict[str, Ask
     return asked
 
 
-def _asked(profile: ServingProfile) -> Asked:
+def _asked(profile: ServingProfile) -> ProfileSummary:
     given = profile.given()
     limited = ["max_tokens"] if given.keys() & {"max_tokens", "max_tokens_limit"} else []
-    return Asked(summary(profile), " ".join([*limited, *(name for name in ("temperature", "seed") if name in given)]))
+    return ProfileSummary(
+        summary(profile), " ".join([*limited, *(name for name in ("temperature", "seed") if name in given)])
+    )
 
 
 def _choices(
     state: State, references: Sequence[str], chosen: Collection[str], search: str, preselect: bool
-) -> list[Choice]:
+) -> list[ModelOption]:
     """The base first, then what is chosen; unless a page is asked for models that are there, the first few are."""
     base, asked = state.settings.base_name, set(chosen)
     picked = [one for one in references if one in asked]
     if preselect and not picked:
         picked = list(islice((one for one in references if "@" not in one), PRESELECTED))
-    chosen_first = [Choice(one, False, True) for one in picked]
-    return [Choice(base, True, preselect or base in asked), *chosen_first, *_others(references, picked, search)]
+    chosen_first = [ModelOption(one, False, True) for one in picked]
+    return [ModelOption(base, True, preselect or base in asked), *chosen_first, *_others(references, picked, search)]
 
 
-def _others(references: Sequence[str], picked: Collection[str], search: str) -> Iterator[Choice]:
+def _others(references: Sequence[str], picked: Collection[str], search: str) -> Iterator[ModelOption]:
     wanted = search.strip().lower()
-    return (Choice(one, False, False) for one in references if wanted in one and one not in picked)
+    return (ModelOption(one, False, False) for one in references if wanted in one and one not in picked)
 
 
 def _references(state: State, tenant: str) -> Iterator[str]:

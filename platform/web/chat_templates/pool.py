@@ -6,7 +6,7 @@ from functools import partial
 from queue import LifoQueue
 from typing import Final
 
-from ..http.fair_executor import Turns
+from ..http.fair_executor import FairExecutor
 from .chat_template import TemplateFailure
 from .job import RenderJob
 from .process import TemplateProcess, TemplateTooSlow
@@ -26,7 +26,7 @@ class TemplateWorkers:
         self._processes: LifoQueue[TemplateProcess] = LifoQueue()
         for _ in range(COUNT):
             self._processes.put(TemplateProcess())
-        self._turns = Turns(COUNT, self._threads)
+        self._turns = FairExecutor(COUNT, self._threads)
         self._resting: dict[str, float] = {}
 
     async def render(self, owner: str, job: RenderJob) -> str:

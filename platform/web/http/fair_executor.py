@@ -1,5 +1,7 @@
-"""Turns: few threads for much work. Tenants take turns at them, and none has them all, lest the slow work of one keep
-all others back."""
+"""FairExecutor: few threads for much work. Tenants take turns at them, and none has them all.
+
+So the slow work of one keeps nobody else waiting.
+"""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
@@ -14,7 +16,7 @@ asking: Final = ContextVar("asking", default="")
 """The tenant whose request this task answers; empty for the server's own work."""
 
 
-class Turns:
+class FairExecutor:
     """For one event loop. Nobody is turned away; who waits may be cancelled."""
 
     def __init__(self, places: int, threads: Executor | None = None) -> None:

@@ -1,5 +1,5 @@
 """Around every request, as plain ASGI so that disconnects get through: RequestContext with request id, security headers
-and the access log; TurnAway while the server stops."""
+and the access log; RejectWhileStopping while the server stops."""
 
 import asyncio
 import logging
@@ -80,7 +80,7 @@ class RequestContext:
         return logging.DEBUG if _is_probe(scope) and not self._log_probes else logging.INFO
 
 
-class TurnAway:
+class RejectWhileStopping:
     """503 and Retry-After for whatever comes while the server stops, but for probes. The connection ends with it."""
 
     def __init__(self, app: ASGIApp, stopping: asyncio.Event, page_of: PageOf | None = None) -> None:

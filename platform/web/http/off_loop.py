@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from .fair_executor import Turns
+from .fair_executor import FairExecutor
 
 INLINE_CHARS = 8192
 """Text up to this length is rendered, tokenized and read on the event loop, longer text on a thread."""
@@ -14,7 +14,7 @@ THREADS: Final = min(16, max(2, os.cpu_count() or 2))
 """That work on texts at a time. asyncio has a few more, which are left to the database."""
 T = TypeVar("T")
 
-_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]] = WeakKeyDictionary()
+_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, FairExecutor]] = WeakKeyDictionary()
 
 
 async def off_loop(work: Callable[[], T], chars: int) -> T:
@@ -23,5 +23,5 @@ async def off_loop(work: Callable[[], T], chars: int) -> T:
         return work()
     loop = asyncio.get_running_loop()
     if loop not in _turns:
-        _turns[loop] = Turns(THREADS)
+        _turns[loop] = FairExecutor(THREADS)
     return await _turns[loop].run(work)

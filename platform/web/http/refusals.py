@@ -42,7 +42,7 @@ PARAM: Final = {
 
 
 @contextmanager
-def in_words(param: str | None = None, names: Mapping[str, str] | None = None) -> Iterator[None]:
+def as_api_error(param: str | None = None, names: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turn what registry and engine raise into an ApiError; a failed preflight brings its report along.
 
     `param` is the field that is looked at, where that is not what this kind of refusal is usually about. `names` are

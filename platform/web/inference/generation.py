@@ -14,7 +14,7 @@ from ..http.errors import ApiError, from_engine, overloaded
 from ..observability.metrics import Metrics, RequestLabel, RequestTimer
 from ..observability.request_log import FinishedRequest
 from ..quotas.meters import Usage
-from ..text.text_processor import Wording
+from ..text.text_processor import TextProcessor
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Generation:
     def __init__(
         self,
         engine: EngineDoor,
-        wording: Wording,
+        text_processor: TextProcessor,
         request: GenerateRequest,
         metrics: Metrics,
         label: RequestLabel,
@@ -59,7 +59,7 @@ class Generation:
         self._explain = explain
         self._first_index = first_index
         self._end_token_id = end_token_id
-        self.wording = wording
+        self.text_processor = text_processor
         self._timer = RequestTimer(metrics, label, request)
         self.prompt_token_ids = request.prompt_token_ids
         self.usage = Usage(prompt_tokens=len(request.prompt_token_ids))
@@ -69,7 +69,7 @@ class Generation:
         self.on_end: OnEnd | None = None
         self._begun = False
         self._choices = {
-            index: Detokenizer(wording.tokenizer, request.params, request.prompt_token_ids, shown_tokens)
+            index: Detokenizer(text_processor.tokenizer, request.params, request.prompt_token_ids, shown_tokens)
             for index in range(self.n)
         }
 
@@ -147,7 +147,7 @@ class Generation:
 
 
 @dataclass(slots=True)
-class Choice:
+class Completion:
     """A whole answer."""
 
     text: str = ""
@@ -161,7 +161,7 @@ class Choice:
 class Answers:
     """All choices of all generations in order. `prompt_logprobs` has an entry for each generation."""
 
-    choices: list[Choice]
+    choices: list[Completion]
     prompt_logprobs: list[list[TokenLogprob | None]]
     usage: Usage
 
@@ -169,7 +169,7 @@ class Answers:
 async def collect(generations: Sequence[Generation]) -> Answers:
     """Run all generations to their ends."""
     n = generations[0].n
-    answers = Answers([Choice() for _ in range(n * len(generations))], [[] for _ in generations], Usage())
+    answers = Answers([Completion() for _ in range(n * len(generations))], [[] for _ in generations], Usage())
     async with aclosing(deltas_of(generations)) as deltas:
         async for delta in deltas:
             choice = answers.choices[delta.index]

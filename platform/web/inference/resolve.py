@@ -11,7 +11,7 @@ from loraplex.registry.snapshot import Only, ResolvedAdapter
 
 from ..http.errors import ApiError, from_engine, invalid, not_found, overloaded, with_names
 from ..state import State
-from ..text.text_processor import Wording
+from ..text.text_processor import TextProcessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Served:
 
     adapters: Mapping[str, tuple[ResolvedAdapter, float]]
     """By the names that the request used, each with its scale; empty: the base alone."""
-    wording: Wording
+    text_processor: TextProcessor
     vocab_size: int
     """Token ids below it have rows."""
     profile: ServingProfile | None = None
@@ -56,13 +56,15 @@ async def find_served(
         )
         raise invalid(message, "adapters")
     own_sizes = [adapter.vocab_size for adapter, _ in found.values() if adapter.vocab_size]
-    wording, profile = await state.wordings.of(digests.pop()), None
+    text_processor, profile = await state.text_processors.of(digests.pop()), None
     if adapters is None and found:
         [(adapter, _)] = found.values()
         profile = adapter.profile
         if profile is not None:
-            wording = state.wordings.with_profile(wording, profile, f"{tenant}/{adapter.name}@{adapter.version}")
-    return Served(found, wording, min(own_sizes, default=state.model.vocab_size), profile, asker)
+            text_processor = state.text_processors.with_profile(
+                text_processor, profile, f"{tenant}/{adapter.name}@{adapter.version}"
+            )
+    return Served(found, text_processor, min(own_sizes, default=state.model.vocab_size), profile, asker)
 
 
 async def ensure_known(state: State, served: Served) -> None:

@@ -26,7 +26,7 @@ Explain = Callable[[EngineUnavailable | RequestRejected], ApiError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class GenerationSpec:
     """What to generate: prompts as token ids, the same parameters for all. `prompt_field` names them in errors."""
 
     served: Served
@@ -43,7 +43,7 @@ class Order:
 
 
 async def start_generations(
-    state: State, caller: Caller, order: Order, request_id: str, admission: Admission
+    state: State, caller: Caller, order: GenerationSpec, request_id: str, admission: Admission
 ) -> list[Generation]:
     """One generation for each prompt, not yet running. Raises ApiError for whatever cannot be served."""
     if state.stopping.is_set():
@@ -68,7 +68,7 @@ async def start_generations(
             share=(caller.actor, call_id),
             cache_salt=f"{caller.tenant}\0{order.cache_salt}",
             priority=order.priority,
-            added_tokens=[] if params.structured_outputs is None else [*order.served.wording.added_tokens],
+            added_tokens=[] if params.structured_outputs is None else [*order.served.text_processor.added_tokens],
         )
         for number, prompt in enumerate(order.prompts)
     ]
@@ -83,7 +83,7 @@ async def start_generations(
     generations = [
         Generation(
             engine=state.engine,
-            wording=order.served.wording,
+            text_processor=order.served.text_processor,
             request=request,
             metrics=state.metrics,
             label=label,
@@ -104,7 +104,7 @@ def _explained(
     return in_words(explain(error))
 
 
-def _reserve(state: State, caller: Caller, order: Order, admission: Admission) -> None:
+def _reserve(state: State, caller: Caller, order: GenerationSpec, admission: Admission) -> None:
     """Raises ApiError 429. From here to the first generation nothing waits, so that what is reserved is used."""
     lengths = [len(prompt) for prompt in order.prompts]
     n, output, room = order.params.n, order.params.max_tokens, state.max_model_len
@@ -120,15 +120,15 @@ def check_chars(chars: int, state: State, field: str) -> None:
         raise invalid(f"{field} has {chars} characters; this server takes at most {limit}.", field, "prompt_too_long")
 
 
-def _ending(order: Order) -> tuple[SamplingParams, int | None]:
+def _ending(order: GenerationSpec) -> tuple[SamplingParams, int | None]:
     """The parameters with the adapter's own end token among them, and that token where the client did not name it."""
-    params, end = order.params, order.served.wording.end_token_id
+    params, end = order.params, order.served.text_processor.end_token_id
     if end is None or params.ignore_eos or end in params.stop_token_ids:
         return params, None
     return msgspec.structs.replace(params, stop_token_ids=[*params.stop_token_ids, end]), end
 
 
-def _verify(order: Order, state: State) -> None:
+def _verify(order: GenerationSpec, state: State) -> None:
     try:
         order.params.verify(order.served.vocab_size)
     except ValueError as error:
@@ -137,7 +137,7 @@ def _verify(order: Order, state: State) -> None:
         _check_prompt(prompt, order, state)
 
 
-def _check_prompt(prompt: list[int], order: Order, state: State) -> None:
+def _check_prompt(prompt: list[int], order: GenerationSpec, state: State) -> None:
     field, limit, vocabulary = order.prompt_field, state.max_model_len, order.served.vocab_size
     if not prompt:
         raise invalid(f"{field} is empty; at least one token is needed.", field)
@@ -150,15 +150,15 @@ def _check_prompt(prompt: list[int], order: Order, state: State) -> None:
         raise _too_long(len(prompt), output, limit, order)
 
 
-def _check_invocation(name: str, invocation_tokens: Sequence[int], order: Order) -> None:
+def _check_invocation(name: str, invocation_tokens: Sequence[int], order: GenerationSpec) -> None:
     """Refuse a prompt that never switches an adapter on: the engine would, but only once it has loaded it."""
     if any(find_start(prompt, invocation_tokens) is None for prompt in order.prompts):
-        text = order.served.wording.tokenizer.decode(list(invocation_tokens), skip_special_tokens=False)
+        text = order.served.text_processor.tokenizer.decode(list(invocation_tokens), skip_special_tokens=False)
         message = explain_absence(f"'{name}'", invocation_tokens, text)
         raise invalid(f"{message}.", order.prompt_field, "adapter_not_invoked")
 
 
-def _too_long(prompt: int, output: int | None, limit: int, order: Order) -> ApiError:
+def _too_long(prompt: int, output: int | None, limit: int, order: GenerationSpec) -> ApiError:
     fits = prompt < limit and output is not None
     advice = f"Ask for at most {limit - prompt} tokens." if fits else f"Shorten it to at most {limit - 1} tokens."
     asked = f" and {output} of output were asked for" if fits else ""
@@ -172,6 +172,6 @@ def field_of(message: str) -> str | None:
     return next((word for word in words if word in SamplingParams.__struct_fields__), None)
 
 
-def _named_field(message: str, order: Order) -> str | None:
+def _named_field(message: str, order: GenerationSpec) -> str | None:
     field = field_of(message)
     return order.max_tokens_field if field == "max_tokens" else field

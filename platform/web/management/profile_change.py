@@ -9,14 +9,14 @@ from loraplex.registry.adapters.views import Version
 from loraplex.registry.names import parse_reference
 
 from ..access.caller import Caller
-from ..http.refusals import in_words
+from ..http.refusals import as_api_error
 from ..state import State
-from .profile_check import Bench, read_profile, try_profile
+from .profile_check import ProfileTrial, read_profile, try_profile
 
 
 async def find_profile(state: State, caller: Caller, reference: str) -> tuple[Version, ServingProfile | None]:
     """The version that the reference means, and its profile. Raises ApiError."""
-    with in_words():
+    with as_api_error():
         return await asyncio.to_thread(state.registry.profiles.get, reference, caller.tenant)
 
 
@@ -35,15 +35,19 @@ async def clear_profile(state: State, caller: Caller, reference: str) -> None:
     await _change(state, caller, reference, None)
 
 
-def bench_of(state: State, caller: Caller, version: Version) -> Bench:
+def bench_of(state: State, caller: Caller, version: Version) -> ProfileTrial:
     """A tenant's templates rest together here: they are all tried in the same few processes."""
-    return Bench(
-        state.wordings, version.tokenizer_digest, f"tenant {caller.tenant}", state.max_model_len, state.model_folder
+    return ProfileTrial(
+        state.text_processors,
+        version.tokenizer_digest,
+        f"tenant {caller.tenant}",
+        state.max_model_len,
+        state.model_folder,
     )
 
 
 async def _change(state: State, caller: Caller, reference: str, profile: ServingProfile | None) -> None:
     profiles = state.registry.profiles
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(profiles.set, reference, profile, actor=caller.actor, tenant=caller.tenant)
         await state.reconciler.reconcile()

@@ -13,13 +13,13 @@ from loraplex.registry.adapters.profiles import ServingProfile, check_texts
 from ..chat_templates.chat_template import TemplateFailure
 from ..http.errors import invalid
 from ..http.json_body import convert
-from ..http.refusals import in_words
+from ..http.refusals import as_api_error
 from ..inference.serving import field_of
 from ..openai.profile_defaults import DEFAULTS
 from ..openai.response_format import FORMS, schema_form
 from ..openai.schemas import GenerationFields
-from ..text.text_processor import Template, Wording
-from ..text.text_processor_cache import Wordings
+from ..text.text_processor import Template, TextProcessor
+from ..text.text_processor_cache import TextProcessorCache
 from ..tool_calls.formats.known import PARSERS
 
 OTHER_FORMS: Final = frozenset({"schema", "structural_tag", "regex", "choice", "grammar", *FORMS})
@@ -32,10 +32,10 @@ USER: Final = [{"role": "user", "content": "Hello"}]
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class ProfileTrial:
     """Where a profile is tried out. `owner`: whose templates rest when one was too slow."""
 
-    wordings: Wordings
+    text_processors: TextProcessorCache
     tokenizer_digest: str | None
     owner: str
     max_model_len: int
@@ -50,7 +50,7 @@ def read_profile(document: Mapping[str, Any]) -> ServingProfile:
             message = f"{name} is not supported in profiles: set the form of answers with json_schema, a JSON Schema."
             raise invalid(message, name, "unsupported")
     profile = convert(_tidy(document), ServingProfile)
-    with in_words():
+    with as_api_error():
         check_texts(profile)
     parser = profile.tool_call_parser
     if parser is not None and parser not in PARSERS:
@@ -60,33 +60,33 @@ def read_profile(document: Mapping[str, Any]) -> ServingProfile:
     return profile
 
 
-async def try_profile(profile: ServingProfile, bench: Bench) -> None:
+async def try_profile(profile: ServingProfile, bench: ProfileTrial) -> None:
     """Render a simple conversation as it would be, and compile the schema. Raises ApiError that names the field."""
-    if profile.chat_template is not None and not bench.wordings.allowed:
+    if profile.chat_template is not None and not bench.text_processors.allowed:
         message = "chat_template is refused: this server does not allow chat templates from adapters. The operator can"
         raise invalid(
             f"{message} allow them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true.", "chat_template"
         )
-    base = await bench.wordings.of(bench.tokenizer_digest)
+    base = await bench.text_processors.of(bench.tokenizer_digest)
     if profile.json_schema is not None:
         await asyncio.to_thread(_try_schema, profile.json_schema, bench.folder, base)
     if profile.chat_template is None and profile.system_prompt is None:
         return
-    wording = bench.wordings.with_profile(base, profile, bench.owner, trial=True)
-    if wording.template is None:
+    text_processor = bench.text_processors.with_profile(base, profile, bench.owner, trial=True)
+    if text_processor.template is None:
         raise invalid("system_prompt needs a chat template, and this model has none. Set one.", "system_prompt")
-    text = await _rendered(wording.template, profile)
-    tokens = len(await wording.encode(text, add_special_tokens=False))
+    text = await _rendered(text_processor.template, profile)
+    tokens = len(await text_processor.encode(text, add_special_tokens=False))
     if tokens >= bench.max_model_len:
         message = f"{_cause(profile)} makes {tokens} tokens of a simple conversation; this model takes fewer than"
         raise invalid(f"{message} {bench.max_model_len} of prompt and answer. Shorten it.", _cause(profile))
 
 
-def _try_schema(schema: dict[str, Any], folder: Path, wording: Wording) -> None:
+def _try_schema(schema: dict[str, Any], folder: Path, text_processor: TextProcessor) -> None:
     form = schema_form(schema)
     try:
         with CHECKS:
-            check_constraint(folder, form, wording.added_tokens)
+            check_constraint(folder, form, text_processor.added_tokens)
     except ValueError as error:
         raise invalid(f"json_schema cannot be used: {error}.", "json_schema") from None
 

@@ -5,14 +5,14 @@ import asyncio
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.usage.usage import SHADOW
 
-from ..http.refusals import in_words
+from ..http.refusals import as_api_error
 from ..observability.hourly_use import first_day
 from ..state import State
 
 
 async def undo_change(state: State, tenant: str, name: str, change: str | None, actor: str) -> Adapter:
     """`change`: only if it is this one. Brings the engine to what is desired again. Raises ApiError."""
-    with in_words():
+    with as_api_error():
         adapter = await asyncio.to_thread(state.registry.undos.undo, name, change, actor=actor, tenant=tenant)
         await state.reconciler.reconcile()
     if not state.metrics.hours.knows(tenant, name):

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from ..access.caller import Caller
 from ..endpoints.dependencies import CallerWithRoom, RequestId, StateOf
 from ..http.errors import invalid
-from ..inference.generation import Answers, Choice, Delta, Generation
+from ..inference.generation import Answers, Completion, Delta, Generation
 from ..inference.resolve import Served, find_served
-from ..inference.serving import Order, start_generations
+from ..inference.serving import GenerationSpec, start_generations
 from ..quotas.quotas import Admission
 from ..state import State
 from ..text.token_text import TokenText
@@ -75,16 +75,19 @@ class ChatCall(ChunkedCall):
             caller.only,
             fields.asker(caller.actor, self._request_id),
         )
-        prompt = await chat_prompt(self._state, served.wording, fields)
+        prompt = await chat_prompt(self._state, served.text_processor, fields)
         max_tokens = output_tokens(served.profile, asked, None, self._state.max_model_len - len(prompt), field)
         whole = self.filled = filled(fields, self._sent, served.profile)
-        params, tools = whole.sampling(max_tokens, logprobs, fields.prompt_logprobs), plan_tools(whole, served.wording)
+        params, tools = (
+            whole.sampling(max_tokens, logprobs, fields.prompt_logprobs),
+            plan_tools(whole, served.text_processor),
+        )
         in_words, self._tools = None, tools
         if tools is not None:
             form = tools.form(whole)
             params = msgspec.structs.replace(params, structured_outputs=form)
             in_words = None if form is None else partial(tools.in_words, form)
-        order = Order(
+        order = GenerationSpec(
             served=served,
             prompts=[prompt],
             params=params,
@@ -102,7 +105,7 @@ class ChatCall(ChunkedCall):
         return ChatCall(state, caller, fields, self._sent | changes.keys(), self._request_id)
 
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
-        text = generations[0].wording.token_text
+        text = generations[0].text_processor.token_text
         choices = [self._choice(index, choice, text) for index, choice in enumerate(answers.choices)]
         document = head(ID_PREFIX, "chat.completion", self.fields.model) | {"choices": choices}
         if self.fields.prompt_logprobs is not None:
@@ -116,7 +119,7 @@ class ChatCall(ChunkedCall):
             events = chunks.of_choice(_chunk(index, b'{"role":"assistant","content":""}', b"null"), usage)
         logprobs = b"null"
         if delta.logprobs:
-            logprobs = encode(chat_logprobs(delta.logprobs, generation.wording.token_text))
+            logprobs = encode(chat_logprobs(delta.logprobs, generation.text_processor.token_text))
         parts, finish_reason = self.parts_of(delta)
         for part in [delta_of(part) for part in parts] or ([b"{}"] if delta.logprobs else []):
             events += chunks.of_choice(_chunk(index, part, logprobs), usage)
@@ -136,7 +139,7 @@ class ChatCall(ChunkedCall):
             parts += reader.end(is_cut(finish_reason, delta.stop_reason))
         return parts, finish_reason_of(reader, finish_reason)
 
-    def all_parts_of(self, choice: Choice) -> tuple[list[Event], str | None]:
+    def all_parts_of(self, choice: Completion) -> tuple[list[Event], str | None]:
         """A whole choice, and how it ended."""
         finish_reason = choice.finish_reason
         if self._tools is None:
@@ -145,7 +148,7 @@ class ChatCall(ChunkedCall):
         parts = reader.push(choice.text) + reader.end(is_cut(finish_reason, choice.stop_reason))
         return parts, finish_reason_of(reader, finish_reason)
 
-    def _choice(self, index: int, choice: Choice, text: TokenText) -> dict[str, Any]:
+    def _choice(self, index: int, choice: Completion, text: TokenText) -> dict[str, Any]:
         logprobs = chat_logprobs(choice.logprobs, text) if self.fields.logprobs else None
         parts, finish_reason = self.all_parts_of(choice)
         return {

@@ -12,12 +12,12 @@ from loraplex.engine.protocol import TokenLogprob
 from ..access.caller import Caller
 from ..endpoints.dependencies import CallerWithRoom, RequestId, StateOf
 from ..http.errors import invalid
-from ..inference.generation import Answers, Choice, Delta, Generation
+from ..inference.generation import Answers, Completion, Delta, Generation
 from ..inference.resolve import Served, find_served
-from ..inference.serving import Order, start_generations
+from ..inference.serving import GenerationSpec, start_generations
 from ..quotas.quotas import Admission
 from ..state import State
-from ..text.text_processor import Wording
+from ..text.text_processor import TextProcessor
 from .calls import answer, read_fields
 from .chunks import ChunkedCall, head
 from .logprobs import CompletionLogprobs, prompt_logprobs
@@ -65,11 +65,11 @@ class CompletionCall(ChunkedCall):
             caller.only,
             fields.asker(caller.actor, self._request_id),
         )
-        prompts = await completion_prompts(self._state, served.wording, fields)
+        prompts = await completion_prompts(self._state, served.text_processor, fields)
         room = self._state.max_model_len - max(map(len, prompts))
         max_tokens = output_tokens(served.profile, fields.max_tokens, DEFAULT_COMPLETION_TOKENS, room, "max_tokens")
         assert max_tokens is not None, "there is a default"
-        order = Order(
+        order = GenerationSpec(
             served=served,
             prompts=prompts,
             params=filled(fields, self._sent, served.profile).sampling(
@@ -96,7 +96,7 @@ class CompletionCall(ChunkedCall):
     def events(self, delta: Delta, generation: Generation) -> bytes:
         events, text = b"", delta.text
         if delta.index not in self._begun:
-            self._begun[delta.index] = self._new_logprobs(generation.wording)
+            self._begun[delta.index] = self._new_logprobs(generation.text_processor)
             text = self._echoed(generation) + text
         if text or delta.logprobs:
             logprobs = self._chunk_logprobs(delta)
@@ -117,7 +117,7 @@ class CompletionCall(ChunkedCall):
         return self.fields.prompt_logprobs
 
     def _choice(
-        self, index: int, choice: Choice, generation: Generation, prompt_entries: list[TokenLogprob | None]
+        self, index: int, choice: Completion, generation: Generation, prompt_entries: list[TokenLogprob | None]
     ) -> dict[str, Any]:
         asked = self.fields.prompt_logprobs is not None
         return {
@@ -126,11 +126,11 @@ class CompletionCall(ChunkedCall):
             "logprobs": self._logprobs(choice, generation, prompt_entries),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
-            "prompt_logprobs": prompt_logprobs(prompt_entries, generation.wording.token_text) if asked else None,
+            "prompt_logprobs": prompt_logprobs(prompt_entries, generation.text_processor.token_text) if asked else None,
         }
 
     def _logprobs(
-        self, choice: Choice, generation: Generation, prompt_entries: list[TokenLogprob | None]
+        self, choice: Completion, generation: Generation, prompt_entries: list[TokenLogprob | None]
     ) -> dict[str, Any] | None:
         if self.fields.logprobs is None:
             return None
@@ -138,11 +138,11 @@ class CompletionCall(ChunkedCall):
         entries: list[TokenLogprob | None] = [*choice.logprobs]
         if self.fields.echo:
             token_ids, entries = generation.prompt_token_ids + token_ids, [*prompt_entries, *entries]
-        return self._new_logprobs(generation.wording).add(token_ids, entries, self.fields.logprobs)
+        return self._new_logprobs(generation.text_processor).add(token_ids, entries, self.fields.logprobs)
 
-    def _new_logprobs(self, wording: Wording) -> CompletionLogprobs:
-        hidden = wording.tokenizer.special_ids if self.fields.skip_special_tokens else ()
-        return CompletionLogprobs(wording.token_text, hidden)
+    def _new_logprobs(self, text_processor: TextProcessor) -> CompletionLogprobs:
+        hidden = text_processor.tokenizer.special_ids if self.fields.skip_special_tokens else ()
+        return CompletionLogprobs(text_processor.token_text, hidden)
 
     def _chunk_logprobs(self, delta: Delta) -> bytes:
         if self.fields.logprobs is None or delta.logprobs is None:
@@ -152,7 +152,7 @@ class CompletionCall(ChunkedCall):
     def _echoed(self, generation: Generation) -> str:
         if not self.fields.echo:
             return ""
-        return generation.wording.tokenizer.decode(generation.prompt_token_ids, self.fields.skip_special_tokens)
+        return generation.text_processor.tokenizer.decode(generation.prompt_token_ids, self.fields.skip_special_tokens)
 
 
 def _last_chunk(delta: Delta) -> dict[str, Any]:

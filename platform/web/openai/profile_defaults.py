@@ -1,6 +1,6 @@
 """What a serving profile means for one request: defaults of the fields it left out, and a bound of its answer.
 
-System prompt and chat template are the wording's (`Wordings.with_profile`).
+System prompt and chat template are the text_processor's (`TextProcessorCache.with_profile`).
 """
 
 from collections.abc import Collection

@@ -9,7 +9,7 @@ from ..chat_templates.chat_template import TemplateFailure
 from ..http.errors import invalid
 from ..inference.serving import check_chars
 from ..state import State
-from ..text.text_processor import Template, Wording
+from ..text.text_processor import Template, TextProcessor
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
 from .tools.tool_messages import not_told, plain_calls, with_names_of_chance
 from .tools.tools import Tool, offered_tools
@@ -29,24 +29,24 @@ ASKING: Final[list[dict[str, Any]]] = [{"role": "user", "content": "Hello"}]
 """Some templates tell of tools only where a user has the last word."""
 
 
-async def chat_prompt(state: State, wording: Wording, chat: ChatRequest) -> list[int]:
+async def chat_prompt(state: State, text_processor: TextProcessor, chat: ChatRequest) -> list[int]:
     """Token ids of the rendered chat. Raises ApiError that names the message at fault."""
-    return await wording.encode(await chat_text(state, wording, chat), chat.add_special_tokens)
+    return await text_processor.encode(await chat_text(state, text_processor, chat), chat.add_special_tokens)
 
 
-async def chat_text(state: State, wording: Wording, chat: ChatRequest) -> str:
+async def chat_text(state: State, text_processor: TextProcessor, chat: ChatRequest) -> str:
     """The rendered chat. Raises ApiError that names the message at fault."""
     tools = offered_tools(chat)
-    template = (wording.tool_template if tools else None) or wording.template
+    template = (text_processor.tool_template if tools else None) or text_processor.template
     if template is None:
         raise invalid("This model has no chat template; use /v1/completions.", "messages", "no_chat_template")
     _check_variables(chat.chat_template_kwargs)
-    style = wording.tool_style
+    style = text_processor.tool_style
     call_id = str if style is None else style.call_id
     messages = [_plain(message, number, template, call_id) for number, message in enumerate(chat.messages)]
     continued = _check_continuation(chat, messages)
-    if wording.system_prompt is not None and all(message["role"] not in SYSTEM for message in messages):
-        messages.insert(0, {"role": "system", "content": wording.system_prompt})
+    if text_processor.system_prompt is not None and all(message["role"] not in SYSTEM for message in messages):
+        messages.insert(0, {"role": "system", "content": text_processor.system_prompt})
     add_prompt = not continued if chat.add_generation_prompt is None else chat.add_generation_prompt
     check_chars(_size(messages), state, "messages")
     variables = chat.chat_template_kwargs
@@ -126,12 +126,14 @@ def _size(messages: list[dict[str, Any]]) -> int:
     return calls + sum(len(message.get(name, "")) for message in messages for name in ("content", *REASONING))
 
 
-async def text_prompt(state: State, wording: Wording, text: str, add_special_tokens: bool) -> list[int]:
+async def text_prompt(state: State, text_processor: TextProcessor, text: str, add_special_tokens: bool) -> list[int]:
     check_chars(len(text), state, "prompt")
-    return await wording.encode(text, add_special_tokens)
+    return await text_processor.encode(text, add_special_tokens)
 
 
-async def completion_prompts(state: State, wording: Wording, completion: CompletionRequest) -> list[list[int]]:
+async def completion_prompts(
+    state: State, text_processor: TextProcessor, completion: CompletionRequest
+) -> list[list[int]]:
     """One list of ids for each prompt of the request: a text, a list of ids, or a list of either."""
     prompts = _split(completion.prompt)
     if not prompts:
@@ -141,7 +143,9 @@ async def completion_prompts(state: State, wording: Wording, completion: Complet
         raise invalid(f"prompt has {len(prompts)} entries; this server takes at most {limit} in one request.", "prompt")
     check_chars(sum(len(prompt) for prompt in prompts if isinstance(prompt, str)), state, "prompt")
     return [
-        await text_prompt(state, wording, prompt, completion.add_special_tokens) if isinstance(prompt, str) else prompt
+        await text_prompt(state, text_processor, prompt, completion.add_special_tokens)
+        if isinstance(prompt, str)
+        else prompt
         for prompt in prompts
     ]
 

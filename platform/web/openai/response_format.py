@@ -61,7 +61,7 @@ UNSUPPORTED: Final = (
 )
 
 
-class Asked(Protocol):
+class FormatFields(Protocol):
     """The fields of a request that FORMS names."""
 
     response_format: ResponseFormat | None
@@ -72,7 +72,7 @@ class Asked(Protocol):
     guided_grammar: str | None
 
 
-def asked_form(request: Asked) -> StructuredOutputs | None:
+def asked_form(request: FormatFields) -> StructuredOutputs | None:
     """Verified. Raises ApiError that names the field, and the two of them where two collide."""
     named = [name for name in FORMS if getattr(request, name) is not None]
     named = [name for name in named if not isinstance(getattr(request, name), TextFormat)]

@@ -28,15 +28,15 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> Respon
     fields: TokenizeText | TokenizeChat
     if "messages" in body:
         fields = convert({"model": state.base.name, **body}, TokenizeChat)
-        wording = (await _find(fields, state, caller)).wording
-        tokens = await chat_prompt(state, wording, fields)
+        text_processor = (await _find(fields, state, caller)).text_processor
+        tokens = await chat_prompt(state, text_processor, fields)
     else:
         fields = convert(body, TokenizeText)
-        wording = (await _find(fields, state, caller)).wording
-        tokens = await text_prompt(state, wording, fields.prompt, fields.add_special_tokens)
+        text_processor = (await _find(fields, state, caller)).text_processor
+        tokens = await text_prompt(state, text_processor, fields.prompt, fields.add_special_tokens)
 
     def answer() -> bytes:
-        strings = [wording.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
+        strings = [text_processor.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
         count, longest = len(tokens), state.max_model_len
         said = {"count": count, "max_model_len": longest, "tokens": tokens, "token_strs": strings}
         return msgspec.json.encode(said)
@@ -52,7 +52,7 @@ async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict
     fields = convert(body, Detokenize)
     served = await _find(fields, state, caller)
     _check_ids(fields.tokens, served.vocab_size)
-    tokenizer, tokens = served.wording.tokenizer, fields.tokens
+    tokenizer, tokens = served.text_processor.tokenizer, fields.tokens
     return {"prompt": await off_loop(lambda: tokenizer.decode(tokens, skip_special_tokens=False), len(tokens))}
 
 

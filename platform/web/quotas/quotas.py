@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from loraplex.registry.access.quotas import Quota
 from loraplex.registry.database.tables.usage import ADAPTER_LENGTH
 from loraplex.registry.snapshot import Snapshots
-from loraplex.registry.usage.ledger import Account, Entry, Ledger
+from loraplex.registry.usage.ledger import Account, Ledger, OpenEntry
 from loraplex.registry.usage.usage import SHADOW
 
 from .meters import Meter, Usage
@@ -132,7 +132,7 @@ class Admission:
     def __init__(self, quotas: Quotas, limits: Sequence[Limit]) -> None:
         self._quotas, self._limits = quotas, limits
         self._reserved = 0
-        self._entry: Entry | None = None
+        self._entry: OpenEntry | None = None
         self._generations: Sequence[Running] = ()
         self._ended = False
 
@@ -202,7 +202,7 @@ class Admission:
         if per_day is not None and limit.meter.left_today(today, per_day) < tokens:
             raise day_refusal(limit, self._quotas.now(), self.headers(), tokens)
 
-    def _settle(self, entry: Entry) -> int:
+    def _settle(self, entry: OpenEntry) -> int:
         ran = [generation for generation in self._generations if generation.worked]
         usage = sum((generation.usage for generation in ran), Usage())
         self._quotas.ledger.settle(

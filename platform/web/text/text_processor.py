@@ -1,4 +1,4 @@
-"""Wording: how chats and texts become token ids and back, for the base or for one adapter's version."""
+"""TextProcessor: how chats and texts become token ids and back, for the base or for one adapter's version."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Template(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class TextProcessor:
     tokenizer: Tokenizer
     token_text: TokenText
     template: Template | None
@@ -82,7 +82,7 @@ class TrustedTemplate:
         return await off_loop(render, chars)
 
 
-class StrangersTemplate:
+class UntrustedTemplate:
     """An adapter's: rendered by a worker. `owner` is the digest of its tokenizer."""
 
     def __init__(
@@ -114,10 +114,10 @@ class StrangersTemplate:
         return await self._workers.render(self._owner, job)
 
 
-def base_wording(tokenizer: Tokenizer, max_chars: int, tool_call_parser: str = AUTO) -> Wording:
+def base_text_processor(tokenizer: Tokenizer, max_chars: int, tool_call_parser: str = AUTO) -> TextProcessor:
     """Of the base, with its own template. ValueError when that is not a template."""
     template, tool_template = trusted_templates(tokenizer, max_chars)
-    return Wording(tokenizer, TokenText(tokenizer), template, tool_template, tool_call_parser=tool_call_parser)
+    return TextProcessor(tokenizer, TokenText(tokenizer), template, tool_template, tool_call_parser=tool_call_parser)
 
 
 def trusted_templates(tokenizer: Tokenizer, max_chars: int) -> tuple[TrustedTemplate | None, TrustedTemplate | None]:

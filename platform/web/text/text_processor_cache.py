@@ -1,4 +1,4 @@
-"""Wordings: what adapters bring for text, made when it is first needed and kept while there is room."""
+"""TextProcessorCache: what adapters bring for text, made when it is first needed and kept while there is room."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from loraplex.registry.files.tokenizers import Tokenizers
 from ..adapter_tokenizers.added_tokens import as_library_token
 from ..chat_templates.pool import TemplateWorkers
 from ..http.errors import ApiError, overloaded
-from .text_processor import StrangersTemplate, Template, Wording, trusted_templates
+from .text_processor import Template, TextProcessor, UntrustedTemplate, trusted_templates
 from .token_text import TokenText
 
 MOST_KEPT: Final = 64
@@ -27,23 +27,23 @@ MOST_KEPT: Final = 64
 logger = logging.getLogger(__name__)
 
 
-class Wordings:
+class TextProcessorCache:
     """By the digest of an adapter's tokenizer. A request keeps the one it began with.
 
     `end_token_ids` are those that the engine ends answers at; `allowed` is the operator's switch.
     """
 
     def __init__(
-        self, base: Wording, end_token_ids: Collection[int], tokenizers: Tokenizers, max_chars: int, allowed: bool
+        self, base: TextProcessor, end_token_ids: Collection[int], tokenizers: Tokenizers, max_chars: int, allowed: bool
     ) -> None:
         self.base = base
         self.allowed = allowed
         self._workers, self._trials = TemplateWorkers(), TemplateWorkers()
         self._end_token_ids, self._tokenizers = frozenset(end_token_ids), tokenizers
         self._max_chars = max_chars
-        self._kept: OrderedDict[str, Wording] = OrderedDict()
+        self._kept: OrderedDict[str, TextProcessor] = OrderedDict()
 
-    async def of(self, digest: str | None) -> Wording:
+    async def of(self, digest: str | None) -> TextProcessor:
         """None: the base's. ApiError where the operator allows adapters no tokenizers (any more)."""
         if digest is None:
             return self.base
@@ -56,22 +56,26 @@ class Wordings:
             self._kept.popitem(last=False)
         return self._kept[digest]
 
-    def with_profile(self, wording: Wording, profile: ServingProfile, owner: str, trial: bool = False) -> Wording:
-        """`wording` with what the profile says of chats; its chat template is `owner`'s. `trial`: rendered where no
-        request waits. ApiError where the operator allows no chat templates of adapters (any more)."""
-        template, tool_template, source = wording.template, wording.tool_template, profile.chat_template
+    def with_profile(
+        self, text_processor: TextProcessor, profile: ServingProfile, owner: str, trial: bool = False
+    ) -> TextProcessor:
+        """`text_processor` with what the profile says of chats; its chat template belongs to `owner`.
+
+        `trial`: rendered where no request waits. ApiError where the operator allows no chat templates of adapters.
+        """
+        template, tool_template, source = text_processor.template, text_processor.tool_template, profile.chat_template
         if source is not None:
             if not self.allowed:
                 raise _not_allowed()
-            workers, named_tokens = self._trials if trial else self._workers, wording.tokenizer.named_tokens
-            template = StrangersTemplate(workers, owner, source, named_tokens, self._max_chars)
+            workers, named_tokens = self._trials if trial else self._workers, text_processor.tokenizer.named_tokens
+            template = UntrustedTemplate(workers, owner, source, named_tokens, self._max_chars)
             tool_template = None
         return replace(
-            wording,
+            text_processor,
             template=template,
             tool_template=tool_template,
             system_prompt=profile.system_prompt,
-            tool_call_parser=profile.tool_call_parser or wording.tool_call_parser,
+            tool_call_parser=profile.tool_call_parser or text_processor.tool_call_parser,
         )
 
     def close(self) -> None:
@@ -79,7 +83,7 @@ class Wordings:
         self._workers.close()
         self._trials.close()
 
-    async def _made(self, digest: str) -> Wording:
+    async def _made(self, digest: str) -> TextProcessor:
         try:
             return await asyncio.to_thread(self._make, digest)
         except SQLAlchemyError:
@@ -88,13 +92,13 @@ class Wordings:
                 "The database with this adapter's tokenizer is unavailable. Try again in a moment."
             ) from None
 
-    def _make(self, digest: str) -> Wording:
+    def _make(self, digest: str) -> TextProcessor:
         own = self._tokenizers.get(digest)
         base = self.base.tokenizer
         tokenizer = base.extended([as_library_token(token) for token in own.added_tokens], own.named_tokens)
         end = tokenizer.eos_token_id if "eos_token" in own.named_tokens else None
         template, tool_template = self._templates(digest, own, tokenizer)
-        return Wording(
+        return TextProcessor(
             tokenizer=tokenizer,
             token_text=TokenText(tokenizer, self.base.token_text),
             template=template,
@@ -111,7 +115,7 @@ class Wordings:
         if own.chat_template is None:
             return trusted_templates(tokenizer, self._max_chars)
         named_tokens = tokenizer.named_tokens
-        return StrangersTemplate(self._workers, digest, own.chat_template, named_tokens, self._max_chars), None
+        return UntrustedTemplate(self._workers, digest, own.chat_template, named_tokens, self._max_chars), None
 
 
 def _not_allowed() -> ApiError:

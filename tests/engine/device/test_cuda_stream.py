@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from loraplex.engine.device.cuda_stream import CudaCapture, open_queues
-from loraplex.engine.device.host_transfer import Outbox
+from loraplex.engine.device.host_transfer import HostTransfer
 from loraplex.engine.startup.gpu_memory import no_room
 from loraplex.engine.startup.gpu_profile import GpuProfile, open_gauge
-from loraplex.lora.residency.page_copier import Carrier
+from loraplex.lora.residency.page_copier import PageCopier
 
 
 class BrokenGraph:
@@ -117,7 +117,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_results_leave_on_a_stream_that_waits_for_their_step_alone(log: list[str]) -> None:
     queues = open_queues(torch.device("cpu"))
-    arrival = Outbox(queues.compute, queues.transfer).send(torch.arange(3))
+    arrival = HostTransfer(queues.compute, queues.transfer).send(torch.arange(3))
     compute, transfer = "stream 1", "stream 2"
     assert log == [f"on {compute}", f"event of {compute}", f"{transfer} waits for {compute}", f"on {transfer}",
                    f"event of {transfer}"]  # fmt: skip
@@ -127,7 +127,7 @@ def test_results_leave_on_a_stream_that_waits_for_their_step_alone(log: list[str
 
 
 def test_pages_come_on_a_stream_that_waits_for_the_steps_that_may_read_what_was_there(log: list[str]) -> None:
-    carrier = Carrier(torch.device("cuda"), None)
+    carrier = PageCopier(torch.device("cuda"), None)
     carrier._pinned = False
     left, target = carrier.mark(), torch.zeros(2)
     carrier.carry([(target, torch.ones(2))], left)

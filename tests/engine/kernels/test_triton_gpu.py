@@ -67,11 +67,11 @@ def test_placeholders() -> None:
 
 def make_sampler(rows: int, vocabulary: int) -> Any:
     from loraplex.engine.device.cuda_stream import open_queues
-    from loraplex.engine.device.host_transfer import Outbox
+    from loraplex.engine.device.host_transfer import HostTransfer
     from loraplex.engine.sampling.cuda.sampler import CudaSampler
 
     queues = open_queues(CUDA)
-    return CudaSampler(rows, vocabulary, CUDA, Outbox(queues.compute, queues.transfer))
+    return CudaSampler(rows, vocabulary, CUDA, HostTransfer(queues.compute, queues.transfer))
 
 
 @pytest.mark.parametrize("vocabulary", [1000, 32001, 128256, 151936])

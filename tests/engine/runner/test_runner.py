@@ -36,7 +36,7 @@ class RecordingCache:
 
 
 class Slots:
-    newest_generation = 0
+    newest_epoch = 0
 
     def __init__(self) -> None:
         empty = torch.empty(0)

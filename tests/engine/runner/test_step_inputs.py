@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loraplex.engine.device.device_time import DeviceTime
-from loraplex.engine.device.host_transfer import Outbox
+from loraplex.engine.device.host_transfer import HostTransfer
 from loraplex.engine.device.staging import ALIGNMENT, Staging
 from loraplex.engine.device.stream import Graph, Launch
 from loraplex.engine.kernels.cuda.placeholders import resolve_reference
@@ -30,7 +30,7 @@ from .test_runner import sequence
 
 class Slots:
     def __init__(self) -> None:
-        self.newest_generation = self.asked = 0
+        self.newest_epoch = self.asked = 0
         slots = torch.zeros(4, 1, 1, dtype=torch.int64)
         self.table = PageTable(torch.zeros(4), slots, slots.int(), slots.float(), {})
 
@@ -225,7 +225,7 @@ def test_adapters_of_decodes_are_worked_out_and_sent_once(
     assert write(one) == write(one) == (False, 0, alone)
     assert write(one, two) == (True, 2, both)
     assert write(one, two) == (False, 0, both)
-    slots.newest_generation += 1
+    slots.newest_epoch += 1
     assert write(one, two) == (True, 2, both)
     prompt = Scheduled(sequence([4, 5, 6], [3]), 0, 2, sample=False)
     assert write(one, prompt) == (True, 1, [*alone, [-1, -1, -1]])
@@ -257,11 +257,11 @@ def test_what_rows_ask_of_the_sampler_comes_with_their_step(inputs: StepInputs, 
 
 
 def test_drawn_tokens_arrive_as_they_were_though_the_next_step_has_drawn_its_own(stream: VirtualStream) -> None:
-    drawn, outbox = torch.zeros(4, dtype=torch.int32), Outbox(stream, VirtualStream(random.Random(2)))
+    drawn, host_transfer = torch.zeros(4, dtype=torch.int32), HostTransfer(stream, VirtualStream(random.Random(2)))
     arrivals = []
     for number in range(3):
         stream.enqueue(lambda number=number: drawn.fill_(number))
-        arrivals.append(outbox.send(drawn[:3]))
+        arrivals.append(host_transfer.send(drawn[:3]))
     stream.record().synchronize()
     assert [arrival.wait().tolist() for arrival in arrivals] == [[0] * 3, [1] * 3, [2] * 3]
 

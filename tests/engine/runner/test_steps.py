@@ -107,7 +107,7 @@ def test_a_stop_is_seen_a_step_late_and_the_late_step_leaves_nothing(house: Hous
     assert [(m.token_ids, m.stop_reason) for m in messages if isinstance(m, Tokens)] == [([1], 1)]
     assert len(house.runner.plans) == 2 and house.core.has_work()
     assert house.adapters.held["a"] == 1 and house.pool.num_free < house.pool.num_usable, "the device still uses them"
-    assert house.scheduler.roster.check_integrity() == []
+    assert house.scheduler.request_table.check_integrity() == []
     assert house.drain() == [] and house.adapters.held["a"] == 0
     assert house.pool.num_cached == 1, "the block of known tokens alone, not the one that the late step filled"
     assert (house.scheduler.generation_tokens, house.scheduler.prompt_tokens) == (1, 7)
@@ -176,6 +176,6 @@ def test_who_gives_way_is_chosen_when_no_step_is_in_flight() -> None:
     for number in range(2):
         house.core.add(make_request(f"r{number}", tokens(6, number), max_tokens=6, ignore_eos=True))
     house.drain()
-    assert house.scheduler.roster.preemptions == 1
+    assert house.scheduler.request_table.preemptions == 1
     words = [line.split()[0] for line in house.runner.log[:-2]]
     assert ("result", "result") in pairwise(words), "the pipeline never ran empty"

@@ -37,7 +37,7 @@ class Backlog:
             self.history.append({side: self.service(side) for side in self.sides})
 
     def fill(self) -> None:
-        queued = [self.side_of(sequence.request.message) for sequence in self.harness.roster.queue]
+        queued = [self.side_of(sequence.request.message) for sequence in self.harness.request_table.queue]
         for side in self.sides:
             for _ in range(self.harness.limits.max_num_seqs + 1 - queued.count(side)):
                 length, max_tokens = self.shapes[side]
@@ -59,7 +59,7 @@ class Backlog:
 
     def service(self, side: str) -> int:
         streams = [stream for stream in self.harness.streams.values() if self.side_of(stream.message) == side]
-        unstarted = self.harness.roster.unstarted
+        unstarted = self.harness.request_table.unstarted
         started = [stream for stream in streams if stream.message.request_id not in unstarted]
         prompts = sum(len(stream.message.prompt_token_ids) for stream in started)
         return PROMPT_WEIGHT * prompts + OUTPUT_WEIGHT * sum(len(stream.outputs[0]) for stream in streams)
@@ -106,7 +106,7 @@ def test_a_lone_tenant_gets_everything() -> None:
     while harness.core.has_work():
         plan = harness.scheduler.schedule()
         full = sum(item.count for item in plan.scheduled) == 8 or len(plan.scheduled) == 6
-        assert full or not harness.roster.queue
+        assert full or not harness.request_table.queue
         harness.receive(harness.scheduler.commit(plan, harness.runner.submit(plan).result()))
     harness.assert_released()
 
@@ -179,10 +179,10 @@ def test_long_answers_that_hold_all_places_give_up_half_of_them(level: str) -> N
         )
         waits.append(steps_to_first_token(harness, harness.add(request)))
     assert max(waits) <= 4, waits
-    running = [sequence.request.id[:3] for sequence in harness.roster.running]
+    running = [sequence.request.id[:3] for sequence in harness.request_table.running]
     assert running.count("new") == running.count("flo") == 4
     harness.drain_some(100)
-    assert harness.roster.preemptions == 4, "places go back and forth"
+    assert harness.request_table.preemptions == 4, "places go back and forth"
 
 
 def test_nobody_gives_up_a_place_where_nobody_holds_most_of_them() -> None:
@@ -191,7 +191,7 @@ def test_nobody_gives_up_a_place_where_nobody_holds_most_of_them() -> None:
         share = (f"k{number % 2}", f"r{number}")
         harness.add(make_request(f"r{number}", tokens(6, number), share=share, n=2, max_tokens=40, ignore_eos=True))
     harness.drain()
-    assert harness.roster.preemptions == 0
+    assert harness.request_table.preemptions == 0
     harness.assert_released()
 
 
@@ -201,7 +201,7 @@ def test_a_less_important_request_takes_no_place_from_a_more_important_one() -> 
     harness.drain_some(20)
     late = harness.add(make_request("late", tokens(6, 99), tenant="t", share=("l", "late"), priority=1))
     harness.drain_some(50)
-    assert not late.messages and harness.roster.preemptions == 0
+    assert not late.messages and harness.request_table.preemptions == 0
     urgent = harness.add(make_request("urgent", tokens(6, 98), tenant="t", share=("l", "urgent"), priority=-1))
     assert steps_to_first_token(harness, urgent) <= 4
     harness.drain()
@@ -213,7 +213,7 @@ def test_when_blocks_run_out_the_share_that_holds_most_gives_way() -> None:
     flood(harness, 4, n=2, max_tokens=40)
     harness.drain_some(8)
     harness.add(make_request("modest", tokens(6, 99), tenant="u", max_tokens=40, ignore_eos=True))
-    [modest] = harness.roster.requests["modest"].sequences
+    [modest] = harness.request_table.requests["modest"].sequences
     harness.drain()
-    assert harness.roster.preemptions > 0 and modest.preemptions == 0
+    assert harness.request_table.preemptions > 0 and modest.preemptions == 0
     harness.assert_released()

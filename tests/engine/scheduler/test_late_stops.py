@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from loraplex.engine.scheduler.request_table import Roster
+from loraplex.engine.scheduler.request_table import RequestTable
 from loraplex.engine.scheduler.sequence import Sequence
 
 from .. import test_overlap as overlap
@@ -14,21 +14,21 @@ SEEDS = 200
 
 
 def test_blocks_given_back_too_early_change_what_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave = Roster._leave
+    leave = RequestTable._leave
 
-    def leave_at_once(roster: Roster, sequence: Sequence) -> None:
-        leave(roster, sequence)
-        if sequence in roster.leaving:
-            roster._empty(sequence)
+    def leave_at_once(request_table: RequestTable, sequence: Sequence) -> None:
+        leave(request_table, sequence)
+        if sequence in request_table.leaving:
+            request_table._empty(sequence)
 
     assert count_wrong(monkeypatch) == 0
-    monkeypatch.setattr(Roster, "_leave", leave_at_once)
+    monkeypatch.setattr(RequestTable, "_leave", leave_at_once)
     assert count_wrong(monkeypatch) > 10
 
 
 def count_wrong(monkeypatch: pytest.MonkeyPatch) -> int:
     """Schedules in which a choice says what it does not say alone; books and memory are not looked at."""
-    monkeypatch.setattr(Roster, "check_integrity", lambda _: [])
+    monkeypatch.setattr(RequestTable, "check_integrity", lambda _: [])
     monkeypatch.setattr(overlap.Run, "check_end", lambda _: None)
     monkeypatch.setattr(overlap, "device", cache(overlap.device.__wrapped__))
     wrong = 0

@@ -23,12 +23,12 @@ def test_blocks_that_a_step_in_flight_uses_are_given_back_when_it_lands(harness:
 def test_a_choice_that_ends_leaves_the_blocks_it_shared_to_the_others(harness: Harness) -> None:
     harness.add(make_request("r", tokens(9), n=3, temperature=1.0, ignore_eos=True))
     harness.drain_some(3)
-    first, *others = harness.roster.requests["r"].sequences
+    first, *others = harness.request_table.requests["r"].sequences
     shared = [block for block in first.blocks if block in others[0].blocks]
     for index, left in ((0, 2), (1, 1)):
         harness.abort("r", index)
         assert shared and [harness.pool.references(block) for block in shared] == [left] * len(shared)
-        assert harness.roster.check_integrity() == [], "released too early: the others still read them"
+        assert harness.request_table.check_integrity() == [], "released too early: the others still read them"
     harness.drain()
     harness.assert_released()
 
@@ -104,7 +104,7 @@ def test_the_most_junior_gives_way_and_comes_back_with_the_same_tokens() -> None
     while harness.core.has_work():
         harness.step()
         ends.update({number: harness.now for number, s in enumerate(streams) if s.ended and number not in ends})
-    assert harness.roster.preemptions > 0
+    assert harness.request_table.preemptions > 0
     assert list(ends) == [0, 1, 2]
     harness.assert_released()
 
@@ -114,11 +114,11 @@ def test_priorities_decide_who_gives_way_inside_a_tenant_only() -> None:
     for name, tenant, priority in (("unimportant", "a", 5), ("important", "a", 0)):
         harness.add(make_request(name, tokens(8, priority), tenant=tenant, priority=priority, ignore_eos=True))
         harness.step()
-    assert harness.roster.victim().request.id == "unimportant"
+    assert harness.request_table.victim().request.id == "unimportant"
     for number in range(3):
         harness.add(make_request(f"cheater{number}", [1], tenant="b", priority=-99, ignore_eos=True))
     harness.step()
-    assert harness.roster.victim().request.id == "cheater2"
+    assert harness.request_table.victim().request.id == "cheater2"
 
 
 def test_one_that_gave_way_often_is_protected() -> None:
@@ -126,11 +126,13 @@ def test_one_that_gave_way_often_is_protected() -> None:
     harness.add(make_request("senior", tokens(6), max_tokens=40, ignore_eos=True))
     harness.add(make_request("r", tokens(6, 1), max_tokens=40, ignore_eos=True))
     harness.step()
-    [sequence] = harness.roster.requests["r"].sequences
+    [sequence] = harness.request_table.requests["r"].sequences
     for _ in range(3):
-        harness.roster.preempt(sequence)
+        harness.request_table.preempt(sequence)
         harness.drain_some(1)
-    assert sequence.preemptions == 3 and sequence in harness.roster.preempted, "not enough blocks to promise it all"
+    assert sequence.preemptions == 3 and sequence in harness.request_table.preempted, (
+        "not enough blocks to promise it all"
+    )
     harness.drain()
     assert sequence.preemptions == 3
     harness.assert_released()
@@ -209,7 +211,7 @@ def test_a_running_request_keeps_an_unregistered_adapter_through_preemption() ->
     stream = harness.add(make_request("r", tokens(6), "a", ignore_eos=True, max_tokens=20))
     harness.drain_some(3)
     harness.adapters.unregister("a")
-    harness.roster.preempt(harness.roster.running[0])
+    harness.request_table.preempt(harness.request_table.running[0])
     harness.drain()
     assert stream.reasons == [FinishReason.LENGTH] and harness.adapters.held == {}
     harness.assert_released()

@@ -79,7 +79,7 @@ class Traffic:
     def step(self) -> None:
         if self.harness.core.has_work():
             self.harness.step_on()
-            live = [s for request in self.harness.roster.requests.values() for s in request.sequences]
+            live = [s for request in self.harness.request_table.requests.values() for s in request.sequences]
             self.most_preemptions = max([self.most_preemptions, *(sequence.preemptions for sequence in live)])
 
 
@@ -93,7 +93,7 @@ def test_every_request_ends_as_it_would_alone(batch: int) -> None:
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise
-        preemptions += traffic.harness.roster.preemptions
+        preemptions += traffic.harness.request_table.preemptions
         hits += traffic.harness.scheduler.prefix_hits
         most = max(most, traffic.most_preemptions)
     assert preemptions > 50 and hits > 200, "the traffic is too light to show anything"

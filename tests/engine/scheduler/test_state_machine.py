@@ -82,7 +82,7 @@ class Walk:
     def add(self) -> None:
         for _ in range(self.source.randint(1, 3)):
             self.count += 1
-            if len(self.harness.roster.unstarted) < self.harness.limits.max_queue:
+            if len(self.harness.request_table.unstarted) < self.harness.limits.max_queue:
                 self._add(self.source)
 
     def step(self) -> None:
@@ -95,9 +95,9 @@ class Walk:
         self.harness.abort(name, self.source.choice([None, 0, 1]))
 
     def preempt(self) -> None:
-        candidates = [s for s in self.harness.roster.running if not self.harness.roster.protected(s)]
+        candidates = [s for s in self.harness.request_table.running if not self.harness.request_table.protected(s)]
         if candidates:
-            self.harness.roster.preempt(self.source.choice(candidates))
+            self.harness.request_table.preempt(self.source.choice(candidates))
 
     def change_adapter(self) -> None:
         event = self.source.choice(EVENTS)
@@ -143,7 +143,7 @@ class Walk:
     )  # fmt: skip
 
     def books_are_true(self) -> None:
-        assert self.harness.roster.check_integrity() == []
+        assert self.harness.request_table.check_integrity() == []
         self._check_adapters()
 
     def end(self) -> None:
@@ -164,7 +164,7 @@ class Walk:
             self.adapters.unregister(stored(number)[0])
         self.house.work()
         assert self.adapters.bytes_used == 0 and self.adapters.statuses() == []
-        Walk.preemptions += self.harness.roster.preemptions
+        Walk.preemptions += self.harness.request_table.preemptions
         Walk.prefix_hits += self.harness.scheduler.prefix_hits
         Walk.failures += sum(stream.failure is not None for stream in self.harness.streams.values())
 
@@ -198,7 +198,7 @@ class Walk:
 
     def _holders(self) -> Counter[str]:
         """digest -> requests that hold it."""
-        requests = self.harness.roster.requests.values()
+        requests = self.harness.request_table.requests.values()
         return Counter(digest for r in requests if r.holds_adapters for digest in r.digests)
 
     def _check_adapters(self) -> None:

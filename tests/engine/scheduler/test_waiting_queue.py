@@ -36,7 +36,7 @@ class Seen:
         """As after each frame of the engine."""
         self.waiting.remove(self.harness.core.just_started)
         self.waiting.remove([name for name, stream in self.harness.streams.items() if stream.ended])
-        assert len(self.waiting) == len(self.harness.roster.unstarted)
+        assert len(self.waiting) == len(self.harness.request_table.unstarted)
 
 
 @pytest.mark.parametrize("seed", range(40))

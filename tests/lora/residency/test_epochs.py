@@ -16,9 +16,9 @@ def house(tmp_path: Path) -> House:
 
 def given_away(house: House, loser: str, winner: str) -> tuple[int, ...]:
     """The room of `loser`, whom somebody holds, is `winner`'s, behind the pool's back. What its holder remembers."""
-    generations = house.pool.acquire((loser,))
+    epochs = house.pool.acquire((loser,))
     room = house.pool._entries[loser].room
-    assert generations is not None and room is not None
+    assert epochs is not None and room is not None
     house.pool._store.free(room)
     house.pool.load(winner)
     for _ in range(4):
@@ -27,17 +27,17 @@ def given_away(house: House, loser: str, winner: str) -> tuple[int, ...]:
             house.executor.run()
     taken = house.pool._entries[winner].room
     assert taken is not None and taken.slot == room.slot
-    return generations
+    return epochs
 
 
 def test_who_lost_its_slot_is_refused_and_nobody_else(house: House) -> None:
     loser, winner = house.add(1), house.add(2)
     house.take(loser)
     house.pool.release(loser)
-    generations = given_away(house, loser, winner)
-    assert house.pool.check_integrity()[0].startswith("adapter slot 0 is of generation")
-    with pytest.raises(StaleError, match=f"adapter {loser[:12]} of generation {generations[0]} has lost its pages"):
-        house.pool.slot_of(loser, *generations)
+    epochs = given_away(house, loser, winner)
+    assert house.pool.check_integrity()[0].startswith("adapter slot 0 is of epoch")
+    with pytest.raises(StaleError, match=f"adapter {loser[:12]} of epoch {epochs[0]} has lost its pages"):
+        house.pool.slot_of(loser, *epochs)
     house.take(winner)
     assert not house.pool.acquire((loser,)), "nobody new gets what is not there"
     house.pool.release(loser)
@@ -51,9 +51,9 @@ def test_a_lost_slot_is_nothing_to_keep_a_copy_of(tmp_path: Path) -> None:
     loser, winner = house.add(1), house.add(2)
     house.take(loser)
     house.pool.release(loser)
-    generations = given_away(house, loser, winner)
+    epochs = given_away(house, loser, winner)
     with pytest.raises(StaleError):
-        house.pool.slot_of(loser, *generations)
+        house.pool.slot_of(loser, *epochs)
     house.pool.release(loser)
     assert house.status(loser).host_bytes == 0
     house.take(loser)
@@ -67,9 +67,9 @@ def test_a_slot_is_another_after_each_load(house: House) -> None:
         house.pool.release(digest)
         taken = house.pool.acquire((digest,))
         assert taken is not None and house.pool.slot_of(digest, *taken) == held_slot(house.pool, digest)
-        for generation in seen:
+        for epoch in seen:
             with pytest.raises(StaleError):
-                house.pool.slot_of(digest, generation)
+                house.pool.slot_of(digest, epoch)
         seen.update(taken)
         house.pool.release(digest)
         house.pool.evict(digest)

@@ -65,8 +65,8 @@ class Traffic:
     def one_turn(self) -> None:
         self.house.pool.poll()
         digest = self.source.choice(list(self.house.seeds))
-        if (generations := self.house.pool.acquire((digest,))) is not None:
-            self.steps.enqueue(partial(self.read, digest, self.house.pool.slot_of(digest, *generations)))
+        if (epochs := self.house.pool.acquire((digest,))) is not None:
+            self.steps.enqueue(partial(self.read, digest, self.house.pool.slot_of(digest, *epochs)))
             # The request ends before its step does, as after an error: nothing may rely on the scheduler's patience.
             self.house.pool.release(digest)
 

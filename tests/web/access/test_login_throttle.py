@@ -1,4 +1,4 @@
-"""Guesses: limits by account and address, a minute later, in bounded memory."""
+"""LoginThrottle: limits by account and address, a minute later, in bounded memory."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -9,7 +9,7 @@ import pytest
 
 from loraplex.registry.access.users import User
 from loraplex.web.access.login_notes import FAILED_AN_HOUR, HOUR, LoginNotes
-from loraplex.web.access.login_throttle import MOST, MOST_AT_AN_ACCOUNT, REMEMBERED, SECONDS, Guesses
+from loraplex.web.access.login_throttle import MOST, MOST_AT_AN_ACCOUNT, REMEMBERED, SECONDS, LoginThrottle
 from loraplex.web.access.sessions import Sessions
 from loraplex.web.http.errors import ApiError
 
@@ -21,7 +21,7 @@ class Clock:
         return self.now
 
 
-def refused(guesses: Guesses, account: str, address: str) -> str | None:
+def refused(guesses: LoginThrottle, account: str, address: str) -> str | None:
     """For how many seconds, as the header says; else a wrong one more is counted."""
     try:
         guesses.begin(account, address)
@@ -33,7 +33,7 @@ def refused(guesses: Guesses, account: str, address: str) -> str | None:
 
 def test_ten_at_one_account_from_one_address() -> None:
     clock = Clock()
-    guesses = Guesses(clock)
+    guesses = LoginThrottle(clock)
     for second in range(MOST_AT_AN_ACCOUNT):
         clock.now = float(second)
         assert refused(guesses, "default/admin", "a") is None
@@ -46,7 +46,7 @@ def test_ten_at_one_account_from_one_address() -> None:
 
 @pytest.mark.parametrize("many", ["addresses", "accounts"])
 def test_a_hundred_at_one_account_or_from_one_address(many: str) -> None:
-    guesses = Guesses(Clock())
+    guesses = LoginThrottle(Clock())
     for number in range(MOST):
         pair = ("default/admin", f"a{number}") if many == "addresses" else (f"default/u{number}", "a")
         assert refused(guesses, *pair) is None
@@ -55,7 +55,7 @@ def test_a_hundred_at_one_account_or_from_one_address(many: str) -> None:
 
 
 def test_memory_is_bounded_and_the_oldest_go_first() -> None:
-    guesses = Guesses(Clock())
+    guesses = LoginThrottle(Clock())
     for number in range(REMEMBERED):
         assert refused(guesses, f"default/u{number}", f"a{number}") is None
     assert len(guesses._wrong) == REMEMBERED
@@ -65,7 +65,7 @@ def test_memory_is_bounded_and_the_oldest_go_first() -> None:
 
 
 def test_a_right_one_is_taken_back() -> None:
-    guesses = Guesses(Clock())
+    guesses = LoginThrottle(Clock())
     for _ in range(MOST + 1):
         guesses.take_back("default/admin", "a", guesses.begin("default/admin", "a"))
     for _ in range(MOST_AT_AN_ACCOUNT):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from loraplex.web.http import off_loop as off_loop_module
-from loraplex.web.http.fair_executor import Turns, asking
+from loraplex.web.http.fair_executor import FairExecutor, asking
 from loraplex.web.http.off_loop import INLINE_CHARS, off_loop
 
 
@@ -45,7 +45,7 @@ class Works:
             self._gates[name].set()
 
 
-def ask(turns: Turns, works: Works, tenant: str, name: str) -> asyncio.Task[str]:
+def ask(turns: FairExecutor, works: Works, tenant: str, name: str) -> asyncio.Task[str]:
     async def run() -> str:
         asking.set(tenant)
         return await turns.run(works.work(name))
@@ -66,7 +66,7 @@ async def settled() -> None:
 
 
 async def test_one_tenant_leaves_a_place_to_the_others() -> None:
-    turns, works = Turns(3), Works()
+    turns, works = FairExecutor(3), Works()
     own = [ask(turns, works, "a", f"a{number}") for number in range(4)]
     await until(lambda: len(works.began) == 2)
     await settled()
@@ -82,7 +82,7 @@ async def test_one_tenant_leaves_a_place_to_the_others() -> None:
 
 
 async def test_tenants_take_turns() -> None:
-    turns, works = Turns(2), Works()
+    turns, works = FairExecutor(2), Works()
     tasks = [ask(turns, works, "a", "a0"), ask(turns, works, "b", "b0")]
     await until(lambda: len(works.began) == 2)
     tasks += [ask(turns, works, "c", name) for name in ("c0", "c1", "c2")]
@@ -97,7 +97,7 @@ async def test_tenants_take_turns() -> None:
 
 
 async def test_a_place_is_taken_until_the_work_ends_though_nobody_waits_for_it() -> None:
-    turns, works = Turns(2), Works()
+    turns, works = FairExecutor(2), Works()
     first, second = ask(turns, works, "a", "a0"), ask(turns, works, "a", "a1")
     await until(lambda: works.began == ["a0"])
     first.cancel()
@@ -110,7 +110,7 @@ async def test_a_place_is_taken_until_the_work_ends_though_nobody_waits_for_it()
 
 
 async def test_who_is_cancelled_while_waiting_takes_no_place() -> None:
-    turns, works = Turns(2), Works()
+    turns, works = FairExecutor(2), Works()
     running = ask(turns, works, "a", "a0")
     waiting = [ask(turns, works, "a", f"a{number}") for number in (1, 2)]
     await until(lambda: works.began == ["a0"])
@@ -135,7 +135,7 @@ async def test_what_fails_gives_its_place_back() -> None:
     def fail() -> None:
         raise ValueError("no")
 
-    turns = Turns(2)
+    turns = FairExecutor(2)
     for _ in range(5):
         with pytest.raises(ValueError, match="no"):
             await turns.run(fail)
@@ -166,13 +166,13 @@ async def test_the_turn_is_that_of_the_tenant_whose_key_asks(
 ) -> None:
     assert (await client.post("/api/v1/tenants", json={"name": "acme"}, headers=admin)).status_code == 201
     made = await client.post("/api/v1/keys", params={"tenant": "acme"}, json={"name": "k"}, headers=admin)
-    seen, run = [], Turns.run
+    seen, run = [], FairExecutor.run
 
-    async def note(turns: Turns, work: Callable[[], object]) -> object:
+    async def note(turns: FairExecutor, work: Callable[[], object]) -> object:
         seen.append(asking.get())
         return await run(turns, work)
 
-    monkeypatch.setattr(Turns, "run", note)
+    monkeypatch.setattr(FairExecutor, "run", note)
     text = "hello " * INLINE_CHARS
     for headers in ({"authorization": f"Bearer {made.json()['token']}"}, {}):
         answer = await client.post("/tokenize", json={"prompt": text}, headers=headers)

@@ -69,7 +69,7 @@ class Model(NamedTuple):
     """[5] int64, the norms as LoRA counts them: before attention, before the MLP, the last, of queries, of keys"""
 
 
-class Rooms(NamedTuple):
+class Workspace(NamedTuple):
     """Where a step works, all float32; what they hold before does not matter."""
 
     x: Any
@@ -231,7 +231,7 @@ def _silu(gate_up: Array, output: Array) -> None:
 
 
 @njit(inline="always")
-def _gated(model: Model, layer: int, lora: Lora, rooms: Rooms, workers: int) -> None:
+def _gated(model: Model, layer: int, lora: Lora, rooms: Workspace, workers: int) -> None:
     """rooms.active from the base's part of rooms.gate_up."""
     kinds, firsts = model.kinds[4:6], model.firsts[2, :3]
     if len(rooms.active) >= LEAST_TOKENS and len(lora.slots) and not has_vectors(lora.vectors, lora.slots, kinds):
@@ -253,7 +253,9 @@ def _embed(token_ids: Array, model: Model, x: Array) -> None:
 
 
 @njit(inline="always")
-def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lora, tokens: Array, rooms: Rooms) -> None:
+def _apply_layer(
+    layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lora, tokens: Array, rooms: Workspace
+) -> None:
     """As DecoderLayer.apply: rooms.x is what was computed last and not yet added to the residual stream."""
     x, residual, normed, scratch, workers = rooms.x, rooms.residual, rooms.normed, rooms.scratch, paged.workers
     attended = rooms.attended.reshape(len(x), sizes.heads * sizes.head_dim)
@@ -275,7 +277,7 @@ def _apply_layer(layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lor
 
 @njit(cache=True, nogil=True)
 def forward(
-    token_ids: Array, own_tokens: Array, own_embeddings: Array, sample_rows: Array, logits: Array, rooms: Rooms,
+    token_ids: Array, own_tokens: Array, own_embeddings: Array, sample_rows: Array, logits: Array, rooms: Workspace,
     model: Model, sizes: Sizes, paged: Paged, lora: Lora,
 ) -> None:  # fmt: skip
     """token_ids [T] -> logits [R, V] of the tokens `sample_rows` [R]; keys and values of all tokens go to the cache.

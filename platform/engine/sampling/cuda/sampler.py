@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from ...device.host_transfer import Outbox
+from ...device.host_transfer import HostTransfer
 from ...kernels.cuda.sampling.launch import describe, sample, with_logits
 from ...kernels.cuda.sampling.layout import (  # fmt: skip
     FAILED,
@@ -27,7 +27,7 @@ POSITION: Final = RowParameters._fields.index("position")
 LOGPROBS: Final = RowParameters._fields.index("logprobs")
 
 
-class Asked(NamedTuple):
+class RowNeeds(NamedTuple):
     """What the rows of a step ask of the kernels."""
 
     records: np.ndarray
@@ -56,17 +56,25 @@ class CudaSampler:
     """
 
     def __init__(
-        self, rows: int, vocab_size: int, device: torch.device, outbox: Outbox, parameters: torch.Tensor | None = None
+        self,
+        rows: int,
+        vocab_size: int,
+        device: torch.device,
+        host_transfer: HostTransfer,
+        parameters: torch.Tensor | None = None,
     ) -> None:
-        """outbox: whose `compute` is the stream of the launches. parameters: [rows, RECORD] int64 on the device, where
-        whoever has them may put what `prepare` answers; else `upload` does."""
+        """`host_transfer`: its `compute` is the stream of the launches.
+
+        `parameters`: [rows, RECORD] int64 on the device. Its owner may put there what `prepare` answers, else `upload`
+        does.
+        """
         self._shape = make_shape(rows, vocab_size, MAX_LOGPROBS)
         self._buffers = make_buffers(self._shape, rows, device)
         if parameters is not None:
             assert parameters.shape == self._buffers.parameters.shape
             self._buffers = self._buffers._replace(parameters=parameters)
         self._lines = RowLines(self._buffers, rows)
-        self._outbox = outbox
+        self._host_transfer = host_transfer
         self._pinned = device.type == "cuda"
 
     @property
@@ -86,13 +94,13 @@ class CudaSampler:
         self.launch(logits, draws=asked.draws, logprobs=asked.logprobs)
         return self.fetch(asked.counts)
 
-    def prepare(self, rows: list[SampleRow]) -> Asked:
+    def prepare(self, rows: list[SampleRow]) -> RowNeeds:
         """Enqueue what the tables need for these rows; their parameters are still to be sent."""
         assert len(rows) <= self._shape.rows
         records = self._lines.records(rows)
         records[:, POSITION] = [row.position for row in rows]
         draws, logprobs = bool((records[:, MODE] > GREEDY).any()), bool((records[:, LOGPROBS] >= 0).any())
-        return Asked(records, [row.logprobs for row in rows], draws, logprobs)
+        return RowNeeds(records, [row.logprobs for row in rows], draws, logprobs)
 
     def launch(self, logits: torch.Tensor, *, draws: bool = True, logprobs: bool = True) -> None:
         """The kernels alone, for the parameters that were sent last: what a CUDA graph captures."""
@@ -101,7 +109,7 @@ class CudaSampler:
     def fetch(self, counts: list[int | None]) -> PendingSample:
         """Begin to copy the results of the last launch to the host, beside what the device does next. counts: each
         row's `logprobs`."""
-        return PendingSample(self.token_ids[: len(counts)], self._outbox.send(self._buffers.results), counts)
+        return PendingSample(self.token_ids[: len(counts)], self._host_transfer.send(self._buffers.results), counts)
 
     def prompt_logprobs(self, logits: torch.Tensor, token_ids: list[int], count: int) -> PendingLogprobs:
         """logits [N, V] of N prompt positions and the N tokens that follow them -> one entry each. Takes the place of

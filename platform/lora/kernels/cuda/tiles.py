@@ -71,5 +71,5 @@ def round_ranks(pages: int) -> int:
 
 
 def intermediate_elements(tokens: int, pages: int) -> int:
-    """Room for every group's x A^T in steps of up to `tokens` tokens and adapters of up to `pages` pages."""
+    """PageAllocation for every group's x A^T in steps of up to `tokens` tokens and adapters of up to `pages` pages."""
     return max(tokens, MOST_SPLITS * min(tokens, SPLIT_TOKENS)) * MOST_MEMBERS * round_ranks(pages)

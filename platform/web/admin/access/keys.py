@@ -13,7 +13,7 @@ from loraplex.registry.access.scopes import ADMIN
 
 from ...access.caller import Caller
 from ...endpoints.dependencies import CallerOf, StateOf
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...state import State
 from ...units import count_words
 from ..forms import LIMITS, Form, read_form
@@ -100,7 +100,7 @@ async def change(request: Request, prefix: str, state: StateOf, caller: CallerOf
 
 @router.post("/{prefix}/revoke")
 async def revoke(request: Request, prefix: str, state: StateOf, caller: CallerOf) -> Response:
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
     await state.reconciler.reconcile()
     return go_to(request, f"{SECTION}?done=revoke")
@@ -166,7 +166,7 @@ def _detail(
 
 
 async def _get(state: State, prefix: str, tenant: str) -> ApiKey:
-    with in_words():
+    with as_api_error():
         return await asyncio.to_thread(state.registry.keys.get, prefix, tenant)
 
 

@@ -12,7 +12,7 @@ from loraplex.registry.database.tables import DEFAULT_TENANT
 
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import ApiError
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...state import State
 from ...units import age_words, count_words
 from ..figures.day_use import DayUse, day_use
@@ -80,7 +80,7 @@ async def change(request: Request, tenant: str, state: StateOf, caller: CallerOf
     quota = form.quota()
     if not form.is_good:
         return await _detail(request, state, found, form, status=form.status)
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(state.registry.tenants.set_quota, tenant, quota, actor=caller.actor)
     await state.reconciler.reconcile()
     return go_to(request, f"{SECTION}/{tenant}?done=change")
@@ -90,7 +90,7 @@ async def change(request: Request, tenant: str, state: StateOf, caller: CallerOf
 async def act(request: Request, tenant: str, action: str, state: StateOf, caller: CallerOf) -> Response:
     if action not in ("disable", "enable"):
         raise ApiError(404, f"There is no action '{action}' on a tenant.")
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(state.registry.tenants.set_disabled, tenant, action == "disable", actor=caller.actor)
     await state.reconciler.reconcile()
     return go_to(request, f"{SECTION}/{tenant}?done={action}")
@@ -119,7 +119,7 @@ async def _detail(
 
 
 async def _get(state: State, name: str) -> Tenant:
-    with in_words():
+    with as_api_error():
         return await asyncio.to_thread(state.registry.tenants.get, name)
 
 

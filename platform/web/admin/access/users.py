@@ -16,7 +16,7 @@ from ...access.caller import Caller
 from ...access.sessions import login_of
 from ...endpoints.authentication import client_address
 from ...endpoints.dependencies import CallerOf, StateOf
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...state import State
 from ...units import age_words, count_words
 from ..forms import Form, read_form
@@ -118,7 +118,7 @@ async def set_password(request: Request, user: str, state: StateOf, caller: Call
 
 @router.post("/{user}/remove")
 async def remove(request: Request, user: str, state: StateOf, caller: CallerOf) -> Response:
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor, tenant=caller.tenant)
     return go_to(request, f"{SECTION}?done=remove")
 
@@ -159,7 +159,7 @@ async def _detail(
     status: int = 200,
     **more: object,
 ) -> Response:
-    with in_words():
+    with as_api_error():
         user = await asyncio.to_thread(state.registry.users.require, name, caller.tenant)
     users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
     row = _row(user, caller, sum(one.role == "admin" for one in users))

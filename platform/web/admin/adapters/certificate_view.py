@@ -22,7 +22,7 @@ WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CertificatePlace:
     """Where it stands: its title, the path of the page, the one to ask for it, and the command that does so.
 
     `also`: which other part of the page shows its figures; `rule`: what the operator asks of it, in words.
@@ -36,7 +36,7 @@ class Place:
     rule: str = ""
 
 
-OF_THE_BASE: Final = Place("Parity certificate of the base", "/", "/certify", "loraplex certify")
+OF_THE_BASE: Final = CertificatePlace("Parity certificate of the base", "/", "/certify", "loraplex certify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class CertificateView:
     """`busy`: the page looks again by itself. `cause` of a failure is for the operator. `covers` and `origin` are empty
     without a certificate."""
 
-    place: Place
+    place: CertificatePlace
     state: str
     words: str
     tone: str
@@ -78,7 +78,7 @@ def version_certificate(
     """Of one version, on the adapter's page. `min_agreement`: what an alias asks for, None for nothing."""
     path = f"/adapters/{adapter.name}"
     least = None if min_agreement is None else percent_words(min_agreement, 2)
-    place = Place(
+    place = CertificatePlace(
         title="Parity certificate",
         page=path,
         ask=f"{path}@{version.number}/certify",
@@ -89,7 +89,7 @@ def version_certificate(
     return certificate_view(standing, place)
 
 
-def certificate_view(standing: Standing, place: Place = OF_THE_BASE) -> CertificateView:
+def certificate_view(standing: Standing, place: CertificatePlace = OF_THE_BASE) -> CertificateView:
     state, attempt, certificate = standing.state, standing.attempt, standing.certificate
     share = round(100 * attempt.progress) if attempt is not None and state == "running" else 0
     return CertificateView(

@@ -101,15 +101,15 @@ async def preview(request: Request, reference: str, state: StateOf, caller: Call
 
 
 async def _preview(state: State, caller: Caller, version: Version, fields: Mapping[str, str]) -> Preview:
-    document, wording = as_document(fields), await state.wordings.of(version.tokenizer_digest)
+    document, text_processor = as_document(fields), await state.text_processors.of(version.tokenizer_digest)
     if document:
         bench = bench_of(state, caller, version)
         profile = read_profile(document)
         await try_profile(profile, bench)
-        wording = state.wordings.with_profile(wording, profile, bench.owner, trial=True)
+        text_processor = state.text_processors.with_profile(text_processor, profile, bench.owner, trial=True)
     message = {"role": "user", "content": fields.get("message", "").replace("\r\n", "\n")}
-    text = await chat_text(state, wording, convert({"model": "-", "messages": [message]}, ChatRequest))
-    tokens = len(await wording.encode(text, add_special_tokens=False))
+    text = await chat_text(state, text_processor, convert({"model": "-", "messages": [message]}, ChatRequest))
+    tokens = len(await text_processor.encode(text, add_special_tokens=False))
     return Preview(text, count_words(tokens, "token"))
 
 
@@ -128,7 +128,7 @@ def _view(
         number=version.number,
         words="" if profile is None else summary(profile),
         fields=as_fields(profile) if typed is None else typed,
-        templates=state.wordings.allowed,
+        templates=state.text_processors.allowed,
         problem=problem,
         param=param,
         done=done,

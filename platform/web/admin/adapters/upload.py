@@ -19,7 +19,7 @@ from ...access.caller import Caller
 from ...endpoints.authentication import form_fields
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import ApiError
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...management.registration import FIELDS, check_version, register_version
 from ...management.told import registered_json
 from ...sources.errors import SourceFailed, SourceMissing, SourceRefused
@@ -79,7 +79,7 @@ async def fetch(request: Request, state: StateOf, caller: CallerOf) -> Response:
     name, source = fields.get("name", ""), fields.get("source", "").strip()
     try:
         hold = state.uploads.hold(caller.tenant, caller.actor, stays=is_folder(source))
-        with in_words(), _sources_in_words(source), hold as slot:
+        with as_api_error(), _sources_in_words(source), hold as slot:
             state.registry.adapters.check_name(name)
             blobs = await fetch_adapter(source, state.settings, state.registry.store, slot)
             digests = {file: blob.sha256 for file, blob in blobs.items()}
@@ -100,7 +100,7 @@ async def check(request: Request, name: str, state: StateOf, caller: CallerOf) -
     """
     digests = _digests(await form_fields(request))
     try:
-        with in_words():
+        with as_api_error():
             missing = await asyncio.to_thread(_missing, state, caller, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
@@ -121,7 +121,7 @@ async def register(request: Request, name: str, state: StateOf, caller: CallerOf
     fields = await form_fields(request)
     digests = _digests(fields)
     try:
-        with in_words():
+        with as_api_error():
             missing = await asyncio.to_thread(_missing, state, caller, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})

@@ -10,7 +10,7 @@ from loraplex.registry.names import DEFAULT, parse_reference
 from ...access.caller import Caller
 from ...api.adapters.certification import request_certificate, version_subject
 from ...http.errors import ApiError
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...management.move_notes import note_move
 from ...management.pins import check_pin
 from ...state import State
@@ -42,7 +42,7 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
         case "pin" | "unpin":
             pinned = action == "pin"
             if pinned:
-                with in_words():
+                with as_api_error():
                     check_pin(state, tenant, reference)
             await change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
         case "load" | "evict":
@@ -58,7 +58,7 @@ async def act_on(state: State, caller: Caller, reference: str, action: str) -> N
 async def _make_current(state: State, caller: Caller, reference: str) -> None:
     """Let the bare name mean this version, which is enabled for it: by its alias, or as the newest enabled one. Then
     newer ones are disabled."""
-    with in_words():
+    with as_api_error():
         parsed = parse_reference(reference)
     adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
     version = adapter.select(parsed.selector)
@@ -92,24 +92,24 @@ def _point_default(state: State, caller: Caller, name: str, version: Version) ->
 
 async def change(state: State, write: Callable[[], object]) -> None:
     """Write the desired state, then bring the engine to it."""
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(write)
         await state.reconciler.reconcile()
 
 
 def get_adapter(state: State, name: str, tenant: str) -> Adapter:
-    with in_words():
+    with as_api_error():
         return state.registry.adapters.get(name, tenant)
 
 
 async def _move(state: State, caller: Caller, reference: str, action: str) -> None:
-    with in_words():
+    with as_api_error():
         parsed = parse_reference(reference)
     adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
     version = adapter.select(parsed.selector)
     if version is None or not version.enabled or not adapter.enabled:
         raise ApiError(400, f"Adapter '{reference}' is disabled. Enable it before you {action} it.")
     move = state.engine.load_adapter if action == "load" else state.engine.evict_adapter
-    with in_words(names={version.digest: reference}):
+    with as_api_error(names={version.digest: reference}):
         await move(version.digest)
     await note_move(state, caller, action, adapter.name, version.number)

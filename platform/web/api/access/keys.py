@@ -15,7 +15,7 @@ from loraplex.registry.access.scopes import INFERENCE
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import invalid
 from ...http.json_body import convert, read_json
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ..answers import key_json
 from ..fields import Label, Scope
 
@@ -55,7 +55,7 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Resp
     expires_at = None if fields.expires_at is None else _in_utc(fields.expires_at)
     if expires_at is not None and expires_at <= datetime.now(UTC):
         raise invalid("expires_at is in the past. Give a later time.", "expires_at")
-    with in_words():
+    with as_api_error():
         created = await asyncio.to_thread(
             state.registry.keys.create,
             fields.name,
@@ -72,7 +72,7 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Resp
 
 @router.get("/api/v1/keys/{prefix}")
 async def get_key(prefix: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    with in_words():
+    with as_api_error():
         return key_json(await asyncio.to_thread(state.registry.keys.get, prefix, caller.tenant))
 
 
@@ -81,7 +81,7 @@ async def change_key(prefix: str, request: Request, state: StateOf, caller: Call
     """Other limits, adapters, or another expiry."""
     change = convert(await read_json(request, state.settings.body_timeout, nulls=True), KeyChange)
     expires_at = _in_utc(change.expires_at) if isinstance(change.expires_at, datetime) else change.expires_at
-    with in_words():
+    with as_api_error():
         key = await asyncio.to_thread(
             state.registry.keys.change,
             prefix,
@@ -97,7 +97,7 @@ async def change_key(prefix: str, request: Request, state: StateOf, caller: Call
 
 @router.delete("/api/v1/keys/{prefix}", status_code=204)
 async def revoke_key(prefix: str, state: StateOf, caller: CallerOf) -> Response:
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
     await state.reconciler.reconcile()
     return Response(status_code=204)

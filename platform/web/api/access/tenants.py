@@ -11,7 +11,7 @@ from loraplex.registry.access.quotas import OPEN, Quota, check_quota
 
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.json_body import convert, read_json
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ..answers import tenant_json
 from ..fields import TenantName
 
@@ -40,7 +40,7 @@ async def list_tenants(state: StateOf) -> dict[str, Any]:
 async def create_tenant(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """A new tenant, without users and keys: make them with ?tenant=NAME."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewTenant)
-    with in_words():
+    with as_api_error():
         create = state.registry.tenants.create
         tenant = await asyncio.to_thread(create, fields.name, actor=caller.actor, quota=fields.limits)
     await state.reconciler.reconcile()
@@ -49,7 +49,7 @@ async def create_tenant(request: Request, state: StateOf, caller: CallerOf) -> R
 
 @router.get("/api/v1/tenants/{tenant}")
 async def get_tenant(tenant: str, state: StateOf) -> dict[str, Any]:
-    with in_words():
+    with as_api_error():
         return tenant_json(await asyncio.to_thread(state.registry.tenants.get, tenant))
 
 
@@ -59,7 +59,7 @@ async def change_tenant(tenant: str, request: Request, state: StateOf, caller: C
     other limits."""
     change = convert(await read_json(request, state.settings.body_timeout), TenantChange)
     tenants = state.registry.tenants
-    with in_words():
+    with as_api_error():
         if change.limits is not None:
             check_quota(change.limits)  # before it is disabled: both, or neither
         if change.disabled is not None:

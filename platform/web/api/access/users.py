@@ -14,7 +14,7 @@ from ...endpoints.authentication import client_address
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import ApiError, forbidden
 from ...http.json_body import convert, read_json
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ..answers import user_json
 from ..fields import Password, Role, UserName
 
@@ -55,7 +55,7 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
     if not await state.passwords.run(partial(state.sessions.confirm, caller.session, fields.current, address), address):
         raise ApiError(400, "The current password is wrong.", param="current", code="wrong_password")
     user, by = caller.session.user, {"actor": f"user:{caller.session.user}", "tenant": caller.session.tenant}
-    with in_words("new"):
+    with as_api_error("new"):
         change = partial(state.registry.users.set_password, user, fields.new, role=None, **by)
         await state.passwords.run(change, address)
     return Response(status_code=204)
@@ -71,7 +71,7 @@ async def list_users(state: StateOf, caller: CallerOf) -> dict[str, Any]:
 async def create_user(request: Request, state: StateOf, caller: CallerOf) -> Response:
     fields = convert(await read_json(request, state.settings.body_timeout), NewUser)
     new, by = (fields.name, fields.password, fields.role), {"actor": caller.actor, "tenant": caller.tenant}
-    with in_words():
+    with as_api_error():
         work = partial(state.registry.users.create, *new, **by)
         user = await state.passwords.run(work, client_address(request))
     return JSONResponse(user_json(user), 201)
@@ -82,7 +82,7 @@ async def change_user(user: str, request: Request, state: StateOf, caller: Calle
     """Another role, another password, or both."""
     change = convert(await read_json(request, state.settings.body_timeout), UserChange)
     users, by = state.registry.users, {"actor": caller.actor, "tenant": caller.tenant}
-    with in_words():
+    with as_api_error():
         found = await asyncio.to_thread(users.require, user, caller.tenant)
         if change.password is not None:
             check_password(change.password)  # before the role is another: both, or neither
@@ -97,6 +97,6 @@ async def change_user(user: str, request: Request, state: StateOf, caller: Calle
 @router.delete("/api/v1/users/{user}", status_code=204)
 async def remove_user(user: str, state: StateOf, caller: CallerOf) -> Response:
     """With all sessions."""
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor, tenant=caller.tenant)
     return Response(status_code=204)

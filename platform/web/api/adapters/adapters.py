@@ -19,7 +19,7 @@ from ...access.caller import Caller
 from ...access.permissions import Permission
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.json_body import convert, read_json
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...management.move_notes import note_move
 from ...management.pins import check_pin
 from ...management.registration import FIELDS, register_version, uploaded_file
@@ -69,7 +69,7 @@ async def list_adapters(state: StateOf, caller: CallerOf) -> dict[str, Any]:
 
 @router.get("/api/v1/adapters/{name}")
 async def get_adapter(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    with in_words():
+    with as_api_error():
         adapter = await asyncio.to_thread(state.registry.adapters.get, name, caller.tenant)
     return adapter_json(adapter, state)
 
@@ -77,7 +77,7 @@ async def get_adapter(name: str, state: StateOf, caller: CallerOf) -> dict[str, 
 @router.get("/api/v1/adapters/{reference}/report")
 async def get_report(reference: str, state: StateOf, caller: CallerOf) -> Any:
     """What preflight said of a version: name, name@version or name@alias."""
-    with in_words():
+    with as_api_error():
         return msgspec.to_builtins(await asyncio.to_thread(state.registry.adapters.report, reference, caller.tenant))
 
 
@@ -88,9 +88,9 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
     fields = convert(await read_json(request, state.settings.body_timeout), NewVersion)
     digests = {file: getattr(fields, field) for file, field in FIELDS.items() if getattr(fields, field) is not None}
     for file, digest in digests.items():
-        with in_words(FIELDS[file]):
+        with as_api_error(FIELDS[file]):
             await asyncio.to_thread(uploaded_file, state, caller, digest)
-    with in_words():
+    with as_api_error():
         added, report = await register_version(state, caller, name, digests, True, fields.activation())
     day = await asyncio.to_thread(read_last_day, state.registry, added.before, caller.allows(Permission.ADMIN))
     version = version_json(added.version, residency(state), state.reconciler.failures)
@@ -104,7 +104,7 @@ async def change_adapter(reference: str, request: Request, state: StateOf, calle
     """Enable or disable, pin or unpin."""
     change = convert(await read_json(request, state.settings.body_timeout), Change)
     if change.pinned:
-        with in_words():
+        with as_api_error():
             check_pin(state, caller.tenant, reference)
     return await changed(state, caller, reference, lambda: _change(state, caller, reference, change))
 
@@ -113,7 +113,7 @@ async def change_adapter(reference: str, request: Request, state: StateOf, calle
 async def remove_adapter(reference: str, state: StateOf, caller: CallerOf) -> Response:
     """Serve it no more. Requests that run with it end well."""
     adapters, tenant = state.registry.adapters, caller.tenant
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(adapters.remove, reference, actor=caller.actor, tenant=tenant)
         await state.reconciler.reconcile()
     name = reference.partition("@")[0]
@@ -125,9 +125,9 @@ async def remove_adapter(reference: str, state: StateOf, caller: CallerOf) -> Re
 @router.post("/api/v1/adapters/{reference}/load")
 async def load_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict[str, str]:
     """Make it resident now; answers when it is."""
-    with in_words():
+    with as_api_error():
         adapter = _resolved(state, caller, reference)
-    with in_words(names={adapter.digest: reference}):
+    with as_api_error(names={adapter.digest: reference}):
         await state.reconciler.ensure(adapter)
         await state.engine.load_adapter(adapter.digest)
     await note_move(state, caller, "load", adapter.name, adapter.version)
@@ -137,9 +137,9 @@ async def load_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict
 @router.post("/api/v1/adapters/{reference}/evict")
 async def evict_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict[str, str]:
     """Free its memory as soon as no request uses it."""
-    with in_words():
+    with as_api_error():
         adapter = _resolved(state, caller, reference)
-    with in_words(names={adapter.digest: reference}):
+    with as_api_error(names={adapter.digest: reference}):
         await state.engine.evict_adapter(adapter.digest)
     await note_move(state, caller, "evict", adapter.name, adapter.version)
     return {"digest": adapter.digest}
@@ -161,7 +161,7 @@ async def changed(state: State, caller: Caller, reference: str, change: Callable
             before = state.registry.adapters.get(reference.partition("@")[0], caller.tenant)
         return before, change()
 
-    with in_words():
+    with as_api_error():
         before, adapter = await asyncio.to_thread(write)
         await state.reconciler.reconcile()
     assert before is not None, "no adapter is made by a change"

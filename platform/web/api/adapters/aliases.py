@@ -16,7 +16,7 @@ from ...access.caller import Caller
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import invalid, not_found
 from ...http.json_body import convert, read_json
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...routing.figures import figures_json
 from ...routing.traffic import callers_of_day
 from ...state import State
@@ -63,7 +63,7 @@ class NewShadow(msgspec.Struct, forbid_unknown_fields=True):
 @router.get("/api/v1/adapters/{name}/aliases")
 async def list_aliases(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """All aliases of an adapter, with how the latest requests of each version went in the process that answers."""
-    with in_words():
+    with as_api_error():
         adapter = await asyncio.to_thread(state.registry.adapters.get, name, caller.tenant)
     routes = adapter.routes.values()
     return {"data": [route_json(route) | await _figures(state, adapter, route) for route in routes]}
@@ -72,7 +72,7 @@ async def list_aliases(name: str, state: StateOf, caller: CallerOf) -> dict[str,
 @router.get("/api/v1/adapters/{name}/aliases/{alias}")
 async def get_alias(name: str, alias: str, response: Response, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Its ETag is the time of the last change, and goes into `If-Match` of the next one."""
-    with in_words():
+    with as_api_error():
         adapter = await asyncio.to_thread(state.registry.adapters.get, name, caller.tenant)
     route = adapter.routes.get(alias)
     if route is None:

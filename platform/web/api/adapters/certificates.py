@@ -12,7 +12,7 @@ from loraplex.registry.certificates.certificates import Subject
 from ...access.caller import Caller
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.json_body import convert, read_json
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...state import State
 from .certification import BASE, request_certificate, standing_json, standing_of, version_subject
 
@@ -54,7 +54,7 @@ async def certify_base(state: StateOf, caller: CallerOf, response: Response, ane
 @router.get("/api/v1/adapters/{name}/prompts", tags=["Adapters"])
 async def get_prompts(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """What its certificates are measured on; null: generated prompts."""
-    with in_words():
+    with as_api_error():
         return {"prompts": await asyncio.to_thread(state.registry.adapters.prompts, name, caller.tenant)}
 
 
@@ -75,7 +75,7 @@ async def remove_prompts(name: str, state: StateOf, caller: CallerOf) -> Respons
 
 async def _set_prompts(state: State, caller: Caller, name: str, prompts: list[str] | None) -> None:
     adapters = state.registry.adapters
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(adapters.set_prompts, name, prompts, actor=caller.actor, tenant=caller.tenant)
         await state.reconciler.reconcile()
 

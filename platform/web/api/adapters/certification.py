@@ -12,7 +12,7 @@ from ...access.caller import Caller
 from ...access.permissions import Permission
 from ...certificates.standing import Standing, find_standing
 from ...http.errors import ApiError
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...state import State
 
 BASE: Final = Subject(None)
@@ -20,7 +20,7 @@ BASE: Final = Subject(None)
 
 async def version_subject(state: State, caller: Caller, reference: str) -> Subject:
     """Of the version that the reference means, enabled or not. Raises ApiError."""
-    with in_words():
+    with as_api_error():
         parsed = parse_reference(reference)
         adapter = await asyncio.to_thread(state.registry.adapters.get, parsed.name, caller.tenant)
         version = adapter.select(parsed.selector)
@@ -58,7 +58,7 @@ async def request_certificate(state: State, caller: Caller, subject: Subject, an
     if standing.valid and not anew:
         return standing
     request, most = state.registry.certificates.request, state.settings.max_waiting_certificates
-    with in_words():
+    with as_api_error():
         await asyncio.to_thread(request, subject, actor=caller.actor, tenant=caller.tenant, most=most)
     return await standing_of(state, subject)
 

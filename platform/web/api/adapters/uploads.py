@@ -12,12 +12,12 @@ from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE, check_s
 from loraplex.registry.files.incoming import Blob, IncomingFile, kept_bytes
 
 from ...adapter_tokenizers.files import TOKENIZER_LIMITS
-from ...adapters.upload_slots import RETRY_AFTER, GaveWay, Slot
+from ...adapters.upload_slots import RETRY_AFTER, Slot, SlotLost
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.body import BodyStalled, open_steady_body
 from ...http.errors import ApiError, invalid, not_found, overloaded
 from ...http.file_copy import copy_body
-from ...http.refusals import in_words
+from ...http.refusals import as_api_error
 from ...settings.settings import Settings
 from ...sources.fetch import MAX_CONFIG_BYTES
 from ...state import State
@@ -47,7 +47,7 @@ async def put_file(name: str, filename: str, request: Request, state: StateOf, c
     """Receive one file, or with `content-range` the rest of it. It becomes part of an adapter when a version is made of
     it. Bytes that this tenant has sent before need not come again."""
     limit, declared = _limit(filename, state), _declared(request)
-    with in_words():
+    with as_api_error():
         state.registry.adapters.check_name(name)
         check_sha256(declared.sha256)
         known = await asyncio.to_thread(state.registry.uploads.find, declared.sha256, caller.tenant)
@@ -70,7 +70,7 @@ async def get_received(
     """How much of a file of `size` bytes and the SHA-256 in x-content-sha256 is here; a PUT may go on from there."""
     sha256, incoming = _sha256(request), state.registry.store.incoming
     _limit(filename, state)
-    with in_words():
+    with as_api_error():
         state.registry.adapters.check_name(name)
         check_sha256(sha256)
         known = await asyncio.to_thread(state.registry.uploads.find, sha256, caller.tenant)
@@ -95,7 +95,7 @@ async def _receive(
             raise _too_slow(f"The file did not arrive within {settings.upload_timeout:g} seconds.", incoming) from None
         except BodyStalled:
             raise _too_slow(f"Less than 1 MiB of the file arrived within {stall:g} seconds.", incoming) from None
-        except GaveWay as gone:
+        except SlotLost as gone:
             raise _gave_way(str(gone), incoming) from None
         except ClientDisconnect:
             raise invalid(

@@ -13,7 +13,7 @@ from ...api.audit_file import Format
 from ..api_client import Key
 from ..output import Fields, Json, print_json
 from ..remote import At, remote_of
-from .audit_places import Asked, Everyone, chain_of, export_of, listed
+from .audit_places import AuditQuery, Everyone, chain_of, export_of, listed
 
 app = typer.Typer(help="The audit log.", no_args_is_help=True)
 console = Console(highlight=False)
@@ -69,7 +69,7 @@ def list_all(
     as_json: Json = False,
 ) -> None:
     """List the newest rows, those that are asked for."""
-    asked = Asked(tenant, everyone, actor, action, subject, first, to)
+    asked = AuditQuery(tenant, everyone, actor, action, subject, first, to)
     rows = listed(remote_of(server, key), asked, limit, before)
     if as_json:
         print_json(rows)
@@ -93,7 +93,7 @@ def export(
     key: Key = "",
 ) -> None:
     """Print all rows that are asked for, newest first, as the API's file has them."""
-    asked = Asked(tenant, everyone, actor, action, subject, first, to)
+    asked = AuditQuery(tenant, everyone, actor, action, subject, first, to)
     for part in export_of(remote_of(server, key), asked, _format(format)):
         sys.stdout.write(part)
 

@@ -25,7 +25,7 @@ Everyone = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AuditQuery:
     """Rows that are asked for. `tenant` empty: over the API that of the key, else all."""
 
     tenant: str
@@ -56,7 +56,7 @@ class Asked:
         return audit_query(self.tenant or None, self.actor, self.action, self.subject, self.first, self.to)
 
 
-def listed(remote: Remote | None, asked: Asked, limit: int, before: int | None) -> Sequence[Fields]:
+def listed(remote: Remote | None, asked: AuditQuery, limit: int, before: int | None) -> Sequence[Fields]:
     """Newest first."""
     if remote is None:
         with opened_database(Settings()) as registry:
@@ -73,7 +73,7 @@ def listed(remote: Remote | None, asked: Asked, limit: int, before: int | None) 
     return rows
 
 
-def export_of(remote: Remote | None, asked: Asked, format: Format) -> Iterator[str]:
+def export_of(remote: Remote | None, asked: AuditQuery, format: Format) -> Iterator[str]:
     if remote is not None:
         yield from remote.text("/audit/export", format=format, **asked.query(remote))
         return

@@ -16,11 +16,11 @@ from loraplex.registry.registry import Registry
 
 from ...http.errors import ApiError
 from ...http.json_body import parse_object
-from ...management.profile_check import Bench, read_profile, try_profile
+from ...management.profile_check import ProfileTrial, read_profile, try_profile
 from ...settings.running_server import ACTOR
 from ...settings.settings import Settings
-from ...text.text_processor import base_wording
-from ...text.text_processor_cache import Wordings
+from ...text.text_processor import base_text_processor
+from ...text.text_processor_cache import TextProcessorCache
 from ..api_client import Key
 from ..opened import opened_registry
 from ..output import Fields, Json, Tenant, print_json
@@ -90,8 +90,8 @@ async def _checked(
     """ValueError names the field."""
     assert base.folder is not None
     model, chars = ModelConfig.from_folder(base.folder), settings.max_prompt_chars
-    wordings = Wordings(
-        base_wording(Tokenizer(base.folder), chars),
+    text_processors = TextProcessorCache(
+        base_text_processor(Tokenizer(base.folder), chars),
         model.eos_token_ids,
         registry.tokenizers,
         chars,
@@ -100,11 +100,11 @@ async def _checked(
     try:
         found = read_profile(_object_in(file))
         length = settings.max_model_len or model.max_position_embeddings
-        await try_profile(found, Bench(wordings, tokenizer_digest, ACTOR, length, base.folder))
+        await try_profile(found, ProfileTrial(text_processors, tokenizer_digest, ACTOR, length, base.folder))
     except ApiError as error:
         raise ValueError(f"{file.name}: {error.message}") from None
     finally:
-        wordings.close()
+        text_processors.close()
     return found
 
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ...load import Round, Server, run_round
+from ...load_generator import Round, Server, run_round
 from ...settings.settings import Settings
 from ..output import Json, print_json
 from ..remote import answering_server

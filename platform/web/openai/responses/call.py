@@ -77,7 +77,7 @@ class ResponsesCall:
     def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
         [choice], [generation] = answers.choices, generations
         parts, finish_reason = self._chat.all_parts_of(choice)
-        logprobs = chat_logprobs(choice.logprobs, generation.wording.token_text)["content"]
+        logprobs = chat_logprobs(choice.logprobs, generation.text_processor.token_text)["content"]
         for part in parts:
             self._output.push(part, logprobs)
         self._end(finish_reason)
@@ -89,7 +89,7 @@ class ResponsesCall:
         )
         told = list[Told]()
         parts, finish_reason = self._chat.parts_of(delta)
-        logprobs = chat_logprobs(delta.logprobs or [], generation.wording.token_text)["content"]
+        logprobs = chat_logprobs(delta.logprobs or [], generation.text_processor.token_text)["content"]
         for part in parts:
             told += self._output.push(part, logprobs)
         if finish_reason is not None:

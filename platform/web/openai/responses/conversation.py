@@ -15,7 +15,7 @@ IN_MESSAGES: Final = re.compile(r"messages\[(\d+)\](?:\.(content)|\.tool_calls(?
 
 
 @dataclass(slots=True)
-class Place:
+class MessageSource:
     """Where in the request a message comes from: its text, and its calls."""
 
     item: str
@@ -27,7 +27,7 @@ class Conversation:
     def __init__(self, fields: ResponsesRequest) -> None:
         """Raises ApiError that names the item at fault."""
         self.messages: list[ChatMessage] = []
-        self._places: list[Place] = []
+        self._places: list[MessageSource] = []
         self._reasoning = ""
         """Of the assistant's message that follows."""
         self._called = set[str]()
@@ -102,7 +102,7 @@ class Conversation:
             message.reasoning_content = self._reasoning
         self._reasoning = ""
         self.messages.append(message)
-        self._places.append(Place(path, path + member))
+        self._places.append(MessageSource(path, path + member))
 
 
 def _texts(content: str | list[Part], path: str) -> str | list[ContentPart]:

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from loraplex.engine.structured_outputs import StructuredOutputs
 
 from ...http.errors import ApiError, invalid
-from ...text.text_processor import Wording
+from ...text.text_processor import TextProcessor
 from ...tool_calls.formats.known import STYLES
 from ...tool_calls.formats.style import Style
 from ...tool_calls.grammar import ANY_OBJECT, EnforcedTool, allowed, demanded, tool_of_line
@@ -33,7 +33,7 @@ class ToolUse:
     """The answer is calls and nothing else."""
     single: bool
     """It has one call at most."""
-    wording: Wording
+    text_processor: TextProcessor
 
     def reader(self, eager: bool) -> CallReader:
         """Of one choice."""
@@ -42,7 +42,7 @@ class ToolUse:
     @property
     def markers(self) -> frozenset[int]:
         """Special tokens that must be seen in the text."""
-        tokenizer = self.wording.tokenizer
+        tokenizer = self.text_processor.tokenizer
         ids = {tokenizer.token_id(marker) for marker in self.style.markers}
         return frozenset(token for token in ids if token in tokenizer.special_ids)
 
@@ -78,7 +78,7 @@ class ToolUse:
         return invalid(f"The tools' schemas cannot be enforced: {reason}.", "tools")
 
     def _grammar(self, response_format: ResponseFormat | None) -> str | None:
-        tools, token_of = self._enforced(), self.wording.tokenizer.token_id
+        tools, token_of = self._enforced(), self.text_processor.tokenizer.token_id
         if self.demands:
             return demanded(self.style, tools, self.single, token_of)
         words = _schema_of(response_format)
@@ -94,12 +94,12 @@ class ToolUse:
         ]
 
 
-def plan_tools(fields: AskingForm, wording: Wording) -> ToolUse | None:
+def plan_tools(fields: AskingForm, text_processor: TextProcessor) -> ToolUse | None:
     """None: no tool can be called. Raises ApiError for what cannot be served."""
     tools = offered_tools(fields)
     if not tools:
         return None
-    style = wording.tool_style
+    style = text_processor.tool_style
     if style is None:
         raise invalid(_unknown_style(), "tools", "unknown_tool_format")
     for other in ("structured_outputs", *GUIDED):
@@ -109,7 +109,7 @@ def plan_tools(fields: AskingForm, wording: Wording) -> ToolUse | None:
     choice, single = fields.tool_choice, fields.parallel_tool_calls is False
     if isinstance(choice, NamedTool):
         tools, single = [tool for tool in tools if tool.function.name == choice.function.name], True
-    return ToolUse(style, tools, isinstance(choice, NamedTool) or choice == "required", single, wording)
+    return ToolUse(style, tools, isinstance(choice, NamedTool) or choice == "required", single, text_processor)
 
 
 def _schema_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:

@@ -173,7 +173,7 @@ async def test_a_template_of_the_profile(client: httpx.AsyncClient, engine: Fake
 
 async def test_the_operator_may_take_templates_back(client: httpx.AsyncClient, state: State) -> None:
     await put(client, {"chat_template": TEMPLATE})
-    state.wordings.allowed = False
+    state.text_processors.allowed = False
     for error in (await chat(client, status=400), await complete(client, 400)):
         assert error["code"] == "adapter_unavailable" and "adapter_tokenizers" in error["message"]
     refused = (await client.put(PATH, json={"chat_template": TEMPLATE})).json()["error"]

@@ -168,7 +168,7 @@ async def test_other_styles(client: httpx.AsyncClient, state: State, engine: Fak
         ("llama3_json", '{"name": "time", "parameters": {}}'),
         ("mistral", '[TOOL_CALLS] [{"name": "time", "arguments": {}}]'),
     ):
-        state.wordings.base = replace(state.wordings.base, tool_call_parser=style)
+        state.text_processors.base = replace(state.text_processors.base, tool_call_parser=style)
         say(state, text)
         choice = (await ask(client))["choices"][0]
         assert choice["message"]["tool_calls"][0]["function"] == {"name": "time", "arguments": "{}"}
@@ -180,7 +180,7 @@ async def test_a_marker_that_is_a_special_token_is_seen_and_no_other_one(
     client: httpx.AsyncClient, state: State, engine: FakeEngine
 ) -> None:
     tokenizer = state.tokenizer.extended([AddedToken("[TOOL_CALLS]", special=True)], {})
-    state.wordings.base = replace(state.wordings.base, tokenizer=tokenizer, tool_call_parser="mistral")
+    state.text_processors.base = replace(state.text_processors.base, tokenizer=tokenizer, tool_call_parser="mistral")
     marker, pad = tokenizer.token_id("[TOOL_CALLS]"), tokenizer.token_id("<pad>")
     assert marker is not None and pad is not None
     encode = functools.partial(tokenizer.encode, add_special_tokens=False)

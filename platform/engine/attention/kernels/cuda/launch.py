@@ -54,7 +54,7 @@ class Head(NamedTuple):
 
 
 class Partials(NamedTuple):
-    """Room for partial results, tiles.partial_rows tokens of them."""
+    """PageAllocation for partial results, tiles.partial_rows tokens of them."""
 
     sums: torch.Tensor
     """[rows, H, D] float32"""

@@ -1,4 +1,4 @@
-"""Followers: the engine's constrained choices, and the process that says what each may draw next.
+"""GrammarManager: the engine's constrained choices, and the process that says what each may draw next.
 
 The engine's loop never waits for long: a choice whose answer is late sits a step out, and the others go on. When the
 process ends, or is ended because it takes too long, a new one begins where the choices are.
@@ -43,7 +43,7 @@ class Process(Protocol):
 
 
 @dataclass(slots=True)
-class Follower:
+class GrammarFollower:
     """A choice and where its answer is."""
 
     sequence: Sequence
@@ -94,13 +94,13 @@ class Failure:
     param: str | None = None
 
 
-class Followers:
+class GrammarManager:
     def __init__(
         self, start: Callable[[], Process], clock: Callable[[], float] = time.monotonic, wait: float = WAIT_SECONDS
     ) -> None:
         self._start, self._clock, self._wait = start, clock, wait
         self._process: Process | None = None
-        self._live: dict[int, Follower] = {}
+        self._live: dict[int, GrammarFollower] = {}
         self._numbers = itertools.count()
         self._heard_at = 0.0
         self._compiling: Compilation | None = None
@@ -133,7 +133,7 @@ class Followers:
         self.counts.requests[key[0]] += 1
         for sequence in request.sequences:
             number = next(self._numbers)
-            self._live[number] = Follower(sequence, key, request.message.added_tokens, now)
+            self._live[number] = GrammarFollower(sequence, key, request.message.added_tokens, now)
             self._open(number)
 
     def advance(self, items: Iterable[Scheduled]) -> None:
@@ -218,17 +218,17 @@ class Followers:
                 return [self._refused(follower, message.reason)]
         return []
 
-    def _refused(self, follower: Follower, reason: str) -> Failure:
+    def _refused(self, follower: GrammarFollower, reason: str) -> Failure:
         begun = follower.compiled_before
         words = NOT_FOLLOWED.format(reason=reason) if begun else _named(follower.field, reason)
         why = counts.CUT_SHORT if begun else counts.NOT_COMPILED
         return Failure(follower.sequence.request, "invalid", words, why, follower.field)
 
-    def _asked(self) -> list[Follower]:
+    def _asked(self) -> list[GrammarFollower]:
         """Those whose mask is worth a wait."""
         return [follower for follower in self._waiting() if follower.opened and not follower.late]
 
-    def _waiting(self) -> list[Follower]:
+    def _waiting(self) -> list[GrammarFollower]:
         return [follower for follower in self._live.values() if follower.waits]
 
     def _compiles_too_long(self) -> bool:
@@ -268,7 +268,7 @@ class Followers:
             del self._live[number]
         return failures
 
-    def _by_turns(self) -> list[tuple[int, Follower]]:
+    def _by_turns(self) -> list[tuple[int, GrammarFollower]]:
         """The tenant whose last turn is longest ago comes first, lest those who end processes are always before it."""
         tenants = {follower.tenant for follower in self._live.values()}
         self._turns = {tenant: at for tenant, at in self._turns.items() if tenant in tenants}
@@ -315,9 +315,9 @@ class Followers:
         self._process.send(message)
 
 
-def make_followers(folder: str) -> Followers:
+def make_grammar_manager(folder: str) -> GrammarManager:
     """For the checkpoint in `folder`. The process starts with the first constrained request."""
-    return Followers(lambda: GrammarProcess(Path(folder)))
+    return GrammarManager(lambda: GrammarProcess(Path(folder)))
 
 
 def _named(field: str, reason: str) -> str:

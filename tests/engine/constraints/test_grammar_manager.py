@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from loraplex.engine.constraints.followers import MOST_LIVES, Followers
+from loraplex.engine.constraints.grammar_manager import MOST_LIVES, GrammarManager
 from loraplex.engine.constraints.limits import COMPILE_SECONDS, SILENT_SECONDS, WAIT_SECONDS
 from loraplex.engine.constraints.messages import (
     Advance,
@@ -58,7 +58,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = Clock()
         self.processes: list[FakeProcess] = []
-        self.followers = Followers(self._start, self.clock)
+        self.grammar_manager = GrammarManager(self._start, self.clock)
 
     @property
     def process(self) -> FakeProcess:
@@ -72,27 +72,27 @@ class Bench:
         form = StructuredOutputs(regex=regex, field="guided_regex")
         params = SamplingParams(n=n, max_tokens=99, structured_outputs=form)
         message = GenerateRequest(request_id=regex, prompt_token_ids=[1, 2], params=params, tenant=tenant)
-        self.followers.check(message)
+        self.grammar_manager.check(message)
         request = Request(message, 0, 0.0, max_length=101, eos_token_ids=frozenset({2}), fingerprint="")
         for sequence in request.sequences:
             sequence.status = Status.RUNNING
-        self.followers.follow(request)
+        self.grammar_manager.follow(request)
         return request
 
     def answer(self, *answers: FromGrammars) -> list[tuple[str, str]]:
         self.process.answers += answers
-        failures = self.followers.collect()
+        failures = self.grammar_manager.collect()
         assert all(failure.param == ("guided_regex" if failure.kind == "invalid" else None) for failure in failures)
         return [(failure.request.id, failure.kind) for failure in failures]
 
     def failed(self) -> dict[str, int]:
         """Reasons that were counted."""
-        return {reason: count for reason, count in self.followers.counts.failed.items() if count}
+        return {reason: count for reason, count in self.grammar_manager.counts.failed.items() if count}
 
     def draw(self, request: Request, token: int) -> None:
         sequence = request.sequences[0]
         sequence.append(token)
-        self.followers.advance([Scheduled(sequence, 0, 1, True)])
+        self.grammar_manager.advance([Scheduled(sequence, 0, 1, True)])
 
 
 @pytest.fixture
@@ -106,9 +106,9 @@ def allowed(choice: int) -> Allowed:
 
 def test_without_constrained_requests_there_is_no_process(bench: Bench) -> None:
     message = GenerateRequest(request_id="free", prompt_token_ids=[1], params=SamplingParams())
-    bench.followers.follow(Request(message, 0, 0.0, max_length=9, eos_token_ids=frozenset(), fingerprint=""))
-    bench.followers.advance([])
-    assert bench.followers.collect() == [] and not bench.processes
+    bench.grammar_manager.follow(Request(message, 0, 0.0, max_length=9, eos_token_ids=frozenset(), fingerprint=""))
+    bench.grammar_manager.advance([])
+    assert bench.grammar_manager.collect() == [] and not bench.processes
 
 
 def test_each_choice_is_opened_advanced_and_closed(bench: Bench) -> None:
@@ -122,8 +122,8 @@ def test_each_choice_is_opened_advanced_and_closed(bench: Bench) -> None:
     assert not request.sequences[0].lacks_mask
     for sequence in request.sequences:
         sequence.status = Status.FINISHED
-    bench.followers.drop_ended()
-    assert bench.process.heard[3:] == [Close(choices=[0, 1])] and not len(bench.followers)
+    bench.grammar_manager.drop_ended()
+    assert bench.process.heard[3:] == [Close(choices=[0, 1])] and not len(bench.grammar_manager)
 
 
 def test_a_late_answer_holds_a_step_up_for_a_moment_and_only_once(bench: Bench) -> None:
@@ -131,15 +131,15 @@ def test_a_late_answer_holds_a_step_up_for_a_moment_and_only_once(bench: Bench) 
     bench.answer(allowed(0))
     bench.draw(request, 3)
     begun = bench.clock.now
-    assert bench.followers.collect() == [] and bench.clock.now == pytest.approx(begun + WAIT_SECONDS)
-    assert bench.followers.collect() == [] and bench.clock.now == pytest.approx(begun + WAIT_SECONDS)
+    assert bench.grammar_manager.collect() == [] and bench.clock.now == pytest.approx(begun + WAIT_SECONDS)
+    assert bench.grammar_manager.collect() == [] and bench.clock.now == pytest.approx(begun + WAIT_SECONDS)
     assert request.sequences[0].lacks_mask
-    told = bench.followers.counts.tell()
+    told = bench.grammar_manager.counts.tell()
     assert (told.late_masks, told.mask_seconds.total) == (1, pytest.approx(WAIT_SECONDS))
     bench.answer(allowed(0))
     bench.draw(request, 3)
     bench.answer(allowed(0))
-    told = bench.followers.counts.tell()
+    told = bench.grammar_manager.counts.tell()
     assert (told.late_masks, sum(told.mask_seconds.counts)) == (1, 2)
 
 
@@ -156,7 +156,7 @@ def test_what_is_refused_ends_its_request_alone(bench: Bench) -> None:
     bench.draw(good, 3)
     assert bench.answer(Refused(choice=1, reason="too many items")) == [("b", "invalid")]
     assert bench.failed() == {"not_compiled": 1, "cut_short": 1}
-    told = bench.followers.counts.tell()
+    told = bench.grammar_manager.counts.tell()
     assert (told.requests["regex"], told.compile_seconds.total, told.restarts) == (2, 0.04, 0)
 
 
@@ -180,7 +180,7 @@ def test_a_grammar_that_ends_its_process_is_to_blame_and_others_go_on_where_they
         bench.follow("bad")
     assert refused.value.param == "guided_regex"
     assert bench.failed() == {"too_slow" if how == "hangs" else "crashed": 2}
-    told = bench.followers.counts.tell()
+    told = bench.grammar_manager.counts.tell()
     assert (told.requests["regex"], told.restarts, sum(told.compile_seconds.counts)) == (3, 1, 1)
 
 
@@ -218,10 +218,10 @@ def test_what_is_compiled_for_nobody_ends(bench: Bench) -> None:
     other = bench.follow("other")
     bench.answer()
     other.sequences[0].status = Status.FINISHED
-    bench.followers.drop_ended()
+    bench.grammar_manager.drop_ended()
     assert not bench.process.killed
     bench.clock.now += COMPILE_SECONDS + 0.1
-    bench.followers.drop_ended()
+    bench.grammar_manager.drop_ended()
     assert bench.process.killed and len(bench.processes) == 1
 
 
@@ -229,11 +229,11 @@ def test_a_compilation_that_ended_unheard_is_not_taken_for_one_that_hangs(bench:
     gone, good = bench.follow("gone"), bench.follow("good")
     bench.answer(Began(choice=0), allowed(1))
     gone.sequences[0].status = Status.FINISHED
-    bench.followers.drop_ended()
+    bench.grammar_manager.drop_ended()
     bench.clock.now += COMPILE_SECONDS + 0.1
     assert bench.answer(allowed(0)) == [] and not bench.process.killed
     good.sequences[0].status = Status.FINISHED
-    bench.followers.drop_ended()
+    bench.grammar_manager.drop_ended()
     assert not bench.process.killed
 
 
@@ -242,7 +242,7 @@ def test_all_choices_of_a_grammar_that_hangs_end_with_it(bench: Bench) -> None:
     bench.answer(Began(choice=0))
     bench.clock.now += COMPILE_SECONDS + 0.1
     assert set(bench.answer()) == {("bad", "invalid")}
-    assert not len(bench.followers) and len(bench.processes) == 1
+    assert not len(bench.grammar_manager) and len(bench.processes) == 1
     assert bench.failed() == {"too_slow": 1}
 
 
@@ -255,7 +255,7 @@ def test_grammars_that_others_hang_a_process_with_cost_a_choice_nothing(bench: B
         bench.clock.now += COMPILE_SECONDS + 0.1
         assert bench.answer() == [(f"bad {number}", "invalid")]
         assert bench.answer(allowed(0)) == []
-    assert len(bench.followers) == 1
+    assert len(bench.grammar_manager) == 1
 
 
 def test_a_token_drawn_while_a_new_process_opens_is_told_afterwards(bench: Bench) -> None:
@@ -280,7 +280,7 @@ def test_a_process_that_ends_again_and_again_is_given_up(bench: Bench, end: Call
         end(bench)
         assert bench.answer() == []
     end(bench)
-    assert bench.answer() == [("a", "internal")] and not len(bench.followers)
+    assert bench.answer() == [("a", "internal")] and not len(bench.grammar_manager)
     assert bench.failed() == {"lost": 1}
 
 
