@@ -14,7 +14,7 @@ from .test_pages_by_role import furnish, visitor
 WEB = Path(__file__).resolve().parents[2] / "platform" / "web"
 LORA = WEB.parent / "lora"
 SOURCES = sorted(
-    [*WEB.glob("templates/**/*.html"), *WEB.glob("admin/*.py"), *WEB.glob("static/js/*.js"), *LORA.glob("**/*.py")]
+    [*WEB.glob("templates/**/*.html"), *WEB.glob("admin/**/*.py"), *WEB.glob("static/js/*.js"), *LORA.glob("**/*.py")]
 )
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/adapters?search=none", "/upload", "/cache", "/playground", "/requests"),

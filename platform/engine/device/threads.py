@@ -10,7 +10,7 @@ from loraplex.quant.kernels.instructions.permission import may_use_matrix_regist
 
 from ..cache_paths import sources_digest, user_cache
 
-KERNELS = ("engine/**/kernels/*.py", "lora/**/kernels/*.py", "quant/**/kernels/*.py")
+KERNELS = ("engine/**/kernels/**/*.py", "lora/kernels/**/*.py", "quant/kernels/**/*.py")
 CPU_INFO = Path("/proc/cpuinfo")
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 SPINS = "4000"
