@@ -52,7 +52,7 @@ signal.setitimer = set_late
 STOPPED_WHERE_EXCEPTIONS_ARE_DROPPED = """
 import signal, time
 from loraplex import __main__ as program
-from loraplex.web.cli import serve
+from loraplex.web.cli.serve import serve
 
 def look(model):
     try:

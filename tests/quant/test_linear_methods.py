@@ -217,8 +217,8 @@ def test_dot_products_and_fp32_agree(in_features: int, out_features: tuple[int, 
 
 NARROW = """
 import torch
-from tests.quant import test_coded
-from loraplex.quant.kernels import vectors
+from tests.quant.linears import test_coded
+from loraplex.quant.kernels.instructions import vectors
 from loraplex.quant.linears.stored_float import StoredFloatLinear
 assert vectors.LANES == 8, vectors.LANES
 for storage in (torch.bfloat16, torch.float16, torch.float32):

@@ -77,7 +77,8 @@ async def test_wrong_filters_are_said_in_the_words_of_the_page(person: httpx.Asy
 
 def test_suggestions_are_actions_that_are_written() -> None:
     folders = [Path(package.__file__ or "").parent for package in (loraplex.registry, loraplex.web)]
-    sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
+    files = (path for folder in folders for path in folder.rglob("*.py") if path.name != "audit_rows.py")
+    sources = "".join(path.read_text() for path in files)
     written = [action for action in ACTIONS if f'"{action}"' not in sources]
     assert written == ["adapter.evict", "adapter.load"] and 'f"adapter.{action}"' in sources
 

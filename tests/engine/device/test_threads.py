@@ -13,7 +13,7 @@ from loraplex.engine.device import threads
 ONE_POOL = """
 import sys
 from pathlib import Path
-from loraplex.engine import threads
+from loraplex.engine.device import threads
 threads.prepare_environment()
 threads.flush_subnormals()
 count, sharing = threads.set_threads(1)
