@@ -4,7 +4,7 @@ from pathlib import Path
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.protocol import AdapterRef, FromEngine, GenerateRequest, RequestFailed, Tokens
-from loraplex.lora.residency.residency import Entry
+from loraplex.lora.residency.residency import AdapterEntry
 from tests.checkpoints import make_adapter
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
@@ -37,7 +37,7 @@ def check_a_slot_given_away_fails_its_user_alone(llm: LLM) -> None:
     assert engine.adapters.check_integrity() == []
 
 
-def give_away(llm: LLM, loser: Entry, winner: Entry) -> None:
+def give_away(llm: LLM, loser: AdapterEntry, winner: AdapterEntry) -> None:
     """The room of a held adapter, behind the pool's back, to another one."""
     adapters, room = llm._opened().adapters, loser.room
     assert loser.users and room is not None

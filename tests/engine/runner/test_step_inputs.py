@@ -20,7 +20,7 @@ from loraplex.engine.runner.cuda_runner import CudaRunner
 from loraplex.engine.runner.graph_pool import PATIENCE, GraphKey, GraphPool, pad_size, size_ladder
 from loraplex.engine.runner.step_inputs import NO_RECORDS, StepInputs
 from loraplex.engine.runner.step_layout import judged
-from loraplex.engine.sampling.cuda.sampler import Asked
+from loraplex.engine.sampling.cuda.sampler import RowNeeds
 from loraplex.engine.scheduler.plan import Scheduled, StepPlan
 from loraplex.lora.apply.batch import PageTable
 
@@ -83,7 +83,7 @@ def test_decodes_with_one_long_context_are_captured_apart(inputs: StepInputs) ->
     keys, batches = list[GraphKey](), []
     runner: Any = SimpleNamespace(cache=Contexts(), inputs=inputs, adapters=Slots(), device_time=DeviceTime(Mock()))
     runner.sampler = SimpleNamespace(
-        prepare=lambda rows: Asked(NO_RECORDS, [None] * len(rows), False, False), fetch=lambda counts: None
+        prepare=lambda rows: RowNeeds(NO_RECORDS, [None] * len(rows), False, False), fetch=lambda counts: None
     )  # fmt: skip
     runner.graphs = SimpleNamespace(run=lambda key, launch: keys.append(key))
     runner._launch = lambda *given: None

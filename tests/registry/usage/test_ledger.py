@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from loraplex.registry.database.database import open_engine
 from loraplex.registry.database.migrate import FOLDER, upgrade
 from loraplex.registry.registry import Registry
-from loraplex.registry.usage.ledger import COUNTS, Account, Entry, Ledger
+from loraplex.registry.usage.ledger import COUNTS, Account, OpenEntry, Ledger
 from loraplex.registry.usage.usage import HourOfUse, UsageQuery
 
 from ..helpers import BASE as BASE_MODEL
@@ -52,7 +52,7 @@ def ledger(registry: Registry, folder: Path, clock: Clock) -> Ledger:
     return Ledger(registry.database, folder, clock)
 
 
-def end(ledger: Ledger, entry: Entry, error: bool = False) -> None:
+def end(ledger: Ledger, entry: OpenEntry, error: bool = False) -> None:
     ledger.settle(entry, prompt_tokens=10, cached_tokens=4, completion_tokens=5, error=error)
 
 
