@@ -81,7 +81,7 @@ class State:
     metrics: Metrics
     reconciler: Reconciler
     database_watch: DatabaseWatch
-    proof: EffectCheck
+    effect_check: EffectCheck
     served_path: ServedPath
     certifier: Certifier
     quotas: Quotas
@@ -179,7 +179,7 @@ def open_state(
         metrics=metrics,
         reconciler=reconciler,
         database_watch=DatabaseWatch(registry.snapshots, settings.database, settings.data_dir),
-        proof=EffectCheck(door, reconciler, registry.store, signature.vocab_size),
+        effect_check=EffectCheck(door, reconciler, registry.store, signature.vocab_size),
         served_path=served_path,
         certifier=Certifier(registry, served_path, certify, settings.certificate_timeout),
         quotas=quotas,

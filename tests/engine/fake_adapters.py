@@ -18,7 +18,7 @@ class FakeAdapters:
         self.changing: set[str] = set()
         self.vocab_sizes: dict[str, int] = {}
         """Adapters that do more than add to the base's outputs."""
-        self.generations: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
         self._loads = itertools.count(1)
         self.held: dict[str, int] = {}
         """Resident adapters, least recently used first, and how often they are held."""
@@ -31,7 +31,7 @@ class FakeAdapters:
         if all(here):
             for digest in digests:
                 self.held[digest] = self.held.pop(digest) + 1
-        return tuple([self.generations[digest] for digest in digests]) if all(here) else None
+        return tuple([self.epochs[digest] for digest in digests]) if all(here) else None
 
     def is_additive(self, digest: str) -> bool:
         assert self.held[digest]
@@ -70,7 +70,7 @@ class FakeAdapters:
         if digest not in self.registered:
             return
         if error is None:
-            self.held[digest], self.generations[digest] = 0, next(self._loads)
+            self.held[digest], self.epochs[digest] = 0, next(self._loads)
         else:
             self.failed[digest] = error
 

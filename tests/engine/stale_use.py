@@ -42,7 +42,7 @@ def give_away(llm: LLM, loser: AdapterEntry, winner: AdapterEntry) -> None:
     adapters, room = llm._opened().adapters, loser.room
     assert loser.users and room is not None
     adapters._store.free(room)
-    assert f"adapter slot {room.slot} is of generation" in " ".join(adapters.check_integrity())
+    assert f"adapter slot {room.slot} is of epoch" in " ".join(adapters.check_integrity())
     adapters.load(winner.digest)
     while not adapters.resident(winner.digest):
         adapters.poll()

@@ -24,7 +24,7 @@ class SlottedAdapters:
         self.held: Counter[str] = Counter()
         self._slots: dict[str, int] = {}
         """Of the residents, longest idle first."""
-        self._generations = [0] * SLOTS
+        self._epochs = [0] * SLOTS
         self._loads = itertools.count(1)
 
     def acquire(self, digests: tuple[str, ...]) -> tuple[int, ...] | None:
@@ -33,7 +33,7 @@ class SlottedAdapters:
             if not self._load(digest, wanted):
                 return None
         self.held.update(digests)
-        return tuple([self._generations[self._slots[digest]] for digest in digests])
+        return tuple([self._epochs[self._slots[digest]] for digest in digests])
 
     def release(self, digest: str) -> None:
         assert self.held[digest] > 0, f"{digest} released twice"
@@ -42,12 +42,12 @@ class SlottedAdapters:
 
     @property
     def newest_epoch(self) -> int:
-        return max(self._generations)
+        return max(self._epochs)
 
-    def slot_of(self, digest: str, generation: int) -> int:
+    def slot_of(self, digest: str, epoch: int) -> int:
         assert self.held[digest], "nobody holds it"
         slot = self._slots[digest]
-        assert self._generations[slot] == generation, "another load than the request took"
+        assert self._epochs[slot] == epoch, "another load than the request took"
         return slot
 
     def failure(self, digest: str) -> str | None:
@@ -69,7 +69,7 @@ class SlottedAdapters:
             return False
         slot = self._slots[digest] = free[0] if free else self._slots.pop(idle[0])
         self._device.weights[slot] = weights_of(digest)
-        self._generations[slot] = next(self._loads)
+        self._epochs[slot] = next(self._loads)
         return True
 
 
@@ -92,7 +92,7 @@ class VirtualRunner:
         last, self._last = self._last, None
         self._fail_sometimes()
         requests = [item.sequence.request for item in plan.scheduled]
-        held = {pair for request in requests for pair in zip(request.digests, request.generations, strict=True)}
+        held = {pair for request in requests for pair in zip(request.digests, request.epochs, strict=True)}
         slots = {self._adapters.slot_of(*pair): weights_of(pair[0]) for pair in held}
         self._device.compute.enqueue(partial(self._device.begin, last is not None and last.in_flight))
         self._device.compute.enqueue(partial(self._device.copy_blocks, plan.copies))
@@ -140,8 +140,8 @@ class VirtualRunner:
         for item in scheduled:
             request, blocks, end = item.sequence.request, list(item.sequence.blocks), item.start + item.count
             adapters = [
-                (self._adapters.slot_of(ref.digest, generation), ref.scale, start)
-                for ref, generation, start in zip(request.adapters, request.generations, request.starts, strict=True)
+                (self._adapters.slot_of(ref.digest, epoch), ref.scale, start)
+                for ref, epoch, start in zip(request.adapters, request.epochs, request.starts, strict=True)
             ]
             step.token_ids.extend([*item.sequence.token_ids[item.start : end], 0][: item.count])
             step.positions.extend(range(item.start, end))

@@ -13,6 +13,7 @@ from ..cache_paths import sources_digest, user_cache
 KERNELS = ("engine/**/kernels/**/*.py", "lora/kernels/**/*.py", "quant/kernels/**/*.py")
 CPU_INFO = Path("/proc/cpuinfo")
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+LOCATORS = "loraplex.engine.kernels.cache_locator.PackageLocator,UserProvidedCacheLocator"
 SPINS = "4000"
 """How long a thread waits awake for the next kernel: longer than between two of them, and short enough that between
 two steps the API process finds a free core (measured: 20,000 cost one stream about a tenth)."""
@@ -26,6 +27,7 @@ def prepare_environment() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     if "NUMBA_CACHE_DIR" not in os.environ:
         os.environ["NUMBA_CACHE_DIR"] = str(_kernel_cache())
+        os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", LOCATORS)
 
 
 def set_threads(count: int | None = None) -> tuple[int, str]:

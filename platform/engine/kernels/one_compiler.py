@@ -17,8 +17,10 @@ from typing import Any, Final
 import numba
 import numpy as np
 from numba.core import config, dispatcher
-from numba.core.caching import FunctionCache, UserProvidedCacheLocator
+from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
+
+from .cache_locator import place_of
 
 LONGEST_WAIT: Final = 600.0
 """Seconds after which one compiles for oneself: the other may be stopped and not ended."""
@@ -27,8 +29,6 @@ FILE: Final = "compiling.lock"
 
 _compile: Final = dispatcher.Dispatcher.compile
 _save: Final = FunctionCache.save_overload
-_folder_of: Final = UserProvidedCacheLocator.get_suitable_cache_subpath
-PACKAGES: Final = Path(__file__).parents[2]
 _descriptors: Final[dict[Path, int]] = {}
 """Never closed: closing one would give up all locks this process has in the file."""
 _listeners: Final[list[Callable[[str], None]]] = []
@@ -37,12 +37,7 @@ _gave_up: Final = threading.Event()
 
 
 def share_compiled_kernels() -> None:
-    """For all numba functions of this process that have `cache=True`; calling it again changes nothing.
-
-    A function is found by where it is below our packages, so every checkout and every installation of the same sources
-    shares one cache. numba itself would tell them apart by their full paths.
-    """
-    UserProvidedCacheLocator.get_suitable_cache_subpath = staticmethod(_folder)  # type: ignore[method-assign, assignment]
+    """For all numba functions of this process that have `cache=True`; calling it again changes nothing."""
     dispatcher.Dispatcher.compile = _compile_in_turn  # type: ignore[method-assign, assignment]
     FunctionCache.save_overload = _save_in_turn
 
@@ -80,24 +75,10 @@ def _save_in_turn(cache: Any, signature: Any, compiled: Any) -> None:
             _save(cache, signature, compiled)
 
 
-def _folder(file: str) -> str:
-    """In the cache, for the functions of a source file."""
-    return ".".join(Path(_known(file)).parent.parts) if _is_ours(file) else str(_folder_of(file))
-
-
-def _known(file: str) -> str:
-    """Its path below our packages; its whole path where it is another's."""
-    return str(Path(file).relative_to(PACKAGES)) if _is_ours(file) else file
-
-
-def _is_ours(file: str) -> bool:
-    return Path(file).is_relative_to(PACKAGES)
-
-
 def _place(function: Callable[..., Any], *what: object) -> int:
     """The byte that is locked for it, beyond the file's end; two kernels on one byte wait more than they need."""
     code = function.__code__
-    name = f"{_known(code.co_filename)}:{code.co_firstlineno}:{what}"
+    name = f"{place_of(code.co_filename)}:{code.co_firstlineno}:{what}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
 
 

@@ -16,7 +16,7 @@ class AdapterBatches:
     def __init__(self) -> None:
         self._requests: list[Request] | None = None
         """Of the last step, if it was a decode."""
-        self._generation = 0
+        self._epoch = 0
         """The slots' newest as the batch was made."""
         self._batch: LoraBatch | None = None
 
@@ -25,10 +25,10 @@ class AdapterBatches:
         is_decode: bool,
     ) -> tuple[LoraBatch | None, frozenset[int]]:  # fmt: skip
         """As `adapter_batch`, or what it gave for the step before. is_decode: as of StepShape."""
-        requests, generation = [item.sequence.request for item in scheduled], adapters.newest_epoch
-        if is_decode and requests == self._requests and generation == self._generation:
+        requests, epoch = [item.sequence.request for item in scheduled], adapters.newest_epoch
+        if is_decode and requests == self._requests and epoch == self._epoch:
             return self._batch, frozenset()
         batch, stale = adapter_batch(scheduled, adapters, owners, positions)
         self._requests = requests if is_decode and not stale else None
-        self._batch, self._generation = batch, generation
+        self._batch, self._epoch = batch, epoch
         return batch, stale

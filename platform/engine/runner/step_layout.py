@@ -33,8 +33,8 @@ class AdapterSlots(Protocol):
     def newest_epoch(self) -> int:
         """Of all slots: it grows whenever one is given away or taken back."""
 
-    def slot_of(self, digest: str, generation: int) -> int:
-        """Slot of an adapter that a scheduled sequence holds since it took it with this generation, which no other has.
+    def slot_of(self, digest: str, epoch: int) -> int:
+        """Slot of an adapter that a scheduled sequence holds since it took it with this epoch, which no other has.
         StaleError where the slot is not its own any more."""
 
 
@@ -106,11 +106,11 @@ def adapter_batch(
     stale, found = set[int](), dict[int, int]()
     acting: list[tuple[int, int, int, float, int]] = []
     for row, request in enumerate(requests):
-        for place, generation in enumerate(request.generations):
+        for place, epoch in enumerate(request.epochs):
             ref = request.adapters[place]
-            slot = found.get(generation)
+            slot = found.get(epoch)
             if slot is None:
-                slot = found[generation] = _slot_of(adapters, ref.digest, generation)
+                slot = found[epoch] = _slot_of(adapters, ref.digest, epoch)
             if slot == NO_SLOT:
                 stale.add(row)
             acting.append((row, place, slot, ref.scale, request.starts[place]))
@@ -124,10 +124,10 @@ def adapter_batch(
     return batch, frozenset(stale)
 
 
-def _slot_of(adapters: AdapterSlots, digest: str, generation: int) -> int:
+def _slot_of(adapters: AdapterSlots, digest: str, epoch: int) -> int:
     """NO_SLOT where it lost it."""
     try:
-        return adapters.slot_of(digest, generation)
+        return adapters.slot_of(digest, epoch)
     except StaleError as error:
         logger.error("integrity: %s", error)
         return NO_SLOT

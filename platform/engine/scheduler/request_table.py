@@ -24,11 +24,11 @@ class AdapterResidency(Protocol):
     """Where adapters are asked for; `lora.pool.AdapterPool` is one."""
 
     def acquire(self, digests: tuple[str, ...]) -> tuple[int, ...] | None:
-        """The generation of each, a number that no other load has: all are resident and stay so until released. None:
+        """The epoch of each, a number that no other load has: all are resident and stay so until released. None:
         not yet, and none is held; missing ones are loaded as soon as they can be."""
 
     def release(self, digest: str) -> None:
-        """Give back one of those that an acquire gave a generation for."""
+        """Give back one of those that an acquire gave an epoch for."""
 
     def failure(self, digest: str) -> str | None:
         """Why it cannot be had, in words: its load failed, or it is not registered. None while there is hope."""
@@ -95,9 +95,9 @@ class RequestTable:
 
     def acquire_adapters(self, request: Request) -> bool:
         """Hold its adapters for a request until it ends."""
-        generations = self.adapters.acquire(request.digests)
-        if generations is not None:
-            request.holds_adapters, request.generations = True, generations
+        epochs = self.adapters.acquire(request.digests)
+        if epochs is not None:
+            request.holds_adapters, request.epochs = True, epochs
         return request.holds_adapters
 
     def fits(self, placement: Placement) -> bool:

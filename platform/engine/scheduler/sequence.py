@@ -55,7 +55,7 @@ class Request:
         self.stop_token_ids = frozenset(params.stop_token_ids)
         self.starts = (0,) * len(message.adapters)
         """Position of the first token that each adapter acts on. Known for sure once the request holds them."""
-        self.generations = (0,) * len(message.adapters)
+        self.epochs = (0,) * len(message.adapters)
         """Of each adapter as the request took it: every step asks whether it is still the same."""
         self.root_hash = root_hash(message.cache_salt, fingerprint)
         self.prompt_logprobs: list[TokenLogprob | None] = [None]

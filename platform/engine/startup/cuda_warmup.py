@@ -30,7 +30,7 @@ class FirstSlot:
     def __init__(self, table: PageTable) -> None:
         self.table = table
 
-    def slot_of(self, digest: str, generation: int) -> int:
+    def slot_of(self, digest: str, epoch: int) -> int:
         return 0
 
 

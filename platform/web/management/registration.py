@@ -110,7 +110,7 @@ async def _check(state: State, caller: Caller, name: str, digests: Mapping[str, 
     checked = await asyncio.to_thread(_check_files, state, caller, name, digests, chosen)
     if not checked.report.passed or not state.settings.preflight_logits:
         return checked
-    finding = await state.proof.judge(checked.ready, caller.tenant)
+    finding = await state.effect_check.judge(checked.ready, caller.tenant)
     return replace(checked, report=checked.report.with_finding(finding))
 
 

@@ -13,7 +13,7 @@ from loraplex.engine.scheduler.sequence import Request, Sequence
 from loraplex.lora.apply.batch import PageTable
 
 VOCABULARY = 10
-GENERATIONS = {"first": 7, "second": 9}
+EPOCHS = {"first": 7, "second": 9}
 
 
 class EchoDecoder:
@@ -42,7 +42,7 @@ class Slots:
         empty = torch.empty(0)
         self.table = PageTable(empty, empty, empty, empty, {})
 
-    def slot_of(self, digest: str, generation: int) -> int:
+    def slot_of(self, digest: str, epoch: int) -> int:
         return {"first": 0, "second": 3}[digest]
 
 
@@ -69,7 +69,7 @@ def sequence(token_ids: list[int], blocks: list[int], *adapters: AdapterRef, **p
         adapters=list(adapters),
     )
     request = Request(message, 0, 0.0, max_length=99, eos_token_ids=frozenset(), fingerprint="f")
-    request.generations = tuple([GENERATIONS.get(adapter.digest, 0) for adapter in adapters])
+    request.epochs = tuple([EPOCHS.get(adapter.digest, 0) for adapter in adapters])
     request.sequences[0].blocks = blocks
     return request.sequences[0]
 

@@ -34,7 +34,7 @@ class Slots:
         slots = torch.zeros(4, 1, 1, dtype=torch.int64)
         self.table = PageTable(torch.zeros(4), slots, slots.int(), slots.float(), {})
 
-    def slot_of(self, digest: str, generation: int) -> int:
+    def slot_of(self, digest: str, epoch: int) -> int:
         self.asked += 1
         return {"first": 0, "second": 3}[digest]
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from loraplex.registry.database.database import open_engine
 from loraplex.registry.database.migrate import FOLDER, upgrade
 from loraplex.registry.registry import Registry
-from loraplex.registry.usage.ledger import COUNTS, Account, OpenEntry, Ledger
+from loraplex.registry.usage.ledger import COUNTS, Account, Ledger, OpenEntry
 from loraplex.registry.usage.usage import HourOfUse, UsageQuery
 
 from ..helpers import BASE as BASE_MODEL
