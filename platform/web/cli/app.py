@@ -91,10 +91,15 @@ add_word(
     "Split an alias's callers among versions. A running server follows within a second.",
 )
 add_word(app, "credentials", "access.credentials", "The first login and the first key.")
-add_word(app, "keys", "access.keys", "Create, list, limit and revoke API keys. A running server follows within a second.")
+add_word(
+    app, "keys", "access.keys", "Create, list, limit and revoke API keys. A running server follows within a second."
+)
 add_word(app, "users", "access.users", "Create, list and remove users, and set their roles and passwords.")
 add_word(
-    app, "tenants", "access.tenants", "Create, list, limit and disable tenants. A running server follows within a second."
+    app,
+    "tenants",
+    "access.tenants",
+    "Create, list, limit and disable tenants. A running server follows within a second.",
 )
 add_word(app, "audit", "access.audit", "The audit log.")
 add_word(app, "db", "tools.database", "The database.")

@@ -13,7 +13,7 @@ from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE, Artifac
 from loraplex.registry.files.incoming import Blob
 
 from ..adapter_tokenizers.files import TOKENIZER_LIMITS
-from ..adapters.upload_slots import RETRY_AFTER, GaveWay, Slot
+from ..adapters.upload_slots import RETRY_AFTER, Slot, SlotLost
 from ..http.errors import overloaded
 from ..settings.settings import Settings
 from .errors import SourceFailed, SourceRefused
@@ -59,7 +59,7 @@ async def _download(adapter: HubAdapter, folder: Path, limits: Mapping[str, int]
             f"The hub did not give {adapter.repository} within {seconds:g} seconds. Try again, allow more (hub_timeout "
             f"or LORAPLEX_HUB_TIMEOUT), {ELSEWHERE}."
         ) from None
-    except GaveWay as gone:
+    except SlotLost as gone:
         message = f"The download of {adapter.repository} was interrupted. {gone}"
         raise overloaded(f"{message} Try again in {RETRY_AFTER} seconds.", RETRY_AFTER) from None
 
