@@ -1,6 +1,9 @@
 """All that crosses the border between the API process and the engine process, and nothing else. Encoded as msgpack.
 
 The engine knows digests, token ids and paths the registry hands it; it never sees a name, a key or a text.
+
+Each choice of a request ends with exactly one last message: `Tokens` with a `finish_reason`. Or the whole request ends
+with one `RequestFailed`.
 """
 
 import enum

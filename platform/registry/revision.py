@@ -1,4 +1,7 @@
-"""The generation number of desired state: readers poll it, changes bump it."""
+"""The generation number of desired state: readers poll it, changes bump it.
+
+Desired state is what should be served: versions, aliases, pins. `web/adapters/reconciler.py` brings the engine to it.
+"""
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session

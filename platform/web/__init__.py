@@ -1,1 +1,4 @@
-"""HTTP: OpenAI API, admin API, dashboard."""
+"""HTTP: OpenAI API, admin API, dashboard, command line.
+
+The API process imports no torch. Seam: `create_app` in `app`, `Server`, and `State`, made once at the start.
+"""

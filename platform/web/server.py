@@ -1,4 +1,8 @@
-"""Server: uvicorn around the app, with an orderly end."""
+"""Server: uvicorn around the app, with an orderly end.
+
+`State.stopping`: new requests get 503, and running ones have `drain_seconds` to end. `State.drained`: the engine and
+all streams have ended. Then the port closes.
+"""
 
 import asyncio
 import os

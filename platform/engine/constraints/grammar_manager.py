@@ -95,6 +95,12 @@ class Failure:
 
 
 class GrammarManager:
+    """`follow` takes new requests. Once a step, `advance` tells of drawn tokens and `collect` fetches masks, one bit a
+    token. A choice without its mask is not scheduled to draw.
+
+    A constraint that ended the process, or blocked it, is refused from then on.
+    """
+
     def __init__(
         self, start: Callable[[], Process], clock: Callable[[], float] = time.monotonic, wait: float = WAIT_SECONDS
     ) -> None:

@@ -17,7 +17,8 @@ HOST_MEMORY = (
 
 
 class DeviceLost(RuntimeError):
-    """Nothing more can be computed in this process: errors of a device stay. A new process gets it anew."""
+    """Nothing more can be computed in this process, as a device keeps its error. The process ends, all running requests
+    with one error, and the API process starts a new one."""
 
 
 class Fault(NamedTuple):

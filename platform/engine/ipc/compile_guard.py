@@ -1,5 +1,9 @@
 """CompileGuard: tells when a kernel is compiled while requests are served. The warm-up has forgotten its shape then,
-and some request waits for the compiler."""
+and some request waits for the compiler.
+
+The API process hears of a compilation before it begins, and lets the engine be silent for it. Kernels of triton are
+also logged and counted in the heartbeat.
+"""
 
 import logging
 import sys

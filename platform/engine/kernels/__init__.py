@@ -1,1 +1,1 @@
-"""Compiled loops of the decoder that are neither attention, LoRA nor linear."""
+"""Compiled loops of the decoder that are neither attention, LoRA nor linear. They import kernels alone."""

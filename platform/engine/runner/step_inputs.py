@@ -1,5 +1,6 @@
 """StepInputs: all that the kernels read of a step, at addresses that never change, sent in one copy.
 
+Decodes are padded to a ladder of sizes. Lists of adapters are sent where they differ from those of the step before.
 Shapes as in Batch: T new tokens, S sequences, R sampled rows, P blocks of the longest block table.
 """
 

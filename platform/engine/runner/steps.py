@@ -15,6 +15,8 @@ class StepHandle(Protocol):
 
 
 class Runner(Protocol):
+    """On a CPU (`runner.py`) a submitted step is over. On CUDA (`cuda_runner.py`) two steps may be in flight."""
+
     depth: int
     """Steps that may be in flight: 1, or 2 where a device computes one while the host plans the next."""
 

@@ -21,7 +21,7 @@ MAX_PREEMPTIONS: Final = 3
 
 
 class AdapterResidency(Protocol):
-    """Where adapters are asked for; `lora.pool.AdapterPool` is one."""
+    """Where the scheduler asks for adapters. `lora/residency/pool.py: AdapterPool` implements it."""
 
     def acquire(self, digests: tuple[str, ...]) -> tuple[int, ...] | None:
         """The epoch of each, a number that no other load has: all are resident and stay so until released. None:

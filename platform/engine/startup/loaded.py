@@ -72,7 +72,7 @@ class Shares:
 
 
 class Builder(Protocol):
-    """What an engine is made of on one kind of device."""
+    """What an engine is made of on one kind of device. Each method is called once, in this order."""
 
     def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
         """The decoder, and in words where its weights came from. ValueError when the tensors do not fit the

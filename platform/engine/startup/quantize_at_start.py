@@ -1,4 +1,7 @@
-"""awq_checkpoint: the base as `loraplex quantize --scheme awq` writes it, made at the first start and kept."""
+"""awq_checkpoint: the base as `loraplex quantize --scheme awq` writes it, made at the first start and kept.
+
+Adapters still see the float base's signature.
+"""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""All that must hold before an adapter may be served, and every reason why not.
+"""All that must hold before an adapter may be served, and every reason why not. No torch.
 
-Seam: `inspect_adapter`.
+Seam: `inspect_adapter`, whose answer has an `AdapterManifest`.
 """

@@ -1,1 +1,1 @@
-"""Shrink and expand loops; they import nothing of ours."""
+"""Shrink and expand loops. They import other kernels and nothing else of ours."""

@@ -2,6 +2,10 @@
 
 Holds, and the order of jobs and of streams, see to it that nobody ever comes too late. This is the net below them: an
 adapter's answer computed with another's weights would look like any other answer.
+
+The epoch of a slot changes when its pages are given, taken back or filled anew. A request remembers the epochs of its
+adapters, and they are compared as a step's batch is built. A request that lost a slot ends with an error
+(`StepResult.stale`). Its neighbours go on, and the adapter is loaded again.
 """
 
 

@@ -1,1 +1,4 @@
-"""Matrix loops compiled for the device; they import nothing of ours."""
+"""Matrix loops compiled for the device. They import other kernels and nothing else of ours.
+
+Seam: `any_linear`, the one door for compiled callers on a CPU.
+"""

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-decorators
 """y = x W^T + bias by where W is in memory: the one door for compiled callers, however the weights are stored.
 
-Where a linear is, int64: addresses of weights and bias, then of the kernel that multiplies by them (`address.py`), for
-codes the addresses of scales and zero points, the kind of code and the steps of a group; at last what inputs are
-multiplied by first, 0 for nothing.
+Where a linear is, int64: addresses of weights and bias, then of the kernel that multiplies by them
+(`instructions/address.py`), for codes the addresses of scales and zero points, the kind of code and the steps of a
+group; at last what inputs are multiplied by first, 0 for nothing.
 """
 
 from typing import Any, Final

@@ -44,7 +44,8 @@ class SchemeSelector:
     """In words what linears do to activations beyond rounding them to `compute_dtype`; empty: nothing."""
 
     def create_for(self, weights: Sequence[Weight]) -> LinearMethod:
-        """An empty linear group for these parts [out, in], in whatever forms they are."""
+        """An empty linear group for these parts [out, in]: one method for parts stored alike, else one each, side by
+        side."""
         runs = [(form, tuple(run)) for form, run in groupby(weights, self._form)]
         methods = [self._create_alike(form, run) for form, run in runs]
         return methods[0] if len(methods) == 1 else SideBySideLinear(methods)

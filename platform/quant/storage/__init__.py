@@ -1,4 +1,4 @@
 """Finished linears as files, so that the next start does not pack them again.
 
-Seam: `PackedForm` of each kind of device, and the packed file.
+Seam: `PackedReader` and `PackedWriter`, with the `PackedForm` of a kind of device (`cpu_form`, `cuda_form`).
 """

@@ -1,4 +1,7 @@
-"""The operator's rule for moving an alias: the version needs a valid certificate, and must agree with its reference."""
+"""The operator's rule for moving an alias: the version needs a valid certificate, and must agree with its reference.
+
+It is checked within the transaction that would move the alias.
+"""
 
 from dataclasses import dataclass
 from math import floor

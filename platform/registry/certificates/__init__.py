@@ -1,4 +1,4 @@
 """Certificates: what serving costs an adapter's answers. Ordered, measured one by one, kept for good.
 
-Seam: `Certificates`.
+Measures nothing itself. Seam: `Certificates`, `CertificateRuns`.
 """

@@ -1,4 +1,4 @@
-"""The usage ledger: written in small batches, read by whom, what and when.
+"""The usage ledger: who used what and when, written in small batches.
 
-Seam: `Ledger` for writing, `Usage` for reading.
+Knows no request. Seam: `Ledger` for writing, `Usage` for reading.
 """

@@ -1,4 +1,4 @@
 """From the `model` a client names to running generations and their text.
 
-Knows no API format. Seam: `resolve_model`, `start_generations`, `Generation`.
+Knows no API format. Seam: `find_served`, `start_generations`, `Generation`.
 """

@@ -1,1 +1,4 @@
-"""The two OpenAPI documents: /openapi.json of the OpenAI API, /api/v1/openapi.json of the management API."""
+"""The two OpenAPI documents: /openapi.json of the OpenAI API, /api/v1/openapi.json of the management API.
+
+Seam: one row for each route in `public` and `admin`.
+"""

@@ -1,4 +1,7 @@
-"""Operation: what a route takes and answers, beyond what its signature says."""
+"""Operation: what a route takes and answers, beyond what its signature says.
+
+The structs that check bodies also describe them. Tests send random requests and hold the answers to the document.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""What each setting comes to, where it is from, and whether a restart would change it."""
+"""What each setting comes to, where it is from, and whether a restart would change it.
+
+One answer for `config`, `doctor`, the API and the dashboard.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final

@@ -33,6 +33,8 @@ class Template(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextProcessor:
+    """A request keeps the one that it began with."""
+
     tokenizer: Tokenizer
     token_text: TokenText
     template: Template | None

@@ -1,1 +1,1 @@
-"""Attention loops compiled for the device; they import nothing of ours."""
+"""Attention loops compiled for the CPU. They import other kernels and nothing else of ours."""

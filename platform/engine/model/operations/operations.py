@@ -13,7 +13,8 @@ from loraplex.quant.linears.scheme import Float8Rows
 
 class Casts(Protocol):
     """Operations whose result is cast to float8 in the same launch, for a linear that reads it so. `scale`: as of
-    Float8Inputs. Each answers the result as `Operations` does, for adapters, and the cast."""
+    Float8Inputs. Each answers the result as `Operations` does, for adapters, and the cast, bit for bit that of
+    `quant/kernels/cuda/cast.py`."""
 
     def add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, scale: float | None

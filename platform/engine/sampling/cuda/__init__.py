@@ -1,1 +1,4 @@
-"""The sampler on a CUDA device, where the host waits for no token."""
+"""The sampler on a CUDA device, where the host waits for no token.
+
+Seam: `CudaSampler`, token for token as `Sampler`.
+"""
