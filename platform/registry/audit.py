@@ -78,7 +78,7 @@ class Verdict:
 def record(
     session: Session, actor: str, action: str, subject: str, *, tenant_id: int | None = None, **detail: Any
 ) -> None:
-    """Add one row to the running transaction, after bump_generation or hold_changes where there is one."""
+    """Add one row to the running transaction, after bump_revision or hold_changes where there is one."""
     session.flush()
     head = session.scalars(select(AuditHead).with_for_update().execution_options(populate_existing=True)).one()
     row = AuditRow(

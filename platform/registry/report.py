@@ -35,7 +35,7 @@ class Summary(msgspec.Struct, frozen=True):
     invocation_tokens: list[int] = []
     vocab_size: int = 0
     """Tokens that it has rows for; 0: those of the base."""
-    telling_tokens: list[int] = []
+    probe_tokens: list[int] = []
     """Some whose embeddings or logits it changes itself."""
 
 

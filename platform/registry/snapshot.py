@@ -1,6 +1,6 @@
 """What serving needs to know, held in memory: which key may do what, which name means which adapter.
 
-A snapshot never changes; a newer generation is a new one. Requests read `Snapshots.current` and touch no database.
+A snapshot never changes; a newer revision is a new one. Requests read `Snapshots.current` and touch no database.
 """
 
 import threading
@@ -22,7 +22,7 @@ from .database.tables import DEFAULT_TENANT
 from .errors import AdapterUnavailable, InvalidKey, InvalidName, UnknownAdapter
 from .files.artifacts import ArtifactStore
 from .names import Reference, nearest_names, parse_reference
-from .revision import read_generation
+from .revision import read_revision
 
 Only = Collection[str] | None
 """Names of models that a key is for; None: all of its tenant."""
@@ -62,7 +62,7 @@ class DesiredAdapter:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    generation: int
+    revision: int
     base: ServedBase | None
     """None: nothing is served (command line), so nothing is checked against a base."""
     adapters: Mapping[str, Mapping[str, Adapter]] = field(repr=False)
@@ -211,22 +211,22 @@ class Snapshots:
         return time.monotonic() - self._checked
 
     def refresh(self) -> bool:
-        """Look at the generation and load anew if it has moved; one small query otherwise. True if it had."""
+        """Look at the revision and load anew if it has moved; one small query otherwise. True if it had."""
         with self._lock:
             started = time.monotonic()
-            moved = self._generation() != self._current.generation
+            moved = self._revision() != self._current.revision
             if moved:
                 self._current = self._load(self._current.profiles)
             self._checked = started
             return moved
 
-    def _generation(self) -> int:
+    def _revision(self) -> int:
         with self._database.read() as session:
-            return read_generation(session)
+            return read_revision(session)
 
     def _load(self, known: Mapping[str | None, ServingProfile] | None = None) -> Snapshot:
         with self._database.read() as session:
-            generation, ring = read_generation(session), self._keys.load_ring(session)
+            revision, ring = read_revision(session), self._keys.load_ring(session)
             tenants = {tenant.name: tenant for tenant in load_tenants(session)}
             adapters: dict[str, dict[str, Adapter]] = {}
             for adapter in load_adapters(session):
@@ -234,7 +234,7 @@ class Snapshots:
             versions = (one for names in adapters.values() for adapter in names.values() for one in adapter.versions)
             profiles = read_profiles(session, {version.profile_digest for version in versions}, known)
             undoables = load_undoables(session)
-        return Snapshot(generation, self._base, adapters, tenants, ring, self._store, profiles, undoables)
+        return Snapshot(revision, self._base, adapters, tenants, ring, self._store, profiles, undoables)
 
 
 def _select(adapter: Adapter, reference: Reference) -> Version:

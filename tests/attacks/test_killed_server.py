@@ -218,7 +218,7 @@ def check(registry: Registry, client: Client) -> None:
         assert set(adapter.aliases.values()) <= {version.number for version in adapter.versions}
     check_rows(registry)
     registry.snapshots.refresh()
-    assert registry.snapshots.current.generation >= client.generation
+    assert registry.snapshots.current.revision >= client.generation
 
 
 def seen_as(registry: Registry, adapter: Adapter | None) -> Known:

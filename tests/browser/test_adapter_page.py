@@ -58,7 +58,7 @@ async def test_what_is_observed_follows_the_engine_without_a_reload(
 ) -> None:
     """The table says what the state beside the name says."""
     with monkeypatch.context() as patch:
-        # Who looks during the upload sees its effect proof load the adapter.
+        # Who looks during the upload sees its effect check load the adapter.
         patch.setattr(Live, "note", lambda live: None)
         await add(http, "sql", adapter_folders[0])
     await page.goto("/adapters/sql")

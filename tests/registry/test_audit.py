@@ -13,7 +13,7 @@ from loraplex.registry.audit import AuditFilter, record
 from loraplex.registry.database.database import open_engine
 from loraplex.registry.database.migrate import FOLDER, upgrade
 from loraplex.registry.registry import Registry
-from loraplex.registry.revision import bump_generation
+from loraplex.registry.revision import bump_revision
 
 from .helpers import BASE, add
 
@@ -89,7 +89,7 @@ def test_writers_do_not_fork_the_chain(registry: Registry) -> None:
         for number in range(6):
             with registry.database.write() as session:
                 if worker % 2:
-                    bump_generation(session)
+                    bump_revision(session)
                 record(session, f"worker {worker}", "test", f"row:{number}", number=number)
                 record(session, f"worker {worker}", "test.twice", f"row:{number}")
 

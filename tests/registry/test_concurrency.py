@@ -13,7 +13,7 @@ from loraplex.registry.audit import record
 from loraplex.registry.database.database import Database, open_engine
 from loraplex.registry.database.tables import AuditRow
 from loraplex.registry.registry import Registry
-from loraplex.registry.revision import bump_generation, read_generation
+from loraplex.registry.revision import bump_revision, read_revision
 
 from . import workers
 from .helpers import add, put, snapshot
@@ -43,13 +43,13 @@ def test_sixteen_threads_write_without_a_locked_database(database_url: str) -> N
     def write(thread: int) -> None:
         for number in range(writes):
             with database.write() as session:
-                bump_generation(session)
+                bump_revision(session)
                 record(session, f"thread {thread}", "test.write", str(number))
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(write, range(16)))
     with database.read() as session:
-        assert read_generation(session) == session.scalar(select(func.count(AuditRow.id))) == 16 * writes
+        assert read_revision(session) == session.scalar(select(func.count(AuditRow.id))) == 16 * writes
     database.close()
 
 
@@ -57,7 +57,7 @@ def test_processes_write_without_a_locked_database(database_url: str, processes:
     run_together(processes, workers.bump_often, [(database_url, 150)] * 3)
     database = Database(database_url)
     with database.read() as session:
-        assert read_generation(session) == 450
+        assert read_revision(session) == 450
     database.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from loraplex.registry.database.database import Database
 from loraplex.registry.files.sweep import sweep
 from loraplex.registry.registry import Registry
-from loraplex.registry.revision import bump_generation
+from loraplex.registry.revision import bump_revision
 
 from .helpers import BASE, add, sha256
 
@@ -47,5 +47,5 @@ def bump_often(url: str, times: int) -> None:
     database = Database(url)
     for _ in range(times):
         with database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
     database.close()

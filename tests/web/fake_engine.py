@@ -82,7 +82,7 @@ class FakeEngine:
         """Digests that do not go."""
         self.running: set[str] = set()
         self.requests: list[GenerateRequest] = []
-        self.proofs: list[GenerateRequest] = []
+        self.effect_checks: list[GenerateRequest] = []
         """Requests that are nobody's: what an uploaded adapter changes is looked at with them."""
         self.aborted: list[str] = []
         self.stagger = 0
@@ -229,7 +229,7 @@ class FakeEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Tokens, None]:
         self._admit(request)
-        (self.proofs if request.request_id.startswith("proof-") else self.requests).append(request)
+        (self.effect_checks if request.request_id.startswith("effect-check-") else self.requests).append(request)
         self.running.add(request.request_id)
         ended = False
         try:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from loraplex.web.adapters import effect_check as effect_proof
+from loraplex.web.adapters import effect_check
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, make_checkpoint
@@ -33,7 +33,7 @@ Change = Callable[[str, torch.Tensor], torch.Tensor]
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine's engine is looked at all the same."""
-    monkeypatch.setattr(effect_proof, "PATIENCE", 120.0)
+    monkeypatch.setattr(effect_check, "PATIENCE", 120.0)
 
 
 @asynccontextmanager

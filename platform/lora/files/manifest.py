@@ -127,7 +127,7 @@ class AdapterManifest:
     """adapter_config.json as read, for display."""
     invocation_tokens: tuple[int, ...] = ()
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
-    telling_tokens: tuple[int, ...] = ()
+    probe_tokens: tuple[int, ...] = ()
     """Some whose embeddings or logits it changes itself; none: it has nothing there."""
 
 

@@ -20,7 +20,7 @@ from ..files.tensor_names import saved_twice
 from ..files.values import LARGEST_WEIGHT, Magnitudes, same_values, scan_tensor
 from .effect_check import report_effect
 from .module_checks import match_modules
-from .probe_tokens import find_telling_tokens
+from .probe_tokens import find_probe_tokens
 from .vocabulary_checks import vocabulary_of
 
 CONFIG_FILE: Final = "adapter_config.json"
@@ -59,14 +59,14 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature, base_fold
             structure = read_structure(config, file, base, report)
             own = None if base_folder is None else BaseTensors(base_folder, base.tied)
             digest = _judge_values(file, structure, own, report)
-            telling = () if report.failed else find_telling_tokens(file, structure.modules, base.vocab_size, own)
+            probe_tokens = () if report.failed else find_probe_tokens(file, structure.modules, base.vocab_size, own)
         except EOFError as error:
             report.fail("header", f"adapter_model.safetensors cannot be read: {error}", "upload it again")
             return Inspection(None, tuple(report.findings))
     if report.failed or structure.settings is None:
         return Inspection(None, tuple(report.findings))
     _compare_base(structure.settings, base, report)
-    return Inspection(_manifest(structure, structure.settings, digest, telling), tuple(report.findings))
+    return Inspection(_manifest(structure, structure.settings, digest, probe_tokens), tuple(report.findings))
 
 
 def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Report) -> Structure:
@@ -144,7 +144,7 @@ def _compare_base(settings: LoraSettings, base: BaseSignature, report: Report) -
 
 
 def _manifest(
-    structure: Structure, settings: LoraSettings, digest: str, telling_tokens: tuple[int, ...]
+    structure: Structure, settings: LoraSettings, digest: str, probe_tokens: tuple[int, ...]
 ) -> AdapterManifest:
     modules = structure.modules
     return AdapterManifest(
@@ -160,5 +160,5 @@ def _manifest(
         vocab_size=structure.vocab_size,
         config=settings.raw,
         invocation_tokens=settings.invocation_tokens,
-        telling_tokens=telling_tokens,
+        probe_tokens=probe_tokens,
     )

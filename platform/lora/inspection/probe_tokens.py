@@ -1,4 +1,4 @@
-"""find_telling_tokens: which tokens a prompt must hold so that an adapter of single tokens' rows shows what it does."""
+"""find_probe_tokens: which tokens a prompt must hold so that an adapter of single tokens' rows shows what it does."""
 
 from collections.abc import Iterable, Iterator
 from io import FileIO
@@ -16,7 +16,7 @@ from ..files.values import read_bits, to_floats
 MOST: Final = 16
 
 
-def find_telling_tokens(
+def find_probe_tokens(
     file: FileIO, modules: Iterable[ModuleLora], vocab_size: int, own: BaseTensors | None
 ) -> tuple[int, ...]:
     """At most MOST of the base's tokens whose embeddings or logits it changes, of each of its tensors in turn; none

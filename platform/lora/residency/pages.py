@@ -84,7 +84,7 @@ class PageStore:
             scaling=torch.zeros(*shape, base.num_layers, dtype=torch.float32, device=device),
             shapes=self._shapes,
         )
-        self._carrier = PageCopier(device, streams)
+        self._copier = PageCopier(device, streams)
         self._touched = 0
         self._vacated: Event | None = None
 
@@ -160,7 +160,7 @@ class PageStore:
         part once, to be written by the thread that fills rooms. Empty on a device."""
         first = max(self._touched, self._arena.reached)
         end = min(self._arena.reached + ahead // self._item_size, self._arena.size, first + most // self._item_size)
-        if not self._carrier.in_place or end <= first:
+        if not self._copier.in_place or end <= first:
             return np.empty(0, np.uint16)
         self._touched = end
         return bits_of(self.table.arena)[first:end]
@@ -173,28 +173,28 @@ class PageStore:
     def fill(self, room: PageAllocation, write: Callable[[Pages], None]) -> None:
         """Run `write` on the room's pages, on any thread; on return their bytes are on the device. StaleError where
         they are somebody else's by now, also of `restore`."""
-        if self._carrier.in_place:
+        if self._copier.in_place:
             self._begin_to_write(room)
             write(self._host_pages(room, self.table.arena))
             return
-        staging = self._carrier.staging(self.packed_size(room), self.table.arena.dtype)
+        staging = self._copier.staging(self.packed_size(room), self.table.arena.dtype)
         write(self._host_pages(self._pack(room), staging))
         self.restore(room, staging)
 
     def mark(self) -> Mark:
-        return Mark(self._carrier.mark(), self._epochs.newest)
+        return Mark(self._copier.mark(), self._epochs.newest)
 
     def save(self, room: PageAllocation, copy: torch.Tensor, after: Mark) -> None:
         """Copy the room's pages, as they are after the `mark`, one after another to `copy` [packed_size] in the host's
         memory, on any thread. StaleError where a room that was given away later may have been written meanwhile."""
-        self._carrier.carry(((kept, page) for page, kept in self._page_pairs(room, copy)), after.steps)
+        self._copier.carry(((kept, page) for page, kept in self._page_pairs(room, copy)), after.steps)
         self._epochs.check_unwritten(after.epoch, "pages that were to be kept")
 
     def restore(self, room: PageAllocation, copy: torch.Tensor) -> None:
         """Fill a room with what `save` has copied from one of the same modules, on any thread; on return its bytes are
         on the device."""
         self._begin_to_write(room)
-        self._carrier.carry(self._page_pairs(room, copy), room.vacated)
+        self._copier.carry(self._page_pairs(room, copy), room.vacated)
 
     def packed_size(self, room: PageAllocation) -> int:
         """Elements of a copy of the room's pages."""
@@ -224,14 +224,14 @@ class PageStore:
         tables = [table.vectors, table.row_index, table.row_counts, table.vocabularies]
         tables += [part for part, _ in self._table_parts()]
         for target, values in zip(tables, (vectors, index, counts, known, offset, rank, scaling), strict=True):
-            self._carrier.put(target[room.slot], torch.from_numpy(values))
+            self._copier.put(target[room.slot], torch.from_numpy(values))
         self._publish_extras(room, contents)
 
     def _write_index(self, room: PageAllocation, kind: str) -> int:
         """Where it begins, in numbers of 64 bits."""
         pages = room.offsets[PageKind(kind, "rows")]
         begin = room.offsets[PageKind(kind, "index")][0] * self._item_size // INDEX_BYTES
-        self._carrier.put(self.table.read_as(torch.int64)[begin : begin + len(pages)], torch.tensor(pages))
+        self._copier.put(self.table.read_as(torch.int64)[begin : begin + len(pages)], torch.tensor(pages))
         return begin
 
     def _publish_extras(self, room: PageAllocation, contents: Contents) -> None:
@@ -266,7 +266,7 @@ class PageStore:
                 for layer in set(range(self._base.layers_of(kind))) - own:
                     self._vectors(room, layer, kind)[0] = base.norm(layer, kind)
         if scalable:
-            found = yield from self._carrier.fetch(torch.stack(list(scalable.values())))
+            found = yield from self._copier.fetch(torch.stack(list(scalable.values())))
             for name, can in zip(scalable, found.tolist(), strict=True):
                 if not can:
                     raise ValueError(f"{name} has an output of no weight, which DoRA cannot scale")
@@ -281,8 +281,8 @@ class PageStore:
         table = self.table
         for part, nothing in ((table.rank, 0), (table.vectors, -1), (table.row_counts, 0), (table.vocabularies, 0)):
             row = part[room.slot]
-            self._carrier.put(row, torch.full_like(row, nothing, device="cpu"))
-        self._vacated = self._carrier.mark()
+            self._copier.put(row, torch.full_like(row, nothing, device="cpu"))
+        self._vacated = self._copier.mark()
         table.extras.pop(room.slot, None)
         self._arena.release_all(offset for offsets in room.offsets.values() for offset in offsets)
         self._free_slots.append(room.slot)

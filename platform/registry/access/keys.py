@@ -17,7 +17,7 @@ from ..database.database import Database
 from ..database.tables import DEFAULT_TENANT, utc_now
 from ..errors import InvalidKey, RegistryError
 from ..names import check_label
-from ..revision import bump_generation
+from ..revision import bump_revision
 from .key_format import check_token, new_token, token_hash, token_prefix
 from .quotas import OPEN, Quota, quota_of, set_quota
 from .scopes import ADMIN, SCOPES
@@ -59,7 +59,7 @@ class CreatedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The keys of one generation, to check tokens without the database."""
+    """The keys of one revision, to check tokens without the database."""
 
     secret: bytes = field(repr=False)
     keys: Mapping[str, tuple[ApiKey, str]] = field(repr=False)
@@ -97,7 +97,7 @@ class Keys:
         names = None if adapters is None else _check_adapters(adapters, granted)
         token = new_token() if token is None else check_token(token)
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             _check_unused(session, token)
             row = tables.ApiKey(
                 tenant_id=tenant_id(session, tenant),
@@ -118,7 +118,7 @@ class Keys:
     def revoke(self, prefix: str, *, actor: str, tenant: str = DEFAULT_TENANT) -> ApiKey:
         """From the next refresh on the key opens nothing. Raises InvalidKey if the tenant has no such key."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = _find(session, prefix, tenant)
             if row.revoked_at is None:
                 row.revoked_at, row.revoked_by = utc_now(), actor
@@ -137,7 +137,7 @@ class Keys:
     ) -> ApiKey:
         """What is given takes the place of the old; None: all adapters, no expiry. Raises InvalidKey, RegistryError."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = _find(session, prefix, tenant)
             if adapters is not UNSET:
                 row.adapters = None if adapters is None else _check_adapters(adapters, row.scopes)

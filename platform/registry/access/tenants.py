@@ -16,7 +16,7 @@ from ..database.database import Database
 from ..database.tables import DEFAULT_TENANT, utc_now
 from ..errors import NameTaken, RegistryError, UnknownTenant
 from ..names import check_tenant_name, is_label
-from ..revision import bump_generation
+from ..revision import bump_revision
 from .quotas import OPEN, Quota, quota_of, set_quota
 
 
@@ -68,7 +68,7 @@ class Tenants:
         """Raises InvalidName, NameTaken, RegistryError for a limit that is none."""
         check_tenant_name(name)
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             if _find(session, name) is not None:
                 raise NameTaken(f"The tenant '{name}' already exists. Choose another name.")
             row = tables.Tenant(name=name)
@@ -81,7 +81,7 @@ class Tenants:
     def set_quota(self, name: str, quota: Quota, *, actor: str) -> Tenant:
         """For all its keys and users together, instead of the old one. Raises UnknownTenant, RegistryError."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = tenant_row(session, name)
             limits = set_quota(row, quota)
             record(session, actor, "tenant.limit", f"tenant:{name}", tenant_id=row.id, **limits)
@@ -93,7 +93,7 @@ class Tenants:
         if disabled and name == DEFAULT_TENANT:
             raise RegistryError(f"The tenant '{DEFAULT_TENANT}' operates this server and cannot be disabled.")
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = tenant_row(session, name)
             if bool(row.disabled_at) != disabled:
                 row.disabled_at = utc_now() if disabled else None

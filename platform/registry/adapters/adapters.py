@@ -1,5 +1,5 @@
 """Changing which adapters there are and how they are to be served. Each change is one transaction that bumps the
-generation and writes an audit row; the bytes of an adapter are on the disk before its row is."""
+revision and writes an audit row; the bytes of an adapter are on the disk before its row is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from ..files.incoming import Blob
 from ..files.tokenizers import keep_tokenizer
 from ..names import Reference, check_adapter_name, parse_reference
 from ..report import Report
-from ..revision import bump_generation
+from ..revision import bump_revision
 from .activation import Activation
 from .alias_routes import AliasRoutes
 from .alias_rows import check_unrouted, drop_versions
@@ -99,7 +99,7 @@ class Adapters:
             self._record_refusal(name, report, actor, tenant)
             raise PreflightRefused(report)
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             artifact = artifact_row(session, report.summary)
             self._store_bytes(artifact, config, weights)
             adapter = get_or_add_adapter(session, name, tenant, actor)
@@ -151,7 +151,7 @@ class Adapters:
     def set_enabled(self, reference: str, enabled: bool, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
         """A disabled adapter or version is kept but not served. Raises VersionInUse for a route's stable version."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             adapter, version = target_row(session, parse_reference(reference), tenant)
             action = "adapter.enable" if enabled else "adapter.disable"
             with undoable(session, adapter, action, _subject(adapter, _number(version)), actor):
@@ -162,7 +162,7 @@ class Adapters:
         """Let the bare name, which has no route, mean this version: it is enabled, and newer ones are disabled. Raises
         VersionInUse where one of these is a route's stable version."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             adapter, version = target_row(session, parse_reference(reference), tenant)
             if version is None:
                 raise UnknownAdapter(f"Name a version of '{adapter.name}', as {adapter.name}@NUMBER.")
@@ -176,7 +176,7 @@ class Adapters:
     def set_pinned(self, reference: str, pinned: bool, *, actor: str, tenant: str = DEFAULT_TENANT) -> Adapter:
         """Pinned stays resident: a version, or for a bare name whichever version that name means."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             adapter, version = target_row(session, parse_reference(reference), tenant)
             (version or adapter).pinned = pinned
             _record(session, actor, "adapter.pin" if pinned else "adapter.unpin", adapter, _number(version))
@@ -192,7 +192,7 @@ class Adapters:
     ) -> Adapter:
         """Measure its certificates on these from now on; None: on generated ones. Raises InvalidPrompts."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             adapter = adapter_row(session, name, tenant)
             adapter.prompts_digest = keep_prompts(session, prompts)
             _record(session, actor, "adapter.prompts", adapter, None, count=len(prompts or ()))
@@ -202,7 +202,7 @@ class Adapters:
         """Serve it no more. The row stays, and so do the bytes for the grace time of the sweep, so that requests
         which run with it end well. An adapter goes with its last version."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             adapter, version = target_row(session, parse_reference(reference), tenant)
             with undoable(session, adapter, REMOVE, _subject(adapter, _number(version)), actor):
                 _remove_versions(adapter, [version] if version else adapter.versions, actor)

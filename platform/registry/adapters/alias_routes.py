@@ -1,4 +1,4 @@
-"""Changing what an alias means. Each change is one transaction that bumps the generation and writes an audit row; a
+"""Changing what an alias means. Each change is one transaction that bumps the revision and writes an audit row; a
 version that is to get more of the callers than it has must obey the operator's rule."""
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from ..database.database import Database
 from ..database.tables import DEFAULT_TENANT, utc_now
 from ..errors import InvalidRoute, PromotionRefused
 from ..names import DEFAULT, Reference, check_alias, parse_reference
-from ..revision import bump_generation, hold_changes
+from ..revision import bump_revision, hold_changes
 from .activation import Activation
 from .alias_rows import (
     alias_row,
@@ -67,7 +67,7 @@ class AliasRoutes:
         None: as it was, of a new route by caller."""
         check_alias(alias)
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             adapter = adapter_row(session, name, tenant)
             row = next((row for row in adapter.aliases if row.name == alias), None)
             check_seen(f"{name}@{alias}", row, seen)
@@ -93,7 +93,7 @@ class AliasRoutes:
     ) -> Adapter:
         """Make a candidate the stable version, for all callers; the only one unless it is named."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = alias_row(session, name, alias, tenant, seen)
             chosen, before = candidate_version(row, selector), row.version.number
             with undoable(session, row.adapter, PROMOTE, _subject(name, alias), actor):
@@ -123,7 +123,7 @@ class AliasRoutes:
             back_to = back_to_version(f"{name}@{alias}", row, selector)
             if back_to is row.version and not is_shared(row):
                 return adapter_view(row.adapter)
-            bump_generation(session)
+            bump_revision(session)
             with undoable(session, row.adapter, ROLLBACK, _subject(name, alias), actor):
                 if back_to is not row.version:
                     check_enabled(back_to)
@@ -145,7 +145,7 @@ class AliasRoutes:
         if guard is not None:
             guard.check()
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = alias_row(session, name, alias, tenant, seen)
             row.guard = None if guard is None else msgspec.to_builtins(guard)
             limits = {} if guard is None else {"limits": row.guard}
@@ -167,7 +167,7 @@ class AliasRoutes:
         if selector is not None:
             check_share(percent)
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = alias_row(session, name, alias, tenant, seen)
             end_shadows(row, None)
             if selector is None:
@@ -202,7 +202,7 @@ class AliasRoutes:
             found = [one for one in row.candidates if (one.version.number, one.since) == (version, since)]
             if not found or not found[0].weight or row.guard != msgspec.to_builtins(guard):
                 return False
-            bump_generation(session)
+            bump_revision(session)
             weight, found[0].weight = found[0].weight, 0
             drop_idle(row)
             row.trip = msgspec.to_builtins(Trip(version, weight, utc_now(), reason))
@@ -227,7 +227,7 @@ class AliasRoutes:
     ) -> Adapter:
         """The versions stay."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = alias_row(session, name, alias, tenant, seen)
             adapter = row.adapter
             with undoable(session, adapter, "alias.remove", _subject(name, alias), actor):

@@ -15,7 +15,7 @@ from ..database.database import Database
 from ..database.tables import DEFAULT_TENANT
 from ..errors import InvalidProfile
 from ..names import Reference, parse_reference
-from ..revision import bump_generation
+from ..revision import bump_revision
 from .rows import version_row
 from .views import Version, version_view
 
@@ -83,7 +83,7 @@ class ServingProfiles:
     ) -> Version:
         """Have requests asked by this from the next snapshot on; None: by nothing. Raises InvalidProfile."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             row = version_row(session, parse_reference(reference), tenant)
             before, row.profile_digest = row.profile_digest, _keep(session, profile)
             session.flush()

@@ -19,7 +19,7 @@ from ..database import tables
 from ..database.database import Database
 from ..database.tables import DEFAULT_TENANT, utc_now
 from ..errors import UndoRefused
-from ..revision import bump_generation
+from ..revision import bump_revision
 from .rows import any_adapter_row
 from .views import Adapter, adapter_view
 
@@ -63,7 +63,7 @@ class Undos:
         """Take the last change of the adapter back; `change`: only if it is this one. Raises UnknownAdapter, and
         UndoRefused where there is none, it is too long ago, or something has changed since."""
         with self._database.write() as session:
-            bump_generation(session)
+            bump_revision(session)
             adapter = any_adapter_row(session, name, tenant)
             row = session.get(tables.Undo, adapter.id)
             if row is None or utc_now() - row.at > TIME:

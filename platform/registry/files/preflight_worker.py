@@ -37,7 +37,7 @@ def _summary(manifest: AdapterManifest) -> Summary:
         base_model=_shown(manifest.base_model),
         invocation_tokens=list(manifest.invocation_tokens),
         vocab_size=manifest.vocab_size,
-        telling_tokens=list(manifest.telling_tokens),
+        probe_tokens=list(manifest.probe_tokens),
     )
 
 

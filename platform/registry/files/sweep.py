@@ -18,7 +18,7 @@ from ..audit import SYSTEM, record
 from ..database import tables
 from ..database.database import Database
 from ..database.tables import utc_now
-from ..revision import bump_generation, hold_changes
+from ..revision import bump_revision, hold_changes
 from .artifacts import ArtifactStore
 from .uploads import forget_uploads
 
@@ -68,7 +68,7 @@ def _mark(session: Session, store: ArtifactStore, wanted: Iterable[tables.Artifa
             action = "artifact.break" if problem else "artifact.heal"
             record(session, SYSTEM, action, f"artifact:{artifact.digest}", problem=problem)
     if broken or healed:
-        bump_generation(session)
+        bump_revision(session)
     return broken, healed
 
 

@@ -112,7 +112,7 @@ class EffectCheck:
 
     async def _ask(self, adapters: list[AdapterRef], prompt: list[int], tenant: str) -> Sequence[float]:
         request = GenerateRequest(
-            request_id=f"proof-{uuid.uuid4().hex}",
+            request_id=f"effect-check-{uuid.uuid4().hex}",
             prompt_token_ids=prompt,
             params=SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=0),
             adapters=adapters,
@@ -135,7 +135,7 @@ class EffectCheck:
         size = min(self._vocab_size, summary.vocab_size or self._vocab_size)
         spread = [(2 * at + 1) * size // (2 * count) for at in range(count)]
         invocation = summary.invocation_tokens
-        told = [token for token in summary.telling_tokens if token < size]
+        told = [token for token in summary.probe_tokens if token < size]
         after = [token for token in [*told, *spread[BEFORE:]] if token not in invocation]
         return [*spread[:BEFORE], *invocation, *after]
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """`generation` is the newest that the engine was brought to. `failures`: digest -> what the engine refused."""
+    """`revision` is the newest that the engine was brought to. `failures`: digest -> what the engine refused."""
 
     def __init__(self, engine: EngineDoor, snapshots: Snapshots) -> None:
         self._engine = engine
@@ -33,12 +33,12 @@ class Reconciler:
         self._visitors: Counter[str] = Counter()
         self._left: set[str] = set()
         """Digests of visits that have ended."""
-        self.generation = -1
+        self.revision = -1
         self.failures: dict[str, str] = {}
 
     @property
     def in_step(self) -> bool:
-        return self.generation == self._snapshots.current.generation
+        return self.revision == self._snapshots.current.revision
 
     async def poll(self) -> None:
         """Apply what is read anew, for ever."""
@@ -91,7 +91,7 @@ class Reconciler:
                 await self._unregister(digest)
         except EngineUnavailable:
             return
-        self.generation = snapshot.generation
+        self.revision = snapshot.revision
 
     async def _bring(self, adapter: DesiredAdapter) -> None:
         """One adapter to its desired state; a refusal is noted and harms no other."""

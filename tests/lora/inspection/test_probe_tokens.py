@@ -24,7 +24,7 @@ def but_for(array: Any, rows: Mapping[int, float]) -> Any:
     return copy
 
 
-def telling(folder: Path, config: dict[str, Any], tensors: Tensors, own: bool = True) -> tuple[int, ...]:
+def found_tokens(folder: Path, config: dict[str, Any], tensors: Tensors, own: bool = True) -> tuple[int, ...]:
     base = folder / "base"
     base.mkdir()
     weights = {"model.embed_tokens.weight": OWN, "lm_head.weight": OWN}
@@ -34,7 +34,7 @@ def telling(folder: Path, config: dict[str, Any], tensors: Tensors, own: bool = 
         json.dumps(config).encode(), folder / "adapter_model.safetensors", BASE, base if own else None
     )
     assert inspection.manifest is not None, inspection.failures()
-    return inspection.manifest.telling_tokens
+    return inspection.manifest.probe_tokens
 
 
 def targets(*kinds: str, **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def targets(*kinds: str, **more: Any) -> dict[str, Any]:
 
 
 def test_an_adapter_of_layers_alone_needs_none(tmp_path: Path) -> None:
-    assert telling(tmp_path, make_config(), {}) == ()
+    assert found_tokens(tmp_path, make_config(), {}) == ()
 
 
 def test_lora_of_the_ends_by_weight(tmp_path: Path) -> None:
@@ -54,13 +54,13 @@ def test_lora_of_the_ends_by_weight(tmp_path: Path) -> None:
         f"{HEAD}.lora_A.weight": np.ones((4, 16), np.float32),
         f"{HEAD}.lora_B.weight": b,
     }
-    assert sorted(telling(tmp_path, targets("embed_tokens", "lm_head"), tensors)) == [7, 9, 33, 200, 319]
+    assert sorted(found_tokens(tmp_path, targets("embed_tokens", "lm_head"), tensors)) == [7, 9, 33, 200, 319]
 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_saved_rows_that_are_no_copies(tmp_path: Path, own: bool) -> None:
     tensors = {f"{EMBEDDING}.weight": but_for(OWN, {77: 0.5, 300: 0.25})}
-    found = telling(tmp_path, make_config(modules_to_save=["embed_tokens"]), tensors, own)
+    found = found_tokens(tmp_path, make_config(modules_to_save=["embed_tokens"]), tensors, own)
     assert found == ((77, 300) if own else tuple(range(16)))
 
 
@@ -71,7 +71,7 @@ def test_trained_tokens_and_those_that_the_base_lacks(tmp_path: Path) -> None:
     tensors = {f"{EMBEDDING}.token_adapter.trainable_tokens_delta": rows}
     tensors |= {f"{HEAD}.token_adapter.trainable_tokens_delta": rows}
     config = make_config(trainable_token_indices={"embed_tokens": tokens, "lm_head": tokens})
-    assert telling(tmp_path, config, tensors) == (300, 7)
+    assert found_tokens(tmp_path, config, tensors) == (300, 7)
 
 
 def test_at_most_16_of_each_tensor_in_turn(tmp_path: Path) -> None:
@@ -80,5 +80,5 @@ def test_at_most_16_of_each_tensor_in_turn(tmp_path: Path) -> None:
         f"{EMBEDDING}.weight": but_for(OWN, dict.fromkeys(range(40), 0.5)),
         f"{HEAD}.weight": but_for(OWN, few),
     }
-    found = telling(tmp_path, make_config(modules_to_save=["embed_tokens", "lm_head"]), tensors)
+    found = found_tokens(tmp_path, make_config(modules_to_save=["embed_tokens", "lm_head"]), tensors)
     assert len(found) == 16 and set(found) == {310, 311, *range(14)}

@@ -108,11 +108,11 @@ def test_unknown_scopes_are_refused(registry: Registry, scopes: list[str]) -> No
 
 
 def test_use_is_noted_without_a_new_generation(registry: Registry) -> None:
-    created, before = create(registry), snapshot(registry).generation
+    created, before = create(registry), snapshot(registry).revision
     moment = utc_now()
     registry.keys.record_use({created.key.prefix: moment, "0" * 12: moment})
     assert [key.last_used_at for key in registry.keys.list()] == [moment]
-    assert snapshot(registry).generation == before
+    assert snapshot(registry).revision == before
 
 
 def test_another_tenant_cannot_revoke(registry: Registry) -> None:

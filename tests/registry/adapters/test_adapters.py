@@ -15,7 +15,7 @@ ACTOR = "user:admin"
 
 
 def generation(registry: Registry) -> int:
-    return snapshot(registry).generation
+    return snapshot(registry).revision
 
 
 def test_the_first_upload_is_version_one(registry: Registry) -> None:

@@ -22,7 +22,7 @@ from loraplex.registry.errors import (
     VersionInUse,
 )
 from loraplex.registry.registry import Registry
-from loraplex.registry.revision import bump_generation
+from loraplex.registry.revision import bump_revision
 
 from ..helpers import add, sha256, snapshot
 
@@ -109,7 +109,7 @@ def test_what_is_listed_is_what_answers(three: Registry) -> None:
     with three.database.write() as session:
         for artifact in session.scalars(select(Artifact).where(Artifact.digest == sha256(b"one"))):
             artifact.broken = "its files are gone"
-        bump_generation(session)
+        bump_revision(session)
     now = snapshot(three)
     for caller in (None, *CALLERS[:5]):
         assert [version.number for _, version in now.servable(asker=caller and Asker(caller))] == [3]
@@ -140,10 +140,10 @@ def test_rolling_back_again_changes_nothing(three: Registry) -> None:
     routes.set("sql", "prod", 2, {2: 90, 3: 10}, actor=ACTOR)
     once = routes.rollback("sql", "prod", actor=ACTOR)
     assert (once.routes["prod"].stable, once.routes["prod"].candidates) == (2, ())
-    generation, rows = snapshot(three).generation, len(three.audit.entries())
+    generation, rows = snapshot(three).revision, len(three.audit.entries())
     for version in (None, 2):
         assert routes.rollback("sql", "prod", version, actor=ACTOR) == once
-    assert (snapshot(three).generation, len(three.audit.entries())) == (generation, rows)
+    assert (snapshot(three).revision, len(three.audit.entries())) == (generation, rows)
     further = routes.rollback("sql", "prod", 1, actor=ACTOR)
     assert (further.routes["prod"].stable, further.routes["prod"].previous) == (1, 2)
     for version in (None, 1):
@@ -227,10 +227,10 @@ def test_the_guard_takes_a_candidate_out_once(three: Registry) -> None:
     route = routes.set_guard("sql", "prod", guard, actor=ACTOR).routes["prod"]
     assert route.guard == guard
     (since,) = {one.since for one in route.candidates if one.version == 3}
-    generation = snapshot(three).generation
+    generation = snapshot(three).revision
     assert routes.trip("sql", "prod", 3, since, "3 of 20 failed.", {"error_rate": 0.15}, guard=guard)
     assert not routes.trip("sql", "prod", 3, since, "3 of 20 failed.", {"error_rate": 0.15}, guard=guard)
-    assert snapshot(three).generation == generation + 1
+    assert snapshot(three).revision == generation + 1
     assert set(shares_of(three)) == {1, 2}
     tripped = three.adapters.get("sql").routes["prod"]
     assert tripped.trip and (tripped.trip.version, tripped.trip.weight) == (3, 10)
@@ -320,10 +320,10 @@ def test_routes_that_cannot_be_are_refused_in_words(
     three: Registry, change: Callable[[object], object], words: str
 ) -> None:
     routes = three.adapters.routes
-    before = routes.set("sql", "prod", 1, actor=ACTOR), snapshot(three).generation
+    before = routes.set("sql", "prod", 1, actor=ACTOR), snapshot(three).revision
     with pytest.raises(InvalidRoute, match=words):
         change(routes)
-    assert (three.adapters.get("sql"), snapshot(three).generation) == before
+    assert (three.adapters.get("sql"), snapshot(three).revision) == before
 
 
 def test_what_is_not_there(three: Registry) -> None:

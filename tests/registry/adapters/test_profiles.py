@@ -52,10 +52,10 @@ def test_every_field_comes_back_as_it_was(registry: Registry) -> None:
     assert all(getattr(WHOLE, field) is not None for field in ServingProfile.__struct_fields__)
     add(registry, "sql", b"one")
     assert registry.profiles.get("sql")[1] is None is served(registry, "sql")
-    before = snapshot(registry).generation
+    before = snapshot(registry).revision
     put(registry, "sql", WHOLE)
     assert registry.profiles.get("sql")[1] == WHOLE == served(registry, "sql")
-    assert snapshot(registry).generation > before
+    assert snapshot(registry).revision > before
     put(registry, "sql", None)
     assert registry.profiles.get("sql")[1] is None is served(registry, "sql")
 

@@ -41,11 +41,11 @@ def certify(
 
 def test_a_version_without_a_certificate_is_refused_in_words(careful: Registry) -> None:
     add(careful, "sql", b"one")
-    before = snapshot(careful).generation
+    before = snapshot(careful).revision
     with pytest.raises(PromotionRefused, match=r"Version 1 of 'sql' has no valid .* loraplex certify sql@1") as refused:
         careful.adapters.routes.set("sql", "prod", "latest", actor=ACTOR)
     assert refused.value.code == "promotion_refused"
-    assert (careful.adapters.get("sql").aliases, snapshot(careful).generation) == ({}, before)
+    assert (careful.adapters.get("sql").aliases, snapshot(careful).revision) == ({}, before)
 
 
 def test_what_would_be_refused_is_told_beforehand(careful: Registry) -> None:

@@ -15,10 +15,10 @@ def test_they_come_back_as_they_were(registry: Registry) -> None:
     add(registry, "sql", b"one")
     assert registry.adapters.prompts("sql") is None
     prompts = ["Count the customers.", "tab\tand \x00 and 😀", "again", "again"]
-    before = snapshot(registry).generation
+    before = snapshot(registry).revision
     adapter = registry.adapters.set_prompts("sql", prompts, actor=ACTOR)
     assert registry.adapters.prompts("sql") == prompts
-    assert snapshot(registry).generation > before
+    assert snapshot(registry).revision > before
     assert snapshot(registry).of_tenant()[0].prompts_digest == adapter.prompts_digest is not None
     assert registry.audit.entries()[0].action == "adapter.prompts"
     assert registry.adapters.set_prompts("sql", None, actor=ACTOR).prompts_digest is None

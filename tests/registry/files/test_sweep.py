@@ -22,10 +22,10 @@ def age(path: Path, seconds: float) -> None:
 
 def test_a_store_in_order_is_left_alone(registry: Registry) -> None:
     digest = add(registry, "sql", b"one").version.digest
-    before = snapshot(registry).generation
+    before = snapshot(registry).revision
     assert sweep_now(registry) == NOTHING
     assert registry.store.problem(digest, len(CONFIG), 3) is None
-    assert snapshot(registry).generation == before
+    assert snapshot(registry).revision == before
 
 
 def test_leftovers_and_orphans_go_after_the_grace_time(registry: Registry) -> None:

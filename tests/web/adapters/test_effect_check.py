@@ -17,7 +17,7 @@ from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.files.incoming import Blob
 from loraplex.registry.snapshot import DesiredAdapter
-from loraplex.web.adapters import effect_check as effect_proof
+from loraplex.web.adapters import effect_check
 from loraplex.web.management.registration import FIELDS
 from loraplex.web.state import State
 from tests.checkpoints import make_adapter
@@ -48,7 +48,7 @@ async def send(client: httpx.AsyncClient, name: str, folder: Path) -> dict[str, 
 
 
 async def forgotten(state: State, engine: FakeEngine) -> None:
-    """Until nothing is left of a proof: no adapter in the engine, no folder on the disk."""
+    """Until nothing is left of a check: no adapter in the engine, no folder on the disk."""
     async with asyncio.timeout(60):
         while engine.registered or engine.running or list(state.registry.store.incoming.iterdir()):
             await asyncio.sleep(0.02)
@@ -81,7 +81,7 @@ async def test_three_rows_of_one_prompt_behind_all_others(
     client: httpx.AsyncClient, engine: FakeEngine, adapter_folders: list[Path]
 ) -> None:
     digest = (await add(client, "sql", adapter_folders[0])).json()["version"]["digest"]
-    asked = engine.proofs
+    asked = engine.effect_checks
     assert [[ref.digest for ref in request.adapters] for request in asked] == [[], [], [digest]]
     assert len({tuple(request.prompt_token_ids) for request in asked}) == 1
     for request in asked:
@@ -96,12 +96,12 @@ async def test_tokens_that_it_is_about_are_in_the_prompt(
 ) -> None:
     judge = make_adapter(tmp_path / "judge", checkpoint, rank=2, alora_invocation_tokens=[313, 0])
     assert (await add(client, "judge", judge)).status_code == 201
-    prompt = engine.proofs[-1].prompt_token_ids
+    prompt = engine.effect_checks[-1].prompt_token_ids
     assert prompt[8:10] == [313, 0] and len(prompt) == 25
     assert not {313, 0} & {*prompt[:8], *prompt[10:]}
     trained = make_adapter(tmp_path / "tokens", checkpoint, rank=2, trainable_token_indices=[7, 300])
     assert (await add(client, "tokens", trained)).status_code == 201
-    assert engine.proofs[-1].prompt_token_ids[8:10] == [7, 300]
+    assert engine.effect_checks[-1].prompt_token_ids[8:10] == [7, 300]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_no_change_is_refused_and_leaves_nothing(
     [(level, message)] = effects(response.json()["report"])
     assert level == "fail" and words in message and words in error["message"]
     assert all(found["remedy"] for found in response.json()["report"]["findings"] if found["level"] == "fail")
-    assert engine.proofs
+    assert engine.effect_checks
     await forgotten(state, engine)
     assert engine.resident == set()
     assert (await client.get("/api/v1/adapters")).json()["data"] == []
@@ -152,7 +152,7 @@ async def test_tokens_that_the_base_lacks_are_an_effect(
     grown = make_adapter(tmp_path / "grown", checkpoint, rank=2, vocab_size=330)
     report = (await add(client, "sql", grown)).json()["report"]
     assert effects(report)[-1][1].endswith("log-probabilities are the same, but it knows 330 tokens and the base 320")
-    assert max(engine.proofs[-1].prompt_token_ids) < 320
+    assert max(engine.effect_checks[-1].prompt_token_ids) < 320
 
 
 async def test_the_upload_page_and_runtime_loading_say_the_same(
@@ -188,7 +188,7 @@ async def test_without_an_engine_it_is_registered_with_a_warning(
 ) -> None:
     engine.state = condition
     assert await unseen(client, adapter_folders[0]) == f"the engine is {condition.value}"
-    assert engine.proofs == []
+    assert engine.effect_checks == []
     engine.state = EngineState.READY
 
 
@@ -218,7 +218,7 @@ async def test_what_takes_too_long_is_given_up_and_goes_on_without(
     monkeypatch: pytest.MonkeyPatch,
     trouble: Callable[[FakeEngine], None],
 ) -> None:
-    monkeypatch.setattr(effect_proof, "PATIENCE", 0.3)
+    monkeypatch.setattr(effect_check, "PATIENCE", 0.3)
     trouble(engine)
     names = ("one", "two")
     files = [await send(client, name, folder) for name, folder in zip(names, adapter_folders, strict=True)]
@@ -230,7 +230,7 @@ async def test_what_takes_too_long_is_given_up_and_goes_on_without(
     for response in responses:
         assert response.status_code == 201
         assert effects(response.json()["report"])[-1][1].endswith("base's: it was too busy for 0 s")
-    assert engine.running == set() and len(engine.aborted) == len(engine.proofs)
+    assert engine.running == set() and len(engine.aborted) == len(engine.effect_checks)
     assert list(state.registry.store.incoming.iterdir()) == []
     engine.full, engine.delay = False, 0.0
     assert (await say(client, "one")).status_code == 200
@@ -248,7 +248,7 @@ async def test_a_folder_that_is_made_when_time_is_up_goes_all_the_same(
         time.sleep(0.5)
         return stage(config, weights)
 
-    monkeypatch.setattr(effect_proof, "PATIENCE", 0.1)
+    monkeypatch.setattr(effect_check, "PATIENCE", 0.1)
     monkeypatch.setattr(state.registry.store, "stage", slowly)
     files = await send(client, "sql", adapter_folders[0])
     response = await client.post("/api/v1/adapters/sql/versions", json=files)
@@ -294,7 +294,7 @@ async def test_the_operator_can_turn_it_off(
     response = await add(client, "sql", adapter_folders[0])
     assert response.status_code == 201
     assert effects(response.json()["report"]) == [("pass", "4 modules change the answers")]
-    assert engine.proofs == []
+    assert engine.effect_checks == []
 
 
 async def test_files_that_fail_are_not_taken_to_the_engine(
@@ -302,7 +302,7 @@ async def test_files_that_fail_are_not_taken_to_the_engine(
 ) -> None:
     untrained = make_adapter(tmp_path / "untrained", checkpoint, rank=2, alpha=1e-30)
     assert (await add(client, "sql", untrained)).status_code == 400
-    assert engine.proofs == [] and not engine.loads
+    assert engine.effect_checks == [] and not engine.loads
 
 
 async def test_nobody_is_charged_for_it(client: httpx.AsyncClient, state: State, adapter_folders: list[Path]) -> None:

@@ -70,8 +70,8 @@ async def test_a_silent_engine_is_no_database_that_is_away(
         assert answer.status_code == 200, answer.text
         await asyncio.sleep(0.2)
     token = state.registry.keys.create("new", ["inference"], actor="system").token
-    generation = state.registry.snapshots.current.generation
-    await until(lambda: state.registry.snapshots.current.generation > generation)
+    generation = state.registry.snapshots.current.revision
+    await until(lambda: state.registry.snapshots.current.revision > generation)
     assert (await client.get("/v1/models", headers={"authorization": f"Bearer {token}"})).status_code == 200
     assert await reasons(client) == ["adapters are being registered with the engine"]
 

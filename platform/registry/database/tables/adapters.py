@@ -1,7 +1,7 @@
-"""What is served: adapters with their versions and aliases, and the generation number of all that may change.
+"""What is served: adapters with their versions and aliases, and the revision number of all that may change.
 
 Rows of `artifacts` and `adapter_versions` say what was uploaded and never change their content; what changes is desired
-state (enabled, pinned, aliases, removal), always together with the generation number.
+state (enabled, pinned, aliases, removal), always together with the revision number.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ from .access import Tenant
 from .table import Table, utc_now
 
 
-class Generation(Table):
+class Revision(Table):
     """One row: how often desired state has changed. Updating it first makes changes wait for one another."""
 
     __tablename__ = "generation"

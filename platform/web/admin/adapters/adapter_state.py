@@ -21,7 +21,7 @@ class StateRow:
 
 
 def state_rows(state: State, adapter: Adapter, version: Version, operator: bool) -> list[StateRow]:
-    """None where nothing is desired: the adapter or all its versions are disabled. `operator`: with the generation,
+    """None where nothing is desired: the adapter or all its versions are disabled. `operator`: with the revision,
     which grows with every tenant's changes."""
     if not adapter.enabled or not version.enabled:
         return []
@@ -35,10 +35,10 @@ def state_rows(state: State, adapter: Adapter, version: Version, operator: bool)
     return [
         StateRow("Serves", f"version {version.number}", serves, settled),
         StateRow("Memory", "in memory (pinned)" if pinned else "loaded on demand", where, not pinned or resident),
-        *([_generation(state)] if operator else []),
+        *([_revision(state)] if operator else []),
     ]
 
 
-def _generation(state: State) -> StateRow:
-    wanted, reached = state.registry.snapshots.current.generation, state.reconciler.generation
-    return StateRow("Generation", str(wanted), str(reached) if reached >= 0 else "none yet", reached == wanted)
+def _revision(state: State) -> StateRow:
+    wanted, reached = state.registry.snapshots.current.revision, state.reconciler.revision
+    return StateRow("Revision", str(wanted), str(reached) if reached >= 0 else "none yet", reached == wanted)

@@ -62,7 +62,7 @@ async def list_adapters(state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """All adapters, disabled ones too. `generation` grows with every change in any tenant, so it is the operator's."""
     snapshot = state.registry.snapshots.current
     return {
-        "generation": snapshot.generation if caller.allows(Permission.OPERATE) else None,
+        "generation": snapshot.revision if caller.allows(Permission.OPERATE) else None,
         "data": [adapter_json(adapter, state) for adapter in snapshot.of_tenant(caller.tenant, caller.only)],
     }
 

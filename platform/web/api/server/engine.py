@@ -21,7 +21,7 @@ async def get_engine(state: StateOf) -> dict[str, Any]:
         "restarts": engine.restarts,
         "start_error": state.start_error,
         "heartbeat_age": age if age != float("inf") else None,
-        "generation": state.reconciler.generation,
+        "generation": state.reconciler.revision,
         "in_step": state.reconciler.in_step,
         "failures": state.reconciler.failures,
         "info": msgspec.to_builtins(engine.info),
