@@ -164,10 +164,10 @@ class AuditLog:
                     return Verdict(rows, head.hash, problem)
                 numbers[row.tenant_id] += 1
                 if row.number != numbers[row.tenant_id]:
-                    return Verdict(rows, head.hash, f"Row {row.id} has another number than was written.")
+                    return Verdict(rows, head.hash, f"Row {row.id} does not have its original number.")
                 rows, last_id, last, found = rows + 1, row.id, row.hash, found or row.hash == kept
         if (last_id, last) != (head.last_id, head.hash):
-            return Verdict(rows, head.hash, f"The chain ends at row {last_id}, but row {head.last_id} was written.")
+            return Verdict(rows, head.hash, f"The chain ends at row {last_id}, but should end at row {head.last_id}.")
         return Verdict(rows, head.hash, None if found else NOT_IN_CHAIN)
 
     def has(self, hash: str) -> bool:

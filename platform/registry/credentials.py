@@ -61,7 +61,7 @@ def read_credentials(path: Path) -> Credentials:
     except FileNotFoundError:
         return Credentials()
     except msgspec.DecodeError as error:
-        raise ValueError(f"{path} cannot be read: {error}. Correct it, or delete it; the logins stay valid.") from error
+        raise ValueError(f"{path} cannot be read: {error}. Fix it, or delete it; the logins stay valid.") from error
 
 
 def still_valid(registry: Registry, known: Credentials) -> Credentials:

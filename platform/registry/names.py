@@ -63,7 +63,7 @@ def check_alias(alias: str) -> None:
     if not _NAME.fullmatch(alias):
         raise InvalidName(f"{_shown(alias)} cannot be an alias: {NAME_RULE}{_lower_case_hint(alias)}.")
     if alias.isdigit():
-        raise InvalidName(f"'{alias}' cannot be an alias: digits alone mean a version number. Try 'v{alias}'.")
+        raise InvalidName(f"'{alias}' cannot be an alias: numbers are version numbers. Try 'v{alias}'.")
     if alias == LATEST:
         raise InvalidName(f"'{LATEST}' is reserved: it always means the newest enabled version. Choose another alias.")
 
@@ -71,7 +71,7 @@ def check_alias(alias: str) -> None:
 def check_label(text: str) -> str:
     """The text itself if it can be shown and stored as a name for people; raises InvalidName."""
     if not is_label(text):
-        raise InvalidName(f"{_shown(text)} cannot be used: give it 1 to {MAX_LABEL} printable characters.")
+        raise InvalidName(f"{_shown(text)} is not a valid label: use 1 to {MAX_LABEL} printable characters.")
     return text
 
 
@@ -88,7 +88,7 @@ def parse_reference(text: str) -> Reference:
     if _NUMBER.fullmatch(selector):
         return Reference(name, int(selector))
     if selector.isdigit() or not _NAME.fullmatch(selector):
-        raise InvalidName(f"There is no version {_shown(selector)}: give a number such as 1, or an alias that was set.")
+        raise InvalidName(f"There is no version {_shown(selector)}: give a number such as 1, or an existing alias.")
     return Reference(name, selector)
 
 

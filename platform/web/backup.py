@@ -44,12 +44,12 @@ def restore_backup(settings: Settings, file: BinaryIO) -> list[str]:
     prepare_data_folder(folder)
     taken = [name for name in (DATABASE, *KEPT) if name != "loraplex.toml" and (folder / name).exists()]
     if taken:
-        raise ValueError(f"{folder} holds {taken[0]} already. Restore into an empty folder, while no server runs on it")
+        raise ValueError(f"{folder} already contains {taken[0]}. Restore into an empty folder that no server uses")
     try:
         with tarfile.open(fileobj=file, mode="r|") as tar:
             return list(_unpacked(tar, folder))
     except tarfile.TarError as error:
-        raise ValueError(f"this is no backup of loraplex, or not all of one: {error}") from None
+        raise ValueError(f"this is not a complete backup of loraplex: {error}") from None
 
 
 def sqlite_file(settings: Settings) -> Path | None:
@@ -62,7 +62,7 @@ def _unpacked(tar: tarfile.TarFile, folder: Path) -> Iterator[str]:
     """Without extract(): Python 3.11.2, which is Debian 12's, has no filters that make it safe."""
     for member in tar:
         if not _is_ours(member.name) or not (member.isfile() or (member.islnk() and _is_ours(member.linkname))):
-            raise tarfile.TarError(f"{member.name} is none of ours")
+            raise tarfile.TarError(f"{member.name} is not part of a backup")
         path = folder / member.name
         path.parent.mkdir(parents=True, exist_ok=True)
         if member.islnk():
@@ -78,7 +78,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _write(path: Path, source: IO[bytes] | None, mode: int) -> None:
-    assert source is not None, "of a file there is always one"
+    assert source is not None, "a member appears twice"
     with path.open("wb") as target:
         path.chmod(mode & 0o644)
         shutil.copyfileobj(source, target)

@@ -37,7 +37,7 @@ class Server(uvicorn.Server):
         """
         if self._state.stopping.is_set():
             # The engine notices that its parent is gone. Nothing waits for it, nor for anybody's answer.
-            print("loraplex: told to end twice, so it ends at once", file=sys.stderr, flush=True)
+            print("loraplex: second signal received, stopping at once", file=sys.stderr, flush=True)
             os._exit(128 + sig)
         self._state.stopping.set()
 

@@ -159,4 +159,4 @@ async def test_the_server_reads_a_folder_that_its_operator_allows(
     await page.get_by_label("Hugging Face Hub").check()
     await page.get_by_label("Repository and commit").fill("owner/name@main")
     await send(page, "sql")
-    await expect(page.get_by_text("which is no commit")).to_be_visible()
+    await expect(page.get_by_text("which is not a commit")).to_be_visible()

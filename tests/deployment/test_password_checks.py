@@ -15,7 +15,7 @@ from .test_compose import PASSWORD_CHECKS
 
 GOOD = "k7Qv-correct-horse-92"
 REFUSED: dict[str, tuple[bytes | None, str]] = {
-    "missing": (None, "cannot be read: No such file or directory. Name a file that this user may read"),
+    "missing": (None, "cannot be read: No such file or directory. Name a file that this user can read"),
     "empty": (b"", "is empty. Put the secret into it"),
     "blank": (b" \n", "is empty. Put the secret into it"),
     "Grafana's default": (b"admin\n", "Choose a longer one"),

@@ -98,7 +98,7 @@ def test_without_its_data_folder_a_word_says_by_which_model_it_judged(home: Home
     told = home.word("adapters", "add", "support", str(home.home / "runs" / "support-r16"), data_dir=tmp_path)
     assert told.returncode == 1 and "support was not registered" in told.stdout
     assert "Checked against the model " in told.stderr
-    assert told.stderr.endswith(f"examples/demo/model on the data folder {tmp_path}, without a server.\n")
+    assert told.stderr.endswith(f"examples/demo/model, without a server (data folder {tmp_path}).\n")
 
 
 @pytest.mark.parametrize(

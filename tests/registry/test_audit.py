@@ -67,7 +67,7 @@ def test_a_row_that_was_changed_or_removed_is_named(registry: Registry, crime: s
 def test_an_end_that_was_cut_off_is_seen(registry: Registry) -> None:
     fill(registry)
     execute(registry, "DELETE FROM audit WHERE id > 3")
-    assert registry.audit.verify().problem == "The chain ends at row 3, but row 5 was written."
+    assert registry.audit.verify().problem == "The chain ends at row 3, but should end at row 5."
 
 
 def test_what_was_rolled_back_was_never_written(registry: Registry) -> None:

@@ -83,12 +83,12 @@ def test_every_usual_prefix(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        (f"{ADDRESS}?sslmod=require", "option 'sslmod', which is not supported. There are: sslmode,"),
+        (f"{ADDRESS}?sslmod=require", "option 'sslmod', which is not supported. Use sslmode,"),
         (f"{ADDRESS}?sslmode=allow", "sslmode=allow, which is not supported. Use disable, prefer,"),
         (f"{ADDRESS}?sslmode=verify-full&sslrootcert=/no/such.pem", "cannot be read (sslrootcert=/no/such.pem)"),
         (f"{ADDRESS}?channel_binding=disable", "channel_binding=disable"),
         ("mysql://me:sesame@db/loraplex", "'mysql' is not supported"),
-        ("somewhere", "not a database's address"),
+        ("somewhere", "not a database URL"),
     ],
 )
 def test_what_is_not_supported_is_said_without_the_password(url: str, words: str) -> None:
@@ -109,6 +109,6 @@ def test_a_server_that_goes_away_in_the_greeting_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         ended = pool.submit(hang_up, listener)
         engine = open_engine(f"postgresql://a:b@127.0.0.1:{listener.getsockname()[1]}/c")
-        with pytest.raises(InterfaceError, match=r"no connection to 127.0.0.1:\d+: Connection reset by peer"):
+        with pytest.raises(InterfaceError, match=r"cannot connect to 127.0.0.1:\d+: Connection reset by peer"):
             engine.connect()
         ended.result()

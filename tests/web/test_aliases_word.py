@@ -25,7 +25,7 @@ def test_a_canary_from_the_command_line(two: Run) -> None:
 def lead_a_canary(two: Run) -> None:
     """From its first callers to its end."""
     code, out, _ = two("aliases", "set", "sql@prod", "1", "--candidate", "2=10")
-    assert code == 0 and "sql@prod means version 1; version 1 90 %, version 2 10 %" in out
+    assert code == 0 and "sql@prod points at version 1; version 1 90 %, version 2 10 %" in out
     code, out, _ = two("aliases", "guard", "sql@prod", "--max-error-rate", "0.02", "--max-first-token-ratio", "1.5")
     assert code == 0 and "guard: error_rate 0.02, first_token_ratio 1.5" in out
     code, out, _ = two("aliases", "shadow", "sql@prod", "2", "--percent", "5")
@@ -78,6 +78,6 @@ def test_words_say_whom_they_move(run: Run, adapter_folders: list[Path]) -> None
     told = run("aliases", "set", "sql", "1", "--candidate", "2=10", "--share-by", "caller")[1]
     assert "version 1 90 %, version 2 10 % of callers" in told
     assert "Requests for sql go from version 2 to" in told and "Share by request instead." in told
-    assert "or by request" in run("aliases", "set", "sql", "1", "--candidate", "2=10", "--share-by", "user")[2]
+    assert "caller or request" in run("aliases", "set", "sql", "1", "--candidate", "2=10", "--share-by", "user")[2]
     removed = " ".join(run("aliases", "remove", "sql")[1].split())
     assert removed.endswith("to version 2. Version 1 had no requests in the last day.")

@@ -75,7 +75,7 @@ async def test_another_processor_is_not_certified_by_the_first_ones_figures(
 ) -> None:
     first = reopened()
     assert find_standing(first.registry.certificates, first.served_path, Subject(None)).obstacle == (
-        "the engine has not started yet, and says then what this machine computes with."
+        "the engine has not started yet."
     )
     async with served(first) as client:
         client.headers.update(key(first))
@@ -132,7 +132,7 @@ async def test_no_certificate_holds_beside_an_engine_that_was_started_again_and_
         state.engine.loaded = replace(right, **other)
         await state.engine.start()
         standing = await until(client, BASE, "outdated")
-        assert not standing["valid"] and "the engine has loaded other " in standing["obstacle"]
+        assert not standing["valid"] and "the engine has loaded different " in standing["obstacle"]
         state.engine.loaded = right
         await state.engine.start()
         assert await until(client, BASE, "valid") == valid
@@ -156,10 +156,10 @@ async def test_a_certificate_of_an_earlier_release_holds_no_more(
         state.registry.certificates.keep(Subject(second), kept, actor="cli")
         standing = (await client.get(f"{SQL}@2/certificate")).json()
         assert (standing["state"], standing["valid"], standing["certificate"]) == ("outdated", False, None)
-        assert standing["changes"] == ["what a certificate notes (an earlier release of loraplex wrote this one)"]
+        assert standing["changes"] == ["the format of certificates (an earlier release of loraplex wrote this one)"]
         page = await client.get("/adapters/sql?version=2", headers={"accept": "text/html"})
         assert page.status_code == 200
-        assert "The last certificate is out of date. Changed since: what a certificate notes" in page.text
+        assert "The last certificate is out of date. Changed since: the format of certificates" in page.text
         refused = await client.put(f"{SQL}/aliases/prod", json={"version": 2})
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "promotion_refused")
         await client.post(f"{SQL}@2/certify")
@@ -184,7 +184,7 @@ async def test_prompts_that_an_adapter_reads_as_tokens_of_its_own_are_refused(
     await client.put(f"{SQL}/prompts", json={"prompts": ["Hello", "What does <call> do?"]})
     await client.post(f"{SQL}/certify")
     problem = (await until(client, SQL, "failed"))["attempt"]["problem"]
-    assert "prompt 2 has some of them in it" in problem and "golden prompts without them" in problem
+    assert "prompt 2 contains tokens that the adapter adds" in problem and "golden prompts without them" in problem
     assert certify.jobs == [] and version.tokenizer_digest is not None
     await client.put(f"{SQL}/prompts", json={"prompts": PROMPTS})
     await client.post(f"{SQL}/certify")

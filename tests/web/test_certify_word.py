@@ -79,15 +79,15 @@ def test_what_was_measured_is_kept_with_a_registered_adapter(run: Run, adapter: 
     """On prompts of the adapter's own, and for what the settings say is served."""
     prompts = tmp_path / "prompts.txt"
     digest = json.loads(run("adapters", "add", "support", adapter, "--json")[1])["digest"]
-    assert "Not kept" in run("certify", "support", "--prompts", prompts)[1]
-    assert "Not kept" not in run("certify", adapter, "--prompts", prompts)[1]
+    assert "Not stored" in run("certify", "support", "--prompts", prompts)[1]
+    assert "Not stored" not in run("certify", adapter, "--prompts", prompts)[1]
     with opened_registry(Settings()) as (registry, base):
         assert registry.adapters.prompts("support") is None
         assert registry.certificates.known(Subject(digest), None).newest is None
         served = served_path(Settings(), base)
     code, out, _ = run("certify", "support", "--prompts", prompts, "--keep")
-    assert code == 0 and "kept in the registry" in out
-    assert "kept in the registry" in run("certify", "support", "--kv-cache-dtype", "int8")[1], "on the kept prompts"
+    assert code == 0 and "stored in the registry" in out
+    assert "stored in the registry" in run("certify", "support", "--kv-cache-dtype", "int8")[1], "on the kept prompts"
     with opened_registry(Settings()) as (registry, _):
         assert registry.adapters.prompts("support") == ["The quick brown fox", "jumps over the lazy dog"]
         subject = Subject(digest, registry.adapters.get("support").prompts_digest)
@@ -116,9 +116,9 @@ def test_what_cannot_be_kept_is_printed_all_the_same(run: Run, monkeypatch: pyte
     monkeypatch.setattr(Certificates, "keep", keep)
     code, out, err = run("certify", "--json")
     assert (code, json.loads(out)["num_prompts"]) == (1, 16)
-    assert "could not be kept in the registry" in err and "disk is full" in err
+    assert "could not be stored in the registry" in err and "disk is full" in err
     code, out, err = run("certify")
-    assert code == 1 and "weights only" in out and "could not be kept" in err
+    assert code == 1 and "weights only" in out and "could not be stored" in err
 
 
 @beside
@@ -129,7 +129,7 @@ def test_refusals_are_words(run: Run, tmp_path: Path) -> None:
         (("./nosuch",), "has no adapter_config.json"),
         (("--reference", other), "intermediate_size is 128 instead of 96"),
         (("--prompts", tmp_path / "nosuch"), "cannot be read"),
-        (("--keep", "--prompts", tmp_path / "prompts.txt"), "give its name"),
+        (("--keep", "--prompts", tmp_path / "prompts.txt"), "needs the name of a registered adapter"),
     ):
         code, out, err = run("certify", *arguments)
         assert code == 2 and out == "" and words in err and "Traceback" not in err

@@ -75,7 +75,7 @@ def lead_an_adapter(run: Run, digest: str) -> None:
 
     for reference, number in (("support@1", 1), ("support", 2), ("support@prod", 2)):
         code, out, _ = run("adapters", "alias", reference, "prod")
-        assert code == 0 and f"support@prod means version {number}" in out
+        assert code == 0 and f"support@prod points at version {number}" in out
     route = json.loads(run("adapters", "alias", "support@1", "prod", "--json")[1])
     assert (route["adapter"], route["alias"], route["version"]) == ("support", "prod", 1)
     assert "support version 1," in run("adapters", "show", "support@prod")[1]
@@ -109,7 +109,7 @@ def lead_another_tenants_adapters(run: Run, folders: list[Path]) -> None:
     assert "sql version 2" in run("adapters", "show", "sql", *of_acme)[1]
     assert run("adapters", "show", "sql")[0] == 2
     code, told, refused = run("adapters", "alias", "sql@1", "prod", *of_acme)
-    assert code == 0 and "sql@prod means version 1" in told, refused
+    assert code == 0 and "sql@prod points at version 1" in told, refused
     assert run("aliases", "set", "sql@prod", "1", "--candidate", "2=10", *of_acme)[0] == 0
     assert [route["alias"] for route in json.loads(run("aliases", "list", "--json", *of_acme)[1])] == ["prod"]
     assert json.loads(run("adapters", "profile", "sql", "--json", *of_acme)[1]) == {}
@@ -241,8 +241,8 @@ def test_the_version(run: Run) -> None:
         ({"PORT": "none"}, "port"),
         ({"DTYPE": "int3"}, "dtype"),
         ({"MODEL": "no such/model name"}, "no such/model name"),
-        ({"DATA_DIR": __file__}, "cannot be made: File exists"),
-        ({"DATA_DIR": "/proc/none"}, "cannot be made: No such file"),
+        ({"DATA_DIR": __file__}, "cannot be created: File exists"),
+        ({"DATA_DIR": "/proc/none"}, "cannot be created: No such file"),
         ({"KV_CACHE_MEMORY": "much"}, "kv_cache_memory"),
     ],
 )

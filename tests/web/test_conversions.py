@@ -78,7 +78,7 @@ async def test_a_refusal_brings_its_reason_and_leaves_nothing(
 
 @pytest.mark.parametrize(
     ("limit", "amount", "words"),
-    [("SECONDS", 0, "took longer than 0 s"), ("MEMORY", 64 << 20, "ended the checker"), ("MAX_WEIGHTS", 5000, "5,000")],
+    [("SECONDS", 0, "took longer than 0 s"), ("MEMORY", 64 << 20, "the files crashed"), ("MAX_WEIGHTS", 5000, "5,000")],
 )
 async def test_one_that_takes_too_much_is_refused(
     client: httpx.AsyncClient,

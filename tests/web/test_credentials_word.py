@@ -66,4 +66,4 @@ def test_another_users_are_refused_in_words(run: Run, registry: Registry, monkey
 
     monkeypatch.setattr("loraplex.web.cli.access.credentials.read_credentials", refused)
     code, out, err = run("credentials", "show")
-    assert (code, out) == (2, "") and "is another user's" in err
+    assert (code, out) == (2, "") and "belongs to another user" in err

@@ -100,10 +100,10 @@ def test_work_in_the_background_tells_a_database_that_is_away_in_a_line(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And a fault of ours with its trace."""
-    log_failure(logging.getLogger("loraplex.test"), "usage cannot be booked now", error)
+    log_failure(logging.getLogger("loraplex.test"), "usage cannot be recorded now", error)
     [record] = caplog.records
     if isinstance(error, InterfaceError):
-        assert (record.getMessage(), record.exc_info) == ("usage cannot be booked now: no connection", None)
+        assert (record.getMessage(), record.exc_info) == ("usage cannot be recorded now: no connection", None)
     else:
-        assert record.getMessage() == "usage cannot be booked now"
+        assert record.getMessage() == "usage cannot be recorded now"
         assert record.exc_info is not None and record.exc_info[1] is error

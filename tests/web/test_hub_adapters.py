@@ -109,7 +109,7 @@ async def test_a_hub_that_refuses(client: httpx.AsyncClient, hub: FakeHub, statu
     hub.refusal = status
     answered, kind, message = error_of(await load(client, "sql", PINNED))
     assert (answered, kind) == (502, "BadGatewayError")
-    assert message.startswith(f"The hub did not give {REPOSITORY} (") and str(status) in message
+    assert message.startswith(f"The hub did not return {REPOSITORY} (") and str(status) in message
     assert "or download the adapter and load its folder" in message
 
 
@@ -144,7 +144,7 @@ async def test_a_hub_that_stalls_is_given_up(client: httpx.AsyncClient, hub: Fak
     async with asyncio.timeout(120):
         status, kind, message = error_of(await load(client, "sql", PINNED))
     assert (status, kind) == (502, "BadGatewayError")
-    assert message.startswith(f"The hub did not give {REPOSITORY} within 2 seconds.") and "hub_timeout" in message
+    assert message.startswith(f"The hub did not return {REPOSITORY} within 2 seconds.") and "hub_timeout" in message
     assert list(state.registry.store.incoming.iterdir()) == [] and state.uploads.taken == 0
 
 
@@ -158,6 +158,6 @@ async def test_a_download_that_stalls_gives_way(client: httpx.AsyncClient, hub: 
             # Which of them came to its slot first is nobody's promise.
             [gone], [other] = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         assert (gone.result().status_code, gone.result().headers["retry-after"]) == (503, "5")
-        assert "gave way to somebody else's upload" in gone.result().text
+        assert "made room for another tenant's" in gone.result().text
         hub.go_on.set()
         assert (await other).status_code == 200

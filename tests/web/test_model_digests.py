@@ -79,7 +79,7 @@ def test_who_asks_while_files_are_read_is_told_so(
 
     monkeypatch.setattr(digests_module, "model_digest", slow)
     digests = ModelDigests(tmp_path, patience_seconds=0.01)
-    with pytest.raises(ValueError, match="are still being read for the digest that certificates name"):
+    with pytest.raises(ValueError, match="are still being hashed for certificates"):
         digests.of(folder)
     go.set()
     assert digests._run(folder).result(60) == digests.of(folder) == "0" * 64
@@ -94,7 +94,7 @@ def test_files_that_change_while_they_are_read_have_no_digest(
 
     with monkeypatch.context() as patched:
         patched.setattr(digests_module, "model_digest", changing)
-        with pytest.raises(ValueError, match="have changed while they were read"):
+        with pytest.raises(ValueError, match="changed while they were read"):
             ModelDigests(tmp_path).of(folder)
     assert ModelDigests(tmp_path).of(folder) == digest_module.model_digest(folder)
 
@@ -144,7 +144,7 @@ def test_an_engine_that_loaded_a_byte_more_is_not_certified_by_files_that_were_p
     (base / "model.safetensors").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     load()
     (base / "model.safetensors").write_bytes(good)
-    with pytest.raises(ValueError, match="the engine has loaded other files of the base than those of the start"):
+    with pytest.raises(ValueError, match="the engine has loaded different base files since the start"):
         served.coverage(Subject(None))
     load()
     assert served.coverage(Subject(None)) == before
@@ -161,13 +161,13 @@ def test_an_engine_that_loaded_other_scales_is_not_certified_by_those_that_were_
     assert before.kv_cache_dtype == told.kv_cache != "int8"
     write_scales(scales, 0.25)
     other = LoadedFiles.seen(settings.engine_config(base))
-    with pytest.raises(ValueError, match="the static scales of the KV cache have changed since the start"):
+    with pytest.raises(ValueError, match="the static KV-cache scales have changed since the start"):
         served.coverage(Subject(None))
     scales.write_bytes(good)
     assert served.coverage(Subject(None)) == before, "the engine goes on with what it loaded"
     for loaded in (other, told.until(other)):
         told = loaded
-        with pytest.raises(ValueError, match="the engine has loaded other static scales of the KV cache than those"):
+        with pytest.raises(ValueError, match="the engine has loaded different static KV-cache scales since"):
             served.coverage(Subject(None))
     told = LoadedFiles.seen(settings.engine_config(base))
     assert served.coverage(Subject(None)) == before

@@ -95,7 +95,7 @@ async def test_who_waits_for_a_removed_adapter_hears_so(
         assert (await http.delete("/api/v1/adapters/two@1")).status_code == 204
         for response in await asyncio.gather(*waiting):
             assert (response.status_code, response.json()["error"]["code"]) == (503, "unavailable")
-            assert "another serves now" in response.text and response.headers["retry-after"]
+            assert "Another version serves now" in response.text and response.headers["retry-after"]
 
         assert (await add(http, "two", adapter_folders[1])).status_code == 201
         waiting = await wait_in_line()

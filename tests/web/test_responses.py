@@ -275,12 +275,12 @@ async def test_an_answer_without_a_word_is_an_empty_message(client: httpx.AsyncC
 
 REFUSALS: list[tuple[dict[str, Any], str | None, str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "Send the whole conversation in input"),
-    ({"conversation": "c"}, "conversation", "answers are not kept here"),
+    ({"conversation": "c"}, "conversation", "responses are not stored"),
     ({"prompt": {"id": "p"}}, "prompt", "Send instructions and input"),
-    ({"background": True}, "background", "not kept here"),
+    ({"background": True}, "background", "not stored"),
     ({"max_tokens": 5}, "max_tokens", "Send max_output_tokens"),
     ({"messages": HELLO}, "messages", "Send input"),
-    ({"n": 2}, "n", "one answer is made"),
+    ({"n": 2}, "n", "one response per request"),
     ({"response_format": {"type": "text"}}, "response_format", "text.format"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'web_search' is not supported; tools are functions"),
     ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "not supported"),
@@ -303,7 +303,7 @@ REFUSALS: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"input": [*HELLO, {"type": "function_call_output", "call_id": "call_1", "output": "x"}]},
         "input[1].call_id",
-        "send the call that was answered too",
+        "also send the call that this output answers",
     ),
     ({"input": [{**TOLD_CALL, "name": None}]}, "input[0].name", "missing"),
     ({"input": [{**TOLD_CALL, "call_id": None}]}, "input[0].call_id", "missing"),
@@ -313,13 +313,13 @@ REFUSALS: list[tuple[dict[str, Any], str | None, str]] = [
         "input[2].arguments must be the JSON text of an object",
     ),
     ({"tools": [*TOOLS, TOOLS[0]]}, "tools[2].name", "there are two tools 'weather'"),
-    ({"tools": [{"type": "function", "name": "f", "parameters": {"type": 3}}]}, "tools[0].parameters", "is wrong"),
-    ({"tools": TOOLS, "top_logprobs": 1}, "top_logprobs", "Leave out either"),
-    ({"tools": TOOLS, "include": ["message.output_text.logprobs"]}, "include", "Leave out either"),
+    ({"tools": [{"type": "function", "name": "f", "parameters": {"type": 3}}]}, "tools[0].parameters", "is invalid"),
+    ({"tools": TOOLS, "top_logprobs": 1}, "top_logprobs", "Leave out one"),
+    ({"tools": TOOLS, "include": ["message.output_text.logprobs"]}, "include", "Leave out one"),
     (
         {"text": {"format": {"type": "json_object"}}, "structured_outputs": {"regex": "a"}},
         "structured_outputs",
-        "text.format and structured_outputs both say",
+        "text.format and structured_outputs both set",
     ),
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "must not set messages"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
@@ -342,7 +342,7 @@ async def test_refusals_name_the_fields_of_this_api(
 async def test_a_template_without_calls_names_the_item(client: httpx.AsyncClient, state: State) -> None:
     use_template(state, "{% for m in messages %}{{ m.content }}{% endfor %}")
     error = await ask(client, 400, instructions="a", input=[*HELLO, TOLD_CALL])
-    assert error["param"] == "input[1]" and error["message"].startswith("input[1]: the chat template")
+    assert error["param"] == "input[1]" and error["message"].startswith("input[1]: this model's chat template")
 
 
 async def test_members_that_change_nothing_pass_and_unknown_ones_are_named(client: httpx.AsyncClient) -> None:

@@ -34,7 +34,7 @@ def test_keys_from_create_to_revoke(run: Run, tmp_path: Path) -> None:
     registry = opened(tmp_path)
     assert registry.snapshots.current.authenticate(made["token"]).name == "notebook"
     code, out, err = run("keys", "create", "plain")
-    assert code == 0 and out.startswith("lp-") and "not shown again" in err
+    assert code == 0 and out.startswith("lp-") and "will not be shown again" in err
     listed = json.loads(run("keys", "list", "--json")[1])
     assert [key["name"] for key in listed] == ["plain", "notebook"] and "token" not in listed[0]
     assert made["token"] not in run("keys", "list")[1]
@@ -182,7 +182,7 @@ def _audit_is_searched_and_taken_along(run: Run) -> None:
     assert run("audit", "list", "--actor", "nobody")[1] == "No matching rows in the audit log.\n"
     for wrong, words in {
         "list --from yesterday": "must be a day such as",
-        "export --format xml": "is csv or jsonl",
+        "export --format xml": "must be csv or jsonl",
         "export --tenant none": "none",
     }.items():
         code, _, err = run("audit", *wrong.split())

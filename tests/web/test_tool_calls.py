@@ -315,7 +315,7 @@ def test_a_grammar_says_which_tool_is_in_a_line() -> None:
         ({"properties": []}, "properties must be an object"),
         ({"properties": {"a": 5}}, "properties.a must be a JSON Schema"),
         ({"required": "a"}, "required must be an array"),
-        ({"required": [5]}, "required must name members"),
+        ({"required": [5]}, "required must be a list of member names"),
         ({"anyOf": []}, "anyOf must be an array of schemas"),
         ({"anyOf": [5]}, "anyOf[0] must be a JSON Schema"),
         ({"$ref": 5}, "$ref must be a string"),

@@ -154,7 +154,7 @@ async def test_the_last_day_of_all(person: httpx.AsyncClient) -> None:
         ({"from": "0001-01-01"}, "ten years"),
         ({"to": "0001-01-01"}, "no days before"),
         ({"actor": "bob"}, "key:PREFIX or user:NAME"),
-        ({"by": "colour"}, "by names some of"),
+        ({"by": "colour"}, "by must be a comma-separated list of"),
     ],
 )
 async def test_wrong_filters_are_said_in_place(person: httpx.AsyncClient, asked: dict[str, str], words: str) -> None:

@@ -83,7 +83,7 @@ def test_a_bench_for_people_and_programs(
     few = ("--concurrent", "2", "--prompt-tokens", "4", "--output-tokens", "3", "--rounds", "1")
     few = (*few, "--data-dir", str(state.settings.data_dir))
     code, _, err = run("bench", *few[:-1], tmp_path)
-    assert code == 2 and f"no server runs on the data folder {tmp_path}" in err
+    assert code == 2 and f"no server is running on the data folder {tmp_path}" in err
     with announced(state.settings.data_dir, told(state, port)):
         bench_for_people_and_programs(run, few)
 

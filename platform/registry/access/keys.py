@@ -191,7 +191,7 @@ def _usable(key: ApiKey) -> ApiKey:
 def _check_scopes(scopes: Iterable[str]) -> list[str]:
     granted = sorted(set(scopes))
     if not granted or not set(granted) <= set(SCOPES):
-        raise RegistryError(f"A key needs one or more of the scopes {', '.join(SCOPES)}; got {granted}.")
+        raise RegistryError(f"A key needs at least one of the scopes {', '.join(SCOPES)}; got {granted}.")
     return granted
 
 

@@ -136,7 +136,7 @@ def user_view(row: tables.User) -> User:
 
 def _check_role(role: str) -> None:
     if role not in ROLES:
-        raise RegistryError(f"A user's role is one of {', '.join(ROLES)}; got {role[:40]!a}.")
+        raise RegistryError(f"role must be one of {', '.join(ROLES)}; got {role[:40]!a}.")
 
 
 def _new(session: Session, name: str, tenant: str, role: str) -> tables.User:

@@ -22,6 +22,6 @@ class Activation:
     def __post_init__(self) -> None:
         """Raises InvalidRoute."""
         if self.mode not in MODES:
-            raise InvalidRoute(f"activate is one of {', '.join(MODES)}; got {str(self.mode)[:40]!a}.", "activate")
+            raise InvalidRoute(f"activate must be one of {', '.join(MODES)}; got {str(self.mode)[:40]!a}.", "activate")
         if not 1 <= self.percent <= 99:
-            raise InvalidRoute(f"A share is 1 to 99 per cent; got {self.percent}.", "percent")
+            raise InvalidRoute(f"percent must be 1 to 99; got {self.percent}.", "percent")

@@ -165,7 +165,7 @@ class Adapters:
             bump_revision(session)
             adapter, version = target_row(session, parse_reference(reference), tenant)
             if version is None:
-                raise UnknownAdapter(f"Name a version of '{adapter.name}', as {adapter.name}@NUMBER.")
+                raise UnknownAdapter(f"Name a version of '{adapter.name}', such as {adapter.name}@NUMBER.")
             with undoable(session, adapter, "adapter.roll", _subject(adapter, version.number), actor):
                 self._enable(session, adapter, version, True, actor)
                 for newer in adapter.versions:

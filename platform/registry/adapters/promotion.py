@@ -50,7 +50,9 @@ class PromotionRule:
         try:
             coverage = self.coverage_of(Subject(version.digest, version.adapter.prompts_digest))
         except ValueError as error:
-            raise PromotionRefused(f"No version can be certified on this server, so no alias moves: {error}") from None
+            raise PromotionRefused(
+                f"No version can be certified on this server, so aliases cannot move: {error}"
+            ) from None
         record = valid_certificate(session, version.digest, coverage)
         return record.measured if record else None
 

@@ -137,7 +137,7 @@ def share_by_of(text: str) -> ShareBy:
     """Raises InvalidRoute."""
     found = next((one for one in get_args(ShareBy) if one == text), None)
     if found is None:
-        raise InvalidRoute(f"A route shares by caller or by request; got {text[:40]!a}.", "share_by")
+        raise InvalidRoute(f"share_by must be caller or request; got {text[:40]!a}.", "share_by")
     known: ShareBy = found
     return known
 

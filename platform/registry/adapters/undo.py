@@ -68,13 +68,13 @@ class Undos:
             row = session.get(tables.Undo, adapter.id)
             if row is None or utc_now() - row.at > TIME:
                 raise UndoRefused(
-                    f"There is no change of '{name}' within the last minute, so nothing was undone. Change it back by "
-                    "hand where that is needed."
+                    f"'{name}' was not changed in the last minute, so nothing was undone. "
+                    "If needed, change it back by hand."
                 )
             if change not in (None, row.change) or row.after != state_of(adapter):
                 raise UndoRefused(
-                    f"'{name}' has been changed again since, so nothing was undone. Look at what it is now, and change "
-                    "it back by hand."
+                    f"'{name}' has been changed again since, so nothing was undone. "
+                    "Reload it, and change it back by hand."
                 )
             _put_back(adapter, row.before, actor)
             session.delete(row)

@@ -23,8 +23,8 @@ LEASE: Final = timedelta(seconds=60)
 SHOWN_EVERY: Final = timedelta(seconds=60)
 MOST_ATTEMPTS: Final = 3
 GIVEN_UP: Final = (
-    f"the measurement was begun {MOST_ATTEMPTS} times, and each time the server that ran it was gone before the end; "
-    "it may have had too little memory"
+    f"the measurement was started {MOST_ATTEMPTS} times, and each time its server stopped before the end; "
+    "it may have run out of memory"
 )
 
 

@@ -29,7 +29,7 @@ def parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise ValueError(f"database_url is not a database's address. Use {SUPPORTED}.") from None
+        raise ValueError(f"database_url is not a database URL. Use {SUPPORTED}.") from None
     if parsed.drivername in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+pg8000")
     if parsed.drivername in ("postgresql+pg8000", "sqlite"):
@@ -62,7 +62,7 @@ def _begin(connection: Connection) -> None:
 
 def _open_sqlite(url: URL, foreign_keys: bool) -> Engine:
     if not url.database or url.database == ":memory:":
-        raise ValueError(f"A SQLite database needs a file, so that every thread sees the same one. Use {SUPPORTED}.")
+        raise ValueError(f"A SQLite database needs a file, so that all threads share it. Use {SUPPORTED}.")
     Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, hide_parameters=True, pool_size=8, max_overflow=24)
     _configure_sqlite(engine, foreign_keys)

@@ -39,7 +39,7 @@ def upgrade(url: str) -> None:
             command.upgrade(_config(connection), "head")
         except CommandError as error:
             raise ValueError(
-                f"The database cannot be migrated: {error}. It was probably written by a newer loraplex; "
+                f"The database cannot be migrated: {error}. A newer loraplex probably wrote it: "
                 "install that version, or restore a backup."
             ) from error
 

@@ -70,7 +70,7 @@ class Dialect(PGDialect_pg8000):
             if not isinstance(cause, OSError):
                 raise
             where = f"{named.get('host', 'localhost')}:{named.get('port', 5432)}"
-            raise self.loaded_dbapi.InterfaceError(f"no connection to {where}: {in_words(cause)}") from error
+            raise self.loaded_dbapi.InterfaceError(f"cannot connect to {where}: {in_words(cause)}") from error
 
     def do_ping(self, dbapi_connection: DBAPIConnection) -> bool:
         try:
@@ -104,5 +104,5 @@ def tell_lost(context: ExceptionContext) -> InterfaceError | None:
 
 def in_words(error: OSError) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing came for {SILENCE_SECONDS:.0f} seconds"
+        return f"no answer for {SILENCE_SECONDS:.0f} seconds"
     return error.strerror or str(error)

@@ -9,7 +9,7 @@ KEPT: Final = frozenset("SVCMPpstcdnFLR")
 in PostgreSQL. Left out are those that quote: `DETAIL: Key (tenant_id, name)=(…)`, context, hint, inner query."""
 QUOTING: Final = ("22", "P0")
 """Classes of SQLSTATE whose very message may quote: data that is none of its type, RAISE in a function."""
-HIDDEN: Final = "hidden, since it may quote values"
+HIDDEN: Final = "hidden, because it may quote values"
 
 
 def hide_values(context: ExceptionContext) -> None:

@@ -15,9 +15,7 @@ def driver_arguments(query: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments for pg8000's connect. ValueError names an option or a value that is not supported."""
     for name in query:
         if name not in OPTIONS:
-            raise ValueError(
-                f"database_url has the option {name!r}, which is not supported. There are: {_list(OPTIONS)}."
-            )
+            raise ValueError(f"database_url has the option {name!r}, which is not supported. Use {_list(OPTIONS)}.")
     _check("channel_binding", query.get("channel_binding", "prefer"), CHANNEL_BINDINGS)
     arguments: dict[str, Any] = {"ssl_context": _ssl_context(query)}
     if "application_name" in query:

@@ -43,7 +43,7 @@ class ArtifactStore:
         """
         check_sha256(sha256)
         if size < 1:
-            raise UploadEmpty("The file is empty. Save the adapter again and upload the file that was written.")
+            raise UploadEmpty("The file is empty. Save the adapter again and upload the new file.")
         if size > limit:
             raise UploadTooLarge(f"The file has {size:,} bytes; this server takes at most {limit:,}.")
         free = shutil.disk_usage(self.root).free
@@ -139,7 +139,7 @@ class ArtifactStore:
                 # Also said of a file that is there, when the same upload just took its place.
                 if not path.exists():
                     raise UploadMissing(
-                        f"No file with SHA-256 {blob.sha256} is here. Upload it, then register again."
+                        f"The server has no file with SHA-256 {blob.sha256}. Upload it, then register again."
                     ) from None
 
 

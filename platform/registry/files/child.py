@@ -27,11 +27,11 @@ def ask_child(module: str, task: msgspec.Struct, seconds: int) -> bytes:
             child_command(module), input=document, capture_output=True, timeout=seconds, env=child_environment()
         )
     except subprocess.TimeoutExpired:
-        raise ChildFailed(f"Reading the files took longer than {seconds} s.") from None
+        raise ChildFailed(f"Checking the files took longer than {seconds} s.") from None
     if child.returncode != 0:
-        raise ChildFailed(f"Reading the files ended the checker ({_last_line(child)}).")
+        raise ChildFailed(f"The process that checks the files crashed ({_last_line(child)}).")
     if len(child.stdout) > MAX_ANSWER:
-        raise ChildFailed(f"The files gave a report of {len(child.stdout)} bytes.")
+        raise ChildFailed(f"The check of the files wrote a report of {len(child.stdout)} bytes.")
     return child.stdout
 
 

@@ -116,7 +116,7 @@ class IncomingFile:
             raise UploadMismatch(f"{self._received} of {self._size} declared bytes arrived. Upload the file again.")
         if self._hash.hexdigest() != self._sha256:
             found = self._hash.hexdigest()
-            raise UploadMismatch(f"The bytes have SHA-256 {found}, not the declared {self._sha256}. Upload it again.")
+            raise UploadMismatch(f"The file has SHA-256 {found}, not the declared {self._sha256}. Upload it again.")
 
 
 def kept_bytes(folder: Path, owner: str, size: int, sha256: str) -> int:

@@ -187,11 +187,11 @@ def _counted(rows: Iterable[RowMapping]) -> Sequence[dict[str, Any]]:
 def usage_query(tenant: str, first: str, last: str, key: str, user: str, adapter: str, by: str) -> UsageQuery:
     """From words as people give them; `by` has commas. Raises InvalidQuery."""
     if key and user:
-        raise InvalidQuery("user", "Ask for a key or a user, not for both.")
+        raise InvalidQuery("user", "Give a key or a user, not both.")
     actor = f"key:{key}" if key else f"user:{user}" if user else ""
     groups = tuple(name for name in by.split(",") if name)
     if not set(groups) <= set(GROUPS):
-        raise InvalidQuery("by", f"by names some of {', '.join(GROUPS)}, with commas between; got {by[:80]!a}.")
+        raise InvalidQuery("by", f"by must be a comma-separated list of {', '.join(GROUPS)}; got {by[:80]!a}.")
     return UsageQuery(tenant, _day(first, "from"), _day(last, "to"), _text(actor), _text(adapter), groups)
 
 

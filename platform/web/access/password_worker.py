@@ -32,7 +32,7 @@ class PasswordWorker:
         """The result of `work`, which hashes a password for a client at `address`. Raises ApiError 503 where many wait
         already. Once begun it is not given up, whoever waits for it."""
         if self._pending.total() >= MOST_PENDING or self._pending[address] >= MOST_OF_ADDRESS:
-            raise overloaded("Many passwords are being checked at the moment. Try again in a few seconds.", 5)
+            raise overloaded("Too many logins at the moment. Try again in a few seconds.", 5)
         self._pending[address] += 1
         running = asyncio.get_running_loop().run_in_executor(self._thread, work)
         running.add_done_callback(lambda _: self._forget(address))

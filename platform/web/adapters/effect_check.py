@@ -125,7 +125,7 @@ class EffectCheck:
             async for tokens in stream:
                 logprobs += [entry.logprob for entry in tokens.prompt_logprobs or () if entry is not None]
         if len(logprobs) != len(prompt) - 1:
-            raise EngineUnavailable("the engine ended the prompt before it was read")
+            raise EngineUnavailable("the engine stopped before the prompt was processed")
         return logprobs
 
     def _prompt(self, summary: Summary) -> list[int]:

@@ -11,8 +11,7 @@ from ..http.errors import ApiError, overloaded
 RETRY_AFTER: Final = 5
 """Seconds."""
 TO_OTHERS: Final = (
-    "All uploads that this server takes at once were under way, most of them yours or your tenant's, so that this one "
-    "gave way to somebody else's upload."
+    "All upload slots were in use, most of them by you or your tenant, so this upload made room for another tenant's."
 )
 STOPPED: Final = "The server stopped before this one was complete."
 
@@ -113,8 +112,7 @@ class UploadSlots:
         ours = [slot for slot in self._slots if slot.tenant == tenant]
         yours = sum(slot.actor == actor for slot in ours)
         return overloaded(
-            f"All {self._capacity} uploads that this server takes at once are under way, {yours} of them yours and "
-            f"{len(ours) - yours} of others in your tenant. Wait until one has ended: try again in "
-            f"{RETRY_AFTER} seconds.",
+            f"All {self._capacity} upload slots are in use, {yours} by you and {len(ours) - yours} by others in your "
+            f"tenant. Try again in {RETRY_AFTER} seconds.",
             RETRY_AFTER,
         )

@@ -15,7 +15,7 @@ def audit_query(scope: str | None, actor: str, action: str, subject: str, first:
 def _part(text: str, field: str) -> str:
     """No name has an unprintable character, and PostgreSQL takes no zero byte."""
     if not text.isprintable():
-        raise InvalidQuery(field, f"{field} has a character that no name has.")
+        raise InvalidQuery(field, f"{field} has a character that names cannot contain.")
     return text.strip()
 
 

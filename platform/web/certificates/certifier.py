@@ -37,7 +37,7 @@ class Fault(ValueError):
     def __init__(self, error: BaseException) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.cause = str(error) if isinstance(error, WorkerFault) else f"{type(error).__name__}: {error}"
-        super().__init__(f"an internal error. Ask the operator of this server to look for {self.id} in its log")
+        super().__init__(f"an internal error. Ask the operator to look for {self.id} in the server log")
 
 
 class Certifier:
@@ -64,7 +64,7 @@ class Certifier:
                     continue
             except Exception as error:
                 if not away:
-                    log_failure(logger, "certificates cannot be measured now; what was asked for waits", error)
+                    log_failure(logger, "certificates cannot be measured now; requests for them wait", error)
                 away = True
             await asyncio.sleep(POLL_SECONDS)
 

@@ -34,8 +34,7 @@ class ModelDigests:
             return self._run(folder).result(self._patience_seconds)
         except TimeoutError:
             raise ValueError(
-                f"the files in {folder} are still being read for the digest that certificates name. Try again in a "
-                "moment."
+                f"the files in {folder} are still being hashed for certificates. Try again in a moment."
             ) from None
         except OSError as error:
             raise ValueError(f"the model in {folder} cannot be read: {error.strerror}") from error
@@ -62,7 +61,7 @@ class ModelDigests:
     def _taken(self, folder: Path, state: str) -> str:
         digest = model_digest(folder)
         if files_state(folder) != state:
-            raise ValueError(f"the files in {folder} have changed while they were read. Try again in a moment.")
+            raise ValueError(f"the files in {folder} changed while they were read. Try again in a moment.")
         self._remember(folder, state, digest)
         return digest
 

@@ -20,8 +20,8 @@ def refuse_own_tokens(tokenizers: Tokenizers, base: Tokenizer, subject: Subject,
     differing = [_first_read_otherwise(base, own, texts) for own in tokenizers.of_content(subject.adapter)]
     if differing and None not in differing:
         raise ValueError(
-            f"the adapter brings tokens of its own, and prompt {differing[0]} has some of them in it, while "
-            "certificates are measured on the base's tokens. Give the adapter golden prompts without them."
+            f"prompt {differing[0]} contains tokens that the adapter adds, but certificates are measured on the "
+            "base's tokens. Give the adapter golden prompts without them."
         )
 
 

@@ -67,11 +67,11 @@ class ServedPath:
         read, or the base or its static scales are not those of the start any more.
         """
         if self._kv_cache_words() != self._kv_cache:
-            raise ValueError("the static scales of the KV cache have changed since the start. Restart the server.")
+            raise ValueError("the static KV-cache scales have changed since the start. Restart the server.")
         loaded = self._find_loaded()
         if loaded is not None and loaded.kv_cache != self._kv_cache:
             raise ValueError(
-                "the engine has loaded other static scales of the KV cache than those of the start. Restart the server."
+                "the engine has loaded different static KV-cache scales since the start. Restart the server."
             )
         base, computing = self._base_digest(), self._computing()
         return Coverage(
@@ -116,7 +116,7 @@ class ServedPath:
         """Asked for each time: an engine that was started again may have come with other libraries."""
         found = self._find_computing()
         if found is None:
-            raise ValueError("the engine has not started yet, and says then what this machine computes with.")
+            raise ValueError("the engine has not started yet.")
         return found
 
     def _base_digest(self) -> str:
@@ -131,9 +131,7 @@ class ServedPath:
             self._same_states.add(state)
         loaded = self._find_loaded()
         if loaded is not None and loaded.base not in self._same_states:
-            raise ValueError(
-                "the engine has loaded other files of the base than those of the start. Restart the server."
-            )
+            raise ValueError("the engine has loaded different base files since the start. Restart the server.")
         return found
 
     def _reference_digest(self, base: str) -> str:

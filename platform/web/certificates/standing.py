@@ -8,7 +8,7 @@ from loraplex.registry.certificates.certificates import CertificateRecord, Certi
 
 from .served import ServedPath, prompts_of
 
-OF_BEFORE: Final = "what a certificate notes (an earlier release of loraplex wrote this one)"
+OF_BEFORE: Final = "the format of certificates (an earlier release of loraplex wrote this one)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,6 @@ def _cut_continuation(text: str) -> str:
     """Everything before the end of the last message, so that generation goes on inside it."""
     end = text.rfind(CONTINUATION.rstrip())
     if end < 0:
-        raise TemplateFailure("continue_final_message is set, but the chat template leaves out the last message")
+        raise TemplateFailure("continue_final_message is set, but the chat template drops the last message")
     trimmed = not text.startswith(CONTINUATION, end)
     return text[:end].rstrip() if trimmed else text[:end]

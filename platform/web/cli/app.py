@@ -41,26 +41,26 @@ add_word(
     app,
     "doctor",
     "serve.doctor",
-    "Check this machine and these settings: compute path, memory, model, database, data folder, dashboard, port.",
+    "Check the machine and the settings: compute path, memory, model, database, data folder, dashboard, port.",
 )
 add_word(
     app,
     "config",
     "serve.config",
-    "Print the settings in force, of the running server or of the next one, and where each is from.",
+    "Print the settings in force and the source of each, of the running server or else of the next start.",
 )
 add_word(
     app,
     "bench",
     "tools.bench",
-    "Measure the running server: all streams on the base, then spread over the adapters.",
+    "Measure the running server: first all streams on the base, then spread over the adapters.",
 )
 add_word(
     app,
     "calibrate-kv",
     "tools.calibrate_kv",
-    "Write static scales for a KV cache in 8 bits, with which nothing that the base and all enabled adapters make of "
-    "a\ntext is clipped. `serve` uses them at its next start.",
+    "Measure the base and all enabled adapters on a text, and write static scales for an 8-bit KV cache that clip\n"
+    "nothing. `serve` uses them at its next start.",
     "Example: loraplex calibrate-kv --kv-cache-dtype fp8_e4m3 --calibration ./questions.txt",
 )
 add_word(
@@ -75,7 +75,7 @@ add_word(
     app,
     "certify",
     "adapters.certify",
-    "Compare what is served, with quantized weights and KV cache, with the unquantized model on the same prompts.",
+    "Compare the served model (quantized weights and KV cache) with the unquantized one on the same prompts.",
     "Example: loraplex certify support --quantization int8 --kv-cache-dtype fp8_e4m3",
 )
 add_word(
@@ -90,7 +90,7 @@ add_word(
     "adapters.aliases",
     "Split an alias's callers among versions. A running server follows within a second.",
 )
-add_word(app, "credentials", "access.credentials", "The first login and the first key.")
+add_word(app, "credentials", "access.credentials", "Show the first login and the first API key.")
 add_word(
     app, "keys", "access.keys", "Create, list, limit and revoke API keys. A running server follows within a second."
 )
@@ -142,5 +142,5 @@ def _in_words(error: Exception) -> list[str]:
     from sqlalchemy.exc import DBAPIError
 
     if isinstance(error, DBAPIError | SSLError):
-        return [f"the database cannot be used: {getattr(error, 'orig', error)}. Check database_url: loraplex doctor"]
+        return [f"the database is not usable: {getattr(error, 'orig', error)}. Check database_url: loraplex doctor"]
     return []

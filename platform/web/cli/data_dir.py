@@ -17,7 +17,7 @@ OPTION: Final = inspect.Parameter(
     annotation=Annotated[
         str,
         typer.Option(
-            "--data-dir", metavar="FOLDER", help=f"The server's data folder, as {VARIABLE}.", show_default=False
+            "--data-dir", metavar="FOLDER", help=f"The server's data folder; same as {VARIABLE}.", show_default=False
         ),
     ],
 )

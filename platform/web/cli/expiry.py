@@ -13,8 +13,8 @@ def read_expiry(text: str, now: datetime) -> datetime:
     moment = _moment(text.strip(), now)
     if moment is None:
         raise ValueError(
-            f"--expires takes a duration such as 12h, 30d, 8w or 1y, a day such as 2027-01-31, or a moment with its "
-            f"zone such as 2027-01-31T18:00+01:00; got {text[:40]!a}."
+            f"--expires takes a duration such as 12h, 30d, 8w or 1y, a date such as 2027-01-31, or a time with "
+            f"its zone such as 2027-01-31T18:00+01:00; got {text[:40]!a}."
         )
     if moment <= now:
         raise ValueError(f"--expires {text[:40]!a} is in the past. Give a later time.")

@@ -19,7 +19,7 @@ def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
             raise ValueError(f"port {port} on {host} is in use by another program. {hint}") from None
         if error.errno == errno.EACCES:
             raise ValueError(
-                f"port {port} needs more rights than this user has. Choose one from 1024 on: {flag} 8000"
+                f"port {port} needs more rights than this user has. Choose one from 1024 up: {flag} 8000"
             ) from None
         raise ValueError(f"cannot listen on {host}, port {port}: {error.strerror or error}. Check --host") from None
 

@@ -23,7 +23,7 @@ At = Annotated[
         "--server",
         envvar="LORAPLEX_SERVER",
         metavar="URL",
-        help="Ask this server, with a key. By default the one that runs on the data folder, which needs no key.",
+        help="Use this server, with a key (default: the server on the data folder, without a key).",
     ),
 ]
 PATIENCE_SECONDS: Final = 5.0
@@ -105,10 +105,10 @@ def answers(running: RunningServer) -> bool:
         if answer.status_code == httpx.codes.OK:
             return True
         strange = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.NOT_FOUND)
-        problem = "another program is there" if strange else f"it says {answer.status_code}, as while it stops"
+        problem = "another program answers" if strange else f"it says {answer.status_code}, as while it stops"
     except httpx.TransportError as error:
         problem = str(error) or type(error).__name__
     words = f"The server of this data folder, process {running.pid}, does not answer at {running.url} ({problem}). "
-    words += "This works on the database without it. Where it runs in another container, run this there."
+    words += "This command uses the database directly. If the server runs in another container, run it there."
     Console(stderr=True, highlight=False).print(words, style="yellow", markup=False, soft_wrap=True)
     return False

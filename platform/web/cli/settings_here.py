@@ -34,7 +34,7 @@ def _as_served(running: RunningServer, served: Mapping[str, Any], flags: Mapping
     settings = Settings(**{**given, **served, **flags})
     if "database_url" not in flags and mask_url(settings.database) != url:
         raise ValueError(
-            f"the server on {settings.data_dir} keeps its data in {url}, whose password it does not tell. Set "
-            "LORAPLEX_DATABASE_URL as it is set for the server"
+            f"the server on {settings.data_dir} uses the database {url} and does not reveal its password. Set "
+            "LORAPLEX_DATABASE_URL to the server's value"
         )
     return settings

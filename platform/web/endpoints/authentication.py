@@ -100,7 +100,7 @@ def check_origin(request: Request) -> None:
     """Refuse what another site made the browser send."""
     origin = request.headers.get("origin", "")
     if origin.partition("://")[2] != request.headers.get("host"):
-        raise forbidden("This request does not come from the dashboard's own pages (Origin header).")
+        raise forbidden("This request does not come from the dashboard's pages (Origin header).")
 
 
 async def identify(request: Request, state: State) -> Caller:

@@ -97,7 +97,7 @@ class Http(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def give_way(self) -> None:
-        self._refuse(overloaded("Too many connections are open that have shown no key. Try again in a moment."))
+        self._refuse(overloaded("Too many connections without a key are open. Try again in a moment."))
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -115,7 +115,7 @@ class Http(HttpToolsProtocol):
         self.scope["extensions"] = {READER: self.read_body, KNOWN: self._become_known}  # type: ignore[dict-item]
         self._size = self._headers = 0
         if len(self.pipeline) >= MOST_PIPELINED:
-            self._stop(ApiError(400, f"More than {MOST_PIPELINED} requests were sent ahead of their answers."))
+            self._stop(ApiError(400, f"More than {MOST_PIPELINED} requests were pipelined."))
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))

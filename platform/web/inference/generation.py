@@ -222,5 +222,5 @@ async def _pump(deltas: AsyncIterator[Delta], queue: "asyncio.Queue[Delta | ApiE
 def _cut_short(reason: FinishReason) -> ApiError:
     """The engine gave up the choice; it must not look complete."""
     if reason is FinishReason.ABORT:
-        return overloaded("The server ended this request before it was complete. Try again in a moment.")
+        return overloaded("The server stopped before this request was complete. Try again in a moment.")
     return ApiError(500, "The engine failed on this request.", type="server_error", code="internal_error")

@@ -84,7 +84,7 @@ def _find_adapters(
         raise invalid(message, "adapters")
     resolved = {name: (_find_adapter(state, name, tenant, only, asker), scale) for name, scale in adapters.items()}
     if len({adapter.digest for adapter, _ in resolved.values()}) < len(resolved):
-        raise invalid("Two names in adapters mean the same adapter; add their scales up.", "adapters")
+        raise invalid("Two names in adapters mean the same adapter; add up their scales.", "adapters")
     return resolved
 
 
@@ -110,7 +110,9 @@ def explain(
             gone.message = f"The adapter was removed before this request could run. {gone.message}"
             return gone
         if adapter is None or not _is_served(state, tenant, served):
-            return overloaded(f"The version of '{name}' that this request waited for was removed; another serves now.")
+            return overloaded(
+                f"The version of '{name}' that this request waited for was removed. Another version serves now."
+            )
     return from_engine(_with_names(error, adapters))
 
 

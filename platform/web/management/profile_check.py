@@ -47,7 +47,7 @@ def read_profile(document: Mapping[str, Any]) -> ServingProfile:
     """The profile that a JSON object says. Raises ApiError that names the field."""
     for name in document:
         if name in OTHER_FORMS:
-            message = f"{name} is not supported in profiles: set the form of answers with json_schema, a JSON Schema."
+            message = f"{name} is not supported in profiles: set the response format with json_schema, a JSON Schema."
             raise invalid(message, name, "unsupported")
     profile = convert(_tidy(document), ServingProfile)
     with as_api_error():

@@ -75,7 +75,7 @@ def uploaded_file(state: State, caller: Caller, sha256: str) -> Blob:
     UploadMissing."""
     blob = state.registry.uploads.find(sha256, caller.tenant)
     if blob is None:
-        raise UploadMissing(f"No file with SHA-256 {sha256} is here. Upload it with PUT first.")
+        raise UploadMissing(f"The server has no file with SHA-256 {sha256}. Upload it with PUT first.")
     return blob
 
 

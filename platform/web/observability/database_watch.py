@@ -58,7 +58,7 @@ class DatabaseWatch:
         if asked_at is not None and (waited := time.monotonic() - asked_at) > LATE_SECONDS:
             return f"the database has not answered for {waited:.0f} s"
         if self._fault is None and age > STALE_SECONDS:
-            return f"what is known of keys and adapters is {age:.0f} s old"
+            return f"data on keys and adapters is {age:.0f} s old"
         return self._fault
 
     def _run(self) -> None:
@@ -74,7 +74,7 @@ class DatabaseWatch:
             self._look_at_schema()
         except Exception as error:
             if self._fault is None:
-                log_failure(logger, "the desired state cannot be read; the last one known goes on", error)
+                log_failure(logger, "the registry cannot be read; serving continues from the last known state", error)
             known = is_away(error) or is_full_disk(error)
             self._fault = fault_of(error) if known else "the registry cannot be read; the server's log says why"
         self._asked_at = None

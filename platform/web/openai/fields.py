@@ -121,7 +121,7 @@ def _refuse_unsupported(name: str, body: Mapping[str, Any]) -> None:
     value = body[name]
     if name == "functions":
         if value != [] and body.get("function_call") != "none":
-            raise invalid("functions is the older name of tools, and not supported; send tools.", name, "unsupported")
+            raise invalid("functions is deprecated and not supported; send tools.", name, "unsupported")
     elif name == "tools":
         if value != [] and body.get("tool_choice") != "none":
             raise invalid("tools are for chats; send messages to /v1/chat/completions.", name, "unsupported")

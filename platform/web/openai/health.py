@@ -43,7 +43,7 @@ def _obstacles(state: State) -> list[str]:
     if state.stopping.is_set():
         found.append("the server is stopping")
     elif state.start_error is not None:
-        found.append("the engine could not start; the server's log and its page System say why")
+        found.append("the engine could not start; see the server's log or the System page")
     elif (obstacle := state.engine.obstacle()) is not None:
         found.append(obstacle)
     elif not state.reconciler.in_step:

@@ -166,14 +166,14 @@ def _plain(message: ChatMessage, number: int, template: Template, call_id: Calla
     if message.role not in ROLES:
         raise invalid(f"{path}.role must be one of {', '.join(ROLES)}; got {message.role[:40]!a}.", f"{path}.role")
     if message.function_call is not None:
-        words = f"{path}.function_call is the older form of tool_calls, and not supported; send tool_calls."
+        words = f"{path}.function_call is deprecated and not supported; send tool_calls."
         raise invalid(words, f"{path}.function_call", "unsupported")
     for member in ("prefix", "partial"):
         if getattr(message, member):
             words = f"{path}.{member} is not supported; send continue_final_message: true beside messages."
             raise invalid(words, f"{path}.{member}", "unsupported")
     if message.tool_calls and message.role != "assistant":
-        raise invalid(f"{path}.tool_calls: only messages of the assistant call tools.", f"{path}.tool_calls")
+        raise invalid(f"{path}.tool_calls: only assistant messages can have tool calls.", f"{path}.tool_calls")
     # Templates written before the developer role know it as system.
     role = "system" if message.role == "developer" and "developer" not in template.source else message.role
     plain = {"role": role, "content": _text(message, path)}
@@ -196,7 +196,9 @@ def _text(message: ChatMessage, path: str) -> str:
         if part.type not in ("text", "input_text") or part.text is None:
             field = f"{path}.content[{number}]"
             raise invalid(
-                f"{field}: only parts of type text with a text are supported.", f"{field}.type", "unsupported"
+                f"{field}: only parts of type text are supported, and each needs a text.",
+                f"{field}.type",
+                "unsupported",
             )
     return "\n".join(part.text or "" for part in message.content)
 
@@ -205,7 +207,7 @@ def _check_variables(variables: dict[str, Any]) -> None:
     name = next((name for name in variables if name in OWN_VARIABLES), None)
     if name is not None:
         raise invalid(
-            f"chat_template_kwargs must not set {name}, which the server gives to the chat template. Leave it out.",
+            f"chat_template_kwargs must not set {name}, which the server sets itself. Leave it out.",
             "chat_template_kwargs",
         )
 
@@ -213,9 +215,11 @@ def _check_variables(variables: dict[str, Any]) -> None:
 def _check_continuation(chat: ChatRequest, messages: list[dict[str, Any]]) -> bool:
     if chat.continue_final_message and chat.add_generation_prompt:
         raise invalid(
-            "continue_final_message and add_generation_prompt exclude each other; leave the latter out.",
+            "continue_final_message and add_generation_prompt cannot be combined; leave out add_generation_prompt.",
             "continue_final_message",
         )
     if chat.continue_final_message and messages[-1]["role"] != "assistant":
-        raise invalid("continue_final_message needs a last message of the assistant.", "continue_final_message")
+        raise invalid(
+            "continue_final_message needs an assistant message as the last message.", "continue_final_message"
+        )
     return chat.continue_final_message

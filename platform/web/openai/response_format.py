@@ -79,7 +79,7 @@ def asked_form(request: FormatFields) -> StructuredOutputs | None:
     if not named:
         return None
     if len(named) > 1:
-        raise invalid(f"{named[0]} and {named[1]} both say what the answer must look like; send one.", named[1])
+        raise invalid(f"{named[0]} and {named[1]} both set the response format; send one.", named[1])
     form = _form(named[0], getattr(request, named[0]))
     try:
         form.verify()

@@ -62,7 +62,7 @@ class Adapted(EndUser, kw_only=True):
             return None
         scales = {part.name: part.scale for part in self.adapters}
         if len(scales) < len(self.adapters):
-            raise invalid("adapters names an adapter twice; add its scales up.", "adapters")
+            raise invalid("adapters names an adapter twice; add up its scales.", "adapters")
         return scales
 
 

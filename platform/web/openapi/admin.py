@@ -46,24 +46,24 @@ from .operation import JSON, NOTHING, Answer, Header, Operation, answers
 DIGEST: Final = Header("x-content-sha256", "SHA-256 of the whole file", SHA256, required=True)
 RANGE: Final = Header(
     "content-range",
-    "The rest of a file of which some bytes are here: from the first that is missing to the end",
+    "The rest of a partly uploaded file: from the first missing byte to the end",
     {"type": "string", "pattern": "^bytes [0-9]{1,15}-[0-9]{1,15}/[0-9]{1,15}$"},
 )
 IF_MATCH: Final = Header(
     "if-match",
-    "The route's ETag: nothing is changed where it has another one by now",
+    "The route's ETag: the change is refused if the route has a different one by now",
     {"type": "string", "pattern": '^"[^"]{1,64}"$'},
 )
 ADDED: Final = {
-    200: Answer({JSON: AddedVersion}, "The name means these bytes already"),
+    200: Answer({JSON: AddedVersion}, "The name already has these files"),
     201: Answer({JSON: AddedVersion}, "A new version"),
 }
 ASKED: Final = {
-    200: Answer({JSON: CertificateStanding}, "Nothing had to be measured"),
-    202: Answer({JSON: CertificateStanding}, "It is measured in the background"),
+    200: Answer({JSON: CertificateStanding}, "A valid certificate already exists"),
+    202: Answer({JSON: CertificateStanding}, "The certificate is measured in the background"),
 }
 TEXT: Final = {200: Answer({"text/plain": str})}
-LOADED: Final = {200: Answer({JSON: RuntimeLora}), 400: Answer({JSON: RuntimeLora}, "What is wrong, in words")}
+LOADED: Final = {200: Answer({JSON: RuntimeLora}), 400: Answer({JSON: RuntimeLora}, "What is wrong")}
 USAGE: Final = {200: Answer({JSON: UsageSums, "text/csv": str})}
 
 OPERATIONS: Final = {

@@ -24,7 +24,12 @@ REFERENCE: Final = "#/components/schemas/{name}"
 CREDENTIALS: Final = {
     "key": {"type": "http", "scheme": "bearer", "description": "An API key"},
     "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "The dashboard's login"},
-    "csrf": {"type": "apiKey", "in": "header", "name": "x-csrf-token", "description": "Of the session, for changes"},
+    "csrf": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "x-csrf-token",
+        "description": "The session's CSRF token, for changes",
+    },
 }
 ANYWHERE: Final = (413, 500, 503)
 WITH_CREDENTIAL: Final = (401, 403)

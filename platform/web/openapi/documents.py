@@ -15,7 +15,7 @@ TENANT_QUERY: Final = {
     "name": TENANT,
     "in": "query",
     "required": False,
-    "description": "Whose things are meant: the caller's own tenant, or for the operator of the server any other",
+    "description": "The tenant: the caller's own, or any tenant for the operator",
     "schema": {"type": "string", "default": ""},
 }
 

@@ -19,7 +19,10 @@ from .response_answers import ResponseAnswer
 
 EVENTS: Final = "text/event-stream"
 METRICS: Final = {200: Answer({"text/plain": str})}
-READY: Final = {200: Answer({JSON: Ready}, "Requests are served"), 503: Answer({JSON: Ready}, "They are not: why")}
+READY: Final = {
+    200: Answer({JSON: Ready}, "Requests are served"),
+    503: Answer({JSON: Ready}, "Requests are not served: why"),
+}
 
 OPERATIONS: Final = {
     "POST /v1/chat/completions": Operation(
@@ -35,7 +38,7 @@ OPERATIONS: Final = {
     "GET /v1/models/{name}": Operation(answers(Model)),
     "POST /tokenize": Operation(answers(Tokenized), (TokenizeText, TokenizeChat), refusals=(404,)),
     "POST /detokenize": Operation(answers(Detokenized), (Detokenize,), refusals=(404,)),
-    "GET /health": Operation({200: Answer(words="This process answers")}),
+    "GET /health": Operation({200: Answer(words="The process is alive")}),
     "GET /ready": Operation(READY),
     "GET /version": Operation(answers(ServerVersion)),
     "GET /metrics": Operation(METRICS),

@@ -8,24 +8,24 @@ from .operation import JSON
 FIELDS: Final = {
     "message": {"type": "string", "description": "What is wrong, why, and what to do"},
     "type": {"type": "string"},
-    "param": {"type": ["string", "null"], "description": "The field or header that it is about"},
-    "code": {"type": ["string", "integer", "null"], "description": "Stable, for programs"},
+    "param": {"type": ["string", "null"], "description": "The field or header at fault"},
+    "code": {"type": ["string", "integer", "null"], "description": "Stable code for programs"},
 }
-RECEIVED: Final = {"type": "integer", "description": "Bytes of a broken upload that are here"}
+RECEIVED: Final = {"type": "integer", "description": "Bytes already received of an interrupted upload"}
 WORDS: Final = {
-    400: "The request is wrong and will stay wrong",
-    401: "No credential, or none that is known",
-    403: "The credential may not do that",
-    404: "There is nothing of this name for this tenant",
+    400: "The request is invalid; do not retry it unchanged",
+    401: "No valid credential",
+    403: "The credential does not allow that",
+    404: "This tenant has nothing of this name",
     408: "The body did not arrive in time",
-    409: "Something that is there stands against it",
+    409: "It conflicts with the current state",
     411: "The size of the body was not declared",
-    412: "What is there is not what `If-Match` names",
+    412: "The current ETag differs from `If-Match`",
     413: "The body is too large",
-    415: "The body is of a kind that is not accepted",
-    429: "A quota or a limit is used up for now",
+    415: "The content type or encoding is not accepted",
+    429: "A quota or limit is used up",
     500: "A fault of the server: report the request id",
-    502: "Another server, which this one has asked, did not answer as it should",
+    502: "An upstream server did not answer properly",
     503: "Not now: the same request may succeed later",
     507: "The server's disk is full",
 }

@@ -19,7 +19,7 @@ def check_database(url: str, password: str | None) -> None:
         _check_server(parsed, password)
         return
     if password is not None:
-        reason = "database_password is set, but database_url names no PostgreSQL server that asks for one"
+        reason = "database_password is set, but database_url does not name a PostgreSQL server that uses it"
         raise ValueError(f"{reason}. Leave it out, or name that server")
     if not parsed.database or parsed.database == ":memory:":
         raise ValueError(f"database_url: a SQLite database needs a file, or nothing is kept. Use {SUPPORTED}")
@@ -34,9 +34,11 @@ def _check_server(url: URL, password: str | None) -> None:
     if not url.host or not url.database:
         raise ValueError(f"database_url names no {'database' if url.host else 'host'}. Use {SUPPORTED}")
     if url.password is not None and password is not None:
-        raise ValueError("database_password and database_url both hold a password: give one of them")
+        raise ValueError("database_password and database_url both contain a password: use one of them")
     driver_arguments(url.query)
     given = password if password is not None else url.password
     if given is not None and (is_sample(str(given)) or given in (url.username, url.database)):
         setting = "database_url" if password is None else "database_password"
-        raise ValueError(f"{setting}: the password is easily guessed. Give the database's user another one; {MAKE_ONE}")
+        raise ValueError(
+            f"{setting}: the password is easily guessed. Change the password of the database user; {MAKE_ONE}"
+        )

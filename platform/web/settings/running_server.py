@@ -72,7 +72,7 @@ def running_server(data_dir: Path) -> RunningServer | None:
         return None
     except PermissionError:
         raise ValueError(
-            f"the data folder {data_dir} is another user's. Run this as that user, or ask its server with a key: "
+            f"the data folder {data_dir} belongs to another user. Run this as that user, or use the server with a key: "
             "--server URL, and LORAPLEX_KEY in the environment"
         ) from None
     except msgspec.DecodeError as error:

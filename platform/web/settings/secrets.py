@@ -37,7 +37,7 @@ def with_secrets_of_files(values: dict[str, Any]) -> dict[str, Any]:
     for name in SECRETS:
         file = values.get(f"{name}_file")
         if file is not None and values.get(name) is not None:
-            raise ValueError(f"{name} and {name}_file are both set: give one of them")
+            raise ValueError(f"{name} and {name}_file are both set: use one of them")
         if file is not None:
             values = values | {name: read_secret(f"{name}_file", Path(file))}
     return values
@@ -50,7 +50,7 @@ def read_secret(setting: str, file: Path) -> str:
     except ValueError as error:
         raise ValueError(f"{setting}: {error}") from None
     if file.stat().st_mode & 0o006 and not file.resolve().is_relative_to(ENGINE_FOLDER):
-        raise ValueError(f"{setting}: everyone on this machine may use {file}. Close it: chmod 600 {file}")
+        raise ValueError(f"{setting}: everyone on this machine can use {file}. Restrict it: chmod 600 {file}")
     return text
 
 
@@ -59,7 +59,7 @@ def secret_text(file: Path) -> str:
     try:
         data = file.read_bytes()
     except OSError as error:
-        remedy = "Name a file that this user may read, or let this user read it"
+        remedy = "Name a file that this user can read, or give this user read access"
         raise ValueError(f"{file} cannot be read: {error.strerror}. {remedy}") from None
     if not data.strip():
         raise ValueError(f"{file} is empty. Put the secret into it; {MAKE_ONE}")
@@ -99,10 +99,10 @@ def refuse_open_file(file: Path, values: Mapping[str, Any], secrets: Collection[
         return
     mode, held = file.stat().st_mode, [name for name in secrets if name in values]
     if mode & 0o002:
-        raise ValueError(f"everyone on this machine may change {file}. Close it: chmod o-w {file}")
+        raise ValueError(f"everyone on this machine can change {file}. Restrict it: chmod o-w {file}")
     if mode & 0o004 and held:
         raise ValueError(
-            f"{file} holds {held[0]}, and everyone on this machine may read it. Close it: chmod 600 {file}"
+            f"{file} holds {held[0]}, and everyone on this machine can read it. Restrict it: chmod 600 {file}"
         )
 
 

@@ -41,7 +41,7 @@ class Settings(BaseSettings):
     root_path: RootPath = Field(
         "", description="Path prefix that a proxy strips before forwarding requests, such as /loraplex"
     )
-    data_dir: WholePath = Field(DEFAULT_DATA_DIR, description="Folder of database, artifacts and credentials")
+    data_dir: WholePath = Field(DEFAULT_DATA_DIR, description="Folder for the database, adapter files and credentials")
     model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")
     served_name: str = Field("", description="Name of the base model in the API; empty: the last part of `model`")
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the data folder")
@@ -53,8 +53,7 @@ class Settings(BaseSettings):
     admin_password_file: WholePath | None = Field(None, description="File that holds the admin password")
     api_key: SecretStr | None = Field(
         None,
-        description="First inference key that is let in (clients read theirs from LORAPLEX_KEY); none: made at the "
-        "first start",
+        description="First inference key (clients read theirs from LORAPLEX_KEY); none: generated at the first start",
     )
     api_key_file: WholePath | None = Field(None, description="File that holds the first inference key")
 
@@ -82,7 +81,7 @@ class Settings(BaseSettings):
     )
 
     certify_uploads: bool = Field(
-        False, description="Measure a parity certificate of the base and of each uploaded adapter, at low priority"
+        False, description="Measure parity certificates of the base and of each uploaded adapter, at low priority"
     )
     certificate_reference: WholePath | None = Field(
         None, description="Unquantized checkpoint for certificates to compare with; none: the base as stored"
@@ -107,18 +106,18 @@ class Settings(BaseSettings):
     max_num_batched_tokens: Count = Field(512, description="Maximum tokens in one engine step")
     block_size: Count = Field(16, description="Tokens in one KV-cache block")
     gpu_memory_utilization: Share = Field(
-        0.9, description="Share of GPU memory for the engine; the KV cache gets what is left of it"
+        0.9, description="Share of GPU memory for the engine; the KV cache gets the rest of it"
     )
     kv_cache_memory: Bytes | None = Field(
-        None, description="Size of the KV cache; none: a share of the free memory, on a GPU all that is left"
+        None, description="Size of the KV cache; none: a share of free memory, or on a GPU all that is left"
     )
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2", "int8"] = Field(
         "auto", description="Data type of keys and values; 8 bits hold nearly twice the tokens of bfloat16"
     )
     kv_cache_scales: Literal["auto", "static", "dynamic"] = Field(
         "auto",
-        description="Scales of 8 bits: static (of `loraplex calibrate-kv`, else of the checkpoint), dynamic (one for "
-        "each token), or auto (static where there are any)",
+        description="Scales of an 8-bit KV cache: static (from `loraplex calibrate-kv`, else the checkpoint), "
+        "dynamic (per token), or auto (static if available)",
     )
     num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; overrides kv_cache_memory")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt prefixes")
@@ -127,7 +126,7 @@ class Settings(BaseSettings):
     )
     adapter_memory_share: Share = Field(
         ADAPTER_SHARE,
-        description="Share of a GPU's memory beside the model for adapters, without adapter_memory",
+        description="Share of the GPU memory left by the model for adapters, if adapter_memory is not set",
     )
     adapter_host_memory: Bytes = Field(
         ByteSize(512 << 20), description="Host memory for the weights of evicted adapters; 0: none"
@@ -146,10 +145,11 @@ class Settings(BaseSettings):
     max_prompts: Count = Field(256, description="Maximum prompts in one /v1/completions request")
     max_concurrent_requests: Count = Field(1024, description="Maximum requests in flight; more are refused with 503")
     max_unknown_connections: Count = Field(
-        2048, description="Open connections that have shown no valid key or session; the oldest idle one gives way"
+        2048,
+        description="Maximum open connections without a valid key or session; a new one replaces the oldest idle one",
     )
     max_unknown_per_address: Count = Field(
-        512, description="The same from one address, which is not that of a trusted proxy"
+        512, description="Maximum of these from one address, except from trusted proxies"
     )
     max_adapter_bytes: Bytes = Field(ByteSize(1 << 30), description="Largest adapter weights file")
     min_free_bytes: Bytes = Field(ByteSize(1 << 30), description="Disk space that an upload must leave free")
@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     metrics_host: str = Field("127.0.0.1", min_length=1, description="Address that metrics_port listens on")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum log level")
     log_probes: bool = Field(
-        False, description="Log requests for /health, /ready and /metrics too, which come every few seconds"
+        False, description="Also log requests for /health, /ready and /metrics, which arrive every few seconds"
     )
     log_json: bool = Field(False, description="One JSON object per log line")
 
@@ -229,7 +229,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _refuse_one_port_twice(self) -> Self:
         if self.metrics_port == self.port:
-            raise ValueError(f"metrics_port and port are both {self.port}: give metrics_port another one")
+            raise ValueError(f"metrics_port and port are both {self.port}: set metrics_port to another port")
         return self
 
     @model_validator(mode="after")

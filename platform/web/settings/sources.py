@@ -56,7 +56,7 @@ def sources_of(flags: Collection[str], in_file: Collection[str]) -> dict[str, So
 def refuse_unknown(file: Path, values: dict[str, Any], settings: type[BaseSettings]) -> None:
     for name in values:
         if name not in settings.model_fields:
-            raise ValueError(f"{file} sets '{name}', which is no setting{_nearest(name, settings)}.")
+            raise ValueError(f"{file} sets '{name}', which is not a setting.{_nearest(name, settings)}")
 
 
 def warn_of_unknown_variables(settings: type[BaseSettings]) -> None:
@@ -64,7 +64,7 @@ def warn_of_unknown_variables(settings: type[BaseSettings]) -> None:
     for variable in sorted(os.environ):
         name = variable.lower().removeprefix(PREFIX.lower())
         if variable.upper().startswith(PREFIX) and name not in {*settings.model_fields, "config", *OF_CLIENTS}:
-            _warn(f"{variable} is ignored: it is no setting{_nearest(name, settings, PREFIX)}.")
+            _warn(f"{variable} is ignored: it is not a setting.{_nearest(name, settings, PREFIX)}")
 
 
 @cache
@@ -75,4 +75,4 @@ def _warn(words: str) -> None:
 
 def _nearest(name: str, settings: type[BaseSettings], prefix: str = "") -> str:
     near = difflib.get_close_matches(name, settings.model_fields, n=1)
-    return "" if not near else f", the nearest one is {prefix + near[0].upper() if prefix else near[0]}"
+    return "" if not near else f" Did you mean {prefix + near[0].upper() if prefix else near[0]}?"

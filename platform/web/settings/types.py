@@ -20,7 +20,7 @@ def _plain_int(value: object) -> object:
     if isinstance(value, bool | float):
         raise ValueError(f"give a whole number of bytes or a size such as 512MiB, got {value}")
     if str(value).lstrip().startswith("-"):
-        raise ValueError(f"{value} bytes are fewer than none; give 0 or more, such as 512MiB")
+        raise ValueError(f"{value} bytes is negative; give 0 or more, such as 512MiB")
     return value
 
 
@@ -32,15 +32,17 @@ def _split_folders(value: object) -> object:
 def _check_folders(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     for folder in folders:
         if not folder.is_absolute():
-            raise ValueError(f"{folder} depends on where the server is started; give the whole path, from / on")
+            raise ValueError(f"{folder} is not an absolute path; give the full path, starting with /")
         if folder == Path("/"):
-            raise ValueError("/ is the whole machine; name the folder below which adapters are")
+            raise ValueError("/ is the whole machine; name the folder that contains the adapters")
     return folders
 
 
 def _check_root_path(path: str) -> str:
     if re.fullmatch(r"(/[\w.~-]+)*", path) is None:
-        raise ValueError("it must begin with one / and end with none; give a path such as /loraplex, or nothing")
+        raise ValueError(
+            "it must start with a single / and not end with /; give a path such as /loraplex, or leave it empty"
+        )
     return path
 
 

@@ -56,8 +56,8 @@ async def _download(adapter: HubAdapter, folder: Path, limits: Mapping[str, int]
             await download_in_process(adapter, folder, limits, optional=TOKENIZER_LIMITS)
     except TimeoutError:
         raise SourceFailed(
-            f"The hub did not give {adapter.repository} within {seconds:g} seconds. Try again, allow more (hub_timeout "
-            f"or LORAPLEX_HUB_TIMEOUT), {ELSEWHERE}."
+            f"The hub did not return {adapter.repository} within {seconds:g} seconds. Try again, allow more "
+            f"(hub_timeout or LORAPLEX_HUB_TIMEOUT), {ELSEWHERE}."
         ) from None
     except SlotLost as gone:
         message = f"The download of {adapter.repository} was interrupted. {gone}"

@@ -27,7 +27,7 @@ def parse_hub_id(text: str) -> HubAdapter:
         raise SourceRefused(f"{text[:200]!a} is neither the absolute path of a folder nor owner/name@commit.")
     repository, revision = found.groups()
     if revision is None or not COMMIT.fullmatch(revision):
-        problem = "names no commit" if revision is None else f"names {revision[:80]!a}, which is no commit"
+        problem = "names no commit" if revision is None else f"names {revision[:80]!a}, which is not a commit"
         raise SourceRefused(
             f"{repository} {problem}: branches and tags can change. Load {repository}@<commit>, "
             f"40 hex digits as git log and https://huggingface.co/{repository}/commits/main show them."
@@ -92,20 +92,20 @@ def _in_words(adapter: HubAdapter) -> Iterator[None]:
     except (SourceFailed, SourceRefused):
         raise
     except errors.OfflineModeIsEnabled:
-        raise SourceFailed(f"The hub may not be asked: HF_HUB_OFFLINE is set. Unset it, {ELSEWHERE}.") from None
+        raise SourceFailed(f"The hub cannot be used: HF_HUB_OFFLINE is set. Unset it, {ELSEWHERE}.") from None
     except errors.GatedRepoError:
         raise SourceFailed(
             f"{name} is gated: give the server an HF_TOKEN that was granted access, {ELSEWHERE}."
         ) from None
     except errors.RepositoryNotFoundError:
-        raise SourceMissing(f"The hub has no model {name}, or the server's HF_TOKEN may not see it.") from None
+        raise SourceMissing(f"The hub has no model {name}, or the server's HF_TOKEN has no access to it.") from None
     except errors.RevisionNotFoundError:
         raise SourceMissing(f"{name} has no commit {adapter.commit}.") from None
     except errors.EntryNotFoundError as error:
         raise SourceMissing(_first_line(error)) from None
     except Exception as error:  # its HTTP client's own errors are no part of the library's contract
         problem = f"{type(error).__name__}: {_first_line(error)}"
-        raise SourceFailed(f"The hub did not give {name} ({problem}). Check the network, {ELSEWHERE}.") from error
+        raise SourceFailed(f"The hub did not return {name} ({problem}). Check the network, {ELSEWHERE}.") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -36,7 +36,7 @@ async def download_in_process(
             process.kill()
             await process.wait()
     if not answer:
-        raise SourceFailed(f"The process that asks the hub for {adapter.repository} ended with {code}. Try again.")
+        raise SourceFailed(f"The process that downloads {adapter.repository} ended with {code}. Try again.")
     problem = msgspec.json.decode(answer, type=Downloaded).problem
     if problem is not None:
         raise PROBLEMS[problem[0]](problem[1])

@@ -120,8 +120,8 @@ class TextProcessorCache:
 
 def _not_allowed() -> ApiError:
     message = (
-        "This adapter or its serving profile brings a tokenizer or chat template, and this server uses none of "
-        "adapters. The operator can allow them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true."
+        "This adapter or its serving profile brings a tokenizer or chat template, and this server does not allow "
+        "these. The operator can allow them with adapter_tokenizers or LORAPLEX_ADAPTER_TOKENIZERS=true."
     )
     headers = {"x-should-retry": "false"}
     return ApiError(400, message, param="model", code="adapter_unavailable", headers=headers)

@@ -12,7 +12,7 @@ SINGLE: Final = ("items", "additionalProperties", "not", "if", "then", "else", "
 def fault_of_parameters(schema: dict[str, Any]) -> str | None:
     """Why this cannot be the schema of a function's arguments, or None. Its nesting must be bounded."""
     if schema.get("type", "object") != "object":
-        return f"type must be object, as arguments are one; got {str(schema['type'])[:40]!a}"
+        return f"type must be object, because arguments are an object; got {str(schema['type'])[:40]!a}"
     return next(_faults(schema, ""), None)
 
 
@@ -29,7 +29,7 @@ def _faults(schema: Any, path: str) -> Iterator[str]:
             yield f"{at}{name} must be {'an array' if wanted is list else 'a string' if wanted is str else 'an object'}"
             return
     if not all(isinstance(name, str) for name in schema.get("required", ())):
-        yield f"{at}required must name members"
+        yield f"{at}required must be a list of member names"
     for name in MAPS:
         for key, member in schema.get(name, {}).items():
             yield from _faults(member, f"{at}{name}.{key[:40]}")

@@ -26,7 +26,7 @@ class Bookkeeper:
         """Before the first request: settle what crashed, learn what was used today, and in the last `hours`. Blocks."""
         settled = self._ledger.settle_gone()
         if settled:
-            logger.warning("%d requests of a server that crashed were booked as unknown", settled)
+            logger.warning("%d requests of a crashed server were recorded with unknown usage", settled)
         today = self._quotas.now().date().isoformat()
         self._quotas.note_day(today, self._usage.tokens_of_day(today))
         hours.restore(self._usage.hours_since(first_day(), without=SHADOW), self._quotas.snapshots.current)
@@ -43,7 +43,7 @@ class Bookkeeper:
                 away = False
             except Exception as error:
                 if not away:
-                    log_failure(logger, "usage cannot be booked now; it is kept in memory", error)
+                    log_failure(logger, "usage cannot be recorded now; it is kept in memory", error)
                 away = True
 
     def end(self) -> None:
@@ -51,7 +51,7 @@ class Bookkeeper:
         try:
             self._ledger.close()
         except Exception as error:
-            log_failure(logger, "the last usage could not be booked", error)
+            log_failure(logger, "the last usage could not be recorded", error)
 
     async def _look_around(self) -> None:
         await asyncio.to_thread(self._ledger.settle_gone)

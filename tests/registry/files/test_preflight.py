@@ -75,7 +75,7 @@ def test_a_checker_that_hangs_is_killed(store: ArtifactStore) -> None:
     started = time.monotonic()
     report = Preflight(store, SERVED, seconds=3).check(put(store, CONFIG), Blob(sha256(b"never comes"), 1))
     assert time.monotonic() - started < 30
-    assert [finding.message for finding in report.failures] == ["Reading the files took longer than 3 s."]
+    assert [finding.message for finding in report.failures] == ["Checking the files took longer than 3 s."]
 
 
 def test_a_checker_that_dies_refuses_the_adapter_until_it_lives(store: ArtifactStore) -> None:
@@ -83,7 +83,7 @@ def test_a_checker_that_dies_refuses_the_adapter_until_it_lives(store: ArtifactS
     preflight = Preflight(store, SERVED)
     report = preflight.check(config, weights)
     assert [finding.check for finding in report.failures] == ["readable"]
-    assert "ended the checker (FileNotFoundError" in report.failures[0].message
+    assert "the files crashed (FileNotFoundError" in report.failures[0].message
     put(store, WEIGHTS)
     assert preflight.check(config, weights).passed
 

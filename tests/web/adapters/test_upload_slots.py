@@ -44,7 +44,7 @@ def test_who_holds_most_gives_way(holders: str, newcomer: str, loser: int | None
             assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "5")
             yours = holders.split().count(newcomer)
             ours = sum(one[0] == newcomer[0] for one in holders.split()) - yours
-            assert f"{yours} of them yours and {ours} of others in your tenant" in refused.value.message
+            assert f"{yours} by you and {ours} by others in your tenant" in refused.value.message
         else:
             with slots.hold(newcomer[0], newcomer[1]):
                 assert [bool(slot._gone) for slot in held] == [place == loser for place in range(4)]
@@ -84,7 +84,7 @@ async def test_an_upload_that_stands_still_is_broken_off_and_may_go_on(client: h
     state.settings = state.settings.model_copy(update={"upload_stall_timeout": 0.2})
     answer = await put(client, bytes(5000), stops=True)
     assert (answer.status_code, answer.json()["received"]) == (408, 1000), answer.text
-    assert "Less than 1 MiB of the file arrived within 0.2 seconds. 1,000 bytes are kept" in answer.text
+    assert "Less than 1 MiB of the file arrived within 0.2 seconds. 1,000 bytes are stored" in answer.text
     assert state.uploads.taken == 0
     state.settings = state.settings.model_copy(update={"upload_stall_timeout": 60.0})
     assert (await put(client, bytes(5000), stops=False, start=1000)).status_code == 201
@@ -116,7 +116,7 @@ async def test_stalled_uploads_keep_no_other_tenant_out(client: httpx.AsyncClien
     assert [task.done() for task in stalled] == [False, True]
     gone = stalled[1].result()
     assert (gone.status_code, gone.json()["received"], gone.headers["retry-after"]) == (503, 1000, "5")
-    assert "gave way to somebody else" in gone.text
+    assert "made room for another tenant" in gone.text
     assert state.uploads.taken == 1
     stalled[0].cancel()
 
@@ -130,4 +130,4 @@ async def test_a_stop_ends_uploads_in_words(client: httpx.AsyncClient, state: St
         state.stopping.set()
         answer = await slow
     assert (answer.status_code, answer.json()["received"], answer.headers["retry-after"]) == (503, 1000, "5")
-    assert "The server stopped before this one was complete. 1,000 bytes are kept" in answer.text
+    assert "The server stopped before this one was complete. 1,000 bytes are stored" in answer.text

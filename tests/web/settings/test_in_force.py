@@ -70,7 +70,7 @@ def test_a_change_of_the_file_needs_a_restart(folder: Path) -> None:
         "adapter_memory": 1 << 30,
     }
     assert found["port"].value == 9001, "what is in force stays"
-    for wrong, words in {"port = 0": "port: ", "prot = 1": "sets 'prot', which is no setting"}.items():
+    for wrong, words in {"port = 0": "port: ", "prot = 1": "sets 'prot', which is not a setting"}.items():
         (folder / "loraplex.toml").write_text(wrong)
         assert words in obstacle_to_restart(settings) and rows(settings)["port"].value == 9001
 

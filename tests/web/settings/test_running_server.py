@@ -189,7 +189,7 @@ def test_one_that_does_not_answer_is_told_of(
         code, out, err = run("adapters", "add", "support", adapter_folders[0], "--data-dir", folder)
         assert code == 0 and "no engine is running here" in out
         assert "does not answer at http://127.0.0.1:1" in err and f"process {os.getpid()}" in err
-        assert f"Checked against the model {state.model_folder} " in err
+        assert f"Checked against the model {state.model_folder}, " in err
         assert "support" in run("adapters", "list", "--data-dir", folder)[1]
 
 
@@ -201,7 +201,7 @@ def test_another_program_at_its_address_is_told_of(
     state.local_key = "another"
     with announced(folder, server):
         code, _, err = run("keys", "list", "--data-dir", folder)
-        assert code == 0 and "another program is there" in err
+        assert code == 0 and "another program answers" in err
 
 
 def test_one_that_is_stopping_is_told_of(
@@ -260,7 +260,9 @@ def test_another_users_folder_is_said_in_words(tmp_path: Path, monkeypatch: pyte
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refused)
-    with pytest.raises(ValueError, match=r"is another user's\. Run this as that user, or ask its server with a key"):
+    with pytest.raises(
+        ValueError, match=r"belongs to another user\. Run this as that user, or use the server with a key"
+    ):
         running_server(tmp_path)
 
 

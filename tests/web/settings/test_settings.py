@@ -54,7 +54,7 @@ def test_steps_without_room_for_all_sequences_are_refused(tmp_path: Path) -> Non
 
 def test_unknown_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "loraplex.toml").write_text("prot = 1")
-    with pytest.raises(ValueError, match=r"loraplex\.toml sets 'prot', which is no setting, the nearest one is port\."):
+    with pytest.raises(ValueError, match=r"loraplex\.toml sets 'prot', which is not a setting\. Did you mean port\?"):
         Settings()
 
 
@@ -67,7 +67,7 @@ def test_an_unknown_variable_is_told_and_no_error(
     assert not caplog.messages
     monkeypatch.setenv("LORAPLEX_PROT", "9")
     assert Settings().port == 8000
-    assert caplog.messages == ["LORAPLEX_PROT is ignored: it is no setting, the nearest one is LORAPLEX_PORT."]
+    assert caplog.messages == ["LORAPLEX_PROT is ignored: it is not a setting. Did you mean LORAPLEX_PORT?"]
 
 
 @pytest.mark.parametrize(
@@ -162,5 +162,5 @@ def test_folders_are_a_list_or_a_path_like_text(tmp_path: Path, monkeypatch: pyt
     assert Settings().adapter_folders == (Path("/c"), Path("/d"))
     monkeypatch.setenv("LORAPLEX_ADAPTER_FOLDERS", "")
     assert Settings().adapter_folders == ()
-    with pytest.raises(ValidationError, match="runs depends on where the server is started"):
+    with pytest.raises(ValidationError, match="runs is not an absolute path"):
         Settings(adapter_folders="runs")

@@ -47,5 +47,5 @@ def activation_of(fields: Mapping[str, str]) -> Activation | None:
     if mode != "share":
         return Activation(mode)
     if not (percent.isascii() and percent.isdigit() and len(percent) <= 3):
-        raise InvalidRoute(f"A share is 1 to 99 per cent; got {percent[:20]!a}.", "percent")
+        raise InvalidRoute(f"percent must be 1 to 99; got {percent[:20]!a}.", "percent")
     return Activation(mode, int(percent), share_by_of(fields.get("share_by", REQUEST)))

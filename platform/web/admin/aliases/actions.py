@@ -23,7 +23,7 @@ NOTICES: Final = {
     "unpin": "Unpinned. It may be evicted when others need memory.",
     "load": "Loaded into memory.",
     "evict": "Evicted from memory. The next request loads it again.",
-    "certify": "Certificate requested. It is measured in the background at low priority.",
+    "certify": "Certificate requested. The certificate is measured in the background at low priority.",
     "current": "Switched. The name now serves this version. Running requests finish on the version they started with.",
     "profile": "Saved. It applies to new requests.",
     "delete": "Deleted. Running requests finish.",

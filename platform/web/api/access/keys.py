@@ -108,4 +108,4 @@ def _in_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise invalid("expires_at must be within the years 1 to 9999 in UTC.", "expires_at") from None
+        raise invalid("expires_at must be in the years 1 to 9999 UTC.", "expires_at") from None

@@ -50,7 +50,7 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
     """Ends all sessions, this one too."""
     fields = convert(await read_json(request, state.settings.body_timeout), PasswordChange)
     if caller.session is None:
-        raise forbidden("A key has no password. Log in, then change it.")
+        raise forbidden("An API key has no password. Log in as a user to change yours.")
     address = client_address(request)
     if not await state.passwords.run(partial(state.sessions.confirm, caller.session, fields.current, address), address):
         raise ApiError(400, "The current password is wrong.", param="current", code="wrong_password")

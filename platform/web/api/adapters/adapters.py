@@ -164,7 +164,7 @@ async def changed(state: State, caller: Caller, reference: str, change: Callable
     with as_api_error():
         before, adapter = await asyncio.to_thread(write)
         await state.reconciler.reconcile()
-    assert before is not None, "no adapter is made by a change"
+    assert before is not None, "a PATCH does not create adapters"
     day = await asyncio.to_thread(read_last_day, state.registry, before, caller.allows(Permission.ADMIN))
     callers = callers_of_day(state.callers, adapter, day.uses)
     return adapter_json(adapter, state) | changed_json(day, adapter, callers)

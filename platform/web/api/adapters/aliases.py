@@ -35,7 +35,7 @@ async def _seen(request: Request) -> str | None:
         return None
     found = ETAG.fullmatch(given.strip())
     if found is None:
-        raise invalid("if-match takes the ETag of the route, as GET answers it, with its quotes.", "if-match")
+        raise invalid("if-match must be the route's ETag as GET returns it, including the quotes.", "if-match")
     return found[1]
 
 
@@ -92,7 +92,7 @@ async def set_alias(
     def change() -> Adapter:
         weights = None if fields.weights is None else _numbered(fields.weights)
         if fields.version is None and weights is None:
-            raise InvalidRoute("Say which version the alias means, or give weights.", "version")
+            raise InvalidRoute("Give the alias's version, or weights.", "version")
         return routes.set(name, alias, fields.version, weights, share_by=fields.share_by, **by)
 
     return await changed(state, caller, name, change)
@@ -177,8 +177,10 @@ def _numbered(weights: Mapping[str, int]) -> dict[int, int]:
     """Raises InvalidRoute."""
     for version in weights:
         if not (version.isascii() and version.isdigit() and len(version) <= 9):
-            raise InvalidRoute(f'weights are by version number, as {{"2": 90, "3": 10}}; got {version[:40]!a}.')
+            raise InvalidRoute(
+                f'weights must be keyed by version number, such as {{"2": 90, "3": 10}}; got {version[:40]!a}.'
+            )
     numbered = {int(version): weight for version, weight in weights.items()}
     if len(numbered) < len(weights):
-        raise InvalidRoute("weights name a version twice, as 2 and 02 do.")
+        raise InvalidRoute("weights name a version twice, such as 2 and 02.")
     return numbered

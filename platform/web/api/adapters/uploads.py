@@ -108,25 +108,25 @@ def _limit(filename: str, state: State) -> int:
     limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(state.settings.max_adapter_bytes), **TOKENIZER_LIMITS}
     if filename not in limits:
         optional = ", ".join(TOKENIZER_LIMITS)
-        message = f"An adapter has the files {CONFIG_FILE} and {WEIGHTS_FILE}, and may have {optional}"
-        raise not_found(f"{message}; {filename[:80]!a} is none of them.")
+        message = f"An adapter's files are {CONFIG_FILE}, {WEIGHTS_FILE} and optionally {optional}"
+        raise not_found(f"{message}; {filename[:80]!a} is not one of them.")
     return limits[filename]
 
 
 def _too_slow(message: str, incoming: IncomingFile) -> ApiError:
-    remedy = f"{incoming.received:,} bytes are kept: send the rest with content-range."
+    remedy = f"{incoming.received:,} bytes are stored: send the rest with content-range."
     return ApiError(408, f"{message} {remedy}", code="request_timeout", extra={"received": incoming.received})
 
 
 def _gave_way(why: str, incoming: IncomingFile) -> ApiError:
-    remedy = f"{incoming.received:,} bytes are kept: send the rest with content-range in {RETRY_AFTER} seconds."
+    remedy = f"{incoming.received:,} bytes are stored: send the rest with content-range in {RETRY_AFTER} seconds."
     error = overloaded(f"{why} {remedy}", RETRY_AFTER)
     error.extra["received"] = incoming.received
     return error
 
 
 def _not_there(start: int, received: int) -> ApiError:
-    message = f"This PUT begins at byte {start:,}, but {received:,} bytes are here. Begin there, or at 0."
+    message = f"This PUT starts at byte {start:,}, but {received:,} bytes are stored. Start there, or at 0."
     return ApiError(409, message, param="content-range", code="wrong_offset", extra={"received": received})
 
 
@@ -140,7 +140,9 @@ def _declared(request: Request) -> Declared:
     found = RANGE.fullmatch(content_range)
     first, last, size = (int(number) for number in found.groups()) if found else (0, 0, 0)
     if not found or last != size - 1 or last - first + 1 != int(length):
-        message = "content-range must be 'bytes FIRST-LAST/SIZE', reach to the end of the file and fit content-length."
+        message = (
+            "content-range must be 'bytes FIRST-LAST/SIZE', end with the file's last byte and match content-length."
+        )
         raise invalid(message, "content-range")
     return Declared(first, size, _sha256(request))
 

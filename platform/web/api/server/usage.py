@@ -45,7 +45,9 @@ async def get_usage(
     found = await asyncio.to_thread(state.registry.usage.sums, query, MOST_ROWS + 1)
     rows = with_versions(found, await asyncio.to_thread(versions_for, state.registry.usage, query))
     if len(rows) > MOST_ROWS:
-        raise invalid(f"These are more than {MOST_ROWS:,} rows. Ask for fewer days, one key or one adapter.", "from")
+        raise invalid(
+            f"The report has more than {MOST_ROWS:,} rows. Ask for fewer days, one key or one adapter.", "from"
+        )
     if format == "csv":
         headers = {"content-disposition": 'attachment; filename="usage.csv"'}
         return Response(csv_head(query) + csv_rows(rows, query), media_type="text/csv", headers=headers)

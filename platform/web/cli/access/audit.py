@@ -35,7 +35,7 @@ def verify(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Compute the chain of hashes over all rows; exit code 1 when it is broken."""
+    """Verify the hash chain over all rows. Exit code 1 if it is broken."""
     chain = chain_of(remote_of(server, key), head)
     if as_json:
         print_json(chain)
@@ -68,7 +68,7 @@ def list_all(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """List the newest rows, those that are asked for."""
+    """List the newest rows that match."""
     asked = AuditQuery(tenant, everyone, actor, action, subject, first, to)
     rows = listed(remote_of(server, key), asked, limit, before)
     if as_json:
@@ -88,11 +88,11 @@ def export(
     to: Last = "",
     tenant: Tenant = "",
     everyone: Everyone = False,
-    format: Annotated[str, typer.Option(help="csv, or jsonl: a JSON object on each line.")] = "csv",
+    format: Annotated[str, typer.Option(help="csv, or jsonl (one JSON object per line).")] = "csv",
     server: At = "",
     key: Key = "",
 ) -> None:
-    """Print all rows that are asked for, newest first, as the API's file has them."""
+    """Print all rows that match, newest first, in the API's export format."""
     asked = AuditQuery(tenant, everyone, actor, action, subject, first, to)
     for part in export_of(remote_of(server, key), asked, _format(format)):
         sys.stdout.write(part)
@@ -102,7 +102,7 @@ def _format(text: str) -> Format:
     match text:
         case "csv" | "jsonl":
             return text
-    raise ValueError(f"--format is csv or jsonl; got {text[:40]!a}.")
+    raise ValueError(f"--format must be csv or jsonl; got {text[:40]!a}.")
 
 
 def _print_table(rows: Sequence[Fields]) -> None:

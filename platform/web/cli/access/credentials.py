@@ -11,7 +11,7 @@ from ..opened import opened_database
 from ..output import Json, print_json
 from ..settings_here import settings_here
 
-app = typer.Typer(help="The first login and the first key.", no_args_is_help=True)
+app = typer.Typer(help="Show the first login and the first API key.", no_args_is_help=True)
 
 
 @app.callback()
@@ -21,7 +21,7 @@ def credentials() -> None:
 
 @app.command()
 def show(as_json: Json = False) -> None:
-    """Print the first login and the first key, as far as the data folder has them and they are still valid."""
+    """Print the first login and the first key, if the data folder has them and they are still valid."""
     settings = settings_here()
     known = _known(settings.data_dir / "credentials.json")
     with opened_database(settings) as registry:
@@ -30,7 +30,7 @@ def show(as_json: Json = False) -> None:
         print_json(msgspec.to_builtins(valid))
         return
     print(f"Login  {_login(valid)}")
-    print(f"Key    {valid.api_key or 'the first one is not valid any more. Make another: loraplex keys create NAME'}")
+    print(f"Key    {valid.api_key or 'the first key is no longer valid. Create another: loraplex keys create NAME'}")
 
 
 def _known(file: Path) -> Credentials:
@@ -38,12 +38,12 @@ def _known(file: Path) -> Credentials:
     try:
         if not file.exists():
             raise ValueError(
-                f"no server has started on the data folder {file.parent} yet: the first start makes a login and a key. "
-                "Start one with loraplex serve, or name another folder with --data-dir"
+                f"no server has started on the data folder {file.parent} yet. The first start creates a login and a "
+                "key. Start it with loraplex serve, or name another folder with --data-dir"
             )
         return read_credentials(file)
     except PermissionError:
-        raise ValueError(f"{file} is another user's. Run this as the user that the server runs as") from None
+        raise ValueError(f"{file} belongs to another user. Run this as the server's user") from None
 
 
 def _login(valid: Credentials) -> str:

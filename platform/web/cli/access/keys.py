@@ -47,7 +47,7 @@ def create(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Make a key and print it: it is shown once."""
+    """Create a key and print it. It is shown only once."""
     expires_at = None if expires is None else read_expiry(expires, datetime.now(UTC))
     scopes, quota = scope or [INFERENCE], Quota(rpm, tpm, concurrency, tokens_per_day)
     remote, tenant = remote_and_tenant(server, key, tenant)
@@ -65,7 +65,7 @@ def create(
         print_json(made)
         return
     print(made["token"])
-    Console(stderr=True, highlight=False).print(f"[green]✓[/] key {made['prefix']}; it is not shown again")
+    Console(stderr=True, highlight=False).print(f"[green]✓[/] key {made['prefix']}; it will not be shown again")
 
 
 @app.command("list")
@@ -103,7 +103,7 @@ def limit(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Give a key these limits instead of its old ones; those that are not named are none."""
+    """Replace all limits of a key. Limits that are not given are removed."""
     quota = Quota(rpm, tpm, concurrency, tokens_per_day)
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
@@ -117,7 +117,7 @@ def limit(
 
 @app.command()
 def revoke(prefix: Prefix, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
-    """End a key for good."""
+    """Revoke a key for good."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         remote.ask("DELETE", f"/keys/{segment(prefix)}")

@@ -24,14 +24,14 @@ console = Console(highlight=False)
 
 @app.command(epilog="Example: loraplex tenants create acme")
 def create(name: str, server: At = "", key: Key = "", as_json: Json = False) -> None:
-    """Make a tenant."""
+    """Create a tenant."""
     remote = remote_of(server, key)
     if remote is not None:
         made = remote.ask("POST", "/tenants", {"name": name})
     else:
         with opened_database(Settings()) as registry:
             made = tenant_json(registry.tenants.create(name, actor=ACTOR))
-    words = f"{name}; its first login: loraplex users create NAME --role admin --tenant {name}"
+    words = f"{name}; create its first login with: loraplex users create NAME --role admin --tenant {name}"
     tell(made, words, as_json)
 
 
@@ -66,7 +66,7 @@ def limit(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Give all keys and users of a tenant together these limits instead of the old ones; those not named are none."""
+    """Replace all limits of a tenant, which its keys and users share. Limits that are not given are removed."""
     quota, remote = Quota(rpm, tpm, concurrency, tokens_per_day), remote_of(server, key)
     if remote is not None:
         changed = remote.ask("PATCH", f"/tenants/{segment(name)}", {"limits": msgspec.to_builtins(quota)})
@@ -78,13 +78,13 @@ def limit(
 
 @app.command()
 def disable(name: str, server: At = "", key: Key = "", as_json: Json = False) -> None:
-    """Refuse its keys and logins and serve none of its adapters; nothing is deleted."""
+    """Disable a tenant: refuse its keys and logins, and serve none of its adapters. Nothing is deleted."""
     _set_disabled(name, True, server, key, as_json)
 
 
 @app.command()
 def enable(name: str, server: At = "", key: Key = "", as_json: Json = False) -> None:
-    """Let it in again."""
+    """Enable a tenant again."""
     _set_disabled(name, False, server, key, as_json)
 
 

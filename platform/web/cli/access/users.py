@@ -35,7 +35,7 @@ def create(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Make a user; the password is asked for."""
+    """Create a user. Prompts for the password."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         tenant = remote.whose()
@@ -75,7 +75,7 @@ def role(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Give a user another role, from the next request on."""
+    """Change a user's role, from the next request on."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         changed = remote.ask("PATCH", f"/users/{segment(name)}", {"role": role})
@@ -94,7 +94,7 @@ def password(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Set a user's password, which ends all sessions."""
+    """Set a user's password. This ends all of the user's sessions."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         changed = remote.ask("PATCH", f"/users/{segment(name)}", {"password": password})
@@ -107,7 +107,7 @@ def password(
 
 @app.command()
 def remove(name: str, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
-    """Remove a user with all sessions."""
+    """Remove a user and end all of the user's sessions."""
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
         remote.ask("DELETE", f"/users/{segment(name)}")

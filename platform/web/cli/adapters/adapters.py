@@ -31,7 +31,7 @@ add_word(
     app,
     "add",
     "adapters.add",
-    "Check the adapter in FOLDER (PEFT layout) and register it as NAME: on the server that runs, or without one.",
+    "Check the adapter in FOLDER (PEFT layout) and register it as NAME, with or without a running server.",
     "Example: loraplex adapters add support ./runs/support-r16",
 )
 add_word(
@@ -131,7 +131,7 @@ def alias(
         return registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR, tenant=tenant)
 
     route = changed(remote, parsed.name, alias, ("PUT", "", {"version": selector}), here, tenant)
-    tell(route, f"{parsed.name}@{alias} means version {route['version']}", as_json)
+    tell(route, f"{parsed.name}@{alias} points at version {route['version']}", as_json)
 
 
 add_word(

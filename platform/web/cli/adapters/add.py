@@ -32,7 +32,7 @@ def add(
     key: Key = "",
     as_json: Json = False,
 ) -> None:
-    """Check the adapter in FOLDER (PEFT layout) and register it as NAME: on the server that runs, or without one."""
+    """Check the adapter in FOLDER (PEFT layout) and register it as NAME, with or without a running server."""
     activation = activation_of(activate, percent, share_by)
     remote, tenant = remote_and_tenant(server, key, tenant)
     if remote is not None:
@@ -52,7 +52,7 @@ def add(
 
 def _tell_base(settings: Settings) -> None:
     """On standard error, so that JSON can be piped."""
-    words = f"Checked against the model {settings.model} on the data folder {settings.data_dir}, without a server."
+    words = f"Checked against the model {settings.model}, without a server (data folder {settings.data_dir})."
     Console(stderr=True, highlight=False).print(words, markup=False, soft_wrap=True)
 
 

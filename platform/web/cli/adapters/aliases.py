@@ -116,7 +116,9 @@ def promote(
 @app.command()
 def rollback(
     reference: Name,
-    version: Annotated[str | None, typer.Option(metavar="NUMBER", help="The stable version or the one before.")] = None,
+    version: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="The stable version or the previous one.")
+    ] = None,
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",
@@ -227,7 +229,7 @@ def _tell(route: Mapping[str, Any], as_json: bool) -> None:
         print_json(route)
         return
     place, facts = f"{route['adapter']}@{route['alias']}", ", ".join(_facts(route))
-    console.print(f"[green]✓[/] {place} means version {route['version']}; {facts}", soft_wrap=True)
+    console.print(f"[green]✓[/] {place} points at version {route['version']}; {facts}", soft_wrap=True)
     if route["message"]:
         console.print(route["message"], markup=False, soft_wrap=True)
 

@@ -39,15 +39,18 @@ def certify(
     settings: Settings,
     adapter: Annotated[
         str | None,
-        typer.Argument(metavar="NAME[@VERSION]|FOLDER", help="A registered adapter or, with a /, a folder."),
+        typer.Argument(metavar="NAME[@VERSION]|FOLDER", help="A registered adapter, or a folder (with a /)."),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER|HUB-ID", help="The unquantized model (default: the model before it is rounded)."),
+        typer.Option(metavar="FOLDER|HUB-ID", help="The unquantized model (default: the model before quantization)."),
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="One prompt a line, or a JSON list (default: the adapter's own, else ours)."),
+        typer.Option(
+            metavar="FILE",
+            help="One prompt per line, or a JSON list (default: the adapter's own, else built-in prompts).",
+        ),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Make FILE the adapter's own prompts, for this and all future certificates.")
@@ -55,9 +58,9 @@ def certify(
     anew: Annotated[bool, typer.Option("--anew", help="Measure even if the registry has a valid certificate.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare what is served, with quantized weights and KV cache, with the unquantized model on the same prompts.
+    """Compare the served model (quantized weights and KV cache) with the unquantized one on the same prompts.
 
-    The certificate of a registered adapter, or of the base, is kept in the registry and shown on its page; while it
+    The certificate of a registered adapter, or of the base, is stored in the registry and shown on its page; while it
     holds, it is the answer.
     """
     given = None if prompts is None else read_prompt_file(prompts.expanduser())
@@ -89,7 +92,7 @@ def read_prompt_file(path: Path) -> list[str]:
     except (OSError, ValueError) as error:
         raise ValueError(f"the prompts in {path} cannot be read: {error}") from None
     if not all(isinstance(prompt, str) for prompt in prompts):
-        raise ValueError(f"{path} must hold a JSON list of texts, or one prompt a line")
+        raise ValueError(f"{path} must be a JSON list of strings, or one prompt per line")
     return [prompt for prompt in prompts if prompt.strip()]
 
 
@@ -100,18 +103,18 @@ def _kept(settings: Settings, target: Target, certificate: Certificate, is_there
     if is_there:
         return "The existing certificate is still valid (--anew measures again)."
     if not on_own_prompts:
-        return "Not kept: the registry has certificates on an adapter's own prompts (--keep makes these so)."
+        return "Not stored: the registry takes certificates on the adapter's own prompts only (--keep stores these)."
     try:
         keep_certificate(settings, target.subject, certificate)
     except (ValueError, *AWAY) as error:
-        Console(stderr=True).print(f"The certificate could not be kept in the registry: {error}", markup=False)
+        Console(stderr=True).print(f"The certificate could not be stored in the registry: {error}", markup=False)
         raise typer.Exit(1) from None
-    return "[green]✓[/] kept in the registry and shown on its page"
+    return "[green]✓[/] stored in the registry and shown on its page"
 
 
 def _keep_prompts(settings: Settings, adapter: str | None, prompts: list[str] | None) -> None:
     if adapter is None or "/" in adapter or prompts is None:
-        raise ValueError("--keep makes prompts those of a registered adapter: give its name, and --prompts FILE")
+        raise ValueError("--keep needs the name of a registered adapter and --prompts FILE")
     with opened_registry(settings) as (registry, _):
         registry.adapters.set_prompts(parse_reference(adapter).name, prompts, actor=ACTOR)
 
@@ -138,7 +141,7 @@ def _print(subject: str, certificate: Certificate) -> None:
     console, coverage = Console(highlight=False), certificate.coverage
     before = certificate.reference_perplexity
     console.print(
-        f"[bold]{subject}[/] beside the unquantized model: {certificate.num_tokens:,} tokens of "
+        f"[bold]{subject}[/] compared with the unquantized model: {certificate.num_tokens:,} tokens of "
         f"{certificate.num_prompts} prompts, perplexity {before:.3f} there",
         soft_wrap=True,
     )

@@ -29,9 +29,11 @@ from ..settings_here import settings_here
 from .adapter_places import path_of
 
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
-File = Annotated[Path | None, typer.Option("--file", help="Set it to this JSON object.", metavar="PROFILE.json")]
-Show = Annotated[bool, typer.Option("--show", help="Print it (the default).")]
-Clear = Annotated[bool, typer.Option("--clear", help="Remove it.")]
+File = Annotated[
+    Path | None, typer.Option("--file", help="Set the profile to this JSON object.", metavar="PROFILE.json")
+]
+Show = Annotated[bool, typer.Option("--show", help="Print the profile (the default).")]
+Clear = Annotated[bool, typer.Option("--clear", help="Remove the profile.")]
 console = Console(highlight=False, markup=False)
 
 

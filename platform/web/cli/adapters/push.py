@@ -32,7 +32,9 @@ def push(
     activate: Activate = "",
     percent: Percent = 10,
     share_by: ShareBy = "request",
-    progress: Annotated[bool, typer.Option("--progress", help="Show a bar with MB/s and the time left.")] = False,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Show a progress bar with MB/s and the time left.")
+    ] = False,
     tenant: Tenant = "",
     server: At = "",
     key: Key = "",

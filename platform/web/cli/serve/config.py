@@ -14,14 +14,14 @@ from ..remote import answering_server, remote_to
 
 
 def config(
-    wide: Annotated[bool, typer.Option("--wide", help="Say of each what it is, too.")] = False, as_json: Json = False
+    wide: Annotated[bool, typer.Option("--wide", help="Also describe each setting.")] = False, as_json: Json = False
 ) -> None:
-    """Print the settings in force, of the running server or of the next one, and where each is from."""
+    """Print the settings in force and the source of each, of the running server or else of the next start."""
     rows, obstacle = _rows()
     if as_json:
         print_json({row.name: msgspec.to_builtins(row) for row in rows})
         return
-    table = Table("setting", "value", "from", *(["what it is"] if wide else []), box=None, padding=(0, 2, 0, 0))
+    table = Table("setting", "value", "from", *(["description"] if wide else []), box=None, padding=(0, 2, 0, 0))
     for row in rows:
         what = [Settings.model_fields[row.name].description] if wide else []
         table.add_row(row.name, _value(row), row.source, *what)

@@ -29,7 +29,7 @@ MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check this machine and these settings: compute path, memory, model, database, data folder, dashboard, port.
+    """Check the machine and the settings: compute path, memory, model, database, data folder, dashboard, port.
 
     The exit code is 1 when anything fails.
     """

@@ -67,7 +67,7 @@ def check_memory(settings: Settings) -> Check:
     if device.is_cuda:
         return _check_gpu_memory(device, config, model, weights, cache_dtype, scales)
     free = free_memory()
-    adapters = {"adapters": config.adapter_memory, "adapters that had to leave": config.adapter_host_memory}
+    adapters = {"adapters": config.adapter_memory, "evicted adapters": config.adapter_host_memory}
     left = free - weights - sum(adapters.values())
     longest = config.max_model_len or model.max_position_embeddings
     plan = plan_kv_cache(config, model, longest, cache_dtype, max(0, left), scales.static is not None)
@@ -76,7 +76,7 @@ def check_memory(settings: Settings) -> Check:
     what = f"memory: {size_words(free)} free; {words} for {plan.num_usable * config.block_size:,} tokens"
     what += f" with {scales.words}" if scales.words else ""
     if plan.bytes > left:
-        return Check("fail", what, f"They do not fit. Lower {REMEDIES}.")
+        return Check("fail", what, f"That does not fit. Lower {REMEDIES}.")
     return Check("ok", what)
 
 
@@ -105,7 +105,7 @@ def _check_gpu_memory(
         return Check("fail", what, f"{error}.")
     needs = {"weights": seen.weights, "CUDA graphs": graphs, "adapters": split.adapters, "KV cache": split.cache.bytes}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
-    what += f"; {words} for {split.cache.num_usable * config.block_size:,} tokens, less what the largest step takes"
+    what += f"; {words} for {split.cache.num_usable * config.block_size:,} tokens, minus the memory of the largest step"
     return Check("ok", what + (f"; {scales.words}" if scales.words else ""))
 
 
@@ -115,23 +115,23 @@ def check_kernel_cache() -> Check:
     if folder.exists() and not os.access(folder, os.W_OK):
         return Check("fail", f"kernel cache {folder} cannot be written", "Set NUMBA_CACHE_DIR to a folder of yours.")
     if folder.name.startswith("loraplex-kernels-"):
-        remedy = "Every start compiles anew. Make ~/.cache writable, or set XDG_CACHE_HOME to a folder of yours."
+        remedy = "Each start compiles again. Make ~/.cache writable, or set XDG_CACHE_HOME to a folder of yours."
         return Check("warn", f"kernel cache {folder} lasts only for this process", remedy)
     compiled = sum(1 for _ in folder.rglob("*.nbc"))
-    state = f"{compiled} compiled kernels" if compiled else "empty, the first start compiles for about a minute"
+    state = f"{compiled} compiled kernels" if compiled else "empty; the first start compiles for about a minute"
     return Check("ok", f"kernel cache {folder}: {state}")
 
 
 def check_triton() -> Check:
     """On a GPU it builds what launches its kernels."""
     if importlib.util.find_spec("triton") is None:
-        return Check("ok", "triton is not installed: not needed without a GPU (extra gpu of loraplex)")
+        return Check("ok", "triton is not installed; it is only needed on a GPU (loraplex's extra `gpu`)")
     lacking = missing_tools()
     if not lacking:
-        return Check("ok", "triton is installed, with the C compiler and the headers that it needs on a GPU")
+        return Check("ok", "triton is installed, with the C compiler and headers it needs on a GPU")
     from loraplex.engine.device.device import find_cuda
 
-    what = f"triton is installed, but not {' and '.join(lacking)}, which it needs on a GPU"
+    what = f"triton is installed without {' and '.join(lacking)}, which it needs on a GPU"
     if find_cuda() is None:
         return Check("ok", what)
     return Check("fail", what, REMEDY)

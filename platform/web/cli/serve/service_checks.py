@@ -54,23 +54,23 @@ def check_memory_of(running: RunningServer) -> Check:
     info = remote_to(running).ask("GET", "/engine")["info"]
     if info is None:
         return Check("warn", f"memory: the engine of the server at {running.url} has not started yet")
-    return Check("ok", f"memory of the server that runs: {memory_words(msgspec.convert(info, EngineInfo))}")
+    return Check("ok", f"memory of the running server: {memory_words(msgspec.convert(info, EngineInfo))}")
 
 
 def check_database(settings: Settings) -> Check:
     url = settings.database
     where, parsed = mask_url(url), parse_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).exists():
-        return Check("ok", f"database {where} will be made at the first start")
+        return Check("ok", f"database {where} will be created at the first start")
     revision = current(url)
     if revision is None:
-        return Check("ok", f"database {where} is reachable and empty; the first start makes its tables")
+        return Check("ok", f"database {where} is reachable and empty; the first start creates its tables")
     if revision == head():
         return Check("ok", f"database {where} is reachable, its schema is current ({revision})")
     if is_known(revision):
-        remedy = "The next start migrates it; so does: loraplex db upgrade"
+        remedy = "The next start migrates it, or run: loraplex db upgrade"
         return Check("warn", f"database {where} has an older schema ({revision}, the newest is {head()})", remedy)
-    remedy = "It was written by a newer loraplex: install that version, or restore a backup."
+    remedy = "A newer loraplex wrote it: install that version, or restore a backup."
     return Check("fail", f"database {where} has an unknown schema ({revision})", remedy)
 
 
@@ -82,10 +82,10 @@ def check_disk(settings: Settings) -> Check:
     try:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
-        remedy = f"{existing} must be a folder that this user may write. Set --data-dir to another one."
+        remedy = f"{existing} must be a folder that this user can write to. Or set --data-dir to another one."
         return Check("fail", f"{what}, cannot be written: {error.strerror}", remedy)
     if free < floor:
-        remedy = f"Uploads are refused while less than {size_words(floor)} (min_free_bytes) would be left. Free some."
+        remedy = f"Uploads need {size_words(floor)} left afterwards (min_free_bytes). Free up disk space."
         return Check("warn", what, remedy)
     return Check("ok", f"{what}, writable")
 
@@ -93,14 +93,16 @@ def check_disk(settings: Settings) -> Check:
 def check_weights_cache(settings: Settings) -> Check:
     folder, limit = settings.weights_folder, int(settings.weights_cache_bytes)
     if not limit:
-        what = "weights cache: nothing is kept (weights_cache_bytes 0), every start packs the weights anew"
+        what = "weights cache: off (weights_cache_bytes is 0), each start packs the weights again"
         if settings.quantization == "awq":
-            return Check("fail", what, "quantization awq needs it: give weights_cache_bytes more than 0.")
+            return Check("fail", what, "awq quantization needs it: set weights_cache_bytes above 0.")
         return Check("ok", what)
     if not folder.exists():
-        return Check("ok", f"weights cache {folder} will be made at the first start, for at most {size_words(limit)}")
+        return Check(
+            "ok", f"weights cache {folder} will be created at the first start, for at most {size_words(limit)}"
+        )
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        remedy = "Make it a folder that this user may write, or keep nothing with --weights-cache-bytes 0."
+        remedy = "Make it a folder that this user can write to, or turn the cache off with --weights-cache-bytes 0."
         return Check("fail", f"weights cache {folder} cannot be written", remedy)
     kept = kept_entries(folder)
     return Check(
@@ -111,7 +113,9 @@ def check_weights_cache(settings: Settings) -> Check:
 def check_static(static: Path = STATIC) -> Check:
     missing = [name for name in VENDOR_FILES if not (static / name).is_file()]
     if missing:
-        remedy = "Install them with: make serve (or python platform/web/frontend/install.py). The API works without."
+        remedy = (
+            "Install them with: make serve (or python platform/web/frontend/install.py). The API works without them."
+        )
         return Check("fail", f"dashboard: its libraries are missing in {static} ({', '.join(missing)})", remedy)
     return Check("ok", "dashboard: its libraries are installed")
 

@@ -20,7 +20,7 @@ def backup(
     """Write database, adapters and credentials to one file; the server may be running."""
     settings = settings_here()
     if sqlite_file(settings) is None:
-        _tell("The database is a server and not in this file: dump it first, with pg_dump (docs/deploy.md).")
+        _tell("This file does not contain the PostgreSQL database. Dump it first with pg_dump (docs/deploy.md).")
     with _opened(file, sys.stdout.buffer, "xb") as target:
         names = write_backup(settings, target)
     _tell(f"{len(names)} files saved. They contain all secrets of the server: keep them private.")

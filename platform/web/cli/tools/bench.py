@@ -38,10 +38,10 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds, alternating base and adapters.")] = 3,
     as_json: Json = False,
 ) -> None:
-    """Measure the running server: all streams on the base, then spread over the adapters."""
+    """Measure the running server: first all streams on the base, then spread over the adapters."""
     running = answering_server()
     if running is None:
-        raise ValueError(f"no server runs on the data folder {Settings().data_dir}. Start one: loraplex serve")
+        raise ValueError(f"no server is running on the data folder {Settings().data_dir}. Start one: loraplex serve")
     place = urlsplit(running.url)
     assert place.hostname is not None and place.port is not None
     server = Server(place.hostname, place.port, running.key)

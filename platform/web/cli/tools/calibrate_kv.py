@@ -37,8 +37,8 @@ def calibrate_kv(
     ] = TOKENS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write static scales for a KV cache in 8 bits, with which nothing that the base and all enabled adapters make of a
-    text is clipped. `serve` uses them at its next start."""
+    """Measure the base and all enabled adapters on a text, and write static scales for an 8-bit KV cache that clip
+    nothing. `serve` uses them at its next start."""
     found = _calibrate(settings, calibration, calibration_tokens)
     from loraplex.engine.startup.scales_file import write_scales_file
 

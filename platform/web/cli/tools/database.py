@@ -29,16 +29,14 @@ def database() -> None:
 
 @app.command("upgrade")
 def upgrade_command(
-    only: Annotated[Kind | None, typer.Option(help="Refuse to migrate a database of any other kind.")] = None,
+    only: Annotated[Kind | None, typer.Option(help="Refuse to migrate any other kind of database.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Migrate the database to the newest schema. `serve` does this by itself."""
+    """Migrate the database to the newest schema. `serve` does this automatically."""
     settings = settings_here()
     kind = parse_url(settings.database).get_backend_name()
     if only is not None and kind != only:
-        raise ValueError(
-            f"the settings name a database of the kind {kind}, not {only.value}. Check LORAPLEX_DATABASE_URL"
-        )
+        raise ValueError(f"the settings name a {kind} database, not {only.value}. Check LORAPLEX_DATABASE_URL")
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
     place, version = mask_url(settings.database), head()

@@ -24,7 +24,7 @@ def quantize(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The unquantized model: a folder or a hub id.")],
     scheme: Annotated[Scheme, typer.Option(help="awq and gptq: 4 bits in groups; int8 and fp8: 8 bits, no search.")],
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A new folder (default: MODEL's name and the scheme).")
+        Path | None, typer.Option(metavar="DIR", help="A new folder (default: MODEL's name plus the scheme).")
     ] = None,
     calibration: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Text like the model's work (default: built-in text).")
@@ -45,11 +45,14 @@ def quantize(
         Switch,
         typer.Option(
             "--fold/--no-fold",
-            help="awq: scale inputs too; on. With adapters for loraplex only.",
+            help="awq: also scale inputs (default: on). With it, only loraplex can serve adapters.",
         ),
     ] = None,
     activation_order: Annotated[
-        Switch, typer.Option("--activation-order/--no-activation-order", help="gptq: what matters most first.")
+        Switch,
+        typer.Option(
+            "--activation-order/--no-activation-order", help="gptq: quantize the most important columns first."
+        ),
     ] = None,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

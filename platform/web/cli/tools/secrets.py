@@ -24,8 +24,8 @@ def check(
     files: Annotated[list[Path], typer.Argument(help="Files with one password each.", metavar="FILE...")],
     as_json: Json = False,
 ) -> None:
-    """Refuse files whose secret is missing, empty, short or easily guessed. No secret is printed, and who may read the
-    files is not judged."""
+    """Refuse files whose secret is missing, empty, short or easily guessed. Prints no secret, and does not check file
+    permissions."""
     for file in files:
         refuse_weak(str(file), SecretStr(secret_text(file)), check_password, made_for_you=False)
     names = [str(file) for file in files]

@@ -132,5 +132,5 @@ class ResponsesCall:
 def _check(fields: ResponsesRequest) -> None:
     if fields.wants_logprobs and fields.tools and fields.tool_choice != "none":
         name = "top_logprobs" if fields.top_logprobs is not None else "include"
-        words = f"{name}: log-probabilities of an answer that may call tools are not told. Leave out either"
+        words = f"{name}: log-probabilities are not available for a response that may call tools. Leave out one"
         raise invalid(f"{words}, or send tool_choice: none.", name, "unsupported")

@@ -62,7 +62,7 @@ class Conversation:
             case "reasoning":
                 self._reasoning = "\n".join(part.text or "" for part in item.content or () if isinstance(part, Part))
             case "item_reference":
-                raise _unsupported(f"{path}.type", "answers are not kept here. Send the item itself")
+                raise _unsupported(f"{path}.type", "responses are not stored. Send the item itself")
             case kind:
                 raise _unsupported(f"{path}.type", f"an item of type {kind[:64]!a}. Leave it out")
 
@@ -89,8 +89,8 @@ class Conversation:
 
     def _read_output(self, item: Item, path: str) -> None:
         if item.call_id not in self._called:
-            words = f"{path}.call_id: no function_call before it has this call_id. Answers are not kept here: send"
-            raise invalid(f"{words} the call that was answered too.", f"{path}.call_id")
+            words = f"{path}.call_id: no earlier function_call has this call_id. Responses are not stored: also send"
+            raise invalid(f"{words} the call that this output answers.", f"{path}.call_id")
         if item.output is None:
             _refuse_missing(f"{path}.output", "a string or a list of parts")
         self._say("tool", _texts(item.output, f"{path}.output"), path, ".output")
@@ -114,7 +114,7 @@ def _texts(content: str | list[Part], path: str) -> str | list[ContentPart]:
 def _text(part: Part, path: str) -> str:
     text = part.refusal if part.type == "refusal" else part.text if part.type in TEXTS else None
     if text is None:
-        words = f"{path}: only parts of type input_text or output_text with a text are supported."
+        words = f"{path}: only parts of type input_text or output_text are supported, and each needs a text."
         raise invalid(words, f"{path}.type", "unsupported")
     return text
 

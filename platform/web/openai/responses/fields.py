@@ -7,19 +7,19 @@ from ...http.errors import invalid
 from ..fields import check_fields
 from .schemas import ResponsesRequest
 
-STATELESS: Final = "answers are not kept here. Send the whole conversation in input, what was answered included"
+STATELESS: Final = "responses are not stored. Send the whole conversation in input, including earlier responses"
 INSTEAD: Final = {
     "previous_response_id": STATELESS,
     "conversation": STATELESS,
-    "prompt": "prompts are not kept here. Send instructions and input",
+    "prompt": "prompts are not stored. Send instructions and input",
     "messages": "it belongs to /v1/chat/completions. Send input",
     "max_tokens": "it belongs to /v1/chat/completions. Send max_output_tokens",
     "max_completion_tokens": "it belongs to /v1/chat/completions. Send max_output_tokens",
     "response_format": "it belongs to /v1/chat/completions. Send text.format",
     "logprobs": 'it belongs to /v1/chat/completions. Send include: ["message.output_text.logprobs"]',
-    "n": "one answer is made. Ask several times",
-    "context_management": "nothing is left out of an input. Leave it out, and shorten the input yourself",
-    "moderation": "answers are not looked through. Leave it out",
+    "n": "one response per request. Send several requests",
+    "context_management": "the server does not truncate inputs. Leave it out, and shorten the input",
+    "moderation": "responses are not moderated. Leave it out",
 }
 """Members that would change the answer: why they are refused, and what to do."""
 NEUTRAL: Final[dict[str, object]] = {"n": 1, "logprobs": False}

@@ -14,7 +14,7 @@ from .tools import Tool, ToolCall
 def plain_calls(calls: list[ToolCall], path: str, source: str, call_id: Callable[[str], str]) -> list[dict[str, Any]]:
     """Arguments as objects, as templates read them. `source`: of the template; ApiError names what it cannot say."""
     if "tool_calls" not in source:
-        message = f"{path}.tool_calls: the chat template of this model leaves out tool calls."
+        message = f"{path}.tool_calls: this model's chat template does not support tool calls."
         raise invalid(f"{message} {REMEDY}", f"{path}.tool_calls", "tools_not_in_template")
     return [
         {
@@ -34,13 +34,13 @@ def with_names_of_chance(tools: Sequence[Tool]) -> list[Tool]:
 
 def not_told(tools: Sequence[Tool]) -> ApiError:
     names = ", ".join(tool.function.name for tool in tools[:5])
-    message = f"The chat template of this model leaves out tools ({names}), so that it would not know of them. {REMEDY}"
+    message = f"This model's chat template does not support tools, so the model would not see them ({names}). {REMEDY}"
     return invalid(message, "tools", "tools_not_in_template")
 
 
 REMEDY: Final = (
-    "Give the adapter a chat template that has tools, in its serving profile (chat_template) or its own files, both of "
-    "which the operator allows with adapter_tokenizers; or ask for a model that has one; or send tool_choice: none."
+    "Give the adapter a chat template with tools, in its serving profile (chat_template) or its own files; the "
+    "operator can allow both with adapter_tokenizers. Or use a model that has one. Or send tool_choice: none."
 )
 
 

@@ -104,7 +104,7 @@ def plan_tools(fields: AskingForm, text_processor: TextProcessor) -> ToolUse | N
         raise invalid(_unknown_style(), "tools", "unknown_tool_format")
     for other in ("structured_outputs", *GUIDED):
         if getattr(fields, other) is not None:
-            message = f"{other} and tools both say what the answer must look like; send one, or tool_choice: none."
+            message = f"{other} and tools both set the response format; send one, or tool_choice: none."
             raise invalid(message, other)
     choice, single = fields.tool_choice, fields.parallel_tool_calls is False
     if isinstance(choice, NamedTool):
@@ -123,7 +123,6 @@ def _schema_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
 
 def _unknown_style() -> str:
     return (
-        "This model's chat template does not show in which of the known ways it writes tool calls "
-        f"({', '.join(STYLES)}). Name it: tool_call_parser in the adapter's serving profile, or in the server's "
-        "settings, which is its operator's to do. Or send tool_choice: none."
+        f"This model's chat template does not show its tool call format ({', '.join(STYLES)}). Set tool_call_parser in "
+        "the adapter's serving profile, or ask the operator to set it for the server. Or send tool_choice: none."
     )

@@ -100,7 +100,7 @@ def offered_tools(request: Asking) -> list[Tool]:
     tools = request.tools or []
     if not tools:
         if isinstance(request.tool_choice, NamedTool) or request.tool_choice == "required":
-            raise invalid("tool_choice demands a call, and there are no tools. Send tools.", "tool_choice")
+            raise invalid("tool_choice requires a tool call, but there are no tools. Send tools.", "tool_choice")
         return []
     names = [tool.function.name for tool in tools]
     for number, tool in enumerate(tools):
@@ -110,7 +110,7 @@ def offered_tools(request: Asking) -> list[Tool]:
         fault = fault_of_parameters(tool.function.parameters or {})
         if fault is not None:
             path = f"tools[{number}].function.parameters"
-            raise invalid(f"{path}: the schema of the tool '{tool.function.name}' is wrong: {fault}.", path)
+            raise invalid(f"{path}: the schema of the tool '{tool.function.name}' is invalid: {fault}.", path)
     choice = request.tool_choice
     if isinstance(choice, NamedTool) and choice.function.name not in names:
         message = f"tool_choice names '{choice.function.name[:64]}', which is not among the tools: {', '.join(names)}."

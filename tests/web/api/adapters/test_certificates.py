@@ -24,7 +24,7 @@ from ...test_access import log_in
 from ...test_adapters_api import add
 
 __all__ = ["at_once", "reopened"]
-FAULT = re.compile("an internal error. Ask the operator of this server to look for ([0-9a-f]{12}) in its log")
+FAULT = re.compile("an internal error. Ask the operator to look for ([0-9a-f]{12}) in the server log")
 
 
 async def test_asked_for_measured_and_shown(

@@ -49,17 +49,17 @@ def test_doctor_says_what_is_well_and_what_is_not(run: Run, monkeypatch: pytest.
 
 def test_doctor_tells_of_the_weights_cache(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "data" / "weights"
-    assert f"weights cache {folder} will be made at the first start, for at most 34.36 GB" in run("doctor")[1]
+    assert f"weights cache {folder} will be created at the first start, for at most 34.36 GB" in run("doctor")[1]
     folder.mkdir(parents=True)
     folder.joinpath(entry_name("packed", "one")).write_bytes(bytes(3 << 20))
     folder.joinpath("notes.txt").touch()
     assert f"weights cache {folder}: 1 kept, 3.1 MB of 34.36 GB" in run("doctor")[1]
     monkeypatch.setenv("LORAPLEX_WEIGHTS_CACHE_BYTES", "0")
     code, out, _ = run("doctor")
-    assert code == 0 and "weights cache: nothing is kept (weights_cache_bytes 0)" in out
+    assert code == 0 and "weights cache: off (weights_cache_bytes is 0)" in out
     monkeypatch.setenv("LORAPLEX_QUANTIZATION", "awq")
     code, out, _ = run("doctor")
-    assert code == 1 and "quantization awq needs it" in out
+    assert code == 1 and "awq quantization needs it" in out
     monkeypatch.delenv("LORAPLEX_WEIGHTS_CACHE_BYTES")
     folder.joinpath(entry_name("packed", "one")).unlink()
     folder.joinpath("notes.txt").unlink()
@@ -70,7 +70,7 @@ def test_doctor_tells_of_the_weights_cache(run: Run, tmp_path: Path, monkeypatch
 
 
 def test_doctor_tells_the_state_of_the_database(run: Run, tmp_path: Path) -> None:
-    assert "will be made at the first start" in run("doctor")[1]
+    assert "will be created at the first start" in run("doctor")[1]
     assert not (tmp_path / "data").exists(), "looking changes nothing"
     run("db", "upgrade")
     assert f"its schema is current ({head()})" in run("doctor")[1]
@@ -89,7 +89,7 @@ def test_doctor_tells_the_state_of_the_database(run: Run, tmp_path: Path) -> Non
 def test_a_database_of_another_kind_is_not_migrated(run: Run, tmp_path: Path) -> None:
     """As the service `migrate` asks: with the profile but without the URL the server would keep to SQLite unseen."""
     code, _, err = run("db", "upgrade", "--only", "postgresql")
-    assert code == 2 and "of the kind sqlite, not postgresql" in err
+    assert code == 2 and "a sqlite database, not postgresql" in err
     assert not (tmp_path / "data").exists()
     code, out, _ = run("db", "upgrade", "--only", "sqlite", "--json")
     assert code == 0 and json.loads(out)["version"] == head()
@@ -133,7 +133,7 @@ def test_doctor_looks_at_the_memory_of_the_device_that_serves(
     monkeypatch.setattr(device, "free_memory", lambda: 0)
     found = check_memory(Settings(model=str(checkpoint), device="cuda", **setting))
     assert found.level == level and re.search(words, found.what + (found.remedy or "")), found
-    assert "less what the largest step takes" in found.what or level == "fail"
+    assert "minus the memory of the largest step" in found.what or level == "fail"
 
 
 def test_doctor_misses_the_compiler_that_triton_needs_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_doctor_misses_the_compiler_that_triton_needs_on_a_gpu(tmp_path: Path, m
     pretend_cuda(monkeypatch)
     (tmp_path / "Python.h").unlink()
     found = check_triton()
-    assert found.level == "fail" and "not a C compiler and Python's headers, which" in found.what
+    assert found.level == "fail" and "without a C compiler and Python's headers, which" in found.what
     assert "apt install gcc" in found.remedy
 
 
