@@ -1,10 +1,13 @@
 """Adapters as JSON: what the registry knows of them, and what the engine has."""
 
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.registry.adapters.views import Adapter, Version
 
+from ..observability.hourly_use import hour_begun
 from ..state import State
 from .answers import registered_json, version_row
 
@@ -13,18 +16,33 @@ ON_DISK = AdapterStatus(digest="", state="registered")
 
 def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
     """One adapter with all its versions, newest first, and the engine's view of each."""
-    statuses, failures = residency(state), state.reconciler.failures
-    versions = [version_json(version, statuses, failures) for version in reversed(adapter.versions)]
-    return {**registered_json(adapter), "versions": versions}
+    statuses, failures, used = residency(state), state.reconciler.failures, last_use(adapter, state)
+    running = partial(state.metrics.use.running, adapter.tenant, adapter.name)
+    versions = [
+        version_json(version, statuses, failures, running(version.number)) for version in reversed(adapter.versions)
+    ]
+    return {**registered_json(adapter), "last_used_at": used and used.isoformat(), "versions": versions}
 
 
-def version_json(version: Version, statuses: dict[str, AdapterStatus], failures: dict[str, str]) -> dict[str, Any]:
+def last_use(adapter: Adapter, state: State) -> datetime | None:
+    """Under its own name: others may have the same bytes. From before the server's start, the beginning of the hour."""
+    since = state.metrics.use.seconds_since(adapter.tenant, adapter.name)
+    if since is not None:
+        return datetime.now(UTC) - timedelta(seconds=since)
+    hours = state.metrics.hours.hours_since_use(adapter.tenant, adapter.name)
+    return None if hours is None else hour_begun(hours)
+
+
+def version_json(
+    version: Version, statuses: dict[str, AdapterStatus], failures: dict[str, str], running: int
+) -> dict[str, Any]:
+    """`running`: requests by the adapter's own name. The engine counts those of all names with the same bytes."""
     status = statuses.get(version.digest, ON_DISK)
     return {
         **version_row(version),
         "state": status.state,
         "tier": status.tier,
-        "running": status.running,
+        "running": running,
         "bytes": status.bytes,
         "host_bytes": status.host_bytes,
         "error": version.broken or status.error or failures.get(version.digest),

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Final
 
 Owner = tuple[str, str]
@@ -15,29 +15,32 @@ class AdapterUse:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._running: Counter[Owner] = Counter()
+        self._running: dict[Owner, Counter[int]] = {}
+        """Requests by version."""
         self._ended: dict[Owner, float] = {}
 
-    def begin(self, tenant: str, names: Collection[str]) -> None:
-        """A request runs with these adapters. Followed by one `end`."""
-        self._running.update((tenant, name) for name in names)
+    def begin(self, tenant: str, versions: Mapping[str, int]) -> None:
+        """A request runs with these adapters, given by name. Followed by one `end`."""
+        for name, version in versions.items():
+            self._running.setdefault((tenant, name), Counter())[version] += 1
 
-    def end(self, tenant: str, names: Collection[str]) -> None:
+    def end(self, tenant: str, versions: Mapping[str, int]) -> None:
         now = self._clock()
-        for name in names:
+        for name, version in versions.items():
             owner = tenant, name
             self._ended[owner] = now
-            self._running[owner] -= 1
-            if not self._running[owner]:
+            self._running[owner][version] -= 1
+            if not self._running[owner].total():
                 del self._running[owner]
 
-    def running(self, tenant: str, name: str) -> int:
-        """Requests that run with it now."""
-        return self._running[tenant, name]
+    def running(self, tenant: str, name: str, version: int | None = None) -> int:
+        """Requests that run with it now, with any version unless one is given."""
+        counts = self._running.get((tenant, name), Counter())
+        return counts.total() if version is None else counts[version]
 
     def seconds_since(self, tenant: str, name: str) -> float | None:
         """Since its last request ended; 0 while one runs. None: there was none."""
-        if self._running[tenant, name]:
+        if self.running(tenant, name):
             return 0.0
         ended = self._ended.get((tenant, name))
         return None if ended is None else self._clock() - ended

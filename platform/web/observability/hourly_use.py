@@ -81,9 +81,14 @@ class HourlyUse:
         self._hours.pop((tenant, model), None)
 
 
+def hour_begun(hours_ago: int) -> datetime:
+    """When the hour began that is so many before this one."""
+    return datetime.fromtimestamp((_now() - hours_ago) * SECONDS, UTC)
+
+
 def first_day() -> str:
     """That has one of the last 24 hours, in UTC."""
-    return datetime.fromtimestamp((_now() - HOURS + 1) * SECONDS, UTC).date().isoformat()
+    return hour_begun(HOURS - 1).date().isoformat()
 
 
 def _now() -> int:

@@ -14,7 +14,7 @@ from ..settings.in_force import SettingInForce
 
 
 class Version(TypedDict):
-    """One immutable upload, and where the engine has it."""
+    """One immutable upload, and where the engine has it. `running`: requests under this name."""
 
     number: int
     digest: Sha256
@@ -110,13 +110,14 @@ class Profile(TypedDict):
 
 class Adapter(TypedDict):
     """A name with its versions, newest first. `current`: what the bare name means to most; `aliases`: name -> stable
-    version."""
+    version; `last_used_at`: under this name (null: not in 24 hours; before the server's start: by the hour)."""
 
     name: str
     enabled: bool
     pinned: bool
     created_at: Moment
     created_by: str
+    last_used_at: Moment | None
     latest: int | None
     current: int | None
     aliases: dict[str, int]

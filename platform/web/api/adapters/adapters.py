@@ -93,7 +93,8 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
     with as_api_error():
         added, report = await register_version(state, caller, name, digests, True, fields.activation())
     day = await asyncio.to_thread(read_last_day, state.registry, added.before, caller.allows(Permission.ADMIN))
-    version = version_json(added.version, residency(state), state.reconciler.failures)
+    running = state.metrics.use.running(caller.tenant, added.name, added.version.number)
+    version = version_json(added.version, residency(state), state.reconciler.failures, running)
     body = {"name": added.name, "created": added.created, "version": version, "report": msgspec.to_builtins(report)}
     body |= registered_json(added, day)
     return JSONResponse(body, 201 if added.created else 200)

@@ -69,12 +69,18 @@ def _narrow(adapters: Sequence[Fields]) -> Table:
 
 
 def _wide(adapters: Sequence[Fields]) -> Table:
-    table = Table(*("name", "version", "state", "rank", "size", "added", "digest", "targets"), box=None)
+    table = Table(*("name", "version", "state", "rank", "size", "added", "used", "digest", "targets"), box=None)
     for adapter in adapters:
         version = current_version(adapter)
-        cells = adapter["name"], str(version["number"]), _state(adapter, version), *_facts(version)
+        cells = adapter["name"], str(version["number"]), _state(adapter, version), *_facts(version), _used(adapter)
         table.add_row(*cells, version["digest"][:12], ", ".join(version["target_modules"]))
     return table
+
+
+def _used(adapter: Fields) -> str:
+    """Only a server knows."""
+    last = adapter.get("last_used_at")
+    return age_words(datetime.fromisoformat(last)) if last else "–"
 
 
 def _facts(version: Fields) -> tuple[str, str, str]:
