@@ -31,7 +31,7 @@ async def set_profile(state: State, caller: Caller, reference: str, document: Ma
 
 
 async def clear_profile(state: State, caller: Caller, reference: str) -> None:
-    """Have the version asked as requests say. Raises ApiError."""
+    """Remove the serving profile of the version. Raises ApiError."""
     await _change(state, caller, reference, None)
 
 

@@ -1,4 +1,4 @@
-"""Shadow traffic: a share of an alias's requests, once answered, is asked again of another version and thrown away."""
+"""Shadow traffic: a share of an alias's answered requests is copied to another version. Responses are discarded."""
 
 import random
 from collections.abc import Mapping, Sequence

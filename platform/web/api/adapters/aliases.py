@@ -147,7 +147,7 @@ async def remove_guard(name: str, alias: str, state: StateOf, caller: CallerOf, 
 async def set_shadow(
     name: str, alias: str, request: Request, state: StateOf, caller: CallerOf, seen: SeenOf
 ) -> dict[str, Any]:
-    """Copy so many per cent of the alias's requests to a version; its answers are counted and thrown away."""
+    """Copy a percentage of the alias's requests to a version. Its responses are measured, then discarded."""
     shadow = convert(await read_json(request, state.settings.body_timeout), NewShadow)
     routes, by = state.registry.adapters.routes, _by(caller, seen)
     return await changed(

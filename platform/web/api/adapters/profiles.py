@@ -30,7 +30,7 @@ async def put_profile(reference: str, request: Request, state: StateOf, caller: 
 
 @router.delete("/api/v1/adapters/{reference}/profile", status_code=204)
 async def delete_profile(reference: str, state: StateOf, caller: CallerOf) -> Response:
-    """Have the version asked as requests say."""
+    """Remove the serving profile of the version."""
     await clear_profile(state, caller, reference)
     return Response(status_code=204)
 
