@@ -1,7 +1,8 @@
 """Changing what an alias means. Each change is one transaction that bumps the revision and writes an audit row; a
 version that is to get more of the callers than it has must obey the operator's rule."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -92,9 +93,7 @@ class AliasRoutes:
         seen: str | None = None,
     ) -> Adapter:
         """Make a candidate the stable version, for all callers; the only one unless it is named."""
-        with self._database.write() as session:
-            bump_revision(session)
-            row = alias_row(session, name, alias, tenant, seen)
+        with self._change(name, alias, tenant, seen) as (session, row):
             chosen, before = candidate_version(row, selector), row.version.number
             with undoable(session, row.adapter, PROMOTE, _subject(name, alias), actor):
                 self._shares.set_stable(session, row, chosen)
@@ -117,9 +116,7 @@ class AliasRoutes:
 
         The operator's rule is not asked: what has answered all callers may always do so again.
         """
-        with self._database.write() as session:
-            hold_changes(session)
-            row = alias_row(session, name, alias, tenant, seen)
+        with self._change(name, alias, tenant, seen, begin=hold_changes) as (session, row):
             back_to = back_to_version(f"{name}@{alias}", row, selector)
             if back_to is row.version and not is_shared(row):
                 return adapter_view(row.adapter)
@@ -144,9 +141,7 @@ class AliasRoutes:
         """Watch the candidates by these limits from now on; None: not at all."""
         if guard is not None:
             guard.check()
-        with self._database.write() as session:
-            bump_revision(session)
-            row = alias_row(session, name, alias, tenant, seen)
+        with self._change(name, alias, tenant, seen) as (session, row):
             row.guard = None if guard is None else msgspec.to_builtins(guard)
             limits = {} if guard is None else {"limits": row.guard}
             action = "alias.unguard" if guard is None else "alias.guard"
@@ -166,9 +161,7 @@ class AliasRoutes:
         """Copy so many per cent of the requests to the version that `name@selector` means now; None: copy none."""
         if selector is not None:
             check_share(percent)
-        with self._database.write() as session:
-            bump_revision(session)
-            row = alias_row(session, name, alias, tenant, seen)
+        with self._change(name, alias, tenant, seen) as (session, row):
             end_shadows(row, None)
             if selector is None:
                 return self._changed(session, row, "alias.unshadow", actor, clear=False)
@@ -196,9 +189,7 @@ class AliasRoutes:
     ) -> bool:
         """`guard` takes a candidate out. False where it has no share since then any more, or another guard: somebody
         was faster."""
-        with self._database.write() as session:
-            hold_changes(session)
-            row = alias_row(session, name, alias, tenant)
+        with self._change(name, alias, tenant, begin=hold_changes) as (session, row):
             found = [one for one in row.candidates if (one.version.number, one.since) == (version, since)]
             if not found or not found[0].weight or row.guard != msgspec.to_builtins(guard):
                 return False
@@ -226,9 +217,7 @@ class AliasRoutes:
         self, name: str, alias: str, *, actor: str, tenant: str = DEFAULT_TENANT, seen: str | None = None
     ) -> Adapter:
         """The versions stay."""
-        with self._database.write() as session:
-            bump_revision(session)
-            row = alias_row(session, name, alias, tenant, seen)
+        with self._change(name, alias, tenant, seen) as (session, row):
             adapter = row.adapter
             with undoable(session, adapter, "alias.remove", _subject(name, alias), actor):
                 adapter.aliases.remove(row)
@@ -263,6 +252,20 @@ class AliasRoutes:
                 }
                 weights = {before: 100 - sum(shares.values()), **shares}
                 self._set(session, adapter, row, known[before], weights, activation.share_by, actor)
+
+    @contextmanager
+    def _change(
+        self,
+        name: str,
+        alias: str,
+        tenant: str,
+        seen: str | None = None,
+        begin: Callable[[Session], object] = bump_revision,
+    ) -> Iterator[tuple[Session, tables.Alias]]:
+        """One transaction on the alias that is there; no other change runs beside it."""
+        with self._database.write() as session:
+            begin(session)
+            yield session, alias_row(session, name, alias, tenant, seen)
 
     def _set(
         self,
