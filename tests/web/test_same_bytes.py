@@ -9,6 +9,8 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
+from loraplex.web.access.caller import Caller
+from loraplex.web.management.engine_view import status_for
 from loraplex.web.state import State
 
 from .conftest import served
@@ -33,6 +35,14 @@ async def in_the_api(client: httpx.AsyncClient, headers: dict[str, str]) -> dict
     listed = (await client.get("/api/v1/adapters", headers=headers)).json()["data"]
     assert len({adapter["versions"][0]["digest"] for adapter in listed}) == 1, "they have the same bytes"
     return {adapter["name"]: adapter for adapter in listed}
+
+
+def in_the_engine(state: State, tenant: str) -> int:
+    """Requests that run with the adapter, as the tenant sees the engine."""
+    status = status_for(state, Caller(tenant, "user:somebody", frozenset()))
+    assert status is not None
+    [adapter] = status.adapters
+    return adapter.running
 
 
 @pytest.fixture
@@ -78,5 +88,6 @@ async def test_a_tenant_does_not_see_that_another_uses_the_same_bytes(
             await asyncio.sleep(0.01)
         running = {tenant: (await in_the_api(client, keys[tenant]))["sql"]["versions"][0]["running"] for tenant in keys}
         assert running == {"acme": 1, "rival": 0}
+        assert {tenant: in_the_engine(state, tenant) for tenant in keys} == {"acme": 1, "rival": 0}
         assert (await asked).status_code == 200
         assert (await in_the_api(client, keys["rival"]))["sql"]["last_used_at"] is None

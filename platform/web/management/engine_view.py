@@ -1,12 +1,15 @@
 """What a tenant may know of the engine: its own adapters and requests, and of all others how full the memory is."""
 
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from loraplex.engine.protocol import AdapterStatus, EngineStatus, TenantStatus
+from loraplex.registry.adapters.views import Adapter
 
 from ..access.caller import Caller
+from ..observability.adapter_use import AdapterUse
 from ..state import State
 
 BASE = 2
@@ -20,20 +23,43 @@ def kind_of(place: int) -> int:
     return FIRST_ADAPTER + place % KINDS
 
 
+class OwnUse(NamedTuple):
+    """Of one adapter's bytes, under the names that a tenant gave them: others may have the same."""
+
+    running: int
+    seconds_since: float | None
+    """Since its last request ended; None: there was none."""
+
+
 def status_for(state: State, caller: Caller) -> EngineStatus | None:
     """The whole of it for who oversees the server. None while the engine is away."""
     status = state.engine.status
     if status is None or caller.oversees:
         return status
     adapters = state.registry.snapshots.current.of_tenant(caller.tenant)
-    digests = {version.digest for adapter in adapters for version in adapter.versions}
-    return of_tenant(status, caller.tenant, digests)
+    return of_tenant(status, caller.tenant, _uses(state.metrics.use, caller.tenant, adapters))
 
 
-def of_tenant(status: EngineStatus, tenant: str, digests: Collection[str]) -> EngineStatus:
-    """`digests`: of its adapters. Blocks that other adapters hold look like the base's."""
+def _uses(use: AdapterUse, tenant: str, adapters: Iterable[Adapter]) -> dict[str, OwnUse]:
+    """By digest."""
+    uses: dict[str, OwnUse] = {}
+    for adapter in adapters:
+        since = use.seconds_since(tenant, adapter.name)
+        for version in adapter.versions:
+            running, known = uses.get(version.digest, OwnUse(0, None))
+            latest = min((one for one in (since, known) if one is not None), default=None)
+            uses[version.digest] = OwnUse(running + use.running(tenant, adapter.name, version.number), latest)
+    return uses
+
+
+def of_tenant(status: EngineStatus, tenant: str, uses: Mapping[str, OwnUse]) -> EngineStatus:
+    """`uses`: of its adapters, by digest. Blocks that other adapters hold look like the base's."""
     own = status.tenants.get(tenant, TenantStatus())
-    adapters = [one for one in status.adapters if one.digest in digests]
+    adapters = [
+        replace(one, running=use.running, last_used_seconds_ago=use.seconds_since)
+        for one in status.adapters
+        if (use := uses.get(one.digest)) is not None
+    ]
     return replace(
         status,
         running=own.running,
