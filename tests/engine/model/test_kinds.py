@@ -79,7 +79,7 @@ KINDS: dict[str, Kind] = {
         lora(rank=3, rank_pattern={"v_proj": 13, "layers.1.mlp.up_proj": 40}, alpha_pattern={"q_proj": 5, "o_proj": 9}),
     ),
     "velora": Kind("VeLoRA", lora(rank=4, kinds=("q_proj", "v_proj"), velora_config=VeloraConfig(num_groups=4))),
-    "lora-wide": Kind("supported ranks are 1 to 512", lora(rank=512, kinds=("down_proj",))),
+    "lora-wide": Kind("ranks from 1 to 512", lora(rank=512, kinds=("down_proj",))),
     "lora-narrow": Kind("", lora(rank=1, kinds=("q_proj",), alpha=3)),
     "lora-negative": Kind("a negative `lora_alpha`", lora(rank=4, alpha=-6)),
     "pissa": Kind("PiSSA and OLoRA, saved converted to the base as it is", converted(start="pissa")),
