@@ -44,7 +44,7 @@ ROLLBACK: Final = "alias.rollback"
 
 class AliasRoutes:
     """Methods raise InvalidName, UnknownAdapter and UnknownAlias for what is not there, InvalidRoute for a route that
-    cannot be, and PromotionRefused where the operator's rule forbids it. `seen`: the revision of the route that the
+    cannot be, and PromotionRefused where the operator's rule forbids it. `seen`: the ETag of the route that the
     change is meant for, `alias_rows.NEW`: none is there yet, None: whichever; RouteChanged is raised where it has
     another one."""
 

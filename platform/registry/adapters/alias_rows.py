@@ -10,7 +10,7 @@ from ..database import tables
 from ..database.tables import utc_now
 from ..errors import InvalidRoute, RouteChanged, UnknownAlias, VersionInUse
 from ..names import DEFAULT, Reference
-from .routes import revision_of
+from .routes import etag_of
 from .rows import adapter_row
 
 NEW: Final = ""
@@ -55,7 +55,7 @@ def alias_row(session: Session, name: str, alias: str, tenant: str, seen: str | 
 
 
 def check_seen(label: str, row: tables.Alias | None, seen: str | None) -> None:
-    now = NEW if row is None else revision_of(row.updated_at)
+    now = NEW if row is None else etag_of(row.updated_at)
     if seen in (None, now):
         return
     if row is None:

@@ -104,9 +104,9 @@ class Route:
     updated_by: str
 
     @property
-    def revision(self) -> str:
+    def etag(self) -> str:
         """Which state of the route this is; every change makes another."""
-        return revision_of(self.updated_at)
+        return etag_of(self.updated_at)
 
     @property
     def weights(self) -> Mapping[int, int]:
@@ -124,7 +124,7 @@ class Route:
         return next((candidate for candidate in self.candidates if candidate.shadow), None)
 
 
-def revision_of(updated_at: datetime) -> str:
+def etag_of(updated_at: datetime) -> str:
     return updated_at.isoformat()
 
 

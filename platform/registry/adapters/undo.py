@@ -131,7 +131,7 @@ def _put_back(adapter: tables.Adapter, state: State, actor: str) -> None:
     present = {row.name: row for row in adapter.aliases}
     for name, alias in wanted.items():
         row = present.get(name) or tables.Alias(name=name, candidates=[])
-        # A route that did not change keeps its revision, and its candidates what is known of them.
+        # A route that did not change keeps its ETag, and its candidates what is known of them.
         if name not in present or _alias_state(row) != alias:
             _route(row, alias, versions, actor)
         if name not in present:

@@ -38,26 +38,26 @@ class GenerationSpec:
     cache_salt: str = ""
     shown_tokens: frozenset[int] = frozenset()
     """Special tokens that the text has in any case."""
-    in_words: Callable[[ApiError], ApiError] | None = None
+    explain_refusal: Callable[[ApiError], ApiError] | None = None
     """The engine's refusal in terms of what the request asked for."""
 
 
 async def start_generations(
-    state: State, caller: Caller, order: GenerationSpec, request_id: str, admission: Admission
+    state: State, caller: Caller, spec: GenerationSpec, request_id: str, admission: Admission
 ) -> list[Generation]:
     """One generation for each prompt, not yet running. Raises ApiError for whatever cannot be served."""
     if state.stopping.is_set():
         raise overloaded("The server is stopping. Try again in a moment.")
     require_ready(state.engine)
-    _verify(order, state)
-    await ensure_known(state, order.served)
-    adapters = order.served.adapters
+    _verify(spec, state)
+    await ensure_known(state, spec.served)
+    adapters = spec.served.adapters
     for name, (adapter, _) in adapters.items():
-        _check_invocation(name, adapter.invocation_tokens, order)
-    _reserve(state, caller, order, admission)
-    params, end_token_id = _ending(order)
+        _check_invocation(name, adapter.invocation_tokens, spec)
+    _reserve(state, caller, spec, admission)
+    params, end_token_id = _ending(spec)
     refs = [AdapterRef(digest=adapter.digest, scale=scale) for adapter, scale in adapters.values()]
-    call_id, n = uuid.uuid4().hex, order.params.n
+    call_id, n = uuid.uuid4().hex, spec.params.n
     requests = [
         GenerateRequest(
             request_id=f"{call_id}-{number}",
@@ -66,11 +66,11 @@ async def start_generations(
             adapters=refs,
             tenant=caller.tenant,
             share=(caller.actor, call_id),
-            cache_salt=f"{caller.tenant}\0{order.cache_salt}",
-            priority=order.priority,
-            added_tokens=[] if params.structured_outputs is None else [*order.served.text_processor.added_tokens],
+            cache_salt=f"{caller.tenant}\0{spec.cache_salt}",
+            priority=spec.priority,
+            added_tokens=[] if params.structured_outputs is None else [*spec.served.text_processor.added_tokens],
         )
-        for number, prompt in enumerate(order.prompts)
+        for number, prompt in enumerate(spec.prompts)
     ]
     # Sums have no label of their own: their number has no bound.
     model = next(iter(adapters.values()))[0].name if len(adapters) == 1 else state.settings.base_name
@@ -78,19 +78,19 @@ async def start_generations(
     label = RequestLabel(caller.actor, model, versions, request_id)
     named = {name: adapter for name, (adapter, _) in adapters.items()}
     words: Explain = partial(explain, state, caller.tenant, caller.only, named)
-    if order.in_words is not None:
-        words = partial(_explained, words, order.in_words)
+    if spec.explain_refusal is not None:
+        words = partial(_explained, words, spec.explain_refusal)
     generations = [
         Generation(
             engine=state.engine,
-            text_processor=order.served.text_processor,
+            text_processor=spec.served.text_processor,
             request=request,
             metrics=state.metrics,
             label=label,
             explain=words,
             first_index=number * n,
             end_token_id=end_token_id,
-            shown_tokens=order.shown_tokens,
+            shown_tokens=spec.shown_tokens,
         )
         for number, request in enumerate(requests)
     ]
@@ -99,17 +99,17 @@ async def start_generations(
 
 
 def _explained(
-    explain: Explain, in_words: Callable[[ApiError], ApiError], error: EngineUnavailable | RequestRejected
+    explain: Explain, explain_refusal: Callable[[ApiError], ApiError], error: EngineUnavailable | RequestRejected
 ) -> ApiError:
-    return in_words(explain(error))
+    return explain_refusal(explain(error))
 
 
-def _reserve(state: State, caller: Caller, order: GenerationSpec, admission: Admission) -> None:
+def _reserve(state: State, caller: Caller, spec: GenerationSpec, admission: Admission) -> None:
     """Raises ApiError 429. From here to the first generation nothing waits, so that what is reserved is used."""
-    lengths = [len(prompt) for prompt in order.prompts]
-    n, output, room = order.params.n, order.params.max_tokens, state.max_model_len
+    lengths = [len(prompt) for prompt in spec.prompts]
+    n, output, room = spec.params.n, spec.params.max_tokens, state.max_model_len
     tokens = sum(tokens_to_reserve(length, output, n, room - length) for length in lengths)
-    digests = {adapter.name: adapter.digest for adapter, _ in order.served.adapters.values()}
+    digests = {adapter.name: adapter.digest for adapter, _ in spec.served.adapters.values()}
     admission.reserve(account_of(caller.tenant, caller.actor, digests, state.settings.base_name), tokens)
 
 
@@ -120,50 +120,50 @@ def check_chars(chars: int, state: State, field: str) -> None:
         raise invalid(f"{field} has {chars} characters; this server takes at most {limit}.", field, "prompt_too_long")
 
 
-def _ending(order: GenerationSpec) -> tuple[SamplingParams, int | None]:
+def _ending(spec: GenerationSpec) -> tuple[SamplingParams, int | None]:
     """The parameters with the adapter's own end token among them, and that token where the client did not name it."""
-    params, end = order.params, order.served.text_processor.end_token_id
+    params, end = spec.params, spec.served.text_processor.end_token_id
     if end is None or params.ignore_eos or end in params.stop_token_ids:
         return params, None
     return msgspec.structs.replace(params, stop_token_ids=[*params.stop_token_ids, end]), end
 
 
-def _verify(order: GenerationSpec, state: State) -> None:
+def _verify(spec: GenerationSpec, state: State) -> None:
     try:
-        order.params.verify(order.served.vocab_size)
+        spec.params.verify(spec.served.vocab_size)
     except ValueError as error:
-        raise invalid(f"{error}.", _named_field(str(error), order)) from None
-    for prompt in order.prompts:
-        _check_prompt(prompt, order, state)
+        raise invalid(f"{error}.", _named_field(str(error), spec)) from None
+    for prompt in spec.prompts:
+        _check_prompt(prompt, spec, state)
 
 
-def _check_prompt(prompt: list[int], order: GenerationSpec, state: State) -> None:
-    field, limit, vocabulary = order.prompt_field, state.max_model_len, order.served.vocab_size
+def _check_prompt(prompt: list[int], spec: GenerationSpec, state: State) -> None:
+    field, limit, vocabulary = spec.prompt_field, state.max_model_len, spec.served.vocab_size
     if not prompt:
         raise invalid(f"{field} is empty; at least one token is needed.", field)
     if max(prompt) >= vocabulary or min(prompt) < 0:
         wrong = next(token for token in prompt if not 0 <= token < vocabulary)
         raise invalid(f"{field} has token id {wrong}, outside the vocabulary of {vocabulary}.", field)
-    output = order.params.max_tokens
+    output = spec.params.max_tokens
     # The engine keeps room for one token even when none is asked for.
     if len(prompt) + (output or 1) > limit:
-        raise _too_long(len(prompt), output, limit, order)
+        raise _too_long(len(prompt), output, limit, spec)
 
 
-def _check_invocation(name: str, invocation_tokens: Sequence[int], order: GenerationSpec) -> None:
+def _check_invocation(name: str, invocation_tokens: Sequence[int], spec: GenerationSpec) -> None:
     """Refuse a prompt that never switches an adapter on: the engine would, but only once it has loaded it."""
-    if any(find_start(prompt, invocation_tokens) is None for prompt in order.prompts):
-        text = order.served.text_processor.tokenizer.decode(list(invocation_tokens), skip_special_tokens=False)
+    if any(find_start(prompt, invocation_tokens) is None for prompt in spec.prompts):
+        text = spec.served.text_processor.tokenizer.decode(list(invocation_tokens), skip_special_tokens=False)
         message = explain_absence(f"'{name}'", invocation_tokens, text)
-        raise invalid(f"{message}.", order.prompt_field, "adapter_not_invoked")
+        raise invalid(f"{message}.", spec.prompt_field, "adapter_not_invoked")
 
 
-def _too_long(prompt: int, output: int | None, limit: int, order: GenerationSpec) -> ApiError:
+def _too_long(prompt: int, output: int | None, limit: int, spec: GenerationSpec) -> ApiError:
     fits = prompt < limit and output is not None
     advice = f"Ask for at most {limit - prompt} tokens." if fits else f"Shorten it to at most {limit - 1} tokens."
     asked = f" and {output} of output were asked for" if fits else ""
     message = f"This model takes {limit} tokens of prompt and output; the prompt has {prompt}{asked}. {advice}"
-    return invalid(message, order.max_tokens_field if fits else order.prompt_field, "context_length_exceeded")
+    return invalid(message, spec.max_tokens_field if fits else spec.prompt_field, "context_length_exceeded")
 
 
 def field_of(message: str) -> str | None:
@@ -172,6 +172,6 @@ def field_of(message: str) -> str | None:
     return next((word for word in words if word in SamplingParams.__struct_fields__), None)
 
 
-def _named_field(message: str, order: GenerationSpec) -> str | None:
+def _named_field(message: str, spec: GenerationSpec) -> str | None:
     field = field_of(message)
-    return order.max_tokens_field if field == "max_tokens" else field
+    return spec.max_tokens_field if field == "max_tokens" else field

@@ -46,7 +46,7 @@ class Call(Repeatable, Protocol):
     def ending(self, error: ApiError | None) -> bytes:
         """What a stream ends with in any case; `error`: it ended early."""
 
-    def in_words(self, error: ApiError) -> ApiError:
+    def explain_refusal(self, error: ApiError) -> ApiError:
         """A refusal in terms of the fields that this endpoint has."""
 
 
@@ -85,16 +85,16 @@ def _admitted(state: State, caller: Caller) -> Iterator[Admission]:
 
 
 @contextmanager
-def _in_words(call: Call) -> Iterator[None]:
+def _refusals_explained(call: Call) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        raise call.in_words(error) from error
+        raise call.explain_refusal(error) from error
 
 
 async def _complete(request: Request, state: State, caller: Caller, call: Call, limits: dict[str, str]) -> bytes:
     """`limits` becomes the headers that say what is left, and which version answers."""
-    with _admitted(state, caller) as admission, _in_words(call):
+    with _admitted(state, caller) as admission, _refusals_explained(call):
         generations = await start_watched(state, caller.tenant, call, admission)
         request.scope["state"][RAN] = True
         limits |= admission.headers() | version_header(call.served)
@@ -122,7 +122,7 @@ async def _stream(
     request: Request, state: State, caller: Caller, call: Call, limits: dict[str, str]
 ) -> AsyncGenerator[bytes, None]:
     """`limits` as in _complete, before the first event."""
-    with _admitted(state, caller) as admission, _in_words(call):
+    with _admitted(state, caller) as admission, _refusals_explained(call):
         generations = await start_watched(state, caller.tenant, call, admission)
         request.scope["state"][RAN] = True
         limits |= admission.headers() | version_header(call.served)

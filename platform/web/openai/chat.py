@@ -82,23 +82,23 @@ class ChatCall(ChunkedCall):
             whole.sampling(max_tokens, logprobs, fields.prompt_logprobs),
             plan_tools(whole, served.text_processor),
         )
-        in_words, self._tools = None, tools
+        explain_refusal, self._tools = None, tools
         if tools is not None:
             form = tools.form(whole)
             params = msgspec.structs.replace(params, structured_outputs=form)
-            in_words = None if form is None else partial(tools.in_words, form)
-        order = GenerationSpec(
+            explain_refusal = None if form is None else partial(tools.explain_refusal, form)
+        spec = GenerationSpec(
             served=served,
             prompts=[prompt],
             params=params,
             shown_tokens=frozenset() if tools is None else tools.markers,
-            in_words=in_words,
+            explain_refusal=explain_refusal,
             prompt_field="messages",
             max_tokens_field=field,
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",
         )
-        return await start_generations(self._state, caller, order, self._request_id, admission)
+        return await start_generations(self._state, caller, spec, self._request_id, admission)
 
     def repeat(self, state: State, caller: Caller, changes: Mapping[str, Any]) -> "ChatCall":
         fields = msgspec.structs.replace(self.fields, **changes)

@@ -54,5 +54,5 @@ class ChunkedCall:
     def ending(self, error: ApiError | None) -> bytes:
         return ended(error)
 
-    def in_words(self, error: ApiError) -> ApiError:
+    def explain_refusal(self, error: ApiError) -> ApiError:
         return error

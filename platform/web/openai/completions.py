@@ -69,7 +69,7 @@ class CompletionCall(ChunkedCall):
         room = self._state.max_model_len - max(map(len, prompts))
         max_tokens = output_tokens(served.profile, fields.max_tokens, DEFAULT_COMPLETION_TOKENS, room, "max_tokens")
         assert max_tokens is not None, "there is a default"
-        order = GenerationSpec(
+        spec = GenerationSpec(
             served=served,
             prompts=prompts,
             params=filled(fields, self._sent, served.profile).sampling(
@@ -79,7 +79,7 @@ class CompletionCall(ChunkedCall):
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",
         )
-        return await start_generations(self._state, caller, order, self._request_id, admission)
+        return await start_generations(self._state, caller, spec, self._request_id, admission)
 
     def repeat(self, state: State, caller: Caller, changes: Mapping[str, Any]) -> "CompletionCall":
         fields = msgspec.structs.replace(self.fields, **changes)

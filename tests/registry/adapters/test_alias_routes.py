@@ -196,7 +196,7 @@ def test_the_stable_version_of_a_route_is_not_disabled(three: Registry) -> None:
 
 def test_a_change_that_is_meant_for_another_state_changes_nothing(three: Registry) -> None:
     routes = three.adapters.routes
-    first = routes.set("sql", "prod", 1, actor=ACTOR, seen=NEW).routes["prod"].revision
+    first = routes.set("sql", "prod", 1, actor=ACTOR, seen=NEW).routes["prod"].etag
     now = routes.set("sql", "prod", 2, actor="user:bob", seen=first)
     changes: list[Callable[[str], object]] = [
         lambda seen: routes.set("sql", "prod", 3, actor=ACTOR, seen=seen),
@@ -212,7 +212,7 @@ def test_a_change_that_is_meant_for_another_state_changes_nothing(three: Registr
         with pytest.raises(RouteChanged, match="already exists and points at version 2"):
             change(NEW)
     assert three.adapters.get("sql") == now
-    routes.remove("sql", "prod", actor=ACTOR, seen=now.routes["prod"].revision)
+    routes.remove("sql", "prod", actor=ACTOR, seen=now.routes["prod"].etag)
     with pytest.raises(RouteChanged, match="was removed in the meantime"):
         routes.set("sql", "prod", 3, actor=ACTOR, seen=first)
     for seen in (None, first):

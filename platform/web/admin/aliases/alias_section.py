@@ -213,7 +213,7 @@ def _view(state: State, day: LastDay, route: Route, callers: int) -> RouteView:
     return RouteView(
         alias=route.alias,
         model=model_of(adapter, route),
-        seen=route.revision,
+        seen=route.etag,
         stable=route.stable,
         candidates=candidates,
         others=[one.number for one in reversed(adapter.versions) if one.enabled and one.number not in numbers],

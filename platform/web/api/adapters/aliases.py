@@ -29,7 +29,7 @@ router = APIRouter(tags=["Aliases"])
 
 
 async def _seen(request: Request) -> str | None:
-    """The revision of the route that a change is meant for, as `If-Match` has it; None: whichever."""
+    """The ETag of the route that a change is meant for, from `If-Match`, without its quotes; None: any."""
     given = request.headers.get("if-match")
     if given is None:
         return None
@@ -77,7 +77,7 @@ async def get_alias(name: str, alias: str, response: Response, state: StateOf, c
     route = adapter.routes.get(alias)
     if route is None:
         raise not_found(f"Adapter '{name}' has no alias {alias[:80]!a}.", "alias", "alias_not_found")
-    response.headers["etag"] = f'"{route.revision}"'
+    response.headers["etag"] = f'"{route.etag}"'
     return route_json(route) | await _figures(state, adapter, route)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loraplex.registry.registry import Registry
 
 Body = dict[str, Any]
-Asked = tuple[str, str, Body | None]
+ApiRequest = tuple[str, str, Body | None]
 """Method, what follows the alias in the path, and body."""
 
 
@@ -29,7 +29,7 @@ def changed(
     remote: Remote | None,
     name: str,
     alias: str,
-    request: Asked,
+    request: ApiRequest,
     here: Callable[["Registry"], "Adapter"],
     tenant: str = DEFAULT_TENANT,
 ) -> Fields:

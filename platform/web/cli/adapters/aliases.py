@@ -18,7 +18,7 @@ from ...settings.running_server import ACTOR
 from ..api_client import Key
 from ..output import Json, Tenant, print_json, tell
 from ..remote import At, remote_and_tenant
-from .alias_places import Asked, Body, changed, listed, number_at, removed
+from .alias_places import ApiRequest, Body, changed, listed, number_at, removed
 
 if TYPE_CHECKING:
     from loraplex.registry.adapters.views import Adapter
@@ -152,7 +152,7 @@ def shadow(
     if off == bool(version):
         raise InvalidRoute("Name the version that gets copies, or use --off.", "version")
     wanted: Body = {"version": int(version) if version.isdecimal() else version, "percent": percent}
-    request: Asked = ("DELETE", "/shadow", None) if off else ("PUT", "/shadow", wanted)
+    request: ApiRequest = ("DELETE", "/shadow", None) if off else ("PUT", "/shadow", wanted)
 
     def here(registry: "Registry") -> "Adapter":
         chosen = None if off else version
@@ -193,7 +193,7 @@ def guard(
     }
     given = {name: limit for name, limit in limits.items() if limit is not None}
     chosen = None if off else guard_of({**given, "min_requests": min_requests, "window_seconds": window_seconds})
-    request: Asked = ("DELETE", "/guard", None) if off else ("PUT", "/guard", msgspec.to_builtins(chosen))
+    request: ApiRequest = ("DELETE", "/guard", None) if off else ("PUT", "/guard", msgspec.to_builtins(chosen))
 
     def here(registry: "Registry") -> "Adapter":
         return registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)

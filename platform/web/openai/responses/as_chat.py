@@ -41,7 +41,7 @@ def chat_of(
     return chat, sent.intersection(SHARED) | {name for name, value in given.items() if value is not None}
 
 
-def in_words(error: ApiError, conversation: Conversation) -> ApiError:
+def explain_refusal(error: ApiError, conversation: Conversation) -> ApiError:
     """A refusal of the chat."""
 
     def said(text: str) -> str:

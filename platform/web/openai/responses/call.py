@@ -22,7 +22,7 @@ from ..chat import ChatCall
 from ..fields import ignored_header
 from ..logprobs import chat_logprobs
 from ..schemas import GenerationFields
-from .as_chat import chat_of, in_words
+from .as_chat import chat_of, explain_refusal
 from .conversation import Conversation
 from .document import Document
 from .fields import check_members
@@ -108,8 +108,8 @@ class ResponsesCall:
         failed = {"type": "response.failed", "response": self._now(error=error)}
         return self._encoded([told, *self._output.close("incomplete"), failed])
 
-    def in_words(self, error: ApiError) -> ApiError:
-        return in_words(error, self._conversation)
+    def explain_refusal(self, error: ApiError) -> ApiError:
+        return explain_refusal(error, self._conversation)
 
     def _end(self, finish_reason: str | None) -> list[Told]:
         self._status = "incomplete" if finish_reason == "length" else "completed"

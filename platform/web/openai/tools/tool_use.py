@@ -62,7 +62,7 @@ class ToolUse:
             raise invalid(f"The tools' schemas cannot be enforced: their grammar has {size}.", "tools") from None
         return form
 
-    def in_words(self, form: StructuredOutputs, error: ApiError) -> ApiError:
+    def explain_refusal(self, form: StructuredOutputs, error: ApiError) -> ApiError:
         """A refusal of `form`, which is this one's, in terms of the tools."""
         found = FAULT.search(error.message)
         if error.status != 400 or found is None:
