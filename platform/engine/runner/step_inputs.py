@@ -111,7 +111,7 @@ class StepInputs:
         is_uneven: Callable[[np.ndarray], bool] = lambda lengths: False, records: np.ndarray = NO_RECORDS,
     ) -> StepShape:  # fmt: skip
         """Fill in a step and enqueue its copy to the device. is_uneven: Batch.uneven of a decode, by the lengths of its
-        contexts. records: [draws, RECORD] int64, as of Asked."""
+        contexts. records: [draws, RECORD] int64, as of RowLines.records."""
         counts = np.array([item.count for item in scheduled])
         starts = np.array([item.start for item in scheduled])
         tables = self._tables.of(scheduled)
