@@ -12,8 +12,7 @@ import msgspec
 
 from .access.key_format import check_token, new_token
 from .access.passwords import check_password
-from .access.scopes import INFERENCE
-from .access.users import ADMIN_ROLE
+from .access.scopes import ADMIN_ROLE, INFERENCE
 from .audit import SYSTEM
 from .errors import InvalidKey
 from .files.artifacts import sync_folder

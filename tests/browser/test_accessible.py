@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from loraplex.registry.access.users import VIEWER_ROLE
+from loraplex.registry.access.scopes import VIEWER_ROLE
 from loraplex.web.access.sessions import COOKIE
 from loraplex.web.state import State
 from tests.web.conftest import ADMIN_PASSWORD

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Final
 
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
@@ -20,11 +19,8 @@ from ..errors import LastAdmin, NameTaken, RegistryError, UnknownUser
 from ..names import check_user_name, is_label
 from ..revision import hold_changes
 from .passwords import check_password
+from .scopes import ADMIN_ROLE, ROLES
 from .tenants import tenant_id
-
-VIEWER_ROLE, EDITOR_ROLE, ADMIN_ROLE = "viewer", "editor", "admin"
-ROLES: Final = (VIEWER_ROLE, EDITOR_ROLE, ADMIN_ROLE)
-"""viewer: look; editor: also use models and change adapters; admin: also keys, users and the audit log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Permissions hold within the caller's tenant. Only `OPERATE` reaches beyond: admi
 from enum import StrEnum
 from typing import Final
 
-from loraplex.registry.access import scopes, users
+from loraplex.registry.access import scopes
 from loraplex.registry.database.tables import DEFAULT_TENANT
 
 
@@ -37,9 +37,9 @@ WHO: Final = {
 
 EVERYTHING: Final = frozenset(Permission) - {Permission.OPERATE}
 OF_ROLE: Final = {
-    users.VIEWER_ROLE: frozenset({Permission.READ}),
-    users.EDITOR_ROLE: frozenset({Permission.READ, Permission.INFERENCE, Permission.ADAPTERS}),
-    users.ADMIN_ROLE: EVERYTHING,
+    scopes.VIEWER_ROLE: frozenset({Permission.READ}),
+    scopes.EDITOR_ROLE: frozenset({Permission.READ, Permission.INFERENCE, Permission.ADAPTERS}),
+    scopes.ADMIN_ROLE: EVERYTHING,
 }
 OF_SCOPE: Final = {
     scopes.INFERENCE: frozenset({Permission.INFERENCE}),

@@ -1,121 +1,211 @@
-"""What the registry knows as the API answers it. Words of the command line on the database alone answer the same, and
-import no web framework for it."""
+"""What the management API answers of the registry, each once: the JSON and its OpenAPI document derive from it. Words
+of the command line on the database alone answer the same, and import neither a web framework nor a database for it."""
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from loraplex.registry.access.quotas import Quota
+from loraplex.registry.adapters.routes import Guard, ShareBy, Trip
+
+from .fields import Moment, Role, Scope, Sha256
 
 if TYPE_CHECKING:
-    from loraplex.registry.access.keys import ApiKey
-    from loraplex.registry.access.tenants import Tenant
-    from loraplex.registry.access.users import User
-    from loraplex.registry.adapters.routes import Route
-    from loraplex.registry.adapters.views import Adapter, Version
-    from loraplex.registry.audit import AuditEntry, Verdict
+    from loraplex.registry import audit
+    from loraplex.registry.access import keys, tenants, users
+    from loraplex.registry.adapters import routes, views
+
+PLAIN: Final[dict[type, Callable[[Any], Any]]] = {datetime: datetime.isoformat, frozenset: sorted, tuple: list}
+"""How values of these types are told."""
 
 
-def registered_json(adapter: "Adapter") -> dict[str, Any]:
-    """An adapter with its versions, newest first, without the engine's view of them."""
+class Told(msgspec.Struct, frozen=True):
+    @classmethod
+    def of(cls, source: object, **own: Any) -> Self:
+        """Fields as `source` has them under the same names, but for its `own`."""
+        fields = [own[name] if name in own else getattr(source, name) for name in cls.__struct_fields__]
+        return cls(*[PLAIN[type(value)](value) if type(value) in PLAIN else value for value in fields])
+
+    def as_json(self) -> dict[str, Any]:
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields
+
+
+class RegisteredVersion(Told, frozen=True):
+    """One immutable upload."""
+
+    number: int
+    digest: Sha256
+    size: int
+    peft_type: str
+    rank: int
+    alpha: float
+    target_modules: Sequence[str]
+    parameters: int
+    base_model: str
+    invocation_tokens: Sequence[int]
+    tokenizer_digest: Sha256 | None
+    profile_digest: Sha256 | None
+    uploaded_by: str
+    created_at: Moment
+    enabled: bool
+    pinned: bool
+    error: str | None
+
+
+class Version(RegisteredVersion, frozen=True):
+    """One immutable upload, and where the engine has it. `running`: requests under this name."""
+
+    state: str
+    tier: str
+    running: int
+    bytes: int
+    host_bytes: int
+
+
+class Shadow(Told, frozen=True):
+    """Gets a copy of so many per cent of the requests."""
+
+    version: int
+    percent: int
+
+
+class Route(Told, frozen=True):
+    """`version`: the stable one; `weights`: per cent by version number, of the callers or requests that `share_by`
+    names."""
+
+    alias: str
+    version: int
+    weights: dict[str, int]
+    share_by: ShareBy
+    previous: int | None
+    guard: Guard | None
+    trip: Trip | None
+    shadow: Shadow | None
+    updated_at: Moment
+    updated_by: str
+
+
+class RegisteredAdapter(Told, frozen=True):
+    """A name with its versions, newest first."""
+
+    name: str
+    enabled: bool
+    pinned: bool
+    created_at: Moment
+    created_by: str
+    latest: int | None
+    current: int | None
+    aliases: dict[str, int]
+    routes: dict[str, Route]
+    versions: Sequence[RegisteredVersion]
+
+
+class Adapter(RegisteredAdapter, frozen=True):
+    """A name with its versions, newest first. `current`: what the bare name means to most; `aliases`: name -> stable
+    version; `last_used_at`: under this name (null: not in 24 hours; before the server's start: by the hour)."""
+
+    versions: Sequence[Version]
+    last_used_at: Moment | None
+
+
+class Key(Told, frozen=True):
+    prefix: str
+    name: str
+    scopes: Sequence[Scope]
+    adapters: Sequence[str] | None
+    limits: Quota
+    created_by: str
+    created_at: Moment
+    last_used_at: Moment | None
+    expires_at: Moment | None
+    revoked_at: Moment | None
+
+
+class User(Told, frozen=True):
+    name: str
+    role: Role
+    created_at: Moment
+    password_changed_at: Moment
+
+
+class Tenant(Told, frozen=True):
+    name: str
+    created_at: Moment
+    limits: Quota
+    disabled_at: Moment | None
+
+
+class AuditEntry(Told, frozen=True):
+    id: int
+    at: Moment
+    tenant: str | None
+    actor: str
+    actor_name: str | None
+    action: str
+    subject: str
+    detail: dict[str, Any] | None
+    hash: str | None
+    intact: bool
+
+
+class Chain(Told, frozen=True):
+    """All but `intact` for the operator alone."""
+
+    intact: bool
+    rows: int | UnsetType = UNSET
+    head: str | UnsetType | None = UNSET
+    problem: str | UnsetType | None = UNSET
+
+
+def registered_json(adapter: "views.Adapter") -> dict[str, Any]:
+    """Without the engine's view of its versions."""
+    versions = [RegisteredVersion.of(version, error=version.broken) for version in reversed(adapter.versions)]
+    return RegisteredAdapter.of(adapter, **adapter_fields(adapter), versions=versions).as_json()
+
+
+def adapter_fields(adapter: "views.Adapter") -> dict[str, Any]:
+    """Those that an adapter's answer has under other names, or in another form."""
     latest, current = adapter.latest(), adapter.current()
     return {
-        "name": adapter.name,
-        "enabled": adapter.enabled,
-        "pinned": adapter.pinned,
-        "created_at": adapter.created_at.isoformat(),
-        "created_by": adapter.created_by,
         "latest": latest and latest.number,
         "current": current and current.number,
-        "aliases": dict(adapter.aliases),
-        "routes": {name: msgspec.to_builtins(route_json(route)) for name, route in adapter.routes.items()},
-        "versions": [version_row(version) for version in reversed(adapter.versions)],
+        "routes": {name: _route(route) for name, route in adapter.routes.items()},
     }
 
 
-def version_row(version: "Version") -> dict[str, Any]:
-    return {
-        "number": version.number,
-        "digest": version.digest,
-        "size": version.size,
-        "peft_type": version.peft_type,
-        "rank": version.rank,
-        "alpha": version.alpha,
-        "target_modules": list(version.target_modules),
-        "parameters": version.parameters,
-        "base_model": version.base_model,
-        "invocation_tokens": list(version.invocation_tokens),
-        "tokenizer_digest": version.tokenizer_digest,
-        "profile_digest": version.profile_digest,
-        "uploaded_by": version.uploaded_by,
-        "created_at": version.created_at.isoformat(),
-        "enabled": version.enabled,
-        "pinned": version.pinned,
-        "error": version.broken,
-    }
+def version_row(version: "views.Version") -> dict[str, Any]:
+    return RegisteredVersion.of(version, error=version.broken).as_json()
 
 
-def route_json(route: "Route") -> dict[str, Any]:
-    """What an alias means; `version` is the stable one."""
-    shadow = route.shadow
-    return {
-        "alias": route.alias,
-        "version": route.stable,
-        "weights": {str(version): weight for version, weight in route.weights.items()},
-        "share_by": route.share_by,
-        "previous": route.previous,
-        "guard": route.guard and msgspec.to_builtins(route.guard),
-        "trip": route.trip and msgspec.to_builtins(route.trip),
-        "shadow": shadow and {"version": shadow.version, "percent": shadow.shadow},
-        "updated_at": route.updated_at.isoformat(),
-        "updated_by": route.updated_by,
-    }
+def route_json(route: "routes.Route") -> dict[str, Any]:
+    return _route(route).as_json()
 
 
-def key_json(key: "ApiKey") -> dict[str, Any]:
-    moments = {name: getattr(key, name) for name in ("created_at", "last_used_at", "expires_at", "revoked_at")}
-    return {
-        "prefix": key.prefix,
-        "name": key.name,
-        "scopes": sorted(key.scopes),
-        "adapters": None if key.adapters is None else sorted(key.adapters),
-        "limits": msgspec.to_builtins(key.quota),
-        "created_by": key.created_by,
-        **{name: moment.isoformat() if moment else None for name, moment in moments.items()},
-    }
+def _route(route: "routes.Route") -> Route:
+    shadow = route.shadow and Shadow(version=route.shadow.version, percent=route.shadow.shadow)
+    weights = {str(version): weight for version, weight in route.weights.items()}
+    return Route.of(route, version=route.stable, weights=weights, shadow=shadow)
 
 
-def user_json(user: "User") -> dict[str, Any]:
-    return {
-        "name": user.name,
-        "role": user.role,
-        "created_at": user.created_at.isoformat(),
-        "password_changed_at": user.password_changed_at.isoformat(),
-    }
+def key_json(key: "keys.ApiKey") -> dict[str, Any]:
+    return Key.of(key, limits=key.quota).as_json()
 
 
-def tenant_json(tenant: "Tenant") -> dict[str, Any]:
-    return {
-        "name": tenant.name,
-        "created_at": tenant.created_at.isoformat(),
-        "limits": msgspec.to_builtins(tenant.quota),
-        "disabled_at": tenant.disabled_at and tenant.disabled_at.isoformat(),
-    }
+def user_json(user: "users.User") -> dict[str, Any]:
+    return User.of(user).as_json()
 
 
-def entry_json(entry: "AuditEntry") -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "at": entry.at.isoformat(),
-        "tenant": entry.tenant,
-        "actor": entry.actor,
-        "actor_name": entry.actor_name or None,
-        "action": entry.action,
-        "subject": entry.subject,
-        "detail": entry.detail,
-        "hash": entry.hash or None,
-        "intact": entry.intact,
-    }
+def tenant_json(tenant: "tenants.Tenant") -> dict[str, Any]:
+    return Tenant.of(tenant, limits=tenant.quota).as_json()
 
 
-def chain_json(verdict: "Verdict") -> dict[str, Any]:
-    return {"intact": verdict.problem is None, **asdict(verdict)}
+def entry_json(entry: "audit.AuditEntry") -> dict[str, Any]:
+    return AuditEntry.of(entry, actor_name=entry.actor_name or None, hash=entry.hash or None).as_json()
+
+
+def chain_json(verdict: "audit.Verdict") -> dict[str, Any]:
+    return Chain.of(verdict, intact=verdict.problem is None).as_json()

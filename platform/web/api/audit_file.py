@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from ..audit.csv_lines import csv_lines
+from . import answers
 from .answers import entry_json
 
 if TYPE_CHECKING:
     from loraplex.registry.audit import AuditEntry, AuditFilter, AuditLog
 
-COLUMNS: Final = ("id", "at", "tenant", "actor", "actor_name", "action", "subject", "detail", "hash", "intact")
 BATCH: Final = 1000
 FIRST_BATCH: Final = 100
 """Smaller, so that the file begins to come at once."""
@@ -20,7 +20,7 @@ Format = Literal["csv", "jsonl"]
 def parts_of(audit: "AuditLog", wanted: "AuditFilter", format: Format) -> Iterator[str]:
     """The file's text, a batch of rows at a time, so that any log fits into memory. Blocks."""
     if format == "csv":
-        yield ",".join(COLUMNS) + "\r\n"
+        yield ",".join(answers.AuditEntry.__struct_fields__) + "\r\n"
     write = _as_csv if format == "csv" else _as_json_lines
     before, limit = None, FIRST_BATCH
     while rows := audit.search(wanted, limit, before):
@@ -30,7 +30,7 @@ def parts_of(audit: "AuditLog", wanted: "AuditFilter", format: Format) -> Iterat
 
 def _as_csv(entries: Sequence["AuditEntry"]) -> str:
     rows = [entry_json(entry) for entry in entries]
-    return csv_lines([_csv_cell(row[name]) for name in COLUMNS] for row in rows)
+    return csv_lines([_csv_cell(row[name]) for name in answers.AuditEntry.__struct_fields__] for row in rows)
 
 
 def _as_json_lines(entries: Sequence["AuditEntry"]) -> str:

@@ -5,8 +5,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
-from loraplex.registry.access.scopes import SCOPES
-from loraplex.registry.access.users import ROLES
+from loraplex.registry.access.scopes import ROLES, SCOPES
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.names import MAX_LABEL, NAME_PATTERN
 

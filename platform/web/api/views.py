@@ -9,7 +9,8 @@ from loraplex.registry.adapters.views import Adapter, Version
 
 from ..observability.hourly_use import hour_begun
 from ..state import State
-from .answers import registered_json, version_row
+from . import answers
+from .answers import adapter_fields
 
 ON_DISK = AdapterStatus(digest="", state="registered")
 
@@ -19,9 +20,9 @@ def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
     statuses, failures, used = residency(state), state.reconciler.failures, last_use(adapter, state)
     running = partial(state.metrics.use.running, adapter.tenant, adapter.name)
     versions = [
-        version_json(version, statuses, failures, running(version.number)) for version in reversed(adapter.versions)
+        version_of(version, statuses, failures, running(version.number)) for version in reversed(adapter.versions)
     ]
-    return {**registered_json(adapter), "last_used_at": used and used.isoformat(), "versions": versions}
+    return answers.Adapter.of(adapter, **adapter_fields(adapter), versions=versions, last_used_at=used).as_json()
 
 
 def last_use(adapter: Adapter, state: State) -> datetime | None:
@@ -33,20 +34,20 @@ def last_use(adapter: Adapter, state: State) -> datetime | None:
     return None if hours is None else hour_begun(hours)
 
 
-def version_json(
+def version_of(
     version: Version, statuses: dict[str, AdapterStatus], failures: dict[str, str], running: int
-) -> dict[str, Any]:
+) -> answers.Version:
     """`running`: requests by the adapter's own name. The engine counts those of all names with the same bytes."""
     status = statuses.get(version.digest, ON_DISK)
-    return {
-        **version_row(version),
-        "state": status.state,
-        "tier": status.tier,
-        "running": running,
-        "bytes": status.bytes,
-        "host_bytes": status.host_bytes,
-        "error": version.broken or status.error or failures.get(version.digest),
-    }
+    return answers.Version.of(
+        version,
+        error=version.broken or status.error or failures.get(version.digest),
+        state=status.state,
+        tier=status.tier,
+        running=running,
+        bytes=status.bytes,
+        host_bytes=status.host_bytes,
+    )
 
 
 def residency(state: State) -> dict[str, AdapterStatus]:

@@ -13,9 +13,9 @@ from ..api.adapters.adapters import Change, NewVersion
 from ..api.adapters.aliases import Chosen, NewRoute, NewShadow
 from ..api.adapters.certificates import Prompts
 from ..api.adapters.runtime_lora import LoadOrder, UnloadOrder
+from ..api.answers import Adapter, Key, Tenant, User
 from ..api.fields import SHA256
 from .admin_answers import (
-    Adapter,
     AdapterList,
     AddedVersion,
     AuditLog,
@@ -25,7 +25,6 @@ from .admin_answers import (
     Digest,
     Engine,
     GoldenPrompts,
-    Key,
     KeyList,
     Me,
     Profile,
@@ -34,10 +33,8 @@ from .admin_answers import (
     RouteList,
     RuntimeLora,
     SettingList,
-    Tenant,
     TenantList,
     UsageSums,
-    User,
     UserList,
     WatchedRoute,
 )

@@ -1,66 +1,16 @@
-"""What the management API answers, as types that a document can be made of."""
+"""What the management API answers beside `api/answers.py`, as types that a document can be made of."""
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from loraplex.engine.certify.certificate import Certificate
 from loraplex.engine.protocol import EngineInfo, EngineStatus
-from loraplex.registry.access.quotas import Quota
 from loraplex.registry.adapters.profiles import ServingProfile
-from loraplex.registry.adapters.routes import Guard, ShareBy, Trip
+from loraplex.registry.adapters.routes import ShareBy
 from loraplex.registry.report import Report
 
-from ..api.fields import Moment, Role, Scope, Sha256
+from ..api.answers import Adapter, AuditEntry, Chain, Key, Route, Tenant, User, Version
+from ..api.fields import Moment, Sha256
 from ..settings.in_force import SettingInForce
-
-
-class Version(TypedDict):
-    """One immutable upload, and where the engine has it. `running`: requests under this name."""
-
-    number: int
-    digest: Sha256
-    size: int
-    peft_type: str
-    rank: int
-    alpha: float
-    target_modules: list[str]
-    parameters: int
-    base_model: str
-    invocation_tokens: list[int]
-    tokenizer_digest: Sha256 | None
-    profile_digest: Sha256 | None
-    uploaded_by: str
-    created_at: Moment
-    enabled: bool
-    pinned: bool
-    state: str
-    tier: str
-    running: int
-    bytes: int
-    host_bytes: int
-    error: str | None
-
-
-class Shadow(TypedDict):
-    """Gets a copy of so many per cent of the requests."""
-
-    version: int
-    percent: int
-
-
-class Route(TypedDict):
-    """`version`: the stable one; `weights`: per cent by version number, of the callers or requests that `share_by`
-    names."""
-
-    alias: str
-    version: int
-    weights: dict[str, int]
-    share_by: ShareBy
-    previous: int | None
-    guard: Guard | None
-    trip: Trip | None
-    shadow: Shadow | None
-    updated_at: Moment
-    updated_by: str
 
 
 class VersionFigures(TypedDict):
@@ -90,7 +40,7 @@ class RouteFigures(TypedDict):
     versions: list[VersionFigures]
 
 
-class WatchedRoute(Route):
+class WatchedRoute(Route, frozen=True):
     """With how the latest requests went in the process that answers."""
 
     figures: RouteFigures
@@ -106,23 +56,6 @@ class Profile(TypedDict):
     version: int
     digest: Sha256 | None
     profile: ServingProfile | None
-
-
-class Adapter(TypedDict):
-    """A name with its versions, newest first. `current`: what the bare name means to most; `aliases`: name -> stable
-    version; `last_used_at`: under this name (null: not in 24 hours; before the server's start: by the hour)."""
-
-    name: str
-    enabled: bool
-    pinned: bool
-    created_at: Moment
-    created_by: str
-    last_used_at: Moment | None
-    latest: int | None
-    current: int | None
-    aliases: dict[str, int]
-    routes: dict[str, Route]
-    versions: list[Version]
 
 
 class AdapterList(TypedDict):
@@ -159,7 +92,7 @@ Move = TypedDict(
 )
 
 
-class ChangedAdapter(Adapter):
+class ChangedAdapter(Adapter, frozen=True):
     """`moves`: names that other versions answer now, in per cent by version; `last_day`: of versions that lost some.
     `message`: the same in words, with what speaks against a share; empty where there is nothing to say."""
 
@@ -247,20 +180,7 @@ class SettingList(TypedDict):
     obstacle: str
 
 
-class Key(TypedDict):
-    prefix: str
-    name: str
-    scopes: list[Scope]
-    adapters: list[str] | None
-    limits: Quota
-    created_by: str
-    created_at: Moment
-    last_used_at: Moment | None
-    expires_at: Moment | None
-    revoked_at: Moment | None
-
-
-class CreatedKey(Key):
+class CreatedKey(Key, frozen=True):
     """`token` is told this once."""
 
     token: str
@@ -276,22 +196,8 @@ class Me(TypedDict):
     permissions: list[str]
 
 
-class User(TypedDict):
-    name: str
-    role: Role
-    created_at: Moment
-    password_changed_at: Moment
-
-
 class UserList(TypedDict):
     data: list[User]
-
-
-class Tenant(TypedDict):
-    name: str
-    created_at: Moment
-    limits: Quota
-    disabled_at: Moment | None
 
 
 class TenantList(TypedDict):
@@ -322,28 +228,6 @@ class UsageRow(Counts):
 class UsageSums(TypedDict):
     data: list[UsageRow]
     total: Counts
-
-
-class AuditEntry(TypedDict):
-    id: int
-    at: Moment
-    tenant: str | None
-    actor: str
-    actor_name: str | None
-    action: str
-    subject: str
-    detail: dict[str, Any] | None
-    hash: str | None
-    intact: bool
-
-
-class Chain(TypedDict):
-    """All but `intact` for the operator alone."""
-
-    intact: bool
-    rows: NotRequired[int]
-    head: NotRequired[str | None]
-    problem: NotRequired[str | None]
 
 
 class AuditLog(TypedDict):

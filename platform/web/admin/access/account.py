@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
-from loraplex.registry.access.users import ADMIN_ROLE, EDITOR_ROLE, VIEWER_ROLE
+from loraplex.registry.access.scopes import ADMIN_ROLE, EDITOR_ROLE, VIEWER_ROLE
 from loraplex.registry.database.tables import DEFAULT_TENANT
 
 from ...access.caller import Caller

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
-from loraplex.registry.access.users import VIEWER_ROLE, User
+from loraplex.registry.access.scopes import VIEWER_ROLE
+from loraplex.registry.access.users import User
 
 from ...access.caller import Caller
 from ...access.sessions import login_of

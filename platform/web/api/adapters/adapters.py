@@ -29,7 +29,7 @@ from ...routing.moves import read_last_day
 from ...routing.traffic import callers_of_day
 from ...state import State
 from ..fields import Sha256
-from ..views import adapter_json, residency, version_json
+from ..views import adapter_json, residency, version_of
 
 router = APIRouter(tags=["Adapters"])
 
@@ -94,7 +94,7 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
         added, report = await register_version(state, caller, name, digests, True, fields.activation())
     day = await asyncio.to_thread(read_last_day, state.registry, added.before, caller.allows(Permission.ADMIN))
     running = state.metrics.use.running(caller.tenant, added.name, added.version.number)
-    version = version_json(added.version, residency(state), state.reconciler.failures, running)
+    version = version_of(added.version, residency(state), state.reconciler.failures, running).as_json()
     body = {"name": added.name, "created": added.created, "version": version, "report": msgspec.to_builtins(report)}
     body |= registered_json(added, day)
     return JSONResponse(body, 201 if added.created else 200)

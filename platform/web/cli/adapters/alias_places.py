@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from loraplex.registry.names import DEFAULT_TENANT
 
 from ...api.answers import route_json
@@ -83,4 +81,4 @@ def path_of(name: str, alias: str) -> str:
 
 
 def as_json(adapter: "Adapter", alias: str) -> dict[str, Any]:
-    return {"adapter": adapter.name, **msgspec.to_builtins(route_json(adapter.routes[alias]))}
+    return {"adapter": adapter.name, **route_json(adapter.routes[alias])}
