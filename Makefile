@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test fuzz check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
+.PHONY: help install serve test test-fast fuzz check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -19,6 +19,9 @@ serve: .venv/.runtime $(VENDOR) ## install what is missing and serve the demo mo
 
 test: .venv/.test $(VENDOR) ## install what tests need and run the whole suite
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 15 $(ARGS)
+
+test-fast: .venv/.test $(VENDOR) ## tests of what changed since main, for at most 90 seconds
+	@$(BIN)/python -m tests.fast $(ARGS)
 
 fuzz: .venv/.test $(VENDOR) ## 10,000 random requests by both OpenAPI documents; another FUZZ_SEED is another 10,000
 	@FUZZ_CASES=$${FUZZ_CASES:-10000} $(BIN)/python -m pytest -q tests/web/test_schemas.py $(ARGS)
