@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import importlib
-import importlib.util
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 from fastapi import Depends, FastAPI
@@ -20,10 +17,10 @@ from starlette.types import Scope
 import loraplex
 from loraplex.engine.ipc.client import EngineStartError, EngineUnavailable
 
+from .admin import routes as pages
 from .api.routes import routers as api_routers
 from .endpoints.authentication import access_table, guard
 from .http.database_errors import database_handlers
-from .http.errors import HANDLERS, PageOf
 from .http.limits import BodyLimit
 from .http.middleware import RejectWhileStopping, RequestContext
 from .observability.engine_metrics import EngineCollector
@@ -34,7 +31,6 @@ from .routing.route_metrics import RouteCollector
 from .state import State
 
 STATIC: Final = Path(__file__).parent / "static"
-DASHBOARD: Final = "loraplex.web.admin.routes"
 FILES_PREFIX: Final = "/api/v1/adapters/"
 BOOKKEEPING_SECONDS: Final = 30.0
 
@@ -43,17 +39,16 @@ logger = logging.getLogger(__name__)
 
 def create_app(state: State) -> FastAPI:
     """The app for `state`; serving it starts the engine and stops it again. HTTP answers while the engine starts."""
-    pages = _dashboard()
-    page_of: PageOf | None = None if pages is None else pages.page_of_refusal
+    page_of = pages.page_of_refusal
     app = FastAPI(
         title="loraplex",
         version=loraplex.__version__,
         dependencies=[Depends(guard)],
-        exception_handlers={**(HANDLERS if pages is None else pages.HANDLERS), **database_handlers(page_of)},
+        exception_handlers={**pages.HANDLERS, **database_handlers(page_of)},
         middleware=[
             Middleware(
                 RequestContext,
-                page_of_crash=None if pages is None else pages.page_of_crash,
+                page_of_crash=pages.page_of_crash,
                 log_probes=state.settings.log_probes,
                 on_answer=partial(note_refusal, state.metrics.log),
             ),
@@ -67,7 +62,7 @@ def create_app(state: State) -> FastAPI:
     app.state.loraplex = state
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     state.metrics.registry.register(RouteCollector(state.tallies))
-    for router in (*openai_routers, *api_routers, *(() if pages is None else pages.routers)):
+    for router in (*openai_routers, *api_routers, *pages.routers):
         app.include_router(router)
     _add_documents(app, state.settings.root_path)
     app.state.access = access_table(app)
@@ -78,11 +73,6 @@ def create_app(state: State) -> FastAPI:
 def _add_documents(app: FastAPI, root_path: str) -> None:
     app.add_api_route("/openapi.json", lambda: JSONResponse(public_document(root_path)), include_in_schema=False)
     app.add_api_route("/api/v1/openapi.json", lambda: JSONResponse(admin_document(root_path)), include_in_schema=False)
-
-
-def _dashboard() -> ModuleType | None:
-    """The pages, where they are installed; the API serves without them."""
-    return None if importlib.util.find_spec(DASHBOARD) is None else importlib.import_module(DASHBOARD)
 
 
 def _limit_of(state: State) -> Callable[[Scope], int]:

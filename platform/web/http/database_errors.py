@@ -55,7 +55,7 @@ def fault_of(error: Exception) -> str:
     return "the database is unavailable"
 
 
-def database_handlers(page_of: PageOf | None) -> dict[Any, Any]:
+def database_handlers(page_of: PageOf) -> dict[Any, Any]:
     """For the app. What is no matter of time is raised again."""
 
     async def answer(request: Request, error: Exception) -> Response:

@@ -120,10 +120,10 @@ def refusal_of(scope: Scope) -> ApiError | None:
     return error
 
 
-def answer_of(error: ApiError, scope: Scope, page_of: PageOf | None) -> Response:
+def answer_of(error: ApiError, scope: Scope, page_of: PageOf) -> Response:
     """The page that a browser gets, else JSON."""
     note(scope, error)
-    return (page_of and page_of(scope, error)) or error.response()
+    return page_of(scope, error) or error.response()
 
 
 async def answer_api_error(request: Request, error: Exception) -> Response:

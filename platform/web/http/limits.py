@@ -19,7 +19,7 @@ class BodyLimit:
     What a refused client still sends is read for a while: closing on unread bytes would cut off the answer on its way.
     """
 
-    def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], int], page_of: PageOf | None = None) -> None:
+    def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], int], page_of: PageOf) -> None:
         self._app = app
         self._limit_of = limit_of
         self._page_of = page_of

@@ -35,12 +35,12 @@ class RequestContext:
     def __init__(
         self,
         app: ASGIApp,
-        page_of_crash: Callable[[Scope], Response | None] | None = None,
-        log_probes: bool = False,
-        on_answer: Callable[[Scope, int, float], None] = lambda scope, status, seconds: None,
+        page_of_crash: Callable[[Scope], Response | None],
+        log_probes: bool,
+        on_answer: Callable[[Scope, int, float], None],
     ) -> None:
-        """`page_of_crash`: what a browser is told of a fault of ours; None, also for one request: JSON. `on_answer`
-        hears of each request its status, 0 where none was sent, and its seconds."""
+        """`page_of_crash`: what a browser is told of a fault of ours; None: JSON. `on_answer` hears of each request
+        its status, 0 where none was sent, and its seconds."""
         self._app = app
         self._page_of_crash = page_of_crash
         self._log_probes = log_probes
@@ -67,8 +67,8 @@ class RequestContext:
             access.exception("a fault of ours, id=%s", request_id)
             if status:
                 raise
-            page = None if self._page_of_crash is None else self._page_of_crash(scope)
-            await (page or crashed(request_id).response())(scope, receive, send_with_headers)
+            answer = self._page_of_crash(scope) or crashed(request_id).response()
+            await answer(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - started
             line = (scope["method"], ascii(scope["path"]), status, seconds, request_id)
@@ -83,7 +83,7 @@ class RequestContext:
 class RejectWhileStopping:
     """503 and Retry-After for whatever comes while the server stops, but for probes. The connection ends with it."""
 
-    def __init__(self, app: ASGIApp, stopping: asyncio.Event, page_of: PageOf | None = None) -> None:
+    def __init__(self, app: ASGIApp, stopping: asyncio.Event, page_of: PageOf) -> None:
         self._app = app
         self._stopping = stopping
         self._page_of = page_of
