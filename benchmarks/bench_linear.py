@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 from benchmarks.timing import best_of_each
 from loraplex.engine.device.threads import prepare_environment, set_threads
-from loraplex.quant.choose import choose_scheme
 from loraplex.quant.linears.scheme import LinearMethod
 from loraplex.quant.linears.stored_float import StoredFloatLinear
+from loraplex.quant.schemes.choose import choose_scheme
 
 SHAPES = {"qkv": (1152, 896), "o": (896, 896), "gate_up": (9728, 896), "down": (896, 4864)}
 COPIES_BYTES = 128 << 20

@@ -18,7 +18,7 @@ from loraplex.engine.model.decoder import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.startup.packed_weights import load_decoder
 from loraplex.engine.startup.weights_cache import WeightsCache
-from loraplex.quant.choose import choose_cuda_scheme, choose_scheme
+from loraplex.quant.schemes.choose import choose_cuda_scheme, choose_scheme
 from loraplex.quant.storage.cpu_form import cpu_form
 from loraplex.quant.storage.cuda_form import cuda_form
 from loraplex.quant.weights.online import OnlineQuantization

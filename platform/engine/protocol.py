@@ -186,7 +186,7 @@ class EngineInfo(Message, kw_only=True):
     compute: str
     """Which path was chosen and why, in words, for doctor and the start-up box."""
     arithmetic: str
-    """What linears are multiplied with (`quant/arithmetic.py`)."""
+    """What linears are multiplied with (`quant/schemes/arithmetic.py`)."""
     runtime: dict[str, str]
     """What computes it all, by name and version (`engine/device/runtime.py`)."""
     dtype: str

@@ -1,4 +1,4 @@
 """How a weight is stored and multiplied.
 
-Knows no adapter and no model. Seams: `QuantizationConfig`, `LinearMethod`, and `choose_scheme` in `choose`.
+Knows no adapter and no model. Seams: `QuantizationConfig`, `LinearMethod`, and `choose_scheme` in `schemes`.
 """

@@ -12,9 +12,9 @@ from loraplex import SamplingParams
 from loraplex.engine.runner import cuda_runner
 from loraplex.engine.runner.step_inputs import StepInputs, StepShape
 from loraplex.engine.sampling.cuda.rows import RowLines
-from loraplex.quant import choose
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
+from loraplex.quant.schemes import choose
 from tests.checkpoints import make_adapter, make_checkpoint
 
 from .cuda_double import pretend_cuda

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from loraplex.quant import choose
-from loraplex.quant.choose import choose_cuda_scheme
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 from loraplex.quant.linears import scaled_products
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.linears.scaled_products import multiplies_rows
-from loraplex.quant.linears.selector import SchemeSelector
 from loraplex.quant.linears.side_by_side import SideBySideLinear
+from loraplex.quant.schemes import choose
+from loraplex.quant.schemes.choose import choose_cuda_scheme
+from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.online import OnlineQuantization
 from loraplex.quant.weights.weights import Float8Inputs
 

@@ -17,7 +17,6 @@ from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.sampling.sampler import Sampled, Sampler, SampleRow
-from loraplex.quant.choose import choose_scheme
 from loraplex.quant.config.config import parse_quantization
 from loraplex.quant.config.layouts import IntegerLayout
 from loraplex.quant.formats.read import read_weight
@@ -25,6 +24,7 @@ from loraplex.quant.formats.specification import Linear
 from loraplex.quant.linears.coded import CodedLinear
 from loraplex.quant.linears.dequantized import DequantizedLinear
 from loraplex.quant.linears.side_by_side import SideBySideLinear
+from loraplex.quant.schemes.choose import choose_scheme
 from loraplex.quant.weights.weights import IntegerWeight
 from loraplex.web.cli.serve.machine_checks import check_compute
 from loraplex.web.settings.settings import Settings

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from loraplex.quant import cpu_scheme
-from loraplex.quant.arithmetic import ARITHMETIC, arithmetic_words
-from loraplex.quant.choose import choose_scheme
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 from loraplex.quant.kernels.instructions.dots import HAS_BFLOAT16
 from loraplex.quant.kernels.instructions.tile import PANEL
@@ -20,6 +17,9 @@ from loraplex.quant.kernels.panel_linear import panel_linear, scratch_size
 from loraplex.quant.linears.scheme import LinearMethod
 from loraplex.quant.linears.stored_float import StoredFloatLinear
 from loraplex.quant.linears.torch_linear import TorchLinear
+from loraplex.quant.schemes import cpu as cpu_scheme
+from loraplex.quant.schemes.arithmetic import ARITHMETIC, arithmetic_words
+from loraplex.quant.schemes.choose import choose_scheme
 
 SHAPES = [(96, (64,)), (896, (896, 128, 128)), (129, (1, 31, 33)), (1, (5,)), (600, (40, 7))]
 STORAGES = [torch.bfloat16, torch.float16, torch.float32]

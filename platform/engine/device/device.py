@@ -7,8 +7,8 @@ from typing import Final
 
 import torch
 
-from loraplex.quant.choose import choose_cuda_scheme, choose_scheme
-from loraplex.quant.linears.selector import SchemeSelector
+from loraplex.quant.schemes.choose import choose_cuda_scheme, choose_scheme
+from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.online import OnlineQuantization
 
 from ..config import EngineConfig
@@ -58,7 +58,9 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
 
 
 def _cpu(config: EngineConfig, model: ModelConfig, stored: torch.dtype, online: OnlineQuantization) -> Device:
-    from loraplex.quant.arithmetic import ARITHMETIC  # compiled for this processor, as all that a CPU computes with
+    from loraplex.quant.schemes.arithmetic import (
+        ARITHMETIC,  # compiled for this processor, as all that a CPU computes with
+    )
 
     num_threads, sharing = set_threads(config.num_threads)
     device = torch.device("cpu")
@@ -71,7 +73,7 @@ def _cpu(config: EngineConfig, model: ModelConfig, stored: torch.dtype, online: 
 def find_computing(config: EngineConfig, model: ModelConfig) -> Computing:
     """Of the Device that `choose_device` would settle."""
     if config.device == "cpu" or _usable_cuda(config.device) is None:
-        from loraplex.quant.arithmetic import ARITHMETIC
+        from loraplex.quant.schemes.arithmetic import ARITHMETIC
 
         return Computing(ARITHMETIC, cpu_runtime())
     device = choose_device(config, model)

@@ -9,7 +9,7 @@ import torch
 from loraplex.quant.formats.specification import Linear
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.scheme import LinearMethod
-from loraplex.quant.linears.selector import SchemeSelector
+from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.finite import finite_floats
 from loraplex.quant.weights.online import OnlineQuantization
 from loraplex.quant.weights.weights import Weight

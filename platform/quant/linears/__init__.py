@@ -1,4 +1,4 @@
 """Ways to store and multiply the weights of a linear group, one a file.
 
-Knows no LoRA and no model. Seam: `LinearMethod` in `scheme`; `SchemeSelector` chooses among them.
+Knows no LoRA and no model. Seam: `LinearMethod` in `scheme`; `schemes` chooses among them.
 """

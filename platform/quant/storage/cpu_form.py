@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 import torch
 
-from ..arithmetic import ARITHMETIC
 from ..kernels.instructions.tile import PANEL
 from ..kernels.instructions.vectors import features
 from ..kernels.layouts.panels import aligned
@@ -16,6 +15,7 @@ from ..linears.packed import Fill, Packable, PackedForm
 from ..linears.scaled_input import ScaledInputLinear
 from ..linears.side_by_side import SideBySideLinear
 from ..linears.stored_float import StoredFloatLinear
+from ..schemes.arithmetic import ARITHMETIC
 
 METHODS: Final[tuple[type[Packable], ...]] = (
     StoredFloatLinear,

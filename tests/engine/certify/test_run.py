@@ -244,7 +244,7 @@ def test_every_part_that_changes_is_covered(
         (folder / name).write_text(text.replace(before, after, 1))
         theirs = certify(replace(served(job, model=str(folder)), reference=str(folder))).coverage
         assert mine.base != theirs.base and mine.reference != theirs.reference, name
-    monkeypatch.setattr("loraplex.quant.arithmetic.ARITHMETIC", "abacus")
+    monkeypatch.setattr("loraplex.quant.schemes.arithmetic.ARITHMETIC", "abacus")
     assert mine.changes(certify(job).coverage) == [f"the processor's arithmetic ({mine.arithmetic}, now abacus)"]
     monkeypatch.undo()
     monkeypatch.setattr(torch, "__version__", "9.9.9")

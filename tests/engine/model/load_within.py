@@ -7,7 +7,7 @@ import torch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.quant.choose import choose_scheme
+from loraplex.quant.schemes.choose import choose_scheme
 from loraplex.quant.weights.online import OnlineQuantization
 
 from ..memory_limit import is_enough, layer_bytes

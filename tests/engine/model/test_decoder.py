@@ -11,8 +11,8 @@ from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder, DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.quant.linears.selector import SchemeSelector
 from loraplex.quant.linears.torch_linear import TorchLinear
+from loraplex.quant.schemes.selector import SchemeSelector
 from tests.checkpoints import make_checkpoint, reference_model
 
 LENGTH = 50

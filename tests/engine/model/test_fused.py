@@ -17,9 +17,9 @@ from loraplex.lora.apply.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch,
 from loraplex.quant.linears.coded import CodedLinear, coded_form
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.scheme import LinearMethod
-from loraplex.quant.linears.selector import SchemeSelector
 from loraplex.quant.linears.stored_float import StoredFloatLinear
 from loraplex.quant.linears.torch_linear import TorchLinear
+from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.online import OnlineQuantization
 from tests.checkpoints import make_checkpoint
 

@@ -16,10 +16,10 @@ from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.startup.build import build_engine, make_loader
 from loraplex.engine.startup.cuda_build import CudaBuilder
 from loraplex.engine.startup.weights_cache import LOCK, WeightsCache
-from loraplex.quant import choose
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.linears.scheme import LinearMethod
+from loraplex.quant.schemes import choose
 from loraplex.quant.weights.online import OnlineQuantization
 from tests.checkpoints import make_checkpoint
 from tests.quant.made_checkpoints import CASES, make_quantized

@@ -24,8 +24,8 @@ from loraplex.engine.protocol import Clipping
 from loraplex.engine.startup.kv_cache_size import choose_cache_dtype
 from loraplex.engine.startup.scales_file import ScalesFile, read_scales_file, write_scales_file
 from loraplex.engine.startup.static_scales import OF_FOLDED, OWN_WORDS, CacheScales, choose_scales, read_scales
-from loraplex.quant.linears.selector import SchemeSelector
 from loraplex.quant.linears.torch_linear import TorchLinear
+from loraplex.quant.schemes.selector import SchemeSelector
 from tests.checkpoints import make_adapter, make_checkpoint
 
 from ..test_kv_cache_dtypes import prefix_root

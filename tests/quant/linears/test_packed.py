@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from loraplex.quant.choose import choose_scheme
 from loraplex.quant.linears.dequantized import DequantizedLinear
 from loraplex.quant.linears.packed import PackedLinear
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.scheme import LinearMethod
 from loraplex.quant.linears.side_by_side import SideBySideLinear
 from loraplex.quant.linears.stored_float import StoredFloatLinear
+from loraplex.quant.schemes.choose import choose_scheme
 from loraplex.quant.storage.cpu_form import cpu_form
 from loraplex.quant.storage.packed_file import BrokenPackedFile, PackedReader, PackedWriter
 from loraplex.quant.weights.rounding import IntegerGrid, round_to_float8, round_to_integers

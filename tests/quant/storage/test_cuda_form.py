@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from loraplex.quant import choose
-from loraplex.quant.choose import FLOAT8_ACTIVATIONS, choose_cuda_scheme
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.packed import PackedForm, PackedLinear
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.scheme import LinearMethod
+from loraplex.quant.schemes import choose
+from loraplex.quant.schemes.choose import FLOAT8_ACTIVATIONS, choose_cuda_scheme
 from loraplex.quant.storage import cuda_form
 from loraplex.quant.storage.packed_file import BrokenPackedFile, PackedReader, PackedWriter
 from loraplex.quant.weights.online import OnlineQuantization

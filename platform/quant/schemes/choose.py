@@ -5,16 +5,16 @@ from typing import Final
 
 import torch
 
-from .config.config import QuantizationConfig
-from .linears.cuda_codes import to_codes
-from .linears.cuda_packed import CudaPackedLinear
-from .linears.cuda_scaled_float8 import CudaScaledFloat8Linear, reads_float8
-from .linears.scaled_products import multiplies_rows
-from .linears.scheme import LinearMethod
-from .linears.selector import SchemeSelector, name_of
-from .linears.torch_linear import TorchLinear
-from .weights.online import OnlineQuantization
-from .weights.weights import Float8Inputs, Float8Weight, IntegerWeight
+from ..config.config import QuantizationConfig
+from ..linears.cuda_codes import to_codes
+from ..linears.cuda_packed import CudaPackedLinear
+from ..linears.cuda_scaled_float8 import CudaScaledFloat8Linear, reads_float8
+from ..linears.scaled_products import multiplies_rows
+from ..linears.scheme import LinearMethod
+from ..linears.torch_linear import TorchLinear
+from ..weights.online import OnlineQuantization
+from ..weights.weights import Float8Inputs, Float8Weight, IntegerWeight
+from .selector import SchemeSelector, name_of
 
 FLOAT8_ACTIVATIONS: Final = "float8 linears multiply activations cast to float8"
 
@@ -25,7 +25,7 @@ def choose_scheme(
     """`storage`: how float weights are kept, torch.bfloat16, float16 or float32. `quantization`: the checkpoint's."""
     if device.type != "cpu":
         return choose_cuda_scheme(device, storage, quantization)
-    from .cpu_scheme import choose_cpu_scheme  # compiles for this processor as it is imported
+    from .cpu import choose_cpu_scheme  # compiles for this processor as it is imported
 
     return choose_cpu_scheme(storage, quantization)
 

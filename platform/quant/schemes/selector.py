@@ -6,17 +6,17 @@ from itertools import groupby
 
 import torch
 
+from ..linears.dequantized import DequantizedLinear
+from ..linears.scheme import LinearMethod
+from ..linears.side_by_side import SideBySideLinear
 from ..weights.weights import Float8Weight, IntegerWeight, Weight
-from .dequantized import DequantizedLinear
-from .scheme import LinearMethod
-from .side_by_side import SideBySideLinear
 
 CreateLinear = Callable[[int, tuple[int, ...]], LinearMethod]
 CreateCoded = Callable[[Hashable, int, tuple[int, ...]], LinearMethod]
 
 
 def create_float32(in_features: int, out_features: tuple[int, ...]) -> LinearMethod:
-    from .stored_float import StoredFloatLinear
+    from ..linears.stored_float import StoredFloatLinear
 
     return StoredFloatLinear(in_features, out_features, torch.float32)
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .kernels.instructions.dots import HAS_BFLOAT16, HAS_INTEGERS, HAS_WORDS, REGISTERS
+from ..kernels.instructions.dots import HAS_BFLOAT16, HAS_INTEGERS, HAS_WORDS, REGISTERS
 
 VECTORS: Final = "float32 vectors"
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from .config.config import QuantizationConfig
-from .config.layouts import Float8Layout
-from .kernels.instructions.dots import DESCRIPTION, HAS_BFLOAT16, HAS_INTEGERS
-from .linears.code_kernels import VECTORS
-from .linears.coded import CodedLinear, coded_form
-from .linears.selector import SchemeSelector, name_of
-from .linears.stored_float import StoredFloatLinear
+from ..config.config import QuantizationConfig
+from ..config.layouts import Float8Layout
+from ..kernels.instructions.dots import DESCRIPTION, HAS_BFLOAT16, HAS_INTEGERS
+from ..linears.code_kernels import VECTORS
+from ..linears.coded import CodedLinear, coded_form
+from ..linears.stored_float import StoredFloatLinear
+from .selector import SchemeSelector, name_of
 
 
 def choose_cpu_scheme(storage: torch.dtype, quantization: QuantizationConfig | None = None) -> SchemeSelector:
