@@ -1,15 +1,18 @@
 """Rows of the audit log that are asked for in texts: of a query, or of options."""
 
+from collections.abc import Mapping
 from datetime import date
 
 from loraplex.registry.audit import AuditFilter
 from loraplex.registry.errors import InvalidQuery
 
 
-def audit_query(scope: str | None, actor: str, action: str, subject: str, first: str, to: str) -> AuditFilter:
-    """`scope`: a tenant; None: everybody's. Raises InvalidQuery."""
-    parts = (_part(actor, "actor"), _part(action, "action"), _part(subject, "subject"))
-    return AuditFilter(scope, *parts, _day(first, "from"), _day(to, "to"))
+def audit_query(scope: str | None, asked: Mapping[str, str]) -> AuditFilter:
+    """`scope`: a tenant; None: everybody's. `asked`: texts of actor, action, subject, from and to; those that are
+    absent ask for any. Raises InvalidQuery."""
+    actor, action, subject = (_part(asked.get(field, ""), field) for field in ("actor", "action", "subject"))
+    first, last = (_day(asked.get(field, ""), field) for field in ("from", "to"))
+    return AuditFilter(scope, actor, action, subject, first, last)
 
 
 def _part(text: str, field: str) -> str:

@@ -6,7 +6,7 @@ costs a wait for the interpreter's lock.
 
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
 from loraplex.engine.ipc.client import RequestRejected
 
@@ -53,3 +53,4 @@ StateOf = Annotated[State, Depends(_state)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 CallerWithRoom = Annotated[Caller, Depends(_caller_with_room)]
 RequestId = Annotated[str, Depends(_request_id)]
+FirstDay = Annotated[str, Query(alias="from")]

@@ -1,6 +1,7 @@
 """The audit log: who did what to what; found, verified, and taken along."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
@@ -8,7 +9,7 @@ from starlette.responses import Response
 
 from ...access.permissions import Permission
 from ...api.access.audit_export import export as export_file
-from ...api.access.audit_filter import First, Part, Wanted, filter_of
+from ...api.access.audit_filter import AskedOf, Wanted, filter_of
 from ...api.audit_file import Format
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import ApiError
@@ -31,20 +32,15 @@ async def index(
     request: Request,
     state: StateOf,
     caller: CallerOf,
-    actor: Part = "",
-    action: Part = "",
-    subject: Part = "",
-    first: First = "",
-    to: str = "",
+    asked: AskedOf,
     before: Id = None,
     everyone: bool = False,
 ) -> Response:
     """The page; for htmx the table alone, or with `before` the rows that follow."""
     template = _template(is_fragment(request), before)
     try:
-        wanted = filter_of(caller, everyone, actor, action, subject, first, to)
+        wanted = filter_of(caller, everyone, asked)
     except ApiError as error:
-        asked = {"actor": actor, "action": action, "subject": subject, "from": first, "to": to}
         frame = _frame(everyone, asked)
         return page(request, template, SECTION, error.status, **frame, rows=[], problem=in_labels(error, LABELS))
     audit = state.registry.audit
@@ -78,7 +74,7 @@ async def export(state: StateOf, wanted: Wanted, format: Format = "csv") -> Resp
 
 @router.get("/{number}")
 async def detail(request: Request, number: str, state: StateOf, caller: CallerOf, everyone: bool = False) -> Response:
-    wanted = filter_of(caller, everyone)
+    wanted = filter_of(caller, everyone, {})
     known = number.isascii() and number.isdigit() and len(number) < 19
     entry = await asyncio.to_thread(state.registry.audit.get, int(number), wanted) if known else None
     if entry is None:
@@ -96,9 +92,9 @@ async def detail(request: Request, number: str, state: StateOf, caller: CallerOf
     )
 
 
-def _frame(everyone: bool, asked: dict[str, str]) -> dict[str, object]:
+def _frame(everyone: bool, asked: Mapping[str, str]) -> dict[str, object]:
     return {
-        "asked": asked | ({"everyone": "true"} if everyone else {}),
+        "asked": {**asked, **({"everyone": "true"} if everyone else {})},
         "everyone": everyone,
         "actions": ACTIONS,
     }

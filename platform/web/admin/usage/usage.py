@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from loraplex.registry.errors import InvalidQuery
@@ -15,7 +15,7 @@ from loraplex.registry.usage.usage import SHADOW, Usage, UsageQuery, columns_of,
 
 from ...access.caller import Caller
 from ...access.permissions import Permission
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, FirstDay, StateOf
 from ...http.errors import ApiError, invalid
 from ...state import State
 from ...units import count_words, percent_words
@@ -30,29 +30,25 @@ DAYS: Final = 30
 MOST_DAYS: Final = 3700
 LABELS: Final = {"from": "From", "to": "To", "actor": "Key or user", "adapter": "Adapter"}
 Text = Annotated[str, Query(max_length=600)]
-First = Annotated[str, Query(alias="from")]
 
+
+async def _asked(first: FirstDay = "", to: str = "", actor: Text = "", adapter: Text = "") -> dict[str, str]:
+    return {"from": first, "to": to, "adapter": adapter, "actor": actor}
+
+
+AskedOf = Annotated[dict[str, str], Depends(_asked)]
 router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("")
-async def index(
-    request: Request,
-    state: StateOf,
-    caller: CallerOf,
-    first: First = "",
-    to: str = "",
-    actor: Text = "",
-    adapter: Text = "",
-    by: str = "",
-) -> Response:
+async def index(request: Request, state: StateOf, caller: CallerOf, asked: AskedOf, by: str = "") -> Response:
     """The page, or for htmx the part of it that the filters change."""
     frame = {"groupings": GROUPINGS, "ranges": _ranges()}
     template = "usage/_sums.html" if is_fragment(request) else "usage/page.html"
     try:
-        query = _query(caller.tenant, first, to, actor, adapter, by)
+        query = _query(caller.tenant, asked, by)
     except ApiError as error:
-        asked, problem = {"from": first, "to": to, "adapter": adapter, "actor": actor}, in_labels(error, LABELS)
+        problem = in_labels(error, LABELS)
         return page(request, template, SECTION, error.status, **frame, asked=asked, by=by, names={}, problem=problem)
     table = await asyncio.to_thread(state.registry.usage.table, query, MOST_ROWS, "day" not in columns_of(query.by))
     total = table.total
@@ -79,11 +75,9 @@ async def index(
 
 
 @router.get("/points")
-async def points(
-    state: StateOf, caller: CallerOf, first: First = "", to: str = "", actor: Text = "", adapter: Text = ""
-) -> Response:
+async def points(state: StateOf, caller: CallerOf, asked: AskedOf) -> Response:
     """The points of the page's charts."""
-    query = _query(caller.tenant, first, to, actor, adapter, "day")
+    query = _query(caller.tenant, asked, "day")
     if is_hourly(query):
         query = replace(query, by=("hour",))
     rows = await asyncio.to_thread(state.registry.usage.sums, query)
@@ -91,17 +85,9 @@ async def points(
 
 
 @router.get("/csv")
-async def download(
-    state: StateOf,
-    caller: CallerOf,
-    first: First = "",
-    to: str = "",
-    actor: Text = "",
-    adapter: Text = "",
-    by: str = "",
-) -> Response:
+async def download(state: StateOf, caller: CallerOf, asked: AskedOf, by: str = "") -> Response:
     """All rows of the table, however many."""
-    query = _query(caller.tenant, first, to, actor, adapter, by)
+    query = _query(caller.tenant, asked, by)
     name = f"usage-{caller.tenant}-{query.first}-{query.last}.csv"
     headers = NOT_KEPT | {"content-disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(_csv(state.registry.usage, query), media_type="text/csv; charset=utf-8", headers=headers)
@@ -118,16 +104,16 @@ async def _csv(usage: Usage, query: UsageQuery) -> AsyncIterator[str]:
         yield csv_rows(with_versions(rows, versions), query)
 
 
-def _query(tenant: str, first: str, to: str, actor: str, adapter: str, by: str) -> UsageQuery:
+def _query(tenant: str, asked: Mapping[str, str], by: str) -> UsageQuery:
     """With the last 30 days where none are named. Raises ApiError."""
-    asked = actor.strip()
-    kind, _, name = asked.partition(":")
-    if asked not in ("", SHADOW) and (kind not in ("key", "user") or not name):
+    actor = asked["actor"].strip()
+    kind, _, name = actor.partition(":")
+    if actor not in ("", SHADOW) and (kind not in ("key", "user") or not name):
         raise invalid(f"Enter key:PREFIX or user:NAME, or {SHADOW} for shadow requests.", "actor")
     key, user = (name, "") if kind == "key" else ("", name)
-    last = to or datetime.now(UTC).date().isoformat()
+    last = asked["to"] or datetime.now(UTC).date().isoformat()
     try:
-        query = usage_query(tenant, first, last, key, user, adapter.strip(), by or "adapter")
+        query = usage_query(tenant, asked["from"], last, key, user, asked["adapter"].strip(), by or "adapter")
         begin = query.first or (date.fromisoformat(last) - timedelta(days=DAYS - 1)).isoformat()
     except InvalidQuery as error:
         raise invalid(str(error), error.field) from None
@@ -135,7 +121,7 @@ def _query(tenant: str, first: str, to: str, actor: str, adapter: str, by: str) 
         raise invalid("There are no days before 0001-01-01. Choose later ones.", "to") from None
     if not 0 <= (date.fromisoformat(last) - date.fromisoformat(begin)).days < MOST_DAYS:
         raise invalid("The first day must be on or before the last, and at most ten years earlier.", "from")
-    return replace(query, first=begin, actor=asked if asked == SHADOW else query.actor)
+    return replace(query, first=begin, actor=actor if actor == SHADOW else query.actor)
 
 
 async def _names(state: State, caller: Caller) -> Mapping[str, str]:

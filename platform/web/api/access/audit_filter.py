@@ -1,5 +1,6 @@
 """Which rows of the audit log are asked for, by the API's query and by the page's."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -11,11 +12,10 @@ from loraplex.registry.errors import InvalidQuery
 from ...access.caller import Caller
 from ...access.permissions import Permission
 from ...audit.audit_query import audit_query
-from ...endpoints.dependencies import CallerOf
+from ...endpoints.dependencies import CallerOf, FirstDay
 from ...http.errors import forbidden, invalid
 
 Part = Annotated[str, Query(max_length=255)]
-First = Annotated[str, Query(alias="from")]
 
 
 def scope_of(caller: Caller, everyone: bool) -> str | None:
@@ -25,28 +25,26 @@ def scope_of(caller: Caller, everyone: bool) -> str | None:
     return None if everyone else caller.tenant
 
 
-def filter_of(
-    caller: Caller, everyone: bool, actor: str = "", action: str = "", subject: str = "", first: str = "", to: str = ""
-) -> AuditFilter:
+def filter_of(caller: Caller, everyone: bool, asked: Mapping[str, str]) -> AuditFilter:
     """From the texts of a query. Raises ApiError."""
     scope = scope_of(caller, everyone)
     try:
-        found = audit_query(scope, actor, action, subject, first, to)
-        return replace(found, operator=caller.allows(Permission.OPERATE))
+        return replace(audit_query(scope, asked), operator=caller.allows(Permission.OPERATE))
     except InvalidQuery as error:
         raise invalid(str(error), error.field) from None
 
 
-async def wanted_rows(
-    caller: CallerOf,
-    actor: Part = "",
-    action: Part = "",
-    subject: Part = "",
-    first: First = "",
-    to: str = "",
-    everyone: bool = False,
-) -> AuditFilter:
-    return filter_of(caller, everyone, actor, action, subject, first, to)
+async def _asked(
+    actor: Part = "", action: Part = "", subject: Part = "", first: FirstDay = "", to: str = ""
+) -> Mapping[str, str]:
+    return {"actor": actor, "action": action, "subject": subject, "from": first, "to": to}
 
 
-Wanted = Annotated[AuditFilter, Depends(wanted_rows)]
+AskedOf = Annotated[Mapping[str, str], Depends(_asked)]
+
+
+async def _wanted(caller: CallerOf, asked: AskedOf, everyone: bool = False) -> AuditFilter:
+    return filter_of(caller, everyone, asked)
+
+
+Wanted = Annotated[AuditFilter, Depends(_wanted)]

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from loraplex.registry.errors import InvalidQuery
 from loraplex.registry.usage.usage import usage_query
 
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, FirstDay, StateOf
 from ...http.errors import invalid
 from ...usage.usage_csv import csv_head, csv_rows, total_of, versions_for, with_versions
 
@@ -24,7 +24,7 @@ router = APIRouter(tags=["Usage"])
 async def get_usage(
     state: StateOf,
     caller: CallerOf,
-    first: Annotated[str, Query(alias="from")] = "",
+    first: FirstDay = "",
     to: str = "",
     key: Text = "",
     user: Text = "",

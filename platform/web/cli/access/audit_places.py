@@ -43,8 +43,7 @@ class AuditQuery:
     def query(self, remote: Remote) -> dict[str, str]:
         """Of all tenants where no key says of which, as on the database here."""
         everyone = self.everyone or (remote.found and not self.tenant)
-        texts = {"tenant": self.tenant, "actor": self.actor, "action": self.action, "subject": self.subject}
-        asked = texts | {"from": self.first, "to": self.to, "everyone": "true" if everyone else ""}
+        asked = {"tenant": self.tenant, **self._asked, "everyone": "true" if everyone else ""}
         return {name: text for name, text in asked.items() if text}
 
     def filter(self, registry: "Registry") -> "AuditFilter":
@@ -53,7 +52,12 @@ class AuditQuery:
 
         if self.tenant:
             registry.tenants.get(self.tenant)
-        return audit_query(self.tenant or None, self.actor, self.action, self.subject, self.first, self.to)
+        return audit_query(self.tenant or None, self._asked)
+
+    @property
+    def _asked(self) -> dict[str, str]:
+        days = {"from": self.first, "to": self.to}
+        return {"actor": self.actor, "action": self.action, "subject": self.subject, **days}
 
 
 def listed(remote: Remote | None, asked: AuditQuery, limit: int, before: int | None) -> Sequence[Fields]:
