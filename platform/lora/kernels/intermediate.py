@@ -1,6 +1,6 @@
 # mypy: allow-untyped-decorators
 """h = scale * x A^T on its way from shrink to expand, chosen as kernels are compiled: fp32, or, where the processor has
-matrix registers, for bfloat16 adapters and y in fp32, words of two bfloat16 numbers that add up (`VectorCode.split`).
+matrix registers, for bfloat16 adapters and y in fp32, pairs of bfloat16 numbers that add up (`VectorCode.split`).
 
 Products in matrix registers add up in an order of their own, which vectors follow for tokens that fill no register.
 """
@@ -11,7 +11,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from . import shrink_page, word_expand, word_shrink
+from . import shrink_page
+from .amx import avx512_expand, avx512_shrink
 from .amx.expand import expand_block, neighbours
 from .amx.registers import HAS_MATRIX, ROWS
 from .amx.shrink import shrink_block
@@ -20,7 +21,7 @@ from .expand_tile import VECTORS, expand_tokens
 from .vector_code import LANES
 
 
-def _is_words(h: Any) -> bool:
+def _is_split(h: Any) -> bool:
     return bool(h.dtype == types.uint32)
 
 
@@ -46,7 +47,7 @@ def count_in_registers(h: Any, tokens: int) -> int:
 
 @overload(count_in_registers)
 def _count_in_registers(h: Any, tokens: int) -> Any:
-    rows = ROWS if _is_words(h) else 0
+    rows = ROWS if _is_split(h) else 0
 
     def count(h: Any, tokens: int) -> int:
         return tokens // rows * rows if rows else 0
@@ -58,7 +59,7 @@ def shrink_registers(
     arena: Any, offset: Any, slots: Any, kinds: Any, firsts: Any, layer: int, scaling: Any, scales: Any, ranks: Any,
     x: Any, tokens: Any, h: Any, item: Any, scratch: int,
 ) -> None:  # fmt: skip
-    """As matrix_shrink.shrink_block."""
+    """As amx.shrink.shrink_block."""
     raise AssertionError
 
 
@@ -73,7 +74,7 @@ def _shrink_registers(
     ) -> None:  # fmt: skip
         pass
 
-    return shrink_block.py_func if _is_words(h) else never
+    return shrink_block.py_func if _is_split(h) else never
 
 
 def shrink_tokens(
@@ -89,14 +90,14 @@ def _shrink_tokens(
     arena: Any, start: int, following: int, factor: float, scales: Any, x: Any, tokens: Any, h: Any, row: int,
     end: int, column: int,
 ) -> Any:  # fmt: skip
-    return (word_shrink if _is_words(h) else shrink_page).shrink_tokens.py_func
+    return (avx512_shrink if _is_split(h) else shrink_page).shrink_tokens.py_func
 
 
 def expand_columns(
     arena: Any, pages: Any, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int,
     h_column: int, y: Any, y_column: int, columns: int,
 ) -> None:  # fmt: skip
-    """y[tokens, y_column : y_column + columns] += h B for the sorted tokens row to end, as word_expand.expand_words."""
+    """y[tokens, y_column : y_column + columns] += h B for the sorted tokens row to end, as expand_split."""
     raise AssertionError
 
 
@@ -105,7 +106,7 @@ def _expand_columns(
     arena: Any, pages: Any, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int,
     h_column: int, y: Any, y_column: int, columns: int,
 ) -> Any:  # fmt: skip
-    return _expand_words if _is_words(h) else _expand_floats
+    return _expand_split if _is_split(h) else _expand_floats
 
 
 def expand_apart(
@@ -130,10 +131,10 @@ def _expand_apart(
     ) -> bool:  # fmt: skip
         return False
 
-    return _expand_words_apart if _is_words(h) else never
+    return _expand_split_apart if _is_split(h) else never
 
 
-def _expand_words_apart(
+def _expand_split_apart(
     arena: Any, pages: Any, start: int, outputs: int, ranks: int, token: int, h: Any, row: int, count: int,
     h_column: int, y: Any, y_column: int, room: Any, room_column: int, columns: int,
 ) -> bool:  # fmt: skip
@@ -160,7 +161,7 @@ def _expand_floats(
         )  # fmt: skip
 
 
-def _expand_words(
+def _expand_split(
     arena: Any, pages: Any, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int,
     h_column: int, y: Any, y_column: int, columns: int,
 ) -> None:  # fmt: skip
@@ -174,13 +175,13 @@ def _expand_words(
                 y.shape[1] * 4,
             )  # fmt: skip
             if whole < columns:
-                word_expand.expand_words(
+                avx512_expand.expand_split(
                     arena, pages, start + whole, outputs, ranks, tokens, h, row, row + count, h_column, y,
                     y_column + whole, columns - whole,
                 )  # fmt: skip
         else:
             count = min(2, end - row) if end - row > ROWS else end - row
-            word_expand.expand_words(
+            avx512_expand.expand_split(
                 arena, pages, start, outputs, ranks, tokens, h, row, row + count, h_column, y, y_column, columns
             )
         row += count

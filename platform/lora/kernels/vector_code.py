@@ -145,7 +145,7 @@ class VectorCode:
         return self.builder.bitcast(sides[0], FLOATS), self.builder.bitcast(sides[1], FLOATS)
 
     def split(self, value: Any) -> Any:
-        """fp32 numbers as words of two bfloat16 numbers that add up to them, all but the last 8 bits."""
+        """fp32 numbers as pairs of bfloat16 numbers that add up to them, all but the last 8 bits."""
         first = self.builder.zext(self._narrow(value, types.uint16), WORDS)
         rest = self.builder.fsub(value, self.builder.bitcast(self.builder.shl(first, words(16)), FLOATS))
         second = self.builder.shl(self.builder.zext(self._narrow(rest, types.uint16), WORDS), words(16))

@@ -1,1 +1,1 @@
-"""Shrink and expand in matrix registers of the CPU (Intel AMX)."""
+"""Shrink and expand on CPUs with Intel AMX: in matrix registers, and `avx512_*` for tokens that fill none."""

@@ -1,8 +1,9 @@
 # mypy: allow-untyped-decorators
-"""y += h B for runs of 16 tokens of one adapter that follow each other, h in words, y in fp32, in matrix registers.
+"""y += h B for runs of 16 tokens of one adapter that follow each other, h split into bfloat16, y in fp32, in matrix
+registers.
 
-A word's two numbers meet the same weight, which stands twice in a pair. The order of sums: a page's eight ranks are one
-product.
+Both numbers of a pair of h meet the same weight, which stands twice in a pair. The order of sums: a page's eight ranks
+are one product.
 """
 
 from typing import Any, Final
@@ -33,7 +34,7 @@ def _expand_pages(
 ) -> Any:  # fmt: skip
     """target [16 * tiles, 16 * blocks] = y + h B over `count` pages, at most PAGES; blocks: at most COLUMNS // 16.
 
-    pages, h, y, target: addresses, of the pages' offsets in the arena, of the first of these words and of the sums;
+    pages, h, y, target: addresses, of the pages' offsets in the arena, of the first of these pairs and of the sums;
     start: of B's first value of these columns, after the offset; pitches: bytes; from_afar: 1 if the rows of y
     that come next are to be brought near, too far apart for the processor to foresee them, else 0.
     """
@@ -106,9 +107,9 @@ def expand_block(
     h_column: int, y: Any, y_column: int, columns: int, target: int, target_pitch: int,
 ) -> None:  # fmt: skip
     """y[token : token + count, y_column : y_column + columns] + h B to the address `target`, rows `target_pitch` bytes
-    apart; columns in whole registers, count in whole ones and at most TILES, the others as in expand_words."""
+    apart; columns in whole registers, count in whole ones and at most TILES, the others as in expand_split."""
     stride, pitch, all_pages = h.shape[1] * 4, y.shape[1] * 4, (ranks + PAGE - 1) // PAGE
-    words = h.ctypes.data + row * stride + h_column * 4
+    source = h.ctypes.data + row * stride + h_column * 4
     sums = y.ctypes.data + token * pitch + y_column * 4
     configure(CONFIGURATION.ctypes.data)
     for column in range(0, columns, COLUMNS):
@@ -117,7 +118,7 @@ def expand_block(
             pages_left = all_pages - page
             _expand_pages(
                 arena, pages.ctypes.data + page * 8, min(PAGES, pages_left), start + column, outputs,
-                words + page * PAGE * 4, stride,
+                source + page * PAGE * 4, stride,
                 (sums if page == 0 else target) + column * 4, pitch if page == 0 else target_pitch,
                 target + column * 4, target_pitch, count // ROWS, blocks, 1 if page == 0 else 0,
             )  # fmt: skip

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators
-"""Words of h = scale * x A^T for up to BLOCK tokens of one adapter, in matrix registers.
+"""h = scale * x A^T, split into bfloat16, for up to BLOCK tokens of one adapter, in matrix registers.
 
 Inputs are taken in runs of RUN, 16 vectors of 16 pairs: product l of a run has pair l of each of its vectors. So the
-lanes of vectors that go along A's rows are chains of the same multiply-adds (`word_shrink.py`), bit for bit.
+lanes of vectors that go along A's rows are chains of the same multiply-adds (`avx512_shrink.py`), bit for bit.
 """
 
 from collections.abc import Callable
@@ -158,7 +158,7 @@ def _store_sums(typing: Any, tiles: Any, target: Any) -> Any:
 
 
 @intrinsic
-def _write_words(typing: Any, sums: Any, factor: Any, ranks: Any, target: Any) -> Any:
+def _write_split(typing: Any, sums: Any, factor: Any, ranks: Any, target: Any) -> Any:
     """One token's, scaled, for the first `ranks` of 16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -219,6 +219,6 @@ def shrink_block(
             for token in range(row, end):
                 target = h.ctypes.data + (token * h.shape[1] + column) * 4
                 count = 2 * PAGE if has_second else PAGE
-                _write_words(sums + (token - row) * ROW_BYTES, factor * scales[token], count, target)
+                _write_split(sums + (token - row) * ROW_BYTES, factor * scales[token], count, target)
         passed += pages
     release()

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators
-"""Words of h = scale * x A^T for some tokens and the ranks of one page, in vector registers.
+"""h = scale * x A^T, split into bfloat16, for some tokens and the ranks of one page, in AVX-512 registers.
 
-The same bits as `amx/shrink.py`: each lane is two chains of multiply-adds, of first and of second numbers of pairs,
+The same bits as `shrink.py`: each lane is two chains of multiply-adds, of first and of second numbers of pairs,
 over a run of inputs; then the lanes are added to the sum one after the other. x is rounded to bfloat16, sums are fp32.
 """
 
@@ -12,8 +12,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .amx.shrink import PAIRS_INPUTS, RUN
-from .vector_code import FLOAT, FLOATS, INT, LANES, LINE, VectorCode, data_of
+from ..vector_code import FLOAT, FLOATS, INT, LANES, LINE, VectorCode, data_of
+from .shrink import PAIRS_INPUTS, RUN
 
 SUMS: Final = 8
 """Sums at a time, for each of which the registers hold two chains: a page of one token, half a page of two."""
@@ -42,11 +42,11 @@ def _add_lanes(code: VectorCode, total: Any, vectors: list[Any]) -> Any:
 
 
 @intrinsic
-def _shrink_words(
+def _shrink_split(
     typing: Any, arena: Any, start: Any, following: Any, inputs: Any, x: Any, tokens: Any, scales: Any, h: Any,
     part: Any,
 ) -> Any:  # fmt: skip
-    """Words of scale * (A [ranks, inputs] at `start`) x[token]; h are addresses of the page's first rank.
+    """Split scale * (A [ranks, inputs] at `start`) x[token]; h are addresses of the page's first rank.
 
     Of one token all ranks of the page, of two those of its half `part`. Towards the end of its rows those at
     `following` are brought near.
@@ -109,7 +109,7 @@ def _shrink_words(
 
         runs = builder.sdiv(builder.add(inputs, INT(RUN - 1)), INT(RUN))
         (total,) = code.loop(runs, [ir.Constant(EIGHT, [0.0] * SUMS)], run)
-        # Totals are by rank, then token; the words of a token's ranks are stored together.
+        # Totals are by rank, then token; the pairs of a token's ranks are stored together.
         by_token = [rank * len(xs) + token for token in range(len(xs)) for rank in range(count)]
         factors = [code.splat(scale, EIGHT) for scale in scales]
         order = [token * SUMS + token * count + rank for token in range(len(xs)) for rank in range(count)]
@@ -136,8 +136,8 @@ def shrink_tokens(
     while row + 1 < end:
         pair, factors = (tokens[row], tokens[row + 1]), (factor * scales[row], factor * scales[row + 1])
         for part in range(2):
-            _shrink_words(arena, start, following, inputs, x, pair, factors, (place, place + stride), part)
+            _shrink_split(arena, start, following, inputs, x, pair, factors, (place, place + stride), part)
         row += 2
         place += 2 * stride
     if row < end:
-        _shrink_words(arena, start, following, inputs, x, (tokens[row],), (factor * scales[row],), (place,), 0)
+        _shrink_split(arena, start, following, inputs, x, (tokens[row],), (factor * scales[row],), (place,), 0)

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators
-"""y += h B for one or two tokens of one adapter, h in words, y in fp32, in vector registers.
+"""y += h B for one or two tokens of one adapter, h split into bfloat16, y in fp32, in AVX-512 registers.
 
-The same bits as `amx/expand.py`: a page's eight ranks are two chains of multiply-adds, of the words' first and of
-their second numbers, whose sum is added to y, page after page. Rows of a page pass by side by side.
+The same bits as `expand.py`: a page's eight ranks are two chains of multiply-adds, of the first and of the
+second numbers of h, whose sum is added to y, page after page. Rows of a page pass by side by side.
 """
 
 from typing import Any, Final
@@ -12,7 +12,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .vector_code import FLOAT, FLOATS, INT, INT32, LANES, LINE, PAGE, VectorCode, data_of
+from ..vector_code import FLOAT, FLOATS, INT, INT32, LANES, LINE, PAGE, VectorCode, data_of
 
 AHEAD: Final = 256
 """Columns of each row that are on their way to the first-level cache."""
@@ -22,7 +22,7 @@ AHEAD: Final = 256
 def _expand_page(
     typing: Any, arena: Any, start: Any, following: Any, outputs: Any, h: Any, y: Any, cells: Any, columns: Any
 ) -> Any:
-    """y[cell : cell + columns] += h B for each token: its words of this page are at its address in `h`, B [PAGE,
+    """y[cell : cell + columns] += h B for each token: its h of this page is at its address in `h`, B [PAGE,
     outputs] has its first value of these columns at `start`. Towards the end what is at `following` is brought near."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -35,8 +35,8 @@ def _expand_page(
         rows, later = ([code.at(first, place, arena.dtype) for place in row_starts] for first in firsts)
         factors = []
         for source in cgutils.unpack_tuple(builder, h, tokens):
-            words = [code.scalar(code.at(source, INT(rank), types.uint32), INT32) for rank in range(PAGE)]
-            factors.append([_sides(code, word) for word in words])
+            pairs = [code.scalar(code.at(source, INT(rank), types.uint32), INT32) for rank in range(PAGE)]
+            factors.append([_sides(code, pair) for pair in pairs])
         per_line = LINE // (arena.dtype.bitwidth // 8)
         zero = ir.Constant(FLOATS, [0.0] * LANES)
 
@@ -74,15 +74,15 @@ def _expand_page(
     return types.void(arena, types.int64, types.int64, types.int64, h, y, cells, types.int64), generate
 
 
-def _sides(code: VectorCode, word: Any) -> tuple[Any, Any]:
-    """Both numbers of a word, each in all lanes."""
-    sides = code.builder.shl(word, INT32(16)), code.builder.and_(word, INT32(0xFFFF0000))
+def _sides(code: VectorCode, pair: Any) -> tuple[Any, Any]:
+    """Both numbers of a pair, each in all lanes."""
+    sides = code.builder.shl(pair, INT32(16)), code.builder.and_(pair, INT32(0xFFFF0000))
     first, second = (code.splat(code.builder.bitcast(side, FLOAT), FLOATS) for side in sides)
     return first, second
 
 
 @njit
-def expand_words(
+def expand_split(
     arena: Any, pages: Any, start: int, outputs: int, ranks: int, tokens: Any, h: Any, row: int, end: int,
     h_column: int, y: Any, y_column: int, columns: int,
 ) -> None:  # fmt: skip
@@ -98,10 +98,10 @@ def expand_words(
         cell, second = tokens[row] * width + y_column, tokens[row + both] * width + y_column
         for page in range(count):
             here, following = pages[page] + start, pages[min(page + 1, count - 1)] + start
-            words = place + page * PAGE * 4
+            source = place + page * PAGE * 4
             if both:
-                _expand_page(arena, here, following, outputs, (words, words + stride), y, (cell, second), columns)
+                _expand_page(arena, here, following, outputs, (source, source + stride), y, (cell, second), columns)
             else:
-                _expand_page(arena, here, following, outputs, (words,), y, (cell,), columns)
+                _expand_page(arena, here, following, outputs, (source,), y, (cell,), columns)
         row += 1 + both
         place += (1 + both) * stride
