@@ -13,9 +13,9 @@ from .instructions.claim import claim, panels_at_once
 from .instructions.dot_shapes import BYTES, HALF_BYTE, INTEGER
 from .instructions.tile import PANEL
 from .integer_linear import BLOCK, EXPANDED, STEP_BYTES, expand_half_bytes
-from .layouts.digits import PER_ROW, STEP, digits_size, write_digits
-from .layouts.digits import TOKENS as TILE_TOKENS
 from .layouts.expand import INT4
+from .layouts.int16_activations import PER_ROW, STEP, activations_size, write_activations
+from .layouts.int16_activations import TOKENS as TILE_TOKENS
 
 SPAN: Final = 16
 """Steps whose weights all tokens meet before the next steps come: so many bytes stay in the first-level cache."""
@@ -25,7 +25,7 @@ FEW: Final = 16
 
 def words_scratch_size(m: int, k: int, workers: int) -> int:
     """Bytes of scratch that word_linear needs; its last tile may read numbers of a token more than there are."""
-    return workers * SPAN * EXPANDED + int(digits_size(m, k)) + (-(-k // STEP) * m + 1) * PER_ROW * 4
+    return workers * SPAN * EXPANDED + int(activations_size(m, k)) + (-(-k // STEP) * m + 1) * PER_ROW * 4
 
 
 @njit(inline="always")
@@ -36,14 +36,14 @@ def _tile_tokens(used: int) -> int:
 
 @njit
 def _multiply_rows(
-    product: int, digits: int, tile_bytes: int, weights: int, count: int, block: int, first: int, group: int,
+    product: int, activations: int, tile_bytes: int, weights: int, count: int, block: int, first: int, group: int,
     scales: int, zeros: int, rows: int, m: int, bias: int, y: int, stride: int, columns: int,
 ) -> None:  # fmt: skip
     """All rows of y in one panel, by `count` steps of its weights. Arguments as of multiply_words."""
     for token in range(0, m, TOKENS):
         used, row = min(m - token, TOKENS), token // TILE_TOKENS * tile_bytes + token % TILE_TOKENS * 2 * STEP
         multiply_words(
-            product, _tile_tokens(used), used, digits + row, weights, count, block, first, group, scales, zeros,
+            product, _tile_tokens(used), used, activations + row, weights, count, block, first, group, scales, zeros,
             rows + token * 4, m, bias, y + token * stride, stride, columns,
         )  # fmt: skip
 
@@ -59,9 +59,9 @@ def word_linear(
     groups, step_bytes, block = (steps + group - 1) // group, STEP_BYTES[kind], min(group, BLOCK)
     while groups > 1 and group % block:
         block -= 1
-    digits, expands = scratch + workers * SPAN * EXPANDED, kind == INT4 and m > FEW
-    rows_at, tile_bytes = digits + digits_size(m, k), steps * BYTES
-    write_digits(x, factors, digits, m, k, block)
+    activations, expands = scratch + workers * SPAN * EXPANDED, kind == INT4 and m > FEW
+    rows_at, tile_bytes = activations + activations_size(m, k), steps * BYTES
+    write_activations(x, factors, activations, m, k, block)
     product = HALF_BYTE if kind == INT4 and not expands else INTEGER
     span = steps if m <= TOKENS else SPAN // block * block
     group_blocks = (group + block - 1) // block if groups > 1 else steps
@@ -80,7 +80,7 @@ def word_linear(
                         weights = room
                     first = step // block
                     _multiply_rows(
-                        product, digits + step * BYTES, tile_bytes, weights, count, block, first, group_blocks,
+                        product, activations + step * BYTES, tile_bytes, weights, count, block, first, group_blocks,
                         scales + at * 4, zeros + at, rows_at + first * m * PER_ROW * 4, m,
                         bias + panel * PANEL * 4 if step == 0 else 0, y + panel * PANEL * 4, n * 4, n - panel * PANEL,
                     )  # fmt: skip

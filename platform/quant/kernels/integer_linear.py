@@ -4,7 +4,7 @@ whole numbers of 16 bits in each block of inputs, products are summed exactly, a
 sums their scale.
 
     y[t, o] = bias[o] + sum over blocks b of scales[o, group of b] * x_scales[t, b]
-              * sum over i in b of digits[t, i] * (codes[o, i] - zeros[o, group of b])
+              * sum over i in b of x_int16[t, i] * (codes[o, i] - zeros[o, group of b])
 
 Shapes: x [M, K] fp32, codes as below, scales and zeros by panels (`codes.py`), bias [N up to whole panels] fp32, y
 [M, N] fp32. x is multiplied by factors [K] fp32 first, unless their address is 0. A group is a multiple of STEP inputs,
@@ -26,19 +26,19 @@ from .instructions.claim import claim, panels_at_once
 from .instructions.dots import BYTES, HAS_BFLOAT16, HAS_MATRIX, ROWS, add_half_bytes, add_integers, done, ready
 from .instructions.tile import PANEL
 from .instructions.vectors import FLOATS, INT, LANES, Code
-from .layouts.digits import PER_ROW, STEP, TOKENS, digits_size, write_digits
 from .layouts.expand import INT4, LINE
+from .layouts.int16_activations import PER_ROW, STEP, TOKENS, activations_size, write_activations
 from .layouts.panels import aligned
 
 BLOCK: Final = 4
 """Most steps of a block: their expanded codes are at home in the first-level cache."""
 STRIPE: Final = 256
-"""Rows that share an expansion: their outputs of a panel take no more than the first-level cache, and their digits fit
+"""Rows that share an expansion: their outputs of a panel take no more than the first-level cache, and their int16 fit
 the second."""
 CHUNK: Final = 4
 """Panels a worker takes at a time when there is more than a stripe's work in each."""
 PARTS: Final = 6 if HAS_MATRIX else 8
-"""Of a worker's share: the more panels it takes at a time, the more often they use digits that are near."""
+"""Of a worker's share: the more panels it takes at a time, the more often they use activations that are near."""
 EXPANDED: Final = STEP * PANEL
 """Bytes of a step's codes of 8 bits."""
 STEP_BYTES: Final = (EXPANDED // 2, EXPANDED)
@@ -83,7 +83,7 @@ def unpack_integers(codes: np.ndarray, kind: int, outputs: int, first: int, last
 
 @njit(inline="always")
 def _takes_turns(m: int) -> bool:
-    """Whether panels of a chunk share the digits that the first-level cache holds. In vector registers, which are
+    """Whether panels of a chunk share the activations that the first-level cache holds. In vector registers, which are
     slower, the second-level cache keeps up."""
     return HAS_MATRIX and m > 2 * TOKENS
 
@@ -96,7 +96,7 @@ def _room_bytes(m: int, steps: int) -> int:
 
 def integer_scratch_size(m: int, k: int, workers: int) -> int:
     """Bytes of scratch that integer_linear needs."""
-    return workers * int(_room_bytes(m, -(-k // STEP))) + int(digits_size(m, k)) + -(-k // STEP) * m * PER_ROW * 4
+    return workers * int(_room_bytes(m, -(-k // STEP))) + int(activations_size(m, k)) + -(-k // STEP) * m * PER_ROW * 4
 
 
 @intrinsic
@@ -143,11 +143,11 @@ def _store(typing: Any, source: Any, rows: Any, y: Any, stride: Any, columns: An
 
 @njit
 def _multiply(
-    half_bytes: bool, weights: int, following: int, count: int, sums: int, digits: int, tile_bytes: int, first: int,
-    last: int, usual: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
+    half_bytes: bool, weights: int, following: int, count: int, sums: int, activations: int, tile_bytes: int,
+    first: int, last: int, usual: int, scales: int, zeros: int, rows_at: int, m: int, bias: int, outputs: int,
 ) -> None:  # fmt: skip
     """One block's codes for the rows first to last, added to outputs [rows, PANEL]."""
-    x, rows = digits + first // TOKENS * tile_bytes, 2 * (last - first)
+    x, rows = activations + first // TOKENS * tile_bytes, 2 * (last - first)
     own, totals = rows_at + first * 4, rows_at + (m + first) * 4
     if half_bytes:
         add_half_bytes(
@@ -161,7 +161,7 @@ def _multiply(
 
 @njit
 def _take_turns(
-    kind: int, front: int, end: int, codes: int, scales: int, zeros: int, bias: int, digits: int, expanded: int,
+    kind: int, front: int, end: int, codes: int, scales: int, zeros: int, bias: int, activations: int, expanded: int,
     sums: int, y: int, m: int, n: int, k: int, group: int, block: int,
 ) -> None:  # fmt: skip
     """All rows of y in the panels front to end, at most CHUNK."""
@@ -174,13 +174,13 @@ def _take_turns(
         for panel in range(front, end):
             expand_half_bytes(codes + panel * (panel_bytes // 2), expanded + (panel - front) * panel_bytes, steps)
     for first in range(0, m, stripe):
-        last, rows_at = min(first + stripe, m), digits + digits_size(m, k)
+        last, rows_at = min(first + stripe, m), activations + activations_size(m, k)
         for step in range(0, steps, block):
             for panel in range(front, end):
                 at, place = (panel * groups + step // group) * PANEL, panel - front
                 _multiply(
                     False, weights + place * panel_bytes + step * EXPANDED, 0, min(block, steps - step), sums,
-                    digits + step * BYTES, steps * BYTES, first, last, 2 * TOKENS, scales + at * 4, zeros + at,
+                    activations + step * BYTES, steps * BYTES, first, last, 2 * TOKENS, scales + at * 4, zeros + at,
                     rows_at, m, bias + panel * PANEL * 4 if step == 0 else 0, outputs + place * stripe * PANEL * 4,
                 )  # fmt: skip
             rows_at += m * PER_ROW * 4
@@ -200,8 +200,8 @@ def integer_linear(
     groups, step_bytes, block = (steps + group - 1) // group, STEP_BYTES[kind], min(group, BLOCK)
     while groups > 1 and group % block:
         block -= 1
-    digits, tile_bytes = scratch + workers * _room_bytes(m, steps), steps * BYTES
-    write_digits(x, factors, digits, m, k, block)
+    activations, tile_bytes = scratch + workers * _room_bytes(m, steps), steps * BYTES
+    write_activations(x, factors, activations, m, k, block)
     usual, expands = 2 * min(m, TOKENS), kind == INT4 and m > FEW
     chunk = panels_at_once(total, workers, CHUNK if m > 2 * TOKENS else total, PARTS)
     counter = np.zeros(1, np.int64)
@@ -215,12 +215,14 @@ def integer_linear(
             after = claim(counter) * chunk
             if _takes_turns(m):
                 end = min(begin + chunk, total)
-                _take_turns(kind, begin, end, codes, scales, zeros, bias, digits, room, sums, y, m, n, k, group, block)
+                _take_turns(
+                    kind, begin, end, codes, scales, zeros, bias, activations, room, sums, y, m, n, k, group, block
+                )
                 begin = after
                 continue
             for panel in range(begin, min(begin + chunk, total)):
                 for first in range(0, m, STRIPE):
-                    rows_at = digits + digits_size(m, k)
+                    rows_at = activations + activations_size(m, k)
                     for step in range(0, steps, block):
                         count, at = min(block, steps - step), (panel * groups + step // group) * PANEL
                         source = codes + (panel * steps + step) * step_bytes
@@ -231,7 +233,7 @@ def integer_linear(
                             expand_half_bytes(source, room, count)
                             weights, following = room, 0
                         _multiply(
-                            kind == INT4 and not expands, weights, following, count, sums, digits + step * BYTES,
+                            kind == INT4 and not expands, weights, following, count, sums, activations + step * BYTES,
                             tile_bytes, first, min(first + STRIPE, m), usual, scales + at * 4, zeros + at, rows_at, m,
                             bias + panel * PANEL * 4 if step == 0 else 0, outputs,
                         )  # fmt: skip

@@ -13,7 +13,7 @@ from ..kernels.code_vectors import code_linear_in_vectors, vectors_scratch_size
 from ..kernels.instructions import dots
 from ..kernels.instructions.address import address_of
 from ..kernels.integer_linear import integer_linear, integer_scratch_size, pack_integers, unpack_integers
-from ..kernels.layouts import digits
+from ..kernels.layouts import int16_activations
 from ..kernels.layouts.codes import pack_codes, unpack_codes
 from ..kernels.layouts.expand import FLOAT8
 
@@ -54,7 +54,7 @@ SPLIT_DOTS: Final = CodeKernel("split dots", dots.STEP, pack_codes, unpack_codes
 """The same with 16 bits of each activation."""
 INTEGERS: Final = CodeKernel(
     "integers",
-    digits.STEP,
+    int16_activations.STEP,
     pack_integers,
     unpack_integers,
     words_scratch_size if dots.HAS_WORDS else integer_scratch_size,

@@ -9,7 +9,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..layouts.digits import Products, bring_scales_near, write_tokens
+from ..layouts.int16_activations import Products, bring_scales_near, write_tokens
 from .dot_shapes import ADDENDS, BFLOAT16, BYTES, INTEGER, ROWS, SPLIT_BFLOAT16
 from .permission import may_use_matrix_registers
 from .vectors import INT, Code, each_case, features
@@ -111,7 +111,7 @@ def _multiply_integers(
 ) -> Any:  # fmt: skip
     """sums [blocks * rows, 32] int32 = x W^T of a block of integers; ahead: what is to be brought near on the way,
     NOTHING, WEIGHTS or more ROWS_OF_X. Meanwhile, vectors being idle, what an earlier
-    product came to is added to y: `tokens` of it, from token_sums on, as `digits.write_tokens` does."""
+    product came to is added to y: `tokens` of it, from token_sums on, as `write_tokens` does."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         blocks, ahead, x, x_block, weights, steps, sums, following, *beside = arguments

@@ -1,6 +1,7 @@
 # mypy: allow-untyped-decorators
-"""Products of integers where the processor has dot products of 16-bit words only (AVX2): a row's digits are such words
-(`digits.py`), and codes become words in the registers. The data lies as `integer_linear.py` says, panels of 16 outputs.
+"""Products of integers where the processor has dot products of int16 only (AVX2): activations are int16
+(`int16_activations.py`), and codes become words in the registers. The data lies as `integer_linear.py` says, panels of
+16 outputs.
 
 An output's four codes are one lane; shifted and masked they are two pairs of words, of the inputs 0 and 2, and 1 and 3.
 """
@@ -12,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..layouts.digits import AS_WORDS, PER_ROW, STEP, Products, bring_scales_near
+from ..layouts.int16_activations import AS_WORDS, PER_ROW, STEP, Products, bring_scales_near
 from .dot_shapes import BYTES, HALF_BYTE, INTEGER
 from .tile import PANEL, VECTORS
 from .vectors import FLOATS, INT, INT32, LANES, WORDS, Code, each_case, features
@@ -79,10 +80,10 @@ class _Tile(Code):
         """sums + one step."""
         for word, vectors in self._weights(weights):
             for token in range(self.tokens):
-                digits = self.splat(self.load(x, token * 2 * STEP + 4 * word, INT32), WORDS)
+                inputs = self.splat(self.load(x, token * 2 * STEP + 4 * word, INT32), WORDS)
                 for vector in range(VECTORS):
                     cell = token * VECTORS + vector
-                    sums[cell] = self.builder.add(sums[cell], self._dot(vectors[vector], digits))
+                    sums[cell] = self.builder.add(sums[cell], self._dot(vectors[vector], inputs))
         return sums
 
     def _weights(self, address: Any) -> Iterator[tuple[int, list[Any]]]:
@@ -115,7 +116,7 @@ def multiply_words(
 
     kind:           INTEGER or HALF_BYTE
     tile_tokens:    of TILES, no fewer than `used`
-    x, weights:     addresses of the first step's digits and weights
+    x, weights:     addresses of the first step's activations and weights
     steps, block:   of inputs, in all and in a block; the last block may have fewer
     first, group:   number of the first block, and blocks of a group
     scales, zeros:  addresses of the panel's first group's

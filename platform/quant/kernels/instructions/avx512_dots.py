@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from ..layouts.digits import Products, bring_scales_near
+from ..layouts.int16_activations import Products, bring_scales_near
 from .dot_shapes import BFLOAT16, BYTES, HALF_BYTE, INTEGER, ROWS
 from .vectors import FLOATS, INT, LANES, WORDS, Code, each_case, features
 
@@ -85,7 +85,7 @@ class _Tile(Code):
                     self.builder.store(sums[2 * row + half], pointer, align=4)
 
     def add_products(self, sums: list[Any], group: tuple[Any, ...], bias: Any, y: Any) -> None:
-        """The outputs of each token, whose digits are two rows; `group`: as Products has it."""
+        """The outputs of each token, whose high and low bytes are two rows; `group`: as Products has it."""
         bring_scales_near(self, *group[:2])
         for half in range(2):
             products = Products(self, half, *group)
@@ -204,13 +204,13 @@ def _add(
     typing: Any, kind: Any, shape: Any, used: Any, x: Any, weights: Any, steps: Any, following: Any, scales: Any,
     zeros: Any, row_scales: Any, row_sums: Any, bias: Any, y: Any,
 ) -> Any:  # fmt: skip
-    """As dots.add_integers, for `used` rows of digits; kind: INTEGER or HALF_BYTE, shape: of TILES but 1, or SHARES."""
+    """As dots.add_integers, for `used` rows; kind: INTEGER or HALF_BYTE, shape: of TILES but 1, or SHARES."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, shape, used, x, weights, steps, following, *group, bias, y = arguments
-        for digits in each_case(builder, kind, (INTEGER, HALF_BYTE)):
+        for one_kind in each_case(builder, kind, (INTEGER, HALF_BYTE)):
             for one in each_case(builder, shape, (*TILES[1:], *SHARES)):
-                tile = _Tile(builder, digits, one, used)
+                tile = _Tile(builder, one_kind, one, used)
                 nothing = [ir.Constant(WORDS, [0] * LANES)] * len(tile.cells)
                 tile.add_products(tile.sweep(nothing, x, weights, steps, following), tuple(group), bias, y)
         return context.get_dummy_value()

@@ -59,8 +59,8 @@ add_integers = _chosen.add_integers
 """(rows, usual, x, x_block, weights, steps, following, scales, zeros, row_scales, row_sums, bias, y, sums):
 y [tokens, 32] = (bias, or y where bias is 0) + x W^T of a block of integers.
 
-rows:          of digits, two of each token, any number; x and what follows as for bfloat16
-scales, ...:   of the block's group and rows, as digits.Products has them
+rows:          two of each token, its high and its low bytes; any number; x and what follows as for bfloat16
+scales, ...:   of the block's group and rows, as int16_activations.Products has them
 sums:          room for two times [2 * ROWS, 32] int32
 """
 add_half_bytes = avx512_dots.add_half_bytes

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-decorators
-"""Rows of activations as whole numbers of 16 bits, for products with weights that are whole numbers too.
+"""Rows of activations as int16, for products with weights that are whole numbers too.
 
 In each block of inputs a row is scale * (256 * high + low), high and low int8, the scale its largest magnitude / 32639.
-Layout: digits [tiles of ROWS / 2 rows, steps, ROWS, STEP] int8, a row's high digits before its low ones; or AS_WORDS,
-its whole numbers in int16, of each four inputs 0, 2, 1 and 3. Then of each block of inputs [rows] scales and [rows]
-sums of the whole numbers, fp32. Past the inputs are zeros, past the rows anything.
+Layout: [tiles of ROWS / 2 rows, steps, ROWS, STEP] int8, a row's high bytes before its low ones; or AS_WORDS, int16, of
+each four inputs 0, 2, 1 and 3. Then of each block of inputs [rows] scales and [rows] sums of the int16, fp32. Past the
+inputs are zeros, past the rows anything.
 """
 
 from typing import Any, Final
@@ -23,11 +23,11 @@ AS_WORDS: Final = LANES == 8
 STEP: Final = 64
 """Inputs of one product."""
 TOKENS: Final = ROWS // 2
-"""Rows of x of one tile of digits."""
+"""Rows of x of one tile."""
 LARGEST: Final = 32639.0
 """127 * 256 + 127"""
 PER_ROW: Final = 2
-"""Floats that go with the digits of a row in a block."""
+"""Floats that go with a row in a block: its scale and its sum."""
 AHEAD: Final = 1024
 """Bytes of scales on their way to the first-level cache: too few of them pass by for the processor to see a stream."""
 SERIAL_INPUTS: Final = 8192
@@ -35,8 +35,8 @@ SERIAL_INPUTS: Final = 8192
 
 
 @njit(inline="always")
-def digits_size(m: int, k: int) -> int:
-    """Bytes of the digits; those of the scales and sums of a block, m * PER_ROW floats each, follow."""
+def activations_size(m: int, k: int) -> int:
+    """Bytes of the activations; those of the scales and sums of a block, m * PER_ROW floats each, follow."""
     return -(-m // TOKENS) * -(-k // STEP) * BYTES
 
 
@@ -70,10 +70,10 @@ def _largest(typing: Any, scaled: Any, x: Any, factors: Any, inputs: Any) -> Any
 
 
 @intrinsic(prefer_literal=True)
-def _digits(
+def _quantize(
     typing: Any, scaled: Any, x: Any, factors: Any, inputs: Any, inverse: Any, row: Any, steps: Any
 ) -> Any:  # fmt: skip
-    """Steps of floats as in _largest, zeros from `inputs` on, times `inverse`, as digits of a row. Returns the sum of
+    """Steps of floats as in _largest, zeros from `inputs` on, times `inverse`, as int16 of a row. Returns the sum of
     the whole numbers: below 2 ** 24 and exact."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -116,22 +116,22 @@ def _store_bytes(code: Code, whole: Any, address: Any) -> None:
 
 @njit
 def _write_row(x: int, factors: int, inputs: int, target: int, steps: int, scale: int, total: int) -> None:
-    """One row's digits in one block."""
+    """One row in one block."""
     largest = _largest(1, x, factors, inputs) if factors else _largest(0, x, factors, inputs)
     inverse = np.float32(LARGEST) / largest if largest > 0 else np.float32(0)
     put(scale, largest / np.float32(LARGEST))
     if factors:
-        put(total, _digits(1, x, factors, inputs, inverse, target, steps))
+        put(total, _quantize(1, x, factors, inputs, inverse, target, steps))
     else:
-        put(total, _digits(0, x, factors, inputs, inverse, target, steps))
+        put(total, _quantize(0, x, factors, inputs, inverse, target, steps))
 
 
 @njit
-def _write_rows(x: int, factors: int, digits: int, m: int, k: int, block: int, first: int, last: int) -> None:
+def _write_rows(x: int, factors: int, activations: int, m: int, k: int, block: int, first: int, last: int) -> None:
     steps = (k + STEP - 1) // STEP
     for row in range(first, last):
-        place = digits + digits_size(m, k)
-        target = digits + row // TOKENS * steps * BYTES + row % TOKENS * 2 * 64
+        place = activations + activations_size(m, k)
+        target = activations + row // TOKENS * steps * BYTES + row % TOKENS * 2 * 64
         for step in range(0, steps, block):
             count, begin = min(block, steps - step), step * STEP
             inputs = min(k - begin, count * STEP)
@@ -142,13 +142,13 @@ def _write_rows(x: int, factors: int, digits: int, m: int, k: int, block: int, f
 
 
 @njit(parallel=True)
-def write_digits(x: int, factors: int, digits: int, m: int, k: int, block: int) -> None:
-    """x [m, k] fp32, times factors [k] unless they are 0, -> digits, in blocks of `block` steps; all are addresses."""
+def write_activations(x: int, factors: int, activations: int, m: int, k: int, block: int) -> None:
+    """x [m, k] fp32, times factors [k] unless they are 0, -> int16, in blocks of `block` steps; all are addresses."""
     if m * k < SERIAL_INPUTS:
-        _write_rows(x, factors, digits, m, k, block, 0, m)
+        _write_rows(x, factors, activations, m, k, block, 0, m)
     else:
         for row in prange(m):
-            _write_rows(x, factors, digits, m, k, block, row, row + 1)
+            _write_rows(x, factors, activations, m, k, block, row, row + 1)
 
 
 class Products:
@@ -196,7 +196,7 @@ def write_tokens(code: Code, products: list[Products], first: Any, end: Any, sum
         row, results = builder.add(sums, builder.mul(token, INT(256))), []
         for vector, one in enumerate(products):
             at = vector * LANES * 4
-            high, low = (code.load(row, 128 * digit + at, WORDS) for digit in range(2))
+            high, low = (code.load(row, 128 * part + at, WORDS) for part in range(2))
             results.append(one.add(code.load(begun, at, FLOATS), one.joined(high, low), token))
         # After all loads, or the second vector's would wait for the store of the first.
         for vector, result in enumerate(results):
