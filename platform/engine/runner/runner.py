@@ -13,7 +13,7 @@ from ..protocol import TokenLogprob
 from ..sampling.sampler import Sampled, Sampler
 from ..scheduler.plan import Scheduled, StepPlan, StepResult
 from .clipping import count_clipped
-from .step_layout import AdapterSlots, adapter_batch, block_tables, judged, token_ids, wanted_rows
+from .step_layout import AdapterSlots, adapter_batch, block_tables, judged, list_tokens, place_tokens, wanted_rows
 from .steps import Ended
 
 
@@ -50,13 +50,13 @@ class ModelRunner:
 
     def _batch(self, scheduled: list[Scheduled]) -> tuple[Batch, frozenset[int]]:
         """And StepResult.stale."""
-        counts = np.array([item.count for item in scheduled])
-        starts = np.array([item.start for item in scheduled])
         tables = block_tables(scheduled)
-        owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
+        layout = place_tokens(scheduled, tables, self._block_size, lay_out)
+        owners, positions, slots, query_starts, context_lengths = layout
+        token_ids, _ = list_tokens(scheduled, {})
         lora, stale = adapter_batch(scheduled, self._adapters, owners, positions)
         batch = Batch(
-            token_ids=torch.from_numpy(token_ids(scheduled)),
+            token_ids=torch.from_numpy(np.array(token_ids, np.int64)),
             positions=torch.from_numpy(positions),
             slot_mapping=torch.from_numpy(slots),
             query_starts=torch.from_numpy(query_starts),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from loraplex.lora.apply.batch import LoraBatch, PageTable
+from loraplex.lora.apply.batch import NO_SLOT, LoraBatch, PageTable
 from loraplex.lora.apply.step_buffers import StepAdapters, StepLists, list_words, lists_of_rows
 from loraplex.lora.files.manifest import HEAD
 
@@ -23,13 +23,11 @@ from ..scheduler.sequence import Sequence
 from .adapter_batches import AdapterBatches
 from .block_tables import BlockTables
 from .graph_pool import pad_size, size_ladder
-from .step_layout import UNKNOWN, AdapterSlots, wanted_rows
+from .step_layout import KNOWN, AdapterSlots, list_tokens, place_tokens, wanted_rows
 from .token_layout import lay_out
 
-NO_SLOT = -1
-"""In slot_mapping of the padding: nothing is written."""
-KNOWN = -1
-"""In token_sources: the token stands in token_ids."""
+NOT_WRITTEN = -1
+"""In slot_mapping of the padding."""
 NO_RECORDS = np.empty((0, RECORD), np.int64)
 
 
@@ -111,11 +109,10 @@ class StepInputs:
         is_uneven: Callable[[np.ndarray], bool] = lambda lengths: False, records: np.ndarray = NO_RECORDS,
     ) -> StepShape:  # fmt: skip
         """Fill in a step and enqueue its copy to the device. is_uneven: Batch.uneven of a decode, by the lengths of its
-        contexts. records: [draws, RECORD] int64, as of RowLines.records."""
-        counts = np.array([item.count for item in scheduled])
-        starts = np.array([item.start for item in scheduled])
+        contexts. records: [draws, RECORD] int64, as of RowNeeds."""
         tables = self._tables.of(scheduled)
-        owners, positions, slots, query_starts, context_lengths = lay_out(counts, starts, tables, self._block_size)
+        layout = place_tokens(scheduled, tables, self._block_size, lay_out)
+        owners, positions, slots, query_starts, context_lengths = layout
         rows = wanted_rows(scheduled, query_starts)
         sequences, drawn = len(scheduled), sum([item.sample for item in scheduled])
         is_decode = len(positions) == len(rows) == sequences == drawn
@@ -128,12 +125,12 @@ class StepInputs:
         uneven = shape.is_decode and is_uneven(context_lengths)
         if uneven or stale:
             shape = replace(shape, uneven=uneven, stale=stale)
-        ids, sources = self._tokens(scheduled)
+        ids, sources = list_tokens(scheduled, self._drawn)
         host = self._staging.open()
         _fill(host["token_ids"], ids, shape.tokens, 0)
         _fill(host["token_sources"], sources, shape.tokens, KNOWN)
         _fill(host["positions"], positions, shape.tokens, 0)
-        _fill(host["slot_mapping"], slots, shape.tokens, NO_SLOT)
+        _fill(host["slot_mapping"], slots, shape.tokens, NOT_WRITTEN)
         _fill(host["query_starts"], query_starts, shape.sequences + 1, len(positions))
         _fill(host["context_lengths"], context_lengths, shape.sequences, 0)
         _fill(host["sample_rows"], rows, shape.rows, 0)
@@ -196,21 +193,6 @@ class StepInputs:
 
     def _lists_of(self, lora: LoraBatch, rows: np.ndarray) -> list[StepLists]:
         return lists_of_rows(lora, torch.from_numpy(rows), self.lora[0])
-
-    def _tokens(self, scheduled: list[Scheduled]) -> tuple[list[int], list[int]]:
-        """[T] ids, with UNKNOWN for placeholders; and for those the row in which the step before drew them, else KNOWN.
-
-        Where that step failed, the request ends with it and any row will do.
-        """
-        ids, sources = list[int](), list[int]()
-        for item in scheduled:
-            known = item.sequence.token_ids[item.start : item.start + item.count]
-            ids += known
-            sources += [KNOWN] * len(known)
-            if len(known) < item.count:
-                ids.append(UNKNOWN)
-                sources.append(self._drawn.get(item.sequence, 0))
-        return ids, sources
 
 
 def _fill(array: np.ndarray, values: np.ndarray | list[int], end: int, padding: int) -> None:

@@ -4,23 +4,28 @@ Shapes: T new tokens, S sequences, R sampled rows, P blocks of the longest block
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 import torch
 
-from loraplex.lora.apply.batch import LoraBatch, PageTable
+from loraplex.lora.apply.batch import NO_SLOT, LoraBatch, PageTable
 from loraplex.lora.residency.epochs import StaleError
 
 from ..scheduler.plan import Scheduled
+from ..scheduler.sequence import Sequence
+from .token_layout import Ints
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN: Final = 0
 """In the place of a token that only the device knows."""
-NO_SLOT: Final = -1
+KNOWN: Final = -1
+"""The source of a token that is among the ids."""
+Layout = tuple[Ints, Ints, Ints, Ints, Ints]
+"""owners, positions, slots, query_starts, context_lengths, as `kernels/token_layout.py` has them."""
 
 
 class AdapterSlots(Protocol):
@@ -38,15 +43,27 @@ class AdapterSlots(Protocol):
         StaleError where the slot is not its own any more."""
 
 
-def token_ids(scheduled: list[Scheduled]) -> np.ndarray:
-    """[T] int64, with UNKNOWN for placeholders."""
-    ids: list[int] = []
+def place_tokens(
+    scheduled: list[Scheduled], tables: Ints, block_size: int, lay_out: Callable[[Ints, Ints, Ints, int], Layout]
+) -> Layout:
+    """`lay_out`: of the device, by `tables` [S, P]."""
+    counts = np.array([item.count for item in scheduled])
+    starts = np.array([item.start for item in scheduled])
+    return lay_out(counts, starts, tables, block_size)
+
+
+def list_tokens(scheduled: list[Scheduled], drawn: Mapping[Sequence, int]) -> tuple[list[int], list[int]]:
+    """[T] ids, with UNKNOWN for placeholders; and for those the row in which the step before drew them, else KNOWN.
+    drawn: those rows. Where that step failed, the request ends with it and any row will do."""
+    ids, sources = list[int](), list[int]()
     for item in scheduled:
         known = item.sequence.token_ids[item.start : item.start + item.count]
         ids += known
+        sources += [KNOWN] * len(known)
         if len(known) < item.count:
             ids.append(UNKNOWN)
-    return np.array(ids, np.int64)
+            sources.append(drawn.get(item.sequence, 0))
+    return ids, sources
 
 
 def block_tables(scheduled: list[Scheduled]) -> np.ndarray:
@@ -97,7 +114,7 @@ def judged(scheduled: list[Scheduled], most: int | None = None) -> Iterator[Prom
 def adapter_batch(
     scheduled: list[Scheduled], adapters: AdapterSlots, owners: np.ndarray, positions: np.ndarray
 ) -> tuple[LoraBatch | None, frozenset[int]]:
-    """Which adapters act on each token; `owners` and `positions` [T] as `lay_out` gives them. And the indices into
+    """Which adapters act on each token; `owners` and `positions` [T] as in `Layout`. And the indices into
     `scheduled` of those whose adapter has lost its slot: what the step computes for them is worth nothing."""
     requests = [item.sequence.request for item in scheduled]
     shape = len(requests), max(len(request.adapters) for request in requests)

@@ -13,6 +13,8 @@ import torch
 
 from ..files.manifest import EMBEDDING, HEAD
 
+NO_SLOT: Final = -1
+"""In the place of a slot: no adapter."""
 RANKS_PER_PAGE: Final = 8
 TOKENS_PER_PAGE: Final = 32
 """Rows of the embedding or of the head in one page; a multiple of RANKS_PER_PAGE."""
@@ -106,7 +108,7 @@ class LoraBatch:
 
     table: PageTable
     token_slot: torch.Tensor
-    """[T, A] int32, the slots of the adapters that are summed for each token, -1 in the other places."""
+    """[T, A] int32, the slots of the adapters that are summed for each token, NO_SLOT in the other places."""
     token_scale: torch.Tensor
     """[T, A] float32, the request's own factor on each adapter's scaling."""
     sorted_tokens: torch.Tensor

@@ -1,13 +1,8 @@
 """The chunk list of one step: pieces of up to ROWS tokens of one adapter, one for each row of the kernels' grid."""
 
-from typing import Final
-
 import numpy as np
 
 from ..kernels.cuda.tiles import ROWS
-
-NO_SLOT: Final = -1
-"""Slot of a chunk past the end of the list: its programs end at once."""
 
 
 def make_chunks(segment_starts: np.ndarray, segment_slots: np.ndarray) -> np.ndarray:

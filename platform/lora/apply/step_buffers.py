@@ -8,8 +8,8 @@ import torch
 
 from ..kernels.cuda.entry import StepTensors
 from ..kernels.cuda.tiles import bound_chunks, intermediate_elements
-from .batch import LoraBatch, PageTable
-from .chunks import NO_SLOT, make_chunks
+from .batch import NO_SLOT, LoraBatch, PageTable
+from .chunks import make_chunks
 
 
 class StepLists:
@@ -41,7 +41,7 @@ class StepLists:
         """Write to `host`, int32 like `device`, tokens that there is room for; None: no token uses an adapter."""
         most, room = len(self.tensors.chunks), len(self.tensors.tokens)
         listed, (rows, scales) = host[: 3 * most].reshape(most, 3), host[3 * most :].reshape(2, room)
-        listed[:] = NO_SLOT
+        listed[:] = NO_SLOT  # past the end of the list, where programs end at once
         if batch is None:
             return
         assert len(batch.round_starts) == 2, "chunks of one launch may not share a token"
@@ -57,7 +57,7 @@ class StepAdapters(NamedTuple):
     rounds: Sequence[StepLists]
     """One after the other; no token twice in one of them."""
     slots: torch.Tensor
-    """[T] int32: of each token's first adapter, -1 where it has none."""
+    """[T] int32: of each token's first adapter, NO_SLOT where it has none."""
     head: Sequence[StepLists] = ()
     """As `rounds`, of the rows whose logits are needed, where an adapter changes the head."""
 
