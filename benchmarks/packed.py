@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.decoder import DecoderLoader
+from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.startup.packed_weights import load_decoder
 from loraplex.engine.startup.weights_cache import WeightsCache

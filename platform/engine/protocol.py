@@ -179,8 +179,8 @@ class EngineInfo(Message, kw_only=True):
     base: str = ""
     """Fingerprint of the weights that it has loaded."""
     base_files: str = ""
-    """Digest of the state in which the base's files were as it loaded them (`engine/model/digest.py: state_digest`),
-    two where they were written meanwhile."""
+    """Digest of the state in which the base's files were as it loaded them (`engine/model/identity/digest.py`), two
+    where they were written meanwhile."""
     architecture: str
     device: str
     compute: str

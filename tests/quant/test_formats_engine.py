@@ -14,7 +14,8 @@ from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig, base_signature
-from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.model.decoder import Decoder
+from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.sampling.sampler import Sampled, Sampler, SampleRow
 from loraplex.quant.config.config import parse_quantization

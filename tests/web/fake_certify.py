@@ -9,7 +9,7 @@ from loraplex.engine.certify.certificate import Certificate, CertifyJob, Coverag
 from loraplex.engine.certify.child import OnProgress
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.digest import model_digest
+from loraplex.engine.model.identity.digest import model_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 
 from .fake_engine import ARITHMETIC, RUNTIME

@@ -9,7 +9,7 @@ import torch
 
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.device.computing import Computing
-from loraplex.engine.model import digest as digest_module
+from loraplex.engine.model.identity import digest as digest_module
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
 from loraplex.engine.startup.static_scales import scale_name

@@ -19,7 +19,7 @@ from loraplex.quant.config.online_words import AWQ
 from ..config import EngineConfig
 from ..device.device import Device, choose_device
 from ..model.config import ModelConfig, base_signature
-from ..model.digest import files_state, model_digest
+from ..model.identity.digest import files_state, model_digest
 from ..model.loader import Checkpoint
 from ..model.served import kv_cache_words, quantization_words
 from ..startup.build import open_weights_cache

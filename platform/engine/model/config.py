@@ -11,8 +11,8 @@ from typing import Any, Final
 from loraplex.lora.files.manifest import BaseSignature
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 
-from .fingerprint import fingerprint_weights
 from .folder import FOLDED_DIGEST
+from .identity.fingerprint import fingerprint_weights
 
 DTYPES: Final = ("bfloat16", "float16", "float32")
 

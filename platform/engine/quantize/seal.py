@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Final
 
-from ..model.digest import files_state, model_digest
 from ..model.folder import FOLDED_SCALES
+from ..model.identity.digest import files_state, model_digest
 
 SEAL: Final = str(Path(FOLDED_SCALES).with_name("seal.json"))
 

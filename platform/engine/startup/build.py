@@ -18,7 +18,7 @@ from ..device.device import Device, choose_device
 from ..kv_cache.block_pool import BlockPool
 from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig, base_signature
-from ..model.decoder import DecoderLoader
+from ..model.decoder_loader import DecoderLoader
 from ..model.loader import Checkpoint
 from ..model.operations.operations import cpu_operations, cuda_operations
 from ..model.served import quantization_words

@@ -6,7 +6,8 @@ from loraplex.quant.storage.cpu_form import cpu_form
 from ..attention.backend import AttentionBackend
 from ..attention.cpu import CpuAttention
 from ..device.device import free_memory
-from ..model.decoder import Decoder, DecoderLoader
+from ..model.decoder import Decoder
+from ..model.decoder_loader import DecoderLoader
 from ..runner.runner import ModelRunner
 from ..runner.steps import Runner
 from ..sampling.sampler import Sampler

@@ -18,7 +18,8 @@ from ..device.device import Device
 from ..device.device_time import DeviceTime
 from ..device.host_transfer import HostTransfer
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
-from ..model.decoder import Decoder, DecoderLoader
+from ..model.decoder import Decoder
+from ..model.decoder_loader import DecoderLoader
 from ..protocol import MAX_ADAPTERS
 from ..runner.cuda_runner import CudaRunner
 from ..runner.graph_pool import GraphPool, size_ladder

@@ -19,7 +19,8 @@ from ..device.device import Device
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
 from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig
-from ..model.decoder import Decoder, DecoderLoader
+from ..model.decoder import Decoder
+from ..model.decoder_loader import DecoderLoader
 from ..protocol import DeviceMemory
 from ..runner.steps import Runner
 from .kv_cache_size import KvCachePlan

@@ -6,7 +6,7 @@ from typing import Self
 
 from ..config import EngineConfig
 from ..model.config import ModelConfig
-from ..model.digest import state_digest
+from ..model.identity.digest import state_digest
 from ..model.served import kv_cache_words
 
 

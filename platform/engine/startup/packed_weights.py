@@ -14,8 +14,9 @@ from loraplex.quant.linears.scheme import LinearMethod
 from loraplex.quant.storage.packed_file import BrokenPackedFile, PackedReader, PackedWriter
 
 from ..cache_paths import sources_digest
-from ..model.decoder import Decoder, DecoderLoader
-from ..model.fingerprint import checkpoint_identity, put_there
+from ..model.decoder import Decoder
+from ..model.decoder_loader import DecoderLoader
+from ..model.identity.fingerprint import checkpoint_identity, put_there
 from .weights_cache import WeightsCache, entry_name
 
 PACKED_BY: Final = ("quant/**/*.py", "engine/model/*.py")

@@ -14,7 +14,7 @@ from loraplex.quant.config.online_words import AWQ
 from loraplex.quant.weights.online import GROUPS, OnlineQuantization
 
 from ..model.config import ModelConfig
-from ..model.fingerprint import checkpoint_identity
+from ..model.identity.fingerprint import checkpoint_identity
 from ..quantize.options import VERSION, QuantizeOptions
 from ..quantize.run import quantize_checkpoint, quantized_bytes
 from ..quantize.seal import is_sealed, seal

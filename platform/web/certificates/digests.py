@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final
 
-from loraplex.engine.model.digest import files_state, model_digest
+from loraplex.engine.model.identity.digest import files_state, model_digest
 
 FILE: Final = "model_digests.json"
 """In the data folder; it can be deleted at any time."""

@@ -11,7 +11,7 @@ from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.device.computing import Computing
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.digest import state_digest
+from loraplex.engine.model.identity.digest import state_digest
 from loraplex.engine.model.served import kv_cache_words, quantization_words
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.text.tokenizer import Tokenizer

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from loraplex.engine.attention.cuda import CudaAttention
-from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.model.decoder import Decoder
+from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.runner import cuda_runner
 from loraplex.engine.runner.cuda_runner import CudaRunner
 from loraplex.engine.startup import cuda_warmup, gpu_profile

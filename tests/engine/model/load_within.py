@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.model.decoder import Decoder
+from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.quant.schemes.choose import choose_scheme
 from loraplex.quant.weights.online import OnlineQuantization

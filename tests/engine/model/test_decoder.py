@@ -9,7 +9,8 @@ from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.model.decoder import Decoder
+from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.quant.linears.torch_linear import TorchLinear
 from loraplex.quant.schemes.selector import SchemeSelector

@@ -11,7 +11,8 @@ from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cpu import CpuAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.model.decoder import Decoder
+from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.lora.apply.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.quant.linears.coded import CodedLinear, coded_form

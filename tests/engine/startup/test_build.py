@@ -8,7 +8,7 @@ from numba.core.dispatcher import Dispatcher
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.model.digest import state_digest
+from loraplex.engine.model.identity.digest import state_digest
 from loraplex.engine.startup.build import build_engine
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from tests.checkpoints import make_adapter, make_checkpoint

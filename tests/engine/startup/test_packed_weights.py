@@ -11,7 +11,7 @@ import torch
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.config import EngineConfig
-from loraplex.engine.model import fingerprint
+from loraplex.engine.model.identity import fingerprint
 from loraplex.engine.startup.build import build_engine
 from loraplex.engine.startup.weights_cache import LOCK, SPARE_BYTES, WeightsCache, entry_name
 from loraplex.quant.linears.coded import CodedLinear

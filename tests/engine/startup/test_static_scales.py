@@ -17,7 +17,8 @@ from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
-from loraplex.engine.model.decoder import Decoder, DecoderLoader
+from loraplex.engine.model.decoder import Decoder
+from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.protocol import Clipping

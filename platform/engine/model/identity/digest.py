@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from .folder import FOLDED_SCALES
+from ..folder import FOLDED_SCALES
 
 DECIDING: Final = (
     "config.json",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loraplex.engine.model.digest import DECIDING, files_state, model_digest
-from loraplex.engine.model.fingerprint import SAMPLE_BYTES, SAMPLES, fingerprint_weights
+from loraplex.engine.model.identity.digest import DECIDING, files_state, model_digest
+from loraplex.engine.model.identity.fingerprint import SAMPLE_BYTES, SAMPLES, fingerprint_weights
 
 SIZE = 4 * SAMPLES * SAMPLE_BYTES
 """Of which a fingerprint reads a quarter."""

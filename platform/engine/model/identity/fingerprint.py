@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from .folder import FOLDED_SCALES
+from ..folder import FOLDED_SCALES
 
 SAMPLES: Final = 64
 SAMPLE_BYTES: Final = 1 << 16
