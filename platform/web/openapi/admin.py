@@ -12,6 +12,7 @@ from ..api.access.users import NewUser, PasswordChange, UserChange
 from ..api.adapters.adapters import Change, NewVersion
 from ..api.adapters.aliases import Chosen, NewRoute, NewShadow
 from ..api.adapters.certificates import Prompts
+from ..api.adapters.certification import CertificateStanding
 from ..api.adapters.runtime_lora import LoadOrder, UnloadOrder
 from ..api.answers import Adapter, Key, Tenant, User
 from ..api.fields import SHA256
@@ -19,7 +20,6 @@ from .admin_answers import (
     AdapterList,
     AddedVersion,
     AuditLog,
-    CertificateStanding,
     ChangedAdapter,
     CreatedKey,
     Digest,

@@ -1,43 +1,15 @@
 """What the management API answers beside `api/answers.py`, as types that a document can be made of."""
 
-from typing import Literal, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
-from loraplex.engine.certify.certificate import Certificate
 from loraplex.engine.protocol import EngineInfo, EngineStatus
 from loraplex.registry.adapters.profiles import ServingProfile
-from loraplex.registry.adapters.routes import ShareBy
 from loraplex.registry.report import Report
 
 from ..api.answers import Adapter, AuditEntry, Chain, Key, Route, Tenant, User, Version
-from ..api.fields import Moment, Sha256
+from ..api.fields import Sha256
+from ..routing.answers import Move, RouteFigures
 from ..settings.in_force import SettingInForce
-
-
-class VersionFigures(TypedDict):
-    """The last three of a shadow alone."""
-
-    version: int
-    role: Literal["stable", "candidate", "shadow"]
-    percent: int
-    actual_percent: float | None
-    requests: int
-    errors: int
-    error_rate: float
-    completion_tokens: int
-    p95_first_token_ms: float | None
-    p95_latency_ms: float | None
-    dropped: NotRequired[int]
-    compared: NotRequired[int]
-    equal: NotRequired[int]
-
-
-class RouteFigures(TypedDict):
-    """`actual_percent` counts requests since the shares were set; `warning`: why shares may be far from that."""
-
-    window_seconds: int
-    callers_last_day: int
-    warning: str | None
-    versions: list[VersionFigures]
 
 
 class WatchedRoute(Route, frozen=True):
@@ -61,35 +33,6 @@ class Profile(TypedDict):
 class AdapterList(TypedDict):
     generation: int | None
     data: list[Adapter]
-
-
-class TopCaller(TypedDict):
-    """`name`: the key's label where it may be told."""
-
-    actor: str
-    name: str
-    requests: int
-
-
-class Traffic(TypedDict):
-    """Of the last 24 hours, under all names of the adapter."""
-
-    requests: int
-    callers: int
-    top_callers: list[TopCaller]
-
-
-# `from` is a word of Python.
-Move = TypedDict(
-    "Move",
-    {
-        "model": str,
-        "from": dict[str, int],
-        "to": dict[str, int],
-        "share_by": ShareBy,
-        "last_day": Traffic,
-    },
-)
 
 
 class ChangedAdapter(Adapter, frozen=True):
@@ -131,30 +74,6 @@ class Received(TypedDict):
     sha256: Sha256
     received: int
     already_here: bool
-
-
-class Attempt(TypedDict):
-    """`cause`: what went wrong in the server, for its operator alone."""
-
-    state: str
-    progress: float | None
-    problem: str | None
-    cause: str | None
-    requested_by: str | None
-    requested_at: Moment
-    ended_at: Moment | None
-
-
-class CertificateStanding(TypedDict):
-    """`certificate` holds while `valid`; `changes` says what no longer is as it was measured."""
-
-    state: Literal["none", "waiting", "running", "failed", "valid", "outdated"]
-    valid: bool
-    changes: list[str]
-    obstacle: str | None
-    attempt: Attempt | None
-    digest: Sha256 | None
-    certificate: Certificate | None
 
 
 class GoldenPrompts(TypedDict):

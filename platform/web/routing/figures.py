@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from loraplex.registry.adapters.routes import Guard, Route
 from loraplex.registry.adapters.views import Adapter
 
+from .answers import Role, RouteFigures, VersionFigures
 from .callers import share_warning
 from .tallies import Copies, Figures, Lane, Tallies
 
@@ -18,11 +19,11 @@ WINDOW_SECONDS: Final = Guard().window_seconds
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`role`: stable, candidate or shadow; `percent`: of the route's callers or requests, of a shadow of the requests.
+    """`percent`: of the route's callers or requests, of a shadow of the requests.
     `answered`: requests since the shares were set, of a shadow none."""
 
     version: int
-    role: str
+    role: Role
     percent: int
     answered: int
     figures: Figures
@@ -59,15 +60,18 @@ def actual_percents(parts: Sequence[Part]) -> Sequence[float | None]:
     return [None if part.role == SHADOW or not total else 100 * part.answered / total for part in parts]
 
 
-def figures_json(tallies: Tallies, adapter: Adapter, route: Route, callers: int) -> dict[str, Any]:
+def figures_of(tallies: Tallies, adapter: Adapter, route: Route, callers: int) -> RouteFigures:
     """`callers`: of the last day."""
     parts = parts_of(tallies, adapter, route)
-    versions = [_part_json(part, actual) for part, actual in zip(parts, actual_percents(parts), strict=True)]
-    told = {"callers_last_day": callers, "warning": share_warning(route, callers) or None}
-    return {"figures": {"window_seconds": window_of(route), **told, "versions": versions}}
+    return RouteFigures(
+        window_seconds=window_of(route),
+        callers_last_day=callers,
+        warning=share_warning(route, callers) or None,
+        versions=[_figures(part, actual) for part, actual in zip(parts, actual_percents(parts), strict=True)],
+    )
 
 
-def _lanes(adapter: Adapter, route: Route) -> Iterator[tuple[str, int, Lane]]:
+def _lanes(adapter: Adapter, route: Route) -> Iterator[tuple[Role, int, Lane]]:
     place = adapter.tenant, adapter.name, route.alias
     yield "stable", route.weights[route.stable], Lane(*place, route.stable)
     for candidate in route.candidates:
@@ -77,22 +81,22 @@ def _lanes(adapter: Adapter, route: Route) -> Iterator[tuple[str, int, Lane]]:
             yield SHADOW, candidate.shadow, Lane(*place, candidate.version, candidate.since, shadow=True)
 
 
-def _part_json(part: Part, actual: float | None) -> dict[str, Any]:
+def _figures(part: Part, actual: float | None) -> VersionFigures:
     figures, copies = part.figures, part.copies
     shadow = {"dropped": copies.dropped, "compared": copies.compared, "equal": copies.equal}
-    return {
-        "version": part.version,
-        "role": part.role,
-        "percent": part.percent,
-        "actual_percent": None if actual is None else round(actual, 1),
-        "requests": figures.requests,
-        "errors": figures.errors,
-        "error_rate": round(figures.error_rate, 4),
-        "completion_tokens": figures.tokens,
-        "p95_first_token_ms": milliseconds(figures.first_token),
-        "p95_latency_ms": milliseconds(figures.latency),
+    return VersionFigures(
+        version=part.version,
+        role=part.role,
+        percent=part.percent,
+        actual_percent=None if actual is None else round(actual, 1),
+        requests=figures.requests,
+        errors=figures.errors,
+        error_rate=round(figures.error_rate, 4),
+        completion_tokens=figures.tokens,
+        p95_first_token_ms=milliseconds(figures.first_token),
+        p95_latency_ms=milliseconds(figures.latency),
         **(shadow if part.role == SHADOW else {}),
-    }
+    )
 
 
 def milliseconds(seconds: float | None) -> float | None:

@@ -4,12 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
 from loraplex.registry.adapters.routes import CALLER, WHOLE, Route, ShareBy
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.names import DEFAULT, LATEST
 from loraplex.registry.registry import Registry
 from loraplex.registry.usage.usage import CallerUse
 
+from . import answers
 from .traffic import traffic_of
 
 NOBODY: Final = "No caller gets another version by this."
@@ -45,16 +48,18 @@ class LastDay:
         return " ".join(self._sentence(move) for move in moves(self.adapter, after)) or NOBODY
 
     def as_json(self, after: Adapter | None) -> list[dict[str, Any]]:
-        return [
-            {
-                "model": move.model,
-                "from": _numbered(move.before),
-                "to": _numbered(move.after),
-                "share_by": move.share_by,
-                "last_day": traffic_of(self.uses, self.adapter, move.losing).as_json(self.names),
-            }
+        told = [
+            answers.Move(
+                model=move.model,
+                before=_numbered(move.before),
+                after=_numbered(move.after),
+                share_by=move.share_by,
+                last_day=traffic_of(self.uses, self.adapter, move.losing).answer(self.names),
+            )
             for move in moves(self.adapter, after)
         ]
+        fields: list[dict[str, Any]] = msgspec.to_builtins(told)
+        return fields
 
     def traffic(self) -> str:
         return traffic_of(self.uses, self.adapter).words(self.names)

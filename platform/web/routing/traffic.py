@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.usage.usage import SHADOW, CallerUse
 
 from ..units import count_words
+from . import answers
+from .answers import TopCaller
 from .callers import RecentCallers
 
 MOST_NAMES: Final = 3
@@ -33,10 +35,10 @@ class Traffic:
         told = ", ".join(f"{caller_name(actor, names)} {count:,}" for actor, count in most)
         return f"{asked} ({told}{', …' if len(self.callers) > MOST_NAMES else ''})"
 
-    def as_json(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def answer(self, names: Mapping[str, str]) -> answers.Traffic:
         most = list(self.callers.items())[:MOST_NAMES]
-        top = [{"actor": actor, "name": caller_name(actor, names), "requests": count} for actor, count in most]
-        return {"requests": self.requests, "callers": len(self.callers), "top_callers": top}
+        top = [TopCaller(actor=actor, name=caller_name(actor, names), requests=count) for actor, count in most]
+        return answers.Traffic(requests=self.requests, callers=len(self.callers), top_callers=top)
 
 
 def traffic_of(uses: Sequence[CallerUse], adapter: Adapter, versions: Collection[int] | None = None) -> Traffic:

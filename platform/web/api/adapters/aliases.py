@@ -17,7 +17,7 @@ from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import invalid, not_found
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
-from ...routing.figures import figures_json
+from ...routing.figures import figures_of
 from ...routing.traffic import callers_of_day
 from ...state import State
 from ..answers import route_json
@@ -164,7 +164,8 @@ async def remove_shadow(name: str, alias: str, state: StateOf, caller: CallerOf,
 async def _figures(state: State, adapter: Adapter, route: Route) -> dict[str, Any]:
     def read() -> dict[str, Any]:
         uses = state.registry.usage.last_day(adapter.tenant, adapter.name)
-        return figures_json(state.tallies, adapter, route, callers_of_day(state.callers, adapter, uses))
+        figures = figures_of(state.tallies, adapter, route, callers_of_day(state.callers, adapter, uses))
+        return {"figures": msgspec.to_builtins(figures)}
 
     return await asyncio.to_thread(read)
 

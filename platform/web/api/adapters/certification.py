@@ -1,10 +1,14 @@
 """Asking for certificates and looking at them; shared by the admin API and the dashboard."""
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
+import msgspec
+
+from loraplex.engine.certify.certificate import Certificate
 from loraplex.registry.adapters.views import Adapter, Version
-from loraplex.registry.certificates.certificates import Subject
+from loraplex.registry.certificates.certificates import CertificateRecord, Subject
 from loraplex.registry.errors import UnknownAdapter
 from loraplex.registry.names import parse_reference
 
@@ -14,8 +18,33 @@ from ...certificates.standing import Standing, find_standing
 from ...http.errors import ApiError
 from ...http.refusals import as_api_error
 from ...state import State
+from ..fields import Moment, Sha256
 
 BASE: Final = Subject(None)
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """`cause`: what went wrong in the server, for its operator alone."""
+
+    state: str
+    progress: float | None
+    problem: str | None
+    cause: str | None
+    requested_by: str | None
+    requested_at: Moment
+    ended_at: Moment | None
+
+
+class CertificateStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """`certificate` holds while `valid`; `changes` says what no longer is as it was measured."""
+
+    state: Literal["none", "waiting", "running", "failed", "valid", "outdated"]
+    valid: bool
+    changes: Sequence[str]
+    obstacle: str | None
+    attempt: Attempt | None
+    digest: Sha256 | None
+    certificate: Certificate | None
 
 
 async def version_subject(state: State, caller: Caller, reference: str) -> Subject:
@@ -67,21 +96,26 @@ def standing_json(standing: Standing, caller: Caller) -> dict[str, Any]:
     """`attempt` is what was asked for last, by somebody unnamed where that was in another tenant, with the `cause` of a
     fault of the server for its operator; `certificate` is the one to look at, and holds while `valid` is true."""
     attempt, certificate = standing.attempt, standing.certificate
-    return {
-        "state": standing.state,
-        "valid": standing.valid,
-        "changes": list(standing.changes),
-        "obstacle": standing.obstacle,
-        "attempt": attempt
-        and {
-            "state": attempt.state,
-            "progress": attempt.progress,
-            "problem": attempt.problem,
-            "cause": attempt.cause if caller.allows(Permission.OPERATE) else None,
-            "requested_by": attempt.requested_by if attempt.tenant == caller.tenant else None,
-            "requested_at": attempt.created_at.isoformat(),
-            "ended_at": attempt.ended_at and attempt.ended_at.isoformat(),
-        },
-        "digest": certificate and certificate.coverage.digest(),
-        "certificate": certificate and certificate.to_json(),
-    }
+    told = CertificateStanding(
+        state=standing.state,
+        valid=standing.valid,
+        changes=list(standing.changes),
+        obstacle=standing.obstacle,
+        attempt=None if attempt is None else _attempt(attempt, caller),
+        digest=None if certificate is None else certificate.coverage.digest(),
+        certificate=certificate,
+    )
+    fields: dict[str, Any] = msgspec.to_builtins(told)
+    return fields
+
+
+def _attempt(attempt: CertificateRecord, caller: Caller) -> Attempt:
+    return Attempt(
+        state=attempt.state,
+        progress=attempt.progress,
+        problem=attempt.problem,
+        cause=attempt.cause if caller.allows(Permission.OPERATE) else None,
+        requested_by=attempt.requested_by if attempt.tenant == caller.tenant else None,
+        requested_at=attempt.created_at.isoformat(),
+        ended_at=None if attempt.ended_at is None else attempt.ended_at.isoformat(),
+    )
