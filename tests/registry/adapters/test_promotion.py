@@ -104,7 +104,7 @@ def test_where_nothing_can_be_certified_the_reason_is_said(careful: Registry) ->
 
     add(careful, "sql", b"one")
     careful.adapters.routes._shares._rule = replace(PromotionRule(0.5, coverage_of), coverage_of=fail)
-    with pytest.raises(PromotionRefused, match=r"so no alias moves: the reference is gone\."):
+    with pytest.raises(PromotionRefused, match=r"so aliases cannot move: the reference is gone\."):
         careful.adapters.routes.set("sql", "prod", 1, actor=ACTOR)
 
 
