@@ -14,8 +14,10 @@ from ..api.adapters.aliases import Chosen, NewRoute, NewShadow
 from ..api.adapters.certificates import Prompts
 from ..api.adapters.certification import CertificateStanding
 from ..api.adapters.runtime_lora import LoadOrder, UnloadOrder
+from ..api.adapters.uploads import Receipt, Received
 from ..api.answers import Adapter, Key, Tenant, User
 from ..api.fields import SHA256
+from ..api.server.engine import Engine
 from .admin_answers import (
     AdapterList,
     AddedVersion,
@@ -23,13 +25,10 @@ from .admin_answers import (
     ChangedAdapter,
     CreatedKey,
     Digest,
-    Engine,
     GoldenPrompts,
     KeyList,
     Me,
     Profile,
-    Receipt,
-    Received,
     RouteList,
     RuntimeLora,
     SettingList,

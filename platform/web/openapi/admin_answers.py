@@ -2,7 +2,6 @@
 
 from typing import NotRequired, TypedDict
 
-from loraplex.engine.protocol import EngineInfo, EngineStatus
 from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.registry.report import Report
 
@@ -60,38 +59,8 @@ class Digest(TypedDict):
     digest: Sha256
 
 
-class Receipt(TypedDict):
-    file: str
-    sha256: Sha256
-    size: int
-    already_here: bool
-
-
-class Received(TypedDict):
-    """`received`: bytes that are here."""
-
-    file: str
-    sha256: Sha256
-    received: int
-    already_here: bool
-
-
 class GoldenPrompts(TypedDict):
     prompts: list[str] | None
-
-
-class Engine(TypedDict):
-    state: str
-    ready: bool
-    restarts: int
-    start_error: str | None
-    heartbeat_age: float | None
-    generation: int
-    in_step: bool
-    failures: dict[str, str]
-    info: EngineInfo | None
-    status: EngineStatus | None
-    names: dict[str, str]
 
 
 class SettingList(TypedDict):

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.requests import ClientDisconnect
 
@@ -21,6 +22,7 @@ from ...http.refusals import as_api_error
 from ...settings.settings import Settings
 from ...sources.fetch import MAX_CONFIG_BYTES
 from ...state import State
+from ..fields import Sha256
 
 DIGEST_HEADER = "x-content-sha256"
 
@@ -42,8 +44,24 @@ Size = Annotated[int, Query(ge=0)]
 router = APIRouter(tags=["Adapters"])
 
 
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    file: str
+    sha256: Sha256
+    size: int
+    already_here: bool
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """`received`: bytes that are here."""
+
+    file: str
+    sha256: Sha256
+    received: int
+    already_here: bool
+
+
 @router.put("/api/v1/adapters/{name}/files/{filename}", status_code=201)
-async def put_file(name: str, filename: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+async def put_file(name: str, filename: str, request: Request, state: StateOf, caller: CallerOf) -> Any:
     """Receive one file, or with `content-range` the rest of it. It becomes part of an adapter when a version is made of
     it. Bytes that this tenant has sent before need not come again."""
     limit, declared = _limit(filename, state), _declared(request)
@@ -64,9 +82,7 @@ async def put_file(name: str, filename: str, request: Request, state: StateOf, c
 
 
 @router.get("/api/v1/adapters/{name}/files/{filename}")
-async def get_received(
-    name: str, filename: str, size: Size, request: Request, state: StateOf, caller: CallerOf
-) -> dict[str, Any]:
+async def get_received(name: str, filename: str, size: Size, request: Request, state: StateOf, caller: CallerOf) -> Any:
     """How much of a file of `size` bytes and the SHA-256 in x-content-sha256 is here; a PUT may go on from there."""
     sha256, incoming = _sha256(request), state.registry.store.incoming
     _limit(filename, state)
@@ -76,7 +92,7 @@ async def get_received(
         known = await asyncio.to_thread(state.registry.uploads.find, sha256, caller.tenant)
     already_here = known is not None and known.size == size
     received = size if already_here else await asyncio.to_thread(kept_bytes, incoming, caller.tenant, size, sha256)
-    return {"file": filename, "sha256": sha256, "received": received, "already_here": already_here}
+    return msgspec.to_builtins(Received(file=filename, sha256=sha256, received=received, already_here=already_here))
 
 
 async def _receive(
@@ -154,5 +170,5 @@ def _sha256(request: Request) -> str:
     return sha256.lower()
 
 
-def _receipt(filename: str, blob: Blob, already_here: bool) -> dict[str, Any]:
-    return {"file": filename, "sha256": blob.sha256, "size": blob.size, "already_here": already_here}
+def _receipt(filename: str, blob: Blob, already_here: bool) -> Any:
+    return msgspec.to_builtins(Receipt(file=filename, sha256=blob.sha256, size=blob.size, already_here=already_here))
