@@ -1,1 +1,1 @@
-"""Shrink and expand on CPUs with Intel AMX: in matrix registers, and `avx512_*` for tokens that fill none."""
+"""Shrink and expand on CPUs with Intel AMX: in matrix registers, or in AVX-512 registers for tokens that fill none."""
