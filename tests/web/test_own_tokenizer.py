@@ -296,7 +296,8 @@ async def test_the_switch_off(
     assert loaded.status_code == 200, loaded.text
     report = (await client.get("/api/v1/adapters/new/report")).json()["findings"]
     [warning] = [finding for finding in report if finding["level"] == "warn"]
-    assert "not used" in warning["message"] and "adapter_tokenizers" in warning["remedy"]
+    assert "the base's tokenizer and chat template are used instead" in warning["message"]
+    assert "adapter_tokenizers" in warning["remedy"]
     await chat(client, "new")
     assert max(engine.requests[-1].prompt_token_ids) < TURN
     state.text_processors.allowed = False

@@ -17,6 +17,7 @@ from tests.checkpoints import make_checkpoint
 
 STOPPED = """
 import signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # of nohup this process inherits another
 from loraplex import __main__ as program
 from loraplex.engine.quantize import run
 
