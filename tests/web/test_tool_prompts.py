@@ -35,7 +35,7 @@ async def test_members_of_a_tool_that_clients_add(client: httpx.AsyncClient, sta
     told = await prompt_of(client, state, tools=[{**TIME, "function": {**TIME["function"], **result}}])
     assert json.loads(told.partition("<|user|>")[0][1:-1])["function"] == TIME["function"] | result
     error = await ask(client, 400, tools=function(returns={"type": "string"}))
-    assert error["message"].startswith("tools[0].function.returns: unknown field;")
+    assert error["message"].startswith("tools[0].function.returns: unknown field. Leave it out.")
 
 
 async def test_a_template_for_chats_with_tools(client: httpx.AsyncClient, state: State) -> None:
