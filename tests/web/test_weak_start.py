@@ -26,7 +26,7 @@ STARTED = (
 )
 """One for each way in which a setting comes and is refused. A start costs a process: the others run the same `main`
 in this one."""
-REMEDY = re.compile(r"\b(change|choose|close|give|leave|make|name|put|run|set|use) ", re.IGNORECASE)
+REMEDY = re.compile(r"\b(change|choose|close|give|leave|make|name|put|restrict|run|set|use):? ", re.IGNORECASE)
 
 
 @pytest.fixture

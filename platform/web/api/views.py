@@ -1,6 +1,6 @@
 """Adapters as JSON: what the registry knows of them, and what the engine has."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -27,9 +27,9 @@ def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
 
 def last_use(adapter: Adapter, state: State) -> datetime | None:
     """Under its own name: others may have the same bytes. From before the server's start, the beginning of the hour."""
-    since = state.metrics.use.seconds_since(adapter.tenant, adapter.name)
-    if since is not None:
-        return datetime.now(UTC) - timedelta(seconds=since)
+    last = state.metrics.use.last(adapter.tenant, adapter.name)
+    if last is not None:
+        return last
     hours = state.metrics.hours.hours_since_use(adapter.tenant, adapter.name)
     return None if hours is None else hour_begun(hours)
 

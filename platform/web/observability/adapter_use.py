@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 Owner = tuple[str, str]
@@ -18,6 +19,8 @@ class AdapterUse:
         self._running: dict[Owner, Counter[int]] = {}
         """Requests by version."""
         self._ended: dict[Owner, float] = {}
+        self._moments: dict[Owner, datetime] = {}
+        """Of the same ends, by the calendar: one that is told twice is the same."""
 
     def begin(self, tenant: str, versions: Mapping[str, int]) -> None:
         """A request runs with these adapters, given by name. Followed by one `end`."""
@@ -28,7 +31,7 @@ class AdapterUse:
         now = self._clock()
         for name, version in versions.items():
             owner = tenant, name
-            self._ended[owner] = now
+            self._ended[owner], self._moments[owner] = now, datetime.now(UTC)
             self._running[owner][version] -= 1
             if not self._running[owner].total():
                 del self._running[owner]
@@ -45,6 +48,11 @@ class AdapterUse:
         ended = self._ended.get((tenant, name))
         return None if ended is None else self._clock() - ended
 
+    def last(self, tenant: str, name: str) -> datetime | None:
+        """When its last request ended; now while one runs. None: there was none."""
+        return datetime.now(UTC) if self.running(tenant, name) else self._moments.get((tenant, name))
+
     def forget(self, tenant: str, name: str) -> None:
         """It was removed."""
         self._ended.pop((tenant, name), None)
+        self._moments.pop((tenant, name), None)
