@@ -18,9 +18,8 @@ class AdapterUse:
         self._clock = clock
         self._running: dict[Owner, Counter[int]] = {}
         """Requests by version."""
-        self._ended: dict[Owner, float] = {}
-        self._moments: dict[Owner, datetime] = {}
-        """Of the same ends, by the calendar: one that is told twice is the same."""
+        self._ended: dict[Owner, tuple[float, datetime]] = {}
+        """By the clock, and by the calendar: a moment that is told twice is the same."""
 
     def begin(self, tenant: str, versions: Mapping[str, int]) -> None:
         """A request runs with these adapters, given by name. Followed by one `end`."""
@@ -31,7 +30,7 @@ class AdapterUse:
         now = self._clock()
         for name, version in versions.items():
             owner = tenant, name
-            self._ended[owner], self._moments[owner] = now, datetime.now(UTC)
+            self._ended[owner] = now, datetime.now(UTC)
             self._running[owner][version] -= 1
             if not self._running[owner].total():
                 del self._running[owner]
@@ -46,13 +45,15 @@ class AdapterUse:
         if self.running(tenant, name):
             return 0.0
         ended = self._ended.get((tenant, name))
-        return None if ended is None else self._clock() - ended
+        return None if ended is None else self._clock() - ended[0]
 
     def last(self, tenant: str, name: str) -> datetime | None:
         """When its last request ended; now while one runs. None: there was none."""
-        return datetime.now(UTC) if self.running(tenant, name) else self._moments.get((tenant, name))
+        if self.running(tenant, name):
+            return datetime.now(UTC)
+        ended = self._ended.get((tenant, name))
+        return None if ended is None else ended[1]
 
     def forget(self, tenant: str, name: str) -> None:
         """It was removed."""
         self._ended.pop((tenant, name), None)
-        self._moments.pop((tenant, name), None)
