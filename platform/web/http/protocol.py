@@ -101,6 +101,8 @@ class Http(HttpToolsProtocol):
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         if self._in_head:
             data = _without_offer(data)
         while data and not self._refused:
