@@ -1,4 +1,4 @@
-"""CUDA kernels compiled for devices that are not here."""
+"""CUDA kernels compiled for devices that are not here. Triton's cache keeps them: it goes by sources and options."""
 
 import re
 import subprocess

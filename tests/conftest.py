@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from loraplex.engine.cache_paths import user_cache
 from loraplex.engine.device.threads import prepare_environment
 from loraplex.engine.processes.long_lived import keep_for_good
 
@@ -19,6 +20,7 @@ from .network import Watch
 # Several test processes share the cores: a thread that waits must not spin on one.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 prepare_environment()
+os.environ.setdefault("TRITON_CACHE_DIR", str(user_cache() / "triton"))
 from loraplex.engine.kernels.one_compiler import share_compiled_kernels  # noqa: E402  (numba reads the environment)
 
 share_compiled_kernels()

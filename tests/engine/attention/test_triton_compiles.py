@@ -25,8 +25,7 @@ MATRIX_UNITS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
 
 @pytest.fixture
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
     monkeypatch.setattr(driver, "_active", None)
     kernels = {name: CompileOnly(getattr(launch, name)) for name in ("attend", "merge", "rotate_and_write")}
     for name, kernel in kernels.items():

@@ -45,8 +45,7 @@ CASES: dict[str, tuple[str, Callable[[], None]]] = {
 
 
 @pytest.fixture
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
     monkeypatch.setattr(driver, "_active", None)
     kernels = {name: CompileOnly(getattr(home, name)) for name, home in HOMES.items()}
     for name, kernel in kernels.items():
@@ -85,7 +84,6 @@ def test_no_spills_and_loads_of_16_bytes(
 def test_drawn_tokens_take_their_places_in_a_few_registers(
     architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "_active", AbsentDevice(architecture))
     kernel = CompileOnly(placeholders.place)
     monkeypatch.setattr(placeholders, "place", kernel)

@@ -19,8 +19,7 @@ READ_ROWS = {"survey", "weigh", "gather", "rank"}
 
 
 @pytest.fixture
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
     monkeypatch.setattr(driver, "_active", None)
     kernels = {name: CompileOnly(getattr(launch, name)) for name in NAMES}
     for name, kernel in kernels.items():

@@ -29,8 +29,7 @@ Group = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 @pytest.fixture
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
     monkeypatch.setattr(driver, "_active", None)
     kernels = {name: CompileOnly(getattr(cuda, name)) for name in ("shrink", "expand")}
     for name, kernel in kernels.items():
@@ -130,7 +129,6 @@ def test_adapters_of_the_head_spill_nothing(
 def test_gains_and_shifts_spill_nothing_and_are_one_kernel_for_all_steps(
     architecture: int, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "_active", AbsentDevice(architecture))
     scale = CompileOnly(cuda.scale)
     monkeypatch.setattr(cuda, "scale", scale)

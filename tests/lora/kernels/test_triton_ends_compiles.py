@@ -18,7 +18,6 @@ HIDDEN, VOCABULARY, BF16 = 4096, 128256, torch.bfloat16
 def test_no_spills_wide_loads_and_one_compilation_for_all_steps(
     architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "_active", None)
     norm, embed, logits = (
         CompileOnly(kernel) for kernel in (own_norm.own_norm, own_embedding.embed, own_logits.own_logits)

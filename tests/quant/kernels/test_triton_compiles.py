@@ -27,8 +27,7 @@ MATRIX_UNITS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
 
 @pytest.fixture
-def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
     monkeypatch.setattr(driver, "_active", None)
     homes = {"multiply": linear, "add_splits": linear, "dequantize": linear, "cast": cast}
     kernels = {name: CompileOnly(getattr(home, name)) for name, home in homes.items()}
