@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
+# Tests start hundreds of processes that import the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve test test-fast fuzz check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
