@@ -15,10 +15,12 @@ from loraplex.engine.cache_paths import user_cache
 from loraplex.engine.device.threads import prepare_environment
 from loraplex.engine.processes.long_lived import keep_for_good
 
+from .campaign import Campaign, choose_seed
 from .network import Watch
 
 # Several test processes share the cores: a thread that waits must not spin on one.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+choose_seed()
 prepare_environment()
 os.environ.setdefault("TRITON_CACHE_DIR", str(user_cache() / "triton"))
 from loraplex.engine.kernels.one_compiler import share_compiled_kernels  # noqa: E402  (numba reads the environment)
@@ -55,6 +57,25 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     result = yield
     assert NETWORK.take() == [], "this test, or what it left running, tried to reach another machine"
     return result
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    """Which cases of a long campaign to try. If the test fails, its report has the command that tries them again."""
+    return Campaign.from_environment()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and "campaign" in item.keywords:
+        report.sections.append(("the same cases again", Campaign.from_environment().command(item.nodeid)))
+    return report
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "campaign" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.campaign)
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,4 +1,4 @@
-"""kill -9 of the API process at 200 random moments of upload, activation and removal: whatever it has answered holds.
+"""kill -9 of the API process at random moments of upload, activation and removal: whatever it has answered holds.
 
 What it was asked and had not answered yet is done as a whole or not at all.
 """
@@ -31,13 +31,15 @@ from loraplex.registry.files.sweep import SweepReport, sweep
 from loraplex.registry.registry import Registry
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import open_state
+from tests.campaign import Campaign
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.integration.live_server import NO_TLS
 from tests.web.fake_engine import FakeEngine
 
 from . import killed_server
 
-KILLS = 200
+KILLS, PARTS = 200, 5
+"""A run takes one of so many parts of the kills."""
 MOST_ANSWERS, LONGEST_WAIT = 6, 0.03
 """It is killed up to so many seconds after so many answers: while it works, however fast the machine is."""
 NAMES = ("billing", "sql", "support")
@@ -157,14 +159,15 @@ def settings(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sett
     return killed_server.settings_of(folder / "data", model, KEY)
 
 
-def test_whatever_was_answered_holds(settings: Settings, model: Path, tmp_path: Path) -> None:
+def test_whatever_was_answered_holds(settings: Settings, model: Path, tmp_path: Path, campaign: Campaign) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pytest", "tests.attacks.killed_server"])
-    client = Client(make_adapter(tmp_path / "adapter", model, rank=4, kinds=("q_proj",)), seed=5)
-    chance, key = random.Random(11), make_key(settings, model)
+    client = Client(make_adapter(tmp_path / "adapter", model, rank=4, kinds=("q_proj",)), campaign.seed)
+    chance, key = random.Random(f"{campaign.seed} of the moments"), make_key(settings, model)
+    kills = len(campaign.part(KILLS, PARTS))
     registry = Registry.open(settings.database, settings.data_dir / "artifacts", free_floor=0)
     interrupted = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             process = context.Process(target=killed_server.serve, args=(listener, settings, model))
@@ -174,8 +177,8 @@ def test_whatever_was_answered_holds(settings: Settings, model: Path, tmp_path: 
         live_until_killed(client, process, port, key)
         interrupted += client.pending is not None
         check(registry, client)
-    assert client.answers > 2 * KILLS
-    assert interrupted > KILLS / 10
+    assert client.answers > 2 * kills
+    assert interrupted > kills / 10
     check_files(registry, client)
     report = sweep(registry.database, registry.store, timedelta(0))
     assert (report.broken, report.healed) == ((), ())

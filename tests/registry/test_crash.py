@@ -12,17 +12,22 @@ from loraplex.registry.database import tables
 from loraplex.registry.files.sweep import SweepReport, sweep
 from loraplex.registry.registry import Registry
 
+from ..campaign import Campaign
 from . import workers
 from .helpers import sha256
 
-KILLS = 40
+KILLS, PARTS = 40, 4
+"""A run takes one of so many parts of the kills."""
 
 
-def test_nothing_acknowledged_is_lost(registry: Registry, database_url: str, tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost(
+    registry: Registry, database_url: str, tmp_path: Path, campaign: Campaign
+) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.registry.workers"])
-    log, chance = tmp_path / "acknowledged", random.Random(7)
-    for number in range(KILLS):
+    log, chance = tmp_path / "acknowledged", random.Random(campaign.seed)
+    kills = campaign.part(KILLS, PARTS)
+    for number in kills:
         arguments = (database_url, str(registry.store.root), str(log), number)
         worker = context.Process(target=workers.upload_until_killed, args=arguments)
         worker.start()
@@ -33,7 +38,7 @@ def test_nothing_acknowledged_is_lost(registry: Registry, database_url: str, tmp
         assert worker.exitcode == -9
         check_rows(registry)
     lines = [line.split() for line in log.read_text().splitlines()]
-    assert len(lines) > KILLS
+    assert len(lines) > len(kills)
     check_acknowledged(registry, lines)
     check_sweep(registry)
     check_acknowledged(registry, lines)
