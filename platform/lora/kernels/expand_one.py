@@ -3,15 +3,13 @@
 streams that nothing waits for. The order of each sum is that of `cpu.py`'s tiles, bit for bit.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .vector_code import FLOAT, FLOATS, INT, LANES, LINE, PAGE, VectorCode, data_of
-
-AHEAD: Final = 256
-"""Columns of each row that are on their way to the first-level cache."""
+from .page_rows import pass_rows
+from .vector_code import FLOAT, FLOATS, INT, PAGE, VectorCode, data_of
 
 
 @intrinsic
@@ -25,37 +23,17 @@ def _expand_page(
         code, (_, start, following, outputs, h, _, cell, columns) = VectorCode(builder), arguments
         data = data_of(context, builder, arena, arguments[0])
         target = code.at(data_of(context, builder, y, arguments[5]), cell, y.dtype)
-        firsts = [code.at(data, place, arena.dtype) for place in (start, following)]
-        row_starts = [builder.mul(outputs, INT(rank)) for rank in range(PAGE)]
-        rows, later = ([code.at(first, place, arena.dtype) for place in row_starts] for first in firsts)
+        starts = code.at(data, start, arena.dtype), code.at(data, following, arena.dtype)
         factors = [code.splat(code.scalar(code.at(h, INT(rank), types.float32), FLOAT), FLOATS) for rank in range(PAGE)]
-        per_line = LINE // (arena.dtype.bitwidth // 8)
 
-        def add(position: Any, mask: Any = None) -> None:
+        def add(rows: list[Any], position: Any, mask: Any = None) -> None:
             place = code.at(target, position, y.dtype)
             total = code.load(place, y.dtype, mask)
             for row, factor in zip(rows, factors, strict=True):
                 total = code.fma(code.load(code.at(row, position, arena.dtype), arena.dtype, mask), factor, total)
             code.store(total, place, y.dtype, mask)
 
-        def lines(index: Any, sums: list[Any]) -> list[Any]:
-            position = builder.mul(index, INT(per_line))
-            coming = builder.add(position, INT(AHEAD))
-            here = builder.icmp_signed("<", coming, columns)
-            column = builder.select(here, coming, builder.sub(coming, columns))
-            for row, other in zip(rows, later, strict=True):
-                code.prefetch_near(code.at(builder.select(here, row, other), column, arena.dtype))
-            for vector in range(0, per_line, LANES):
-                add(builder.add(position, INT(vector)))
-            return []
-
-        full = builder.sdiv(columns, INT(per_line))
-        code.loop(full, [], lines)
-        rest = builder.mul(full, INT(per_line))
-        for vector in range(0, per_line, LANES):
-            first = builder.add(rest, INT(vector))
-            with builder.if_then(builder.icmp_signed("<", first, columns)):
-                add(first, code.mask(builder.sub(columns, first)))
+        pass_rows(code, starts, outputs, columns, arena.dtype, add)
         return context.get_dummy_value()
 
     return types.void(arena, types.int64, types.int64, types.int64, types.int64, y, types.int64, types.int64), generate

@@ -5,17 +5,15 @@ The same bits as `expand.py`: a page's eight ranks are two chains of multiply-ad
 second numbers of h, whose sum is added to y, page after page. Rows of a page pass by side by side.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..vector_code import FLOAT, FLOATS, INT, INT32, LANES, LINE, PAGE, VectorCode, data_of
-
-AHEAD: Final = 256
-"""Columns of each row that are on their way to the first-level cache."""
+from ..page_rows import pass_rows
+from ..vector_code import FLOAT, FLOATS, INT, INT32, LANES, PAGE, VectorCode, data_of
 
 
 @intrinsic
@@ -30,17 +28,14 @@ def _expand_page(
         data, y_data = (data_of(context, builder, kind, arguments[i]) for kind, i in ((arena, 0), (y, 5)))
         tokens = len(signature.args[6])
         targets = [code.at(y_data, cell, y.dtype) for cell in cgutils.unpack_tuple(builder, cells, tokens)]
-        firsts = [code.at(data, place, arena.dtype) for place in (start, following)]
-        row_starts = [builder.mul(outputs, INT(rank)) for rank in range(PAGE)]
-        rows, later = ([code.at(first, place, arena.dtype) for place in row_starts] for first in firsts)
+        starts = code.at(data, start, arena.dtype), code.at(data, following, arena.dtype)
         factors = []
         for source in cgutils.unpack_tuple(builder, h, tokens):
             pairs = [code.scalar(code.at(source, INT(rank), types.uint32), INT32) for rank in range(PAGE)]
             factors.append([_sides(code, pair) for pair in pairs])
-        per_line = LINE // (arena.dtype.bitwidth // 8)
         zero = ir.Constant(FLOATS, [0.0] * LANES)
 
-        def add(position: Any, mask: Any = None) -> None:
+        def add(rows: list[Any], position: Any, mask: Any = None) -> None:
             places = [code.at(target, position, y.dtype) for target in targets]
             chains = [[zero, zero] for _ in targets]
             for rank, row in enumerate(rows):
@@ -51,24 +46,7 @@ def _expand_page(
                 total = builder.fadd(code.load(place, y.dtype, mask), builder.fadd(first, second))
                 code.store(total, place, y.dtype, mask)
 
-        def lines(index: Any, sums: list[Any]) -> list[Any]:
-            position = builder.mul(index, INT(per_line))
-            coming = builder.add(position, INT(AHEAD))
-            here = builder.icmp_signed("<", coming, columns)
-            column = builder.select(here, coming, builder.sub(coming, columns))
-            for row, other in zip(rows, later, strict=True):
-                code.prefetch_near(code.at(builder.select(here, row, other), column, arena.dtype))
-            for vector in range(0, per_line, LANES):
-                add(builder.add(position, INT(vector)))
-            return []
-
-        full = builder.sdiv(columns, INT(per_line))
-        code.loop(full, [], lines)
-        rest = builder.mul(full, INT(per_line))
-        for vector in range(0, per_line, LANES):
-            first = builder.add(rest, INT(vector))
-            with builder.if_then(builder.icmp_signed("<", first, columns)):
-                add(first, code.mask(builder.sub(columns, first)))
+        pass_rows(code, starts, outputs, columns, arena.dtype, add)
         return context.get_dummy_value()
 
     return types.void(arena, types.int64, types.int64, types.int64, h, y, cells, types.int64), generate
