@@ -46,11 +46,7 @@ class QuantizedLayer:
 
 
 def quantize_layer(
-    tensors: LayerTensors,
-    stored: Dtypes,
-    statistics: Statistics,
-    recipe: Recipe,
-    config: ModelConfig,
+    tensors: LayerTensors, stored: Dtypes, statistics: Statistics, recipe: Recipe, config: ModelConfig
 ) -> QuantizedLayer:
     """tensors: of the layer, float32, each asked for when its turn comes. ValueError names the linear."""
     if recipe.scheme == "awq":
@@ -92,11 +88,7 @@ def _split_outputs(weight: IntegerWeight, sizes: list[int]) -> list[IntegerWeigh
 
 
 def _awq(
-    tensors: LayerTensors,
-    stored: Dtypes,
-    statistics: Statistics,
-    recipe: Recipe,
-    config: ModelConfig,
+    tensors: LayerTensors, stored: Dtypes, statistics: Statistics, recipe: Recipe, config: ModelConfig
 ) -> QuantizedLayer:
     scales = {}
     if recipe.fold:

@@ -40,18 +40,17 @@ FEEDFORWARD: Final = "feedforward_modules"
 class LoraSettings:
     """The part of adapter_config.json that decides the output. A path is e.g. model.layers.3.self_attn.q_proj."""
 
-    rank: int
-    alpha: float
-    use_rslora: bool
-    target_modules: frozenset[str] | None
+    raw: dict[str, Any]
+    rank: int = 0
+    alpha: float = 1.0
+    use_rslora: bool = False
+    target_modules: frozenset[str] | None = frozenset()
     """None: all linears of all layers."""
-    exclude_modules: frozenset[str]
-    layers: frozenset[int] | None
+    exclude_modules: frozenset[str] = frozenset()
+    layers: frozenset[int] | None = None
     """None: all layers."""
-    rank_pattern: dict[str, int]
-    alpha_pattern: dict[str, float]
-    base_model: str
-    raw: dict[str, object]
+    rank_pattern: dict[str, int] = field(default_factory=dict)
+    alpha_pattern: dict[str, float] = field(default_factory=dict)
     peft_type: str = "LORA"
     """LORA, IA3 or TRAINABLE_TOKENS."""
     use_dora: bool = False
@@ -68,6 +67,10 @@ class LoraSettings:
     """Where the base's embedding and head are one weight, what names the embedding means the head as well."""
     invocation_tokens: tuple[int, ...] = ()
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
+
+    @property
+    def base_model(self) -> str:
+        return str(self.raw.get("base_model_name_or_path") or "")
 
     def rank_of(self, path: str) -> int:
         return _first_match(self.rank_pattern, path, self.rank)
@@ -144,19 +147,11 @@ def _is_served(raw: dict[str, Any], report: Report) -> bool:
 
 
 def _read_ia3(fields: Fields) -> LoraSettings:
-    raw = fields.raw
-    refuse_invocation_tokens(raw, fields.report)
+    refuse_invocation_tokens(fields.raw, fields.report)
     return LoraSettings(
-        rank=0,
-        alpha=1.0,
-        use_rslora=False,
+        raw=fields.raw,
         target_modules=fields.target_modules(),
         exclude_modules=fields.names("exclude_modules"),
-        layers=None,
-        rank_pattern={},
-        alpha_pattern={},
-        base_model=str(raw.get("base_model_name_or_path") or ""),
-        raw=raw,
         peft_type="IA3",
         modules_to_save=fields.names("modules_to_save"),
         feedforward_modules=fields.names(FEEDFORWARD),
@@ -164,22 +159,8 @@ def _read_ia3(fields: Fields) -> LoraSettings:
 
 
 def _read_tokens(fields: Fields) -> LoraSettings:
-    raw = fields.raw
-    refuse_invocation_tokens(raw, fields.report)
-    return LoraSettings(
-        rank=0,
-        alpha=1.0,
-        use_rslora=False,
-        target_modules=frozenset(),
-        exclude_modules=frozenset(),
-        layers=None,
-        rank_pattern={},
-        alpha_pattern={},
-        base_model=str(raw.get("base_model_name_or_path") or ""),
-        raw=raw,
-        peft_type=TOKENS,
-        token_indices=fields.trained_tokens(),
-    )
+    refuse_invocation_tokens(fields.raw, fields.report)
+    return LoraSettings(raw=fields.raw, peft_type=TOKENS, token_indices=fields.trained_tokens())
 
 
 PEFT_DEFAULT: Final = 8
@@ -189,6 +170,7 @@ PEFT_DEFAULT: Final = 8
 def _read_lora(fields: Fields) -> LoraSettings:
     raw = fields.raw
     return LoraSettings(
+        raw=raw,
         rank=fields.rank(raw.get("r", PEFT_DEFAULT), "r"),
         alpha=fields.alpha(raw.get("lora_alpha", PEFT_DEFAULT), "lora_alpha"),
         use_rslora=fields.flag("use_rslora"),
@@ -203,8 +185,6 @@ def _read_lora(fields: Fields) -> LoraSettings:
             name: fields.alpha(alpha, f"alpha_pattern[{quote(name)}]")
             for name, alpha in fields.pattern("alpha_pattern").items()
         },
-        base_model=str(raw.get("base_model_name_or_path") or ""),
-        raw=raw,
         use_dora=fields.flag("use_dora"),
         lora_bias=fields.flag("lora_bias"),
         trains_biases=fields.trains_biases(),
