@@ -6,9 +6,16 @@ from .report import Report
 
 
 class RegistryError(ValueError):
-    """Base of all refusals. `code` is stable and for programs; the message is for people."""
+    """Base of all refusals. `code` is stable and for programs; the message is for people.
+
+    `field`: what of the request is wrong; None where it is all of it, or clear from the code.
+    """
 
     code = "registry_error"
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class InvalidName(RegistryError):
@@ -62,13 +69,7 @@ class StorageFull(RegistryError):
 
 
 class InvalidQuery(RegistryError):
-    """`field` is what of the query means nothing."""
-
     code = "invalid_query"
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 class InvalidPrompts(RegistryError):
@@ -76,13 +77,7 @@ class InvalidPrompts(RegistryError):
 
 
 class InvalidProfile(RegistryError):
-    """`field` is what of the serving profile is wrong; None: all of it."""
-
     code = "invalid_profile"
-
-    def __init__(self, field: str | None, message: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 class PromotionRefused(RegistryError):
@@ -92,13 +87,9 @@ class PromotionRefused(RegistryError):
 
 
 class InvalidRoute(RegistryError):
-    """An alias cannot route like that. `field` is what is wrong."""
+    """An alias cannot route like that. Where no `field` is named, its weights are wrong."""
 
     code = "invalid_route"
-
-    def __init__(self, message: str, field: str = "weights") -> None:
-        super().__init__(message)
-        self.field = field
 
 
 class UnknownAlias(RegistryError):

@@ -98,13 +98,13 @@ class ServingProfiles:
 def check_texts(profile: ServingProfile) -> None:
     """Raise InvalidProfile for what cannot be kept."""
     if not profile.given():
-        raise InvalidProfile(None, "The profile is empty. Set a field, or remove the profile with DELETE.")
+        raise InvalidProfile("The profile is empty. Set a field, or remove the profile with DELETE.")
     for field, limit in MAX_BYTES.items():
         value: str | dict[str, Any] = getattr(profile, field) or ""
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         size = len(text.encode("utf-8", "surrogatepass"))
         if size > limit or size != len(text.encode("utf-8", "replace")):
-            raise InvalidProfile(field, f"{field} must be text of at most {limit:,} bytes of UTF-8, got {size:,}.")
+            raise InvalidProfile(f"{field} must be text of at most {limit:,} bytes of UTF-8, got {size:,}.", field)
 
 
 def read_profiles(

@@ -187,11 +187,11 @@ def _counted(rows: Iterable[RowMapping]) -> Sequence[dict[str, Any]]:
 def usage_query(tenant: str, first: str, last: str, key: str, user: str, adapter: str, by: str) -> UsageQuery:
     """From words as people give them; `by` has commas. Raises InvalidQuery."""
     if key and user:
-        raise InvalidQuery("user", "Give a key or a user, not both.")
+        raise InvalidQuery("Give a key or a user, not both.", "user")
     actor = f"key:{key}" if key else f"user:{user}" if user else ""
     groups = tuple(name for name in by.split(",") if name)
     if not set(groups) <= set(GROUPS):
-        raise InvalidQuery("by", f"by must be a comma-separated list of {', '.join(GROUPS)}; got {by[:80]!a}.")
+        raise InvalidQuery(f"by must be a comma-separated list of {', '.join(GROUPS)}; got {by[:80]!a}.", "by")
     return UsageQuery(tenant, _day(first, "from"), _day(last, "to"), _text(actor), _text(adapter), groups)
 
 
@@ -199,7 +199,7 @@ def _day(text: str, field: str) -> str:
     with suppress(ValueError):
         if not text or (DAY.fullmatch(text) and date.fromisoformat(text)):
             return text
-    raise InvalidQuery(field, f"{field} must be a day such as 2026-11-22; got {text[:40]!a}.")
+    raise InvalidQuery(f"{field} must be a day such as 2026-11-22; got {text[:40]!a}.", field)
 
 
 def _text(text: str) -> str:

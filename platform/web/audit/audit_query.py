@@ -18,7 +18,7 @@ def audit_query(scope: str | None, asked: Mapping[str, str]) -> AuditFilter:
 def _part(text: str, field: str) -> str:
     """No name has an unprintable character, and PostgreSQL takes no zero byte."""
     if not text.isprintable():
-        raise InvalidQuery(field, f"{field} has a character that names cannot contain.")
+        raise InvalidQuery(f"{field} has a character that names cannot contain.", field)
     return text.strip()
 
 
@@ -26,4 +26,4 @@ def _day(text: str, field: str) -> date | None:
     try:
         return date.fromisoformat(text) if text else None
     except ValueError:
-        raise InvalidQuery(field, f"{field} must be a day such as 2026-11-22; got {text[:40]!a}.") from None
+        raise InvalidQuery(f"{field} must be a day such as 2026-11-22; got {text[:40]!a}.", field) from None

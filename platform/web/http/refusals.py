@@ -35,6 +35,7 @@ PARAM: Final = {
     "name_taken": "name",
     "weak_secret": "password",
     "invalid_prompts": "prompts",
+    "invalid_route": "weights",
     "promotion_refused": "version",
     "upload_mismatch": "x-content-sha256",
     "upload_empty": "content-length",
@@ -53,7 +54,7 @@ def as_api_error(param: str | None = None, names: Mapping[str, str] | None = Non
     except RegistryError as error:
         extra = {"report": msgspec.to_builtins(error.report)} if isinstance(error, PreflightRefused) else {}
         status = STATUS.get(error.code, 400)
-        param = param or getattr(error, "field", None) or PARAM.get(error.code)
+        param = param or error.field or PARAM.get(error.code)
         raise ApiError(status, str(error), param=param, code=error.code, extra=extra) from None
     except AdapterError as error:
         message = f"The engine refused: {with_names(str(error), names or {})}"
