@@ -1,12 +1,19 @@
 """Caller: who asks, and whose things are meant."""
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypedDict
 
 from loraplex.registry.access.quotas import OPEN, Quota
 
 from .permissions import PUBLIC, Permission, demand_of
 from .sessions import Session
+
+
+class By(TypedDict):
+    """Who changes something of the registry, and whose."""
+
+    actor: str
+    tenant: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,11 @@ class Caller:
     """Of the key; that of the tenant holds beside it."""
     home: str = ""
     """The credential's own tenant, where another one's things are meant."""
+
+    @property
+    def by(self) -> By:
+        """As the registry's changes take it."""
+        return {"actor": self.actor, "tenant": self.tenant}
 
     @property
     def elsewhere(self) -> str:

@@ -11,6 +11,7 @@ from loraplex.registry.names import parse_reference
 from ..access.caller import Caller
 from ..http.refusals import as_api_error
 from ..state import State
+from .changes import apply_change
 from .profile_check import ProfileTrial, read_profile, try_profile
 
 
@@ -27,12 +28,12 @@ async def set_profile(state: State, caller: Caller, reference: str, document: Ma
     name = parse_reference(reference).name
     await try_profile(profile, bench_of(state, caller, version))
     # What was tried is what is changed, whatever the name means by now.
-    await _change(state, caller, f"{name}@{version.number}", profile)
+    await apply_change(state, state.registry.profiles.set, f"{name}@{version.number}", profile, **caller.by)
 
 
 async def clear_profile(state: State, caller: Caller, reference: str) -> None:
     """Remove the serving profile of the version. Raises ApiError."""
-    await _change(state, caller, reference, None)
+    await apply_change(state, state.registry.profiles.set, reference, None, **caller.by)
 
 
 def bench_of(state: State, caller: Caller, version: Version) -> ProfileTrial:
@@ -44,10 +45,3 @@ def bench_of(state: State, caller: Caller, version: Version) -> ProfileTrial:
         state.max_model_len,
         state.model_folder,
     )
-
-
-async def _change(state: State, caller: Caller, reference: str, profile: ServingProfile | None) -> None:
-    profiles = state.registry.profiles
-    with as_api_error():
-        await asyncio.to_thread(profiles.set, reference, profile, actor=caller.actor, tenant=caller.tenant)
-        await state.reconciler.reconcile()

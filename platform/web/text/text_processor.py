@@ -16,17 +16,16 @@ from ..tool_calls.formats.known import AUTO, style_of
 from ..tool_calls.formats.style import Style
 from .token_text import TokenText
 
+Messages = Sequence[Mapping[str, Any]]
+Variables = Mapping[str, Any]
+
 
 class Template(Protocol):
     @property
     def source(self) -> str: ...
 
     async def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        variables: Mapping[str, Any],
+        self, messages: Messages, add_generation_prompt: bool, continue_final_message: bool, variables: Variables
     ) -> str:
         """The prompt's text. Raises TemplateFailure; ApiError where nobody can render now."""
 
@@ -72,11 +71,7 @@ class TrustedTemplate:
         return self._template.source
 
     async def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        variables: Mapping[str, Any],
+        self, messages: Messages, add_generation_prompt: bool, continue_final_message: bool, variables: Variables
     ) -> str:
         # The schemas of tools may be large.
         chars = INLINE_CHARS + 1 if variables.get("tools") else sum(len(message["content"]) for message in messages)
@@ -98,11 +93,7 @@ class UntrustedTemplate:
         return self._source
 
     async def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        variables: Mapping[str, Any],
+        self, messages: Messages, add_generation_prompt: bool, continue_final_message: bool, variables: Variables
     ) -> str:
         job = RenderJob(
             source=self._source,

@@ -14,9 +14,11 @@ from loraplex.registry.access.scopes import ADMIN
 from ...access.caller import Caller
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.refusals import as_api_error
+from ...management.changes import apply_change
 from ...state import State
 from ...units import count_words
 from ..forms import LIMITS, Form, read_form
+from ..lists import ALL, Asked, AskedOf
 from ..page import PageRoute, address_of, go_to, is_fragment, page
 from ..snippets import client_code
 from .key_form import (
@@ -43,18 +45,11 @@ router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRout
 
 
 @router.get("")
-async def index(
-    request: Request,
-    state: StateOf,
-    caller: CallerOf,
-    search: str = "",
-    show: str = "",
-    done: str = "",
-) -> Response:
+async def index(request: Request, state: StateOf, caller: CallerOf, asked: AskedOf) -> Response:
     """The page, or for htmx the table alone."""
     if is_fragment(request):
-        return page(request, "keys/_table.html", SECTION, 200, **await _table(request, state, caller, search, show))
-    return await _page(request, state, caller, new_key_form(), search=search, show=show, done=NOTICES.get(done))
+        return page(request, "keys/_table.html", SECTION, 200, **await _table(state, caller, asked))
+    return await _page(request, state, caller, new_key_form(), asked=asked, done=NOTICES.get(asked.done))
 
 
 @router.post("")
@@ -64,7 +59,6 @@ async def create(request: Request, state: StateOf, caller: CallerOf) -> Response
     made = await _create(state, caller, form)
     if made is None:
         return await _page(request, state, caller, form, status=form.status)
-    await state.reconciler.reconcile()
     missing = _missing(state, caller.tenant, made.key.adapters or ())
     code = client_code(address_of(request), made, state.template is not None)
     return await _page(request, state, caller, new_key_form(), status=201, made=made, missing=missing, code=code)
@@ -83,26 +77,23 @@ async def change(request: Request, prefix: str, state: StateOf, caller: CallerOf
     quota, adapters, expires_at = form.quota(), read_adapters(form), _new_expiry(form, key)
     if form.is_good:
         with form.refusals(registry_error="adapters"):
-            await asyncio.to_thread(
+            await apply_change(
+                state,
                 state.registry.keys.change,
                 prefix,
-                actor=caller.actor,
-                tenant=caller.tenant,
+                **caller.by,
                 quota=quota,
                 adapters=adapters,
                 expires_at=expires_at,
             )
     if not form.is_good:
         return _detail(request, state, caller, key, form, status=form.status)
-    await state.reconciler.reconcile()
     return go_to(request, f"{SECTION}/{prefix}?done=change")
 
 
 @router.post("/{prefix}/revoke")
 async def revoke(request: Request, prefix: str, state: StateOf, caller: CallerOf) -> Response:
-    with as_api_error():
-        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
-    await state.reconciler.reconcile()
+    await apply_change(state, state.registry.keys.revoke, prefix, **caller.by)
     return go_to(request, f"{SECTION}?done=revoke")
 
 
@@ -114,12 +105,12 @@ async def _create(state: State, caller: Caller, form: Form) -> CreatedKey | None
         form.errors["adapters"] = "Admin keys can use all models. Leave this blank, or clear admin."
     if form.is_good:
         with form.refusals(registry_error="adapters"):
-            return await asyncio.to_thread(
+            return await apply_change(
+                state,
                 state.registry.keys.create,
                 name,
                 scopes,
-                actor=caller.actor,
-                tenant=caller.tenant,
+                **caller.by,
                 expires_at=expires_at,
                 adapters=adapters,
                 quota=quota,
@@ -128,33 +119,25 @@ async def _create(state: State, caller: Caller, form: Form) -> CreatedKey | None
 
 
 async def _page(
-    request: Request,
-    state: State,
-    caller: Caller,
-    form: Form,
-    *,
-    status: int = 200,
-    search: str = "",
-    show: str = "",
-    **more: object,
+    request: Request, state: State, caller: Caller, form: Form, *, status: int = 200, asked: Asked = ALL, **more: object
 ) -> Response:
-    table = await _table(request, state, caller, search, show)
+    table = await _table(state, caller, asked)
     return page(
         request, "keys/page.html", SECTION, status, **FORM, **table, form=form, address=address_of(request), **more
     )
 
 
-async def _table(request: Request, state: State, caller: Caller, search: str, show: str) -> dict[str, object]:
+async def _table(state: State, caller: Caller, asked: Asked) -> dict[str, object]:
     """What the rows of the table are made of."""
     keys = await asyncio.to_thread(state.registry.keys.list, caller.tenant)
-    found = matching_keys(keys, search, show)
+    found = matching_keys(keys, asked.search, asked.show)
     return {
         "rows": key_rows(state, found[:MOST_ROWS]),
         "any": bool(keys),
         "found": count_words(len(found), "key"),
         "hidden": max(0, len(found) - MOST_ROWS),
-        "search": search,
-        "show": show,
+        "search": asked.search,
+        "show": asked.show,
         "groups": GROUPS,
     }
 

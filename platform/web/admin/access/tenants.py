@@ -13,10 +13,12 @@ from loraplex.registry.database.tables import DEFAULT_TENANT
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import ApiError
 from ...http.refusals import as_api_error
+from ...management.changes import apply_change
 from ...state import State
 from ...units import age_words, count_words
 from ..figures.day_use import DayUse, day_use
 from ..forms import LIMITS, Form, quota_values, quota_words, read_form
+from ..lists import ALL, Asked, AskedOf
 from ..page import PageRoute, go_to, is_fragment, page
 
 SECTION: Final = "/tenants"
@@ -47,11 +49,11 @@ class TenantRow:
 
 
 @router.get("")
-async def index(request: Request, state: StateOf, search: str = "", done: str = "") -> Response:
+async def index(request: Request, state: StateOf, asked: AskedOf) -> Response:
     """The page, or for htmx the table alone."""
     if is_fragment(request):
-        return page(request, "tenants/_table.html", SECTION, 200, **await _table(state, search))
-    return await _page(request, state, Form(), search=search, done=NOTICES.get(done))
+        return page(request, "tenants/_table.html", SECTION, 200, **await _table(state, asked.search))
+    return await _page(request, state, Form(), asked=asked, done=NOTICES.get(asked.done))
 
 
 @router.post("")
@@ -60,10 +62,9 @@ async def create(request: Request, state: StateOf, caller: CallerOf) -> Response
     name, quota = form.text("name"), form.quota()
     if form.is_good:
         with form.refusals(invalid_name="name", name_taken="name"):
-            await asyncio.to_thread(state.registry.tenants.create, name, actor=caller.actor, quota=quota)
+            await apply_change(state, state.registry.tenants.create, name, actor=caller.actor, quota=quota)
     if not form.is_good:
         return await _page(request, state, form, status=form.status)
-    await state.reconciler.reconcile()
     return go_to(request, f"{SECTION}/{name}")
 
 
@@ -80,9 +81,7 @@ async def change(request: Request, tenant: str, state: StateOf, caller: CallerOf
     quota = form.quota()
     if not form.is_good:
         return await _detail(request, state, found, form, status=form.status)
-    with as_api_error():
-        await asyncio.to_thread(state.registry.tenants.set_quota, tenant, quota, actor=caller.actor)
-    await state.reconciler.reconcile()
+    await apply_change(state, state.registry.tenants.set_quota, tenant, quota, actor=caller.actor)
     return go_to(request, f"{SECTION}/{tenant}?done=change")
 
 
@@ -90,16 +89,14 @@ async def change(request: Request, tenant: str, state: StateOf, caller: CallerOf
 async def act(request: Request, tenant: str, action: str, state: StateOf, caller: CallerOf) -> Response:
     if action not in ("disable", "enable"):
         raise ApiError(404, f"There is no action '{action}' on a tenant.")
-    with as_api_error():
-        await asyncio.to_thread(state.registry.tenants.set_disabled, tenant, action == "disable", actor=caller.actor)
-    await state.reconciler.reconcile()
+    await apply_change(state, state.registry.tenants.set_disabled, tenant, action == "disable", actor=caller.actor)
     return go_to(request, f"{SECTION}/{tenant}?done={action}")
 
 
 async def _page(
-    request: Request, state: State, form: Form, *, status: int = 200, search: str = "", **more: object
+    request: Request, state: State, form: Form, *, status: int = 200, asked: Asked = ALL, **more: object
 ) -> Response:
-    table = await _table(state, search)
+    table = await _table(state, asked.search)
     return page(request, "tenants/page.html", SECTION, status, form=form, limits=LIMITS, **table, **more)
 
 

@@ -21,6 +21,7 @@ from ...http.refusals import as_api_error
 from ...state import State
 from ...units import age_words, count_words
 from ..forms import Form, read_form
+from ..lists import ALL, Asked, AskedOf
 from ..page import PageRoute, address_of, go_to, is_fragment, page
 
 SECTION: Final = "/users"
@@ -61,11 +62,11 @@ class Login:
 
 
 @router.get("")
-async def index(request: Request, state: StateOf, caller: CallerOf, search: str = "", done: str = "") -> Response:
+async def index(request: Request, state: StateOf, caller: CallerOf, asked: AskedOf) -> Response:
     """The page, or for htmx the table alone."""
     if is_fragment(request):
-        return page(request, "users/_table.html", SECTION, 200, **await _table(request, state, caller, search))
-    return await _page(request, state, caller, new_user_form(), search=search, done=NOTICES.get(done))
+        return page(request, "users/_table.html", SECTION, 200, **await _table(state, caller, asked.search))
+    return await _page(request, state, caller, new_user_form(), asked=asked, done=NOTICES.get(asked.done))
 
 
 @router.post("")
@@ -74,9 +75,8 @@ async def create(request: Request, state: StateOf, caller: CallerOf) -> Response
     form = await read_form(request)
     name, role, password = form.text("name"), form.text("role"), form.values.get("password", "")
     chosen = password or secrets.token_urlsafe(GENERATED_BYTES)
-    by = {"actor": caller.actor, "tenant": caller.tenant}
     with form.refusals(invalid_name="name", name_taken="name", weak_secret="password", registry_error="role"):
-        work = partial(state.registry.users.create, name, chosen, role, **by)
+        work = partial(state.registry.users.create, name, chosen, role, **caller.by)
         await state.passwords.run(work, client_address(request))
     if not form.is_good:
         return await _page(request, state, caller, form, status=form.status)
@@ -92,9 +92,8 @@ async def detail(request: Request, user: str, state: StateOf, caller: CallerOf, 
 @router.post("/{user}/role")
 async def set_role(request: Request, user: str, state: StateOf, caller: CallerOf) -> Response:
     form = await read_form(request)
-    by = {"actor": caller.actor, "tenant": caller.tenant}
     with form.refusals(last_admin="role", registry_error="role"):
-        await asyncio.to_thread(state.registry.users.set_role, user, form.text("role"), **by)
+        await asyncio.to_thread(state.registry.users.set_role, user, form.text("role"), **caller.by)
     if not form.is_good:
         return await _detail(request, state, caller, user, form, status=form.status)
     return go_to(request, f"{SECTION}/{user}?done=role")
@@ -106,9 +105,8 @@ async def set_password(request: Request, user: str, state: StateOf, caller: Call
     form = await read_form(request)
     password = form.values.get("password", "")
     chosen = password or secrets.token_urlsafe(GENERATED_BYTES)
-    by = {"actor": caller.actor, "tenant": caller.tenant}
     with form.refusals(weak_secret="password"):
-        work = partial(state.registry.users.set_password, user, chosen, role=None, **by)
+        work = partial(state.registry.users.set_password, user, chosen, role=None, **caller.by)
         await state.passwords.run(work, client_address(request))
     if not form.is_good:
         return await _detail(request, state, caller, user, form, status=form.status)
@@ -120,7 +118,7 @@ async def set_password(request: Request, user: str, state: StateOf, caller: Call
 @router.post("/{user}/remove")
 async def remove(request: Request, user: str, state: StateOf, caller: CallerOf) -> Response:
     with as_api_error():
-        await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor, tenant=caller.tenant)
+        await asyncio.to_thread(state.registry.users.remove, user, **caller.by)
     return go_to(request, f"{SECTION}?done=remove")
 
 
@@ -129,21 +127,14 @@ def new_user_form() -> Form:
 
 
 async def _page(
-    request: Request,
-    state: State,
-    caller: Caller,
-    form: Form,
-    *,
-    status: int = 200,
-    search: str = "",
-    **more: object,
+    request: Request, state: State, caller: Caller, form: Form, *, status: int = 200, asked: Asked = ALL, **more: object
 ) -> Response:
-    table = await _table(request, state, caller, search)
+    table = await _table(state, caller, asked.search)
     frame = FORM | {"address": address_of(request), "form": form}
     return page(request, "users/page.html", SECTION, status, **frame, **table, **more)
 
 
-async def _table(request: Request, state: State, caller: Caller, search: str) -> dict[str, object]:
+async def _table(state: State, caller: Caller, search: str) -> dict[str, object]:
     users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
     wanted, admins = search.strip().lower(), sum(user.role == "admin" for user in users)
     rows = [_row(user, caller, admins) for user in users if wanted in user.name or wanted == user.role]
@@ -156,7 +147,6 @@ async def _detail(
     caller: Caller,
     name: str,
     form: Form | None = None,
-    *,
     status: int = 200,
     **more: object,
 ) -> Response:

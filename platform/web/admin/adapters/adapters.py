@@ -17,16 +17,18 @@ from ...api.views import ON_DISK, residency
 from ...endpoints.authentication import form_fields
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import ApiError
+from ...management.changes import apply_change
 from ...management.undoing import undo_change
 from ...observability.kv_cache import clipping_words
 from ...routing.moves import LastDay
 from ...state import State
 from ...units import count_words, size_words
-from ..aliases.actions import NOTICES, act_on, change, get_adapter
+from ..aliases.actions import NOTICES, act_on, get_adapter
 from ..aliases.alias_section import NOTICES as ROUTE_NOTICES
 from ..aliases.alias_section import route_views
 from ..aliases.rolling import refused_numbers, rolling_note
 from ..forms import Form, read_form
+from ..lists import AskedOf
 from ..page import NOT_KEPT, PageRoute, address_of, go_to, is_fragment, page
 from ..questions import delete_question, disable_question, last_day_of, version_questions
 from ..snippets import snippets
@@ -46,17 +48,8 @@ router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRout
 
 
 @router.get("")
-async def index(
-    request: Request,
-    state: StateOf,
-    caller: CallerOf,
-    search: str = "",
-    show: str = "",
-    order: str = "",
-    start: str = "",
-    done: str = "",
-) -> Response:
-    found = matching(state, caller.tenant, search, show, order)
+async def index(request: Request, state: StateOf, caller: CallerOf, asked: AskedOf, start: str = "") -> Response:
+    found = matching(state, caller.tenant, asked.search, asked.show, asked.order)
     first = int(start) if START.fullmatch(start) else 0
     after = first + PAGE_ROWS
     return page(
@@ -68,12 +61,12 @@ async def index(
         address=address_of(request),
         found=count_words(len(found), "adapter"),
         after=after if len(found) > after else None,
-        search=search,
-        show=show,
-        order=order,
-        filters=FILTERS,
+        search=asked.search,
+        show=asked.show,
+        order=asked.order,
+        states=FILTERS,
         orders=ORDERS,
-        done=NOTICES.get(done),
+        done=NOTICES.get(asked.done),
     )
 
 
@@ -160,7 +153,7 @@ async def delete(request: Request, name: str, state: StateOf, caller: CallerOf) 
     if form.text("confirm") != name:
         form.errors["confirm"] = f"Nothing was deleted. To confirm, type the adapter's name: {name}"
         return await _page(request, state, caller, name, form)
-    await change(state, lambda: state.registry.adapters.remove(name, actor=caller.actor, tenant=caller.tenant))
+    await apply_change(state, state.registry.adapters.remove, name, **caller.by)
     state.metrics.forget(caller.tenant, name)
     return go_to(request, f"{SECTION}?done=delete")
 

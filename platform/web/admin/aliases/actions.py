@@ -1,7 +1,6 @@
 """What the buttons beside an adapter do, on whichever page they stand."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from loraplex.registry.adapters.views import Adapter, Version
@@ -11,6 +10,7 @@ from ...access.caller import Caller
 from ...api.adapters.certification import request_certificate, version_subject
 from ...http.errors import ApiError
 from ...http.refusals import as_api_error
+from ...management.changes import apply_change
 from ...management.move_notes import note_move
 from ...management.pins import check_pin
 from ...state import State
@@ -34,17 +34,15 @@ NOTICES: Final = {
 
 async def act_on(state: State, caller: Caller, reference: str, action: str) -> None:
     """`reference` is a name, or name@number for one version. Raises ApiError."""
-    adapters, tenant, actor = state.registry.adapters, caller.tenant, caller.actor
+    adapters = state.registry.adapters
     match action:
         case "enable" | "disable":
-            enabled = action == "enable"
-            await change(state, lambda: adapters.set_enabled(reference, enabled, actor=actor, tenant=tenant))
+            await apply_change(state, adapters.set_enabled, reference, action == "enable", **caller.by)
         case "pin" | "unpin":
-            pinned = action == "pin"
-            if pinned:
+            if action == "pin":
                 with as_api_error():
-                    check_pin(state, tenant, reference)
-            await change(state, lambda: adapters.set_pinned(reference, pinned, actor=actor, tenant=tenant))
+                    check_pin(state, caller.tenant, reference)
+            await apply_change(state, adapters.set_pinned, reference, action == "pin", **caller.by)
         case "load" | "evict":
             await _move(state, caller, reference, action)
         case "current":
@@ -65,11 +63,10 @@ async def _make_current(state: State, caller: Caller, reference: str) -> None:
     if version is None or parsed.selector is None:
         raise ApiError(404, f"There is no version '{reference}'. Name one as {adapter.name}@NUMBER.")
     if DEFAULT in adapter.routes:
-        await change(state, lambda: _point_default(state, caller, adapter.name, version))
+        await apply_change(state, _point_default, state, caller, adapter.name, version)
         return
     _check_unrouted(adapter, version)
-    target, by = f"{adapter.name}@{version.number}", {"actor": caller.actor, "tenant": caller.tenant}
-    await change(state, lambda: state.registry.adapters.roll_to(target, **by))
+    await apply_change(state, state.registry.adapters.roll_to, f"{adapter.name}@{version.number}", **caller.by)
 
 
 def _check_unrouted(adapter: Adapter, version: Version) -> None:
@@ -84,17 +81,10 @@ def _check_unrouted(adapter: Adapter, version: Version) -> None:
 
 
 def _point_default(state: State, caller: Caller, name: str, version: Version) -> None:
-    adapters, actor, tenant = state.registry.adapters, caller.actor, caller.tenant
+    adapters = state.registry.adapters
     if not version.enabled:
-        adapters.set_enabled(f"{name}@{version.number}", True, actor=actor, tenant=tenant)
-    adapters.routes.set(name, DEFAULT, version.number, actor=actor, tenant=tenant)
-
-
-async def change(state: State, write: Callable[[], object]) -> None:
-    """Write the desired state, then bring the engine to it."""
-    with as_api_error():
-        await asyncio.to_thread(write)
-        await state.reconciler.reconcile()
+        adapters.set_enabled(f"{name}@{version.number}", True, **caller.by)
+    adapters.routes.set(name, DEFAULT, version.number, **caller.by)
 
 
 def get_adapter(state: State, name: str, tenant: str) -> Adapter:

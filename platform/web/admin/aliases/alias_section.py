@@ -16,6 +16,7 @@ from loraplex.registry.adapters.routes import Guard, Route, ShareBy, guard_of, s
 from ...endpoints.authentication import form_fields
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import invalid, not_found
+from ...management.changes import apply_change
 from ...routing.callers import few_callers_words, share_warning
 from ...routing.figures import Part, actual_percents, milliseconds, parts_of
 from ...routing.moves import LastDay, all_to
@@ -24,7 +25,7 @@ from ...state import State
 from ...units import age_words, percent_words
 from ..page import PageRoute, go_to, page
 from ..questions import Question, last_day_of, model_of, promote_question, remove_question, rollback_question
-from .actions import change, get_adapter
+from .actions import get_adapter
 from .guard_fields import guard_fields, guard_words
 
 SECTION: Final = "/adapters"
@@ -114,8 +115,7 @@ async def add(request: Request, name: str, state: StateOf, caller: CallerOf) -> 
     """A new route, to one version."""
     routes, fields = state.registry.adapters.routes, await form_fields(request)
     alias, version = fields.get("alias", "").strip(), _number(fields, "version")
-    add_route = partial(routes.set, name, alias, version, actor=caller.actor, tenant=caller.tenant, seen=NEW)
-    await change(state, add_route)
+    await apply_change(state, routes.set, name, alias, version, **caller.by, seen=NEW)
     return go_to(request, f"{SECTION}/{name}?done=route#aliases")
 
 
@@ -126,8 +126,7 @@ async def act(request: Request, name: str, alias: str, action: str, state: State
     if make is None:
         raise not_found(f"There is no action '{action}' on an alias.")
     # A form is about the route that its page showed: the guard may have acted since.
-    by = {"actor": caller.actor, "tenant": caller.tenant, "seen": fields.get("seen") or None}
-    await change(state, partial(make(routes, fields), name, alias, **by))
+    await apply_change(state, make(routes, fields), name, alias, **caller.by, seen=fields.get("seen") or None)
     return go_to(request, f"{SECTION}/{name}?done={action}#aliases")
 
 

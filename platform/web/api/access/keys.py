@@ -16,6 +16,7 @@ from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import invalid
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
+from ...management.changes import apply_change
 from ..answers import key_json
 from ..fields import Label, Scope
 
@@ -55,18 +56,16 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Resp
     expires_at = None if fields.expires_at is None else _in_utc(fields.expires_at)
     if expires_at is not None and expires_at <= datetime.now(UTC):
         raise invalid("expires_at is in the past. Give a later time.", "expires_at")
-    with as_api_error():
-        created = await asyncio.to_thread(
-            state.registry.keys.create,
-            fields.name,
-            fields.scopes,
-            actor=caller.actor,
-            tenant=caller.tenant,
-            expires_at=expires_at,
-            adapters=fields.adapters,
-            quota=fields.limits,
-        )
-    await state.reconciler.reconcile()
+    created = await apply_change(
+        state,
+        state.registry.keys.create,
+        fields.name,
+        fields.scopes,
+        **caller.by,
+        expires_at=expires_at,
+        adapters=fields.adapters,
+        quota=fields.limits,
+    )
     return JSONResponse({"token": created.token, **key_json(created.key)}, 201)
 
 
@@ -79,27 +78,23 @@ async def get_key(prefix: str, state: StateOf, caller: CallerOf) -> dict[str, An
 @router.patch("/api/v1/keys/{prefix}")
 async def change_key(prefix: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Other limits, adapters, or another expiry."""
-    change = convert(await read_json(request, state.settings.body_timeout, nulls=True), KeyChange)
-    expires_at = _in_utc(change.expires_at) if isinstance(change.expires_at, datetime) else change.expires_at
-    with as_api_error():
-        key = await asyncio.to_thread(
-            state.registry.keys.change,
-            prefix,
-            actor=caller.actor,
-            tenant=caller.tenant,
-            quota=change.limits,
-            adapters=change.adapters,
-            expires_at=expires_at,
-        )
-    await state.reconciler.reconcile()
+    fields = convert(await read_json(request, state.settings.body_timeout, nulls=True), KeyChange)
+    expires_at = _in_utc(fields.expires_at) if isinstance(fields.expires_at, datetime) else fields.expires_at
+    key = await apply_change(
+        state,
+        state.registry.keys.change,
+        prefix,
+        **caller.by,
+        quota=fields.limits,
+        adapters=fields.adapters,
+        expires_at=expires_at,
+    )
     return key_json(key)
 
 
 @router.delete("/api/v1/keys/{prefix}", status_code=204)
 async def revoke_key(prefix: str, state: StateOf, caller: CallerOf) -> Response:
-    with as_api_error():
-        await asyncio.to_thread(state.registry.keys.revoke, prefix, actor=caller.actor, tenant=caller.tenant)
-    await state.reconciler.reconcile()
+    await apply_change(state, state.registry.keys.revoke, prefix, **caller.by)
     return Response(status_code=204)
 
 

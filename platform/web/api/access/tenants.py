@@ -12,6 +12,7 @@ from loraplex.registry.access.quotas import OPEN, Quota, check_quota
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
+from ...management.changes import apply_change
 from ..answers import tenant_json
 from ..fields import TenantName
 
@@ -40,10 +41,8 @@ async def list_tenants(state: StateOf) -> dict[str, Any]:
 async def create_tenant(request: Request, state: StateOf, caller: CallerOf) -> Response:
     """A new tenant, without users and keys: make them with ?tenant=NAME."""
     fields = convert(await read_json(request, state.settings.body_timeout), NewTenant)
-    with as_api_error():
-        create = state.registry.tenants.create
-        tenant = await asyncio.to_thread(create, fields.name, actor=caller.actor, quota=fields.limits)
-    await state.reconciler.reconcile()
+    create = state.registry.tenants.create
+    tenant = await apply_change(state, create, fields.name, actor=caller.actor, quota=fields.limits)
     return JSONResponse(tenant_json(tenant), 201)
 
 

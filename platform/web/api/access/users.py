@@ -70,9 +70,8 @@ async def list_users(state: StateOf, caller: CallerOf) -> dict[str, Any]:
 @router.post("/api/v1/users")
 async def create_user(request: Request, state: StateOf, caller: CallerOf) -> Response:
     fields = convert(await read_json(request, state.settings.body_timeout), NewUser)
-    new, by = (fields.name, fields.password, fields.role), {"actor": caller.actor, "tenant": caller.tenant}
     with as_api_error():
-        work = partial(state.registry.users.create, *new, **by)
+        work = partial(state.registry.users.create, fields.name, fields.password, fields.role, **caller.by)
         user = await state.passwords.run(work, client_address(request))
     return JSONResponse(user_json(user), 201)
 
@@ -81,15 +80,15 @@ async def create_user(request: Request, state: StateOf, caller: CallerOf) -> Res
 async def change_user(user: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Another role, another password, or both."""
     change = convert(await read_json(request, state.settings.body_timeout), UserChange)
-    users, by = state.registry.users, {"actor": caller.actor, "tenant": caller.tenant}
+    users = state.registry.users
     with as_api_error():
         found = await asyncio.to_thread(users.require, user, caller.tenant)
         if change.password is not None:
             check_password(change.password)  # before the role is another: both, or neither
         if change.role is not None:
-            found = await asyncio.to_thread(users.set_role, user, change.role, **by)
+            found = await asyncio.to_thread(users.set_role, user, change.role, **caller.by)
         if change.password is not None:
-            work = partial(users.set_password, user, change.password, role=None, **by)
+            work = partial(users.set_password, user, change.password, role=None, **caller.by)
             found = await state.passwords.run(work, client_address(request))
     return user_json(found)
 
@@ -98,5 +97,5 @@ async def change_user(user: str, request: Request, state: StateOf, caller: Calle
 async def remove_user(user: str, state: StateOf, caller: CallerOf) -> Response:
     """With all sessions."""
     with as_api_error():
-        await asyncio.to_thread(state.registry.users.remove, user, actor=caller.actor, tenant=caller.tenant)
+        await asyncio.to_thread(state.registry.users.remove, user, **caller.by)
     return Response(status_code=204)

@@ -20,6 +20,7 @@ from ...access.permissions import Permission
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
+from ...management.changes import apply_change
 from ...management.move_notes import note_move
 from ...management.pins import check_pin
 from ...management.registration import FIELDS, register_version, uploaded_file
@@ -113,13 +114,10 @@ async def change_adapter(reference: str, request: Request, state: StateOf, calle
 @router.delete("/api/v1/adapters/{reference}", status_code=204)
 async def remove_adapter(reference: str, state: StateOf, caller: CallerOf) -> Response:
     """Serve it no more. Requests that run with it end well."""
-    adapters, tenant = state.registry.adapters, caller.tenant
-    with as_api_error():
-        await asyncio.to_thread(adapters.remove, reference, actor=caller.actor, tenant=tenant)
-        await state.reconciler.reconcile()
+    await apply_change(state, state.registry.adapters.remove, reference, **caller.by)
     name = reference.partition("@")[0]
-    if name not in state.registry.snapshots.current.adapters.get(tenant, {}):
-        state.metrics.forget(tenant, name)
+    if name not in state.registry.snapshots.current.adapters.get(caller.tenant, {}):
+        state.metrics.forget(caller.tenant, name)
     return Response(status_code=204)
 
 
@@ -162,9 +160,7 @@ async def changed(state: State, caller: Caller, reference: str, change: Callable
             before = state.registry.adapters.get(reference.partition("@")[0], caller.tenant)
         return before, change()
 
-    with as_api_error():
-        before, adapter = await asyncio.to_thread(write)
-        await state.reconciler.reconcile()
+    before, adapter = await apply_change(state, write)
     assert before is not None, "a PATCH does not create adapters"
     day = await asyncio.to_thread(read_last_day, state.registry, before, caller.allows(Permission.ADMIN))
     callers = callers_of_day(state.callers, adapter, day.uses)
@@ -172,11 +168,11 @@ async def changed(state: State, caller: Caller, reference: str, change: Callable
 
 
 def _change(state: State, caller: Caller, reference: str, change: Change) -> Adapter:
-    adapters, by = state.registry.adapters, {"actor": caller.actor, "tenant": caller.tenant}
+    adapters = state.registry.adapters
     if change.enabled is not None:
-        adapters.set_enabled(reference, change.enabled, **by)
+        adapters.set_enabled(reference, change.enabled, **caller.by)
     if change.pinned is not None:
-        adapters.set_pinned(reference, change.pinned, **by)
+        adapters.set_pinned(reference, change.pinned, **caller.by)
     return adapters.get(reference.partition("@")[0], caller.tenant)
 
 

@@ -2,12 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
+from loraplex.registry.adapters.alias_routes import AliasRoutes
 from loraplex.registry.adapters.routes import Guard, Route, ShareBy
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import InvalidRoute
@@ -24,22 +27,45 @@ from ..answers import route_json
 from .adapters import changed
 
 ETAG: Final = re.compile(r'"([^"]{1,64})"', re.ASCII)
+T = TypeVar("T")
 
 router = APIRouter(tags=["Aliases"])
 
 
-async def _seen(request: Request) -> str | None:
-    """The ETag of the route that a change is meant for, from `If-Match`, without its quotes; None: any."""
+@dataclass(frozen=True, slots=True)
+class AliasRequest:
+    """One that changes an alias. `seen`: the ETag of the route that it is meant for, without its quotes; None: any."""
+
+    name: str
+    alias: str
+    request: Request
+    state: State
+    caller: Caller
+    seen: str | None
+
+    async def body(self, kind: type[T]) -> T:
+        return convert(await read_json(self.request, self.state.settings.body_timeout), kind)
+
+    async def version(self) -> int | str | None:
+        """Of a body that may be left out."""
+        return (await self.body(Chosen)).version if await self.request.body() else None
+
+    async def change(self, act: Callable[..., Adapter], *arguments: object, **named: object) -> dict[str, Any]:
+        """`act`: of AliasRoutes."""
+        routes, by = self.state.registry.adapters.routes, self.caller.by
+        write = partial(act, routes, self.name, self.alias, *arguments, **named, **by, seen=self.seen)
+        return await changed(self.state, self.caller, self.name, write)
+
+
+async def _asked(name: str, alias: str, request: Request, state: StateOf, caller: CallerOf) -> AliasRequest:
     given = request.headers.get("if-match")
-    if given is None:
-        return None
-    found = ETAG.fullmatch(given.strip())
-    if found is None:
+    found = None if given is None else ETAG.fullmatch(given.strip())
+    if given is not None and found is None:
         raise invalid("if-match must be the route's ETag as GET returns it, including the quotes.", "if-match")
-    return found[1]
+    return AliasRequest(name, alias, request, state, caller, found and found[1])
 
 
-SeenOf = Annotated[str | None, Depends(_seen)]
+AliasOf = Annotated[AliasRequest, Depends(_asked)]
 
 
 class NewRoute(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,83 +108,55 @@ async def get_alias(name: str, alias: str, response: Response, state: StateOf, c
 
 
 @router.put("/api/v1/adapters/{name}/aliases/{alias}")
-async def set_alias(
-    name: str, alias: str, request: Request, state: StateOf, caller: CallerOf, seen: SeenOf
-) -> dict[str, Any]:
+async def set_alias(asked: AliasOf) -> dict[str, Any]:
     """Let name@alias mean a version, or share its callers out among several."""
-    fields = convert(await read_json(request, state.settings.body_timeout), NewRoute)
-    routes, by = state.registry.adapters.routes, _by(caller, seen)
-
-    def change() -> Adapter:
+    fields = await asked.body(NewRoute)
+    with as_api_error():
         weights = None if fields.weights is None else _numbered(fields.weights)
         if fields.version is None and weights is None:
             raise InvalidRoute("Give the alias's version, or weights.", "version")
-        return routes.set(name, alias, fields.version, weights, share_by=fields.share_by, **by)
-
-    return await changed(state, caller, name, change)
+    return await asked.change(AliasRoutes.set, fields.version, weights, share_by=fields.share_by)
 
 
 @router.delete("/api/v1/adapters/{name}/aliases/{alias}")
-async def remove_alias(name: str, alias: str, state: StateOf, caller: CallerOf, seen: SeenOf) -> dict[str, Any]:
-    routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, caller, name, lambda: routes.remove(name, alias, **by))
+async def remove_alias(asked: AliasOf) -> dict[str, Any]:
+    return await asked.change(AliasRoutes.remove)
 
 
 @router.post("/api/v1/adapters/{name}/aliases/{alias}/promote")
-async def promote(
-    name: str, alias: str, request: Request, state: StateOf, caller: CallerOf, seen: SeenOf
-) -> dict[str, Any]:
+async def promote(asked: AliasOf) -> dict[str, Any]:
     """Make a candidate the stable version: the only one, or the `version` of the body."""
-    body = await read_json(request, state.settings.body_timeout) if await request.body() else {}
-    chosen = convert(body, Chosen).version
-    routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, caller, name, lambda: routes.promote(name, alias, chosen, **by))
+    return await asked.change(AliasRoutes.promote, await asked.version())
 
 
 @router.post("/api/v1/adapters/{name}/aliases/{alias}/rollback")
-async def roll_back(
-    name: str, alias: str, request: Request, state: StateOf, caller: CallerOf, seen: SeenOf
-) -> dict[str, Any]:
+async def roll_back(asked: AliasOf) -> dict[str, Any]:
     """All callers back to the stable version; without candidates, back to the stable version before. The `version` of
     the body says to which of the two. Who asks twice goes back once."""
-    body = await read_json(request, state.settings.body_timeout) if await request.body() else {}
-    chosen = convert(body, Chosen).version
-    routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, caller, name, lambda: routes.rollback(name, alias, chosen, **by))
+    return await asked.change(AliasRoutes.rollback, await asked.version())
 
 
 @router.put("/api/v1/adapters/{name}/aliases/{alias}/guard")
-async def set_guard(
-    name: str, alias: str, request: Request, state: StateOf, caller: CallerOf, seen: SeenOf
-) -> dict[str, Any]:
+async def set_guard(asked: AliasOf) -> dict[str, Any]:
     """Roll back a candidate automatically when it breaks a limit."""
-    guard = convert(await read_json(request, state.settings.body_timeout), Guard)
-    routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, caller, name, lambda: routes.set_guard(name, alias, guard, **by))
+    return await asked.change(AliasRoutes.set_guard, await asked.body(Guard))
 
 
 @router.delete("/api/v1/adapters/{name}/aliases/{alias}/guard")
-async def remove_guard(name: str, alias: str, state: StateOf, caller: CallerOf, seen: SeenOf) -> dict[str, Any]:
-    routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, caller, name, lambda: routes.set_guard(name, alias, None, **by))
+async def remove_guard(asked: AliasOf) -> dict[str, Any]:
+    return await asked.change(AliasRoutes.set_guard, None)
 
 
 @router.put("/api/v1/adapters/{name}/aliases/{alias}/shadow")
-async def set_shadow(
-    name: str, alias: str, request: Request, state: StateOf, caller: CallerOf, seen: SeenOf
-) -> dict[str, Any]:
+async def set_shadow(asked: AliasOf) -> dict[str, Any]:
     """Copy a percentage of the alias's requests to a version. Its responses are measured, then discarded."""
-    shadow = convert(await read_json(request, state.settings.body_timeout), NewShadow)
-    routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(
-        state, caller, name, lambda: routes.set_shadow(name, alias, shadow.version, shadow.percent, **by)
-    )
+    shadow = await asked.body(NewShadow)
+    return await asked.change(AliasRoutes.set_shadow, shadow.version, shadow.percent)
 
 
 @router.delete("/api/v1/adapters/{name}/aliases/{alias}/shadow")
-async def remove_shadow(name: str, alias: str, state: StateOf, caller: CallerOf, seen: SeenOf) -> dict[str, Any]:
-    routes, by = state.registry.adapters.routes, _by(caller, seen)
-    return await changed(state, caller, name, lambda: routes.set_shadow(name, alias, None, 0, **by))
+async def remove_shadow(asked: AliasOf) -> dict[str, Any]:
+    return await asked.change(AliasRoutes.set_shadow, None, 0)
 
 
 async def _figures(state: State, adapter: Adapter, route: Route) -> dict[str, Any]:
@@ -168,10 +166,6 @@ async def _figures(state: State, adapter: Adapter, route: Route) -> dict[str, An
         return {"figures": msgspec.to_builtins(figures)}
 
     return await asyncio.to_thread(read)
-
-
-def _by(caller: Caller, seen: str | None) -> dict[str, Any]:
-    return {"actor": caller.actor, "tenant": caller.tenant, "seen": seen}
 
 
 def _numbered(weights: Mapping[str, int]) -> dict[int, int]:

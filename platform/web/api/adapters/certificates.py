@@ -13,6 +13,7 @@ from ...access.caller import Caller
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
+from ...management.changes import apply_change
 from ...state import State
 from .certification import BASE, request_certificate, standing_json, standing_of, version_subject
 
@@ -62,22 +63,15 @@ async def get_prompts(name: str, state: StateOf, caller: CallerOf) -> dict[str, 
 async def set_prompts(name: str, request: Request, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """Have its certificates measured on these; those on other prompts hold no more."""
     prompts = convert(await read_json(request, state.settings.body_timeout), Prompts).prompts
-    await _set_prompts(state, caller, name, prompts)
+    await apply_change(state, state.registry.adapters.set_prompts, name, prompts, **caller.by)
     return {"prompts": prompts}
 
 
 @router.delete("/api/v1/adapters/{name}/prompts", tags=["Adapters"], status_code=204)
 async def remove_prompts(name: str, state: StateOf, caller: CallerOf) -> Response:
     """Have them generated again."""
-    await _set_prompts(state, caller, name, None)
+    await apply_change(state, state.registry.adapters.set_prompts, name, None, **caller.by)
     return Response(status_code=204)
-
-
-async def _set_prompts(state: State, caller: Caller, name: str, prompts: list[str] | None) -> None:
-    adapters = state.registry.adapters
-    with as_api_error():
-        await asyncio.to_thread(adapters.set_prompts, name, prompts, actor=caller.actor, tenant=caller.tenant)
-        await state.reconciler.reconcile()
 
 
 async def _ask(state: State, caller: Caller, subject: Subject, response: Response, anew: bool) -> dict[str, Any]:

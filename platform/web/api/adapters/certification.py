@@ -88,7 +88,7 @@ async def request_certificate(state: State, caller: Caller, subject: Subject, an
         return standing
     request, most = state.registry.certificates.request, state.settings.max_waiting_certificates
     with as_api_error():
-        await asyncio.to_thread(request, subject, actor=caller.actor, tenant=caller.tenant, most=most)
+        await asyncio.to_thread(request, subject, **caller.by, most=most)
     return await standing_of(state, subject)
 
 

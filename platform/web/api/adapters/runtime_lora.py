@@ -85,7 +85,7 @@ async def unload_adapter(state: State, caller: Caller, order: UnloadOrder) -> No
     async with state.name_locks.of(caller.tenant, name):
         try:
             adapter = await asyncio.to_thread(adapters.get, name, caller.tenant)
-            await asyncio.to_thread(adapters.remove, name, actor=caller.actor, tenant=caller.tenant)
+            await asyncio.to_thread(adapters.remove, name, **caller.by)
         except (UnknownAdapter, InvalidName):
             raise _refusal(NOT_FOUND, f"The lora adapter '{name}' cannot be found.") from None
         await state.reconciler.reconcile()
@@ -132,13 +132,13 @@ async def _bring_into_memory(state: State, caller: Caller, added: AddedVersion) 
         await state.engine.load_adapter(adapter.digest)
     except (AdapterError, EngineUnavailable, AdapterUnavailable):
         if added.created:
-            await asyncio.to_thread(state.registry.adapters.remove, reference, actor=caller.actor, tenant=caller.tenant)
+            await asyncio.to_thread(state.registry.adapters.remove, reference, **caller.by)
             await state.reconciler.reconcile()
         raise
 
 
 async def _pin(state: State, caller: Caller, name: str) -> None:
-    await asyncio.to_thread(state.registry.adapters.set_pinned, name, True, actor=caller.actor, tenant=caller.tenant)
+    await asyncio.to_thread(state.registry.adapters.set_pinned, name, True, **caller.by)
     await state.reconciler.reconcile()
 
 

@@ -1,0 +1,19 @@
+"""apply_change: a change of the desired state, of which the engine has heard once it is answered."""
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from ..http.refusals import as_api_error
+from ..state import State
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def apply_change(state: State, write: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """What `write` answers, on a thread; then the engine is brought to it. Raises ApiError."""
+    with as_api_error():
+        changed = await asyncio.to_thread(write, *arguments, **named)
+        await state.reconciler.reconcile()
+    return changed
