@@ -1,7 +1,7 @@
 """What a tenant may know of the engine: its own adapters and requests, and of all others how full the memory is."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -31,6 +31,9 @@ class OwnUse(NamedTuple):
     """Since its last request ended; None: there was none."""
 
 
+UNUSED: Final = OwnUse(0, None)
+
+
 def status_for(state: State, caller: Caller) -> EngineStatus | None:
     """The whole of it for who oversees the server. None while the engine is away."""
     status = state.engine.status
@@ -40,14 +43,16 @@ def status_for(state: State, caller: Caller) -> EngineStatus | None:
     return of_tenant(status, caller.tenant, _uses(state.metrics.use, caller.tenant, adapters))
 
 
-def _uses(use: AdapterUse, tenant: str, adapters: Iterable[Adapter]) -> dict[str, OwnUse]:
-    """By digest."""
-    uses: dict[str, OwnUse] = {}
+def _uses(use: AdapterUse, tenant: str, adapters: Sequence[Adapter]) -> dict[str, OwnUse]:
+    """By digest. Of thousands of adapters few were used, and this runs at each update of a page."""
+    uses = {version.digest: UNUSED for adapter in adapters for version in adapter.versions}
     for adapter in adapters:
         since = use.seconds_since(tenant, adapter.name)
+        if since is None:
+            continue
         for version in adapter.versions:
-            running, known = uses.get(version.digest, OwnUse(0, None))
-            latest = min((one for one in (since, known) if one is not None), default=None)
+            running, known = uses[version.digest]
+            latest = since if known is None else min(since, known)
             uses[version.digest] = OwnUse(running + use.running(tenant, adapter.name, version.number), latest)
     return uses
 

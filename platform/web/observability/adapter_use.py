@@ -4,11 +4,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final
 
 Owner = tuple[str, str]
 """Tenant and name."""
-NEVER: Final = float("-inf")
 
 
 class AdapterUse:
@@ -37,7 +35,9 @@ class AdapterUse:
 
     def running(self, tenant: str, name: str, version: int | None = None) -> int:
         """Requests that run with it now, with any version unless one is given."""
-        counts = self._running.get((tenant, name), Counter())
+        counts = self._running.get((tenant, name))
+        if counts is None:
+            return 0
         return counts.total() if version is None else counts[version]
 
     def seconds_since(self, tenant: str, name: str) -> float | None:
