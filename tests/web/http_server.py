@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from loraplex.web.http.open_connections import OpenConnections
-from loraplex.web.http.protocol import LIMITS, HeadLimits, Http, tell_known
+from loraplex.web.http.open_connections import OpenConnections, tell_known
+from loraplex.web.http.protocol import LIMITS, HeadLimits, Http
 
 
 async def tell_sizes(scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loraplex.web.cli.adapters import adapters
+from loraplex.web.cli.admin_api import AdminApi
 from loraplex.web.cli.output import Fields
 
 from .typed import typed
@@ -31,8 +31,7 @@ def adapter(name: str, error: str | None = None) -> Fields:
 def listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     found = [adapter("sql"), adapter(LONG, error="its files are gone, upload them again"), adapter("[red]x")]
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(adapters, "remote_and_tenant", lambda *_: (None, "default"))
-    monkeypatch.setattr(adapters, "all_adapters", lambda *_: found)
+    monkeypatch.setattr(AdminApi, "ask", lambda *_: {"data": found})
     run = typed(monkeypatch, capsys)
     return lambda *options: run("adapters", "list", *options)[1].splitlines()
 

@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import typer
 import loraplex
 from loraplex.registry.database.migrate import head
 from loraplex.registry.report import Finding
+from loraplex.web.adapter_tokenizers.files import TEMPLATE_FILE
 from loraplex.web.cli.adapters.added import print_findings
 from loraplex.web.cli.app import app
 from loraplex.web.cli.later import Later
@@ -89,6 +93,29 @@ def lead_an_adapter(run: Run, digest: str) -> None:
     for word in ("show", "remove"):
         code, _, err = run("adapters", word, "support")
         assert code == 2 and "support" in err and "Traceback" not in err
+
+
+def test_without_a_server_what_lies_beside_an_adapter_stands_in_no_way(
+    run: Run, adapter_folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trainers save tokenizers there; and what a server takes from strangers bounds nothing that is added here."""
+    folder = tmp_path / "run"
+    shutil.copytree(adapter_folders[0], folder)
+    (folder / TEMPLATE_FILE).write_text("{{ messages[0].content }}!")
+    monkeypatch.setenv("LORAPLEX_MAX_ADAPTER_BYTES", "1000")
+    code, out, err = run("adapters", "add", "support", folder)
+    assert code == 0 and "the base's tokenizer and chat template are used instead" in out, out + err
+    assert "Checked against the model " in err and "already on the server" not in out
+    assert "files" not in json.loads(run("adapters", "add", "support", folder, "--json")[1])
+
+
+def test_what_a_database_says_is_said(run: Run, tmp_path: Path) -> None:
+    """And not that a server failed."""
+    assert run("keys", "create", "one")[0] == 0
+    with closing(sqlite3.connect(tmp_path / "data" / "loraplex.db")) as database:
+        database.execute("ALTER TABLE audit RENAME TO gone")
+    code, out, err = run("audit", "list")
+    assert (code, out) == (2, "") and "the database is not usable: no such table: audit" in err
 
 
 def test_another_tenants_adapters(run: Run, adapter_folders: list[Path]) -> None:

@@ -20,6 +20,8 @@ ENGINE = ("torch", "numba", "triton", "transformers")
 DATABASE = ("sqlalchemy", "alembic", "pwdlib")
 SETTINGS = ("pydantic_settings",)
 CLIENT = ("httpx",)
+IN_PROCESS = tuple({*SERVER} - {"fastapi", "starlette"})
+"""What no word needs for the admin API in its own process."""
 HEAVY = (*SERVER, *ENGINE, *DATABASE, *SETTINGS, *CLIENT)
 TELL = """
 import json, sys
@@ -37,13 +39,13 @@ WORDS = {
     "the help of serve": (["serve", "--help"], 0, (*SERVER, *ENGINE, *DATABASE, *CLIENT)),
     "the settings": (["config"], 0, (*SERVER, *ENGINE, *DATABASE, *CLIENT)),
     "a secret": (["secrets", "check", "/nowhere/secret"], 2, HEAVY),
-    "keys": (["keys", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
-    "users": (["users", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
-    "tenants": (["tenants", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
-    "usage": (["usage"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
-    "the audit log": (["audit", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
-    "adapters": (["adapters", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
-    "aliases": (["aliases", "list"], 0, (*SERVER, *ENGINE, *CLIENT, "alembic")),
+    "keys": (["keys", "list"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
+    "users": (["users", "list"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
+    "tenants": (["tenants", "list"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
+    "usage": (["usage"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
+    "the audit log": (["audit", "list"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
+    "adapters": (["adapters", "list"], 0, ("uvicorn", "llguidance", *ENGINE, "alembic")),
+    "aliases": (["aliases", "list"], 0, ("uvicorn", "llguidance", *ENGINE, "alembic")),
     **{
         f"{word} of a server": ([word, "list", "--server", "http://127.0.0.1:PORT"], 2, (*SERVER, *ENGINE, *DATABASE))
         for word in ("keys", "users", "tenants", "adapters", "aliases")

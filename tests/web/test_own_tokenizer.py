@@ -87,8 +87,10 @@ async def own(client: httpx.AsyncClient, state: State) -> str:
     return await register(state, "own", b"own", OWN)
 
 
-async def upload(client: httpx.AsyncClient, name: str, folder: Path, *left_out: str) -> httpx.Response:
-    body = {}
+async def upload(
+    client: httpx.AsyncClient, name: str, folder: Path, *left_out: str, optional: bool = False
+) -> httpx.Response:
+    body: dict[str, Any] = {"tokenizer_optional": optional}
     for file, field in FIELDS.items():
         if (folder / file).is_file() and file not in left_out:
             data = (folder / file).read_bytes()
@@ -295,9 +297,12 @@ async def test_the_switch_off(
     loaded = await client.post("/v1/load_lora_adapter", json={"lora_name": "new", "lora_path": str(folder)})
     assert loaded.status_code == 200, loaded.text
     report = (await client.get("/api/v1/adapters/new/report")).json()["findings"]
-    [warning] = [finding for finding in report if finding["level"] == "warn"]
-    assert "the base's tokenizer and chat template are used instead" in warning["message"]
-    assert "adapter_tokenizers" in warning["remedy"]
+    uploaded = await upload(client, "other", folder, optional=True)
+    assert uploaded.status_code == 201, uploaded.text
+    for findings in (report, uploaded.json()["report"]["findings"]):
+        [warning] = [finding for finding in findings if finding["level"] == "warn"]
+        assert "the base's tokenizer and chat template are used instead" in warning["message"]
+        assert "adapter_tokenizers" in warning["remedy"]
     await chat(client, "new")
     assert max(engine.requests[-1].prompt_token_ids) < TURN
     state.text_processors.allowed = False

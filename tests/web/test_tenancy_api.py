@@ -138,6 +138,20 @@ async def test_usage_as_json_and_csv(client: httpx.AsyncClient, state: State) ->
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, next(iter(wrong)))
 
 
+async def test_a_report_is_as_long_as_the_operator_asks_for(client: httpx.AsyncClient, state: State) -> None:
+    body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 1}
+    for headers in ({}, {"authorization": f"Bearer {KEY}"}):
+        assert (await client.post("/v1/completions", json=body, headers=headers)).status_code == 200
+    await asyncio.to_thread(state.quotas.ledger.flush)
+    await client.post("/api/v1/tenants", json={"name": "acme"})
+    made = await client.post("/api/v1/keys", json={"name": "ci", "scopes": ["admin"]}, params={"tenant": "acme"})
+    acme = {"authorization": f"Bearer {made.json()['token']}"}
+    for limit, headers, status in ((1, {}, 400), (10_001, {}, 200), (10_000, acme, 200), (10_001, acme, 403)):
+        answer = await client.get("/api/v1/usage", params={"by": "key", "limit": limit}, headers=headers)
+        assert answer.status_code == status, answer.text
+        assert status != 400 or "more than 1 rows" in answer.json()["error"]["message"]
+
+
 async def test_the_audit_log_says_whether_it_is_intact(
     client: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,7 +171,7 @@ def test_the_audit_log(run: Run, state: State, monkeypatch: pytest.MonkeyPatch) 
     code, out, _ = run("audit", "verify", "--head", "f" * 64)
     assert code == 1 and "not in this chain" in out
 
-    monkeypatch.setattr("loraplex.web.cli.access.audit_places.PAGE", 2)
+    monkeypatch.setattr("loraplex.web.cli.access.audit.PAGE", 2)
     made = ("--action", "tenant.create", "--everyone")
     rows = json.loads(run("audit", "list", *made, "--json")[1])
     assert [row["subject"] for row in rows] == ["tenant:three", "tenant:two", "tenant:one"]

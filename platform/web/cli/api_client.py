@@ -1,17 +1,13 @@
-"""The management API for words that talk to a server, wherever it runs: its address, a key, its refusals in words."""
+"""A client of the management API, wherever it is answered: its address, a key, its refusals in words."""
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import httpx
 
-Key = Annotated[
-    str, typer.Option(envvar="LORAPLEX_KEY", help="An API key; LORAPLEX_KEY keeps it out of the process list.")
-]
 LOCAL: Final = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS: Final = 60
 READ_SECONDS: Final = 600
@@ -36,8 +32,16 @@ class Refused(ValueError):
 class ApiClient:
     """Raises Refused for whatever is no success, and lets httpx.TransportError through."""
 
-    def __init__(self, server: str, key: str, tenant: str = "", direct: bool = False) -> None:
-        """`tenant`: whose things are meant, for the operator; empty: those of the key's. `direct`: by no proxy."""
+    def __init__(
+        self,
+        server: str,
+        key: str,
+        tenant: str = "",
+        direct: bool = False,
+        transport: "httpx.BaseTransport | None" = None,
+    ) -> None:
+        """`tenant`: whose things are meant, for the operator; empty: those of the key's. `direct`: by no proxy.
+        `transport`: another than the network."""
         if not key:
             raise ValueError("An API key is needed: --key, or LORAPLEX_KEY in the environment.")
         if not key.isascii():
@@ -48,7 +52,13 @@ class ApiClient:
         params = {"tenant": tenant} if tenant else {}
         base_url, encrypted = server.rstrip("/"), not server.startswith("http:")  # certificates take long to read
         self._http = httpx.Client(
-            base_url=base_url, headers=headers, params=params, timeout=timeout, verify=encrypted, trust_env=not direct
+            base_url=base_url,
+            headers=headers,
+            params=params,
+            timeout=timeout,
+            verify=encrypted,
+            trust_env=not direct,
+            transport=transport,
         )
 
     def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
@@ -67,6 +77,18 @@ class ApiClient:
 
     def close(self) -> None:
         self._http.close()
+
+
+@contextmanager
+def client_of(server: str, key: str, tenant: str = "", direct: bool = False, remedy: str = "") -> Iterator[ApiClient]:
+    """As ApiClient. Raises ValueError where nobody answers, with the `remedy`."""
+    import httpx  # for words that ask a server
+
+    with closing(ApiClient(server, key, tenant, direct)) as client:
+        try:
+            yield client
+        except httpx.TransportError as error:
+            raise ValueError(f"{server} cannot be reached ({error}).{remedy}") from None
 
 
 def _object(response: "httpx.Response") -> dict[str, Any]:

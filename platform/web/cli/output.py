@@ -11,7 +11,6 @@ from rich.table import Table
 Fields = Mapping[str, Any]
 """What the API answers of one thing."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Tenant = Annotated[str, typer.Option(help="The tenant (default: `default`; with --server, the key's).", metavar="NAME")]
 WIDEST: Final = 100_000
 
 

@@ -6,7 +6,8 @@ from typing import Any, Final
 from ..settings.running_server import RunningServer, running_server
 from ..settings.secrets import MASK, SECRETS, mask_url
 from ..settings.settings import Settings
-from .remote import answers, remote_to
+from .api_client import client_of
+from .server_here import answers
 
 NOT_TAKEN_OVER: Final = {*SECRETS, "admin_password_file", "api_key_file"}
 """The server shows no secret, and needs none here."""
@@ -26,7 +27,8 @@ def settings_here(**flags: Any) -> Settings:
 
 def _as_served(running: RunningServer, served: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
     """ValueError where the server's database is another than the one that is named here."""
-    rows = remote_to(running).ask("GET", "/settings")["data"]
+    with client_of(running.url, running.key, direct=True) as client:
+        rows = client.ask("GET", "/api/v1/settings")["data"]
     given = {row["name"]: row["given"] for row in rows if row["name"] not in NOT_TAKEN_OVER}
     url = given["database_url"]
     if MASK in url:

@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 from collections.abc import Collection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
@@ -28,9 +28,11 @@ from ..access.sessions import COOKIE, Session
 from ..http.database_errors import fault_of
 from ..http.errors import ApiError, forbidden, not_found, overloaded, unauthorized
 from ..http.fair_executor import asking
-from ..http.protocol import tell_known
+from ..http.open_connections import tell_known
 from ..settings.running_server import ACTOR
-from ..state import State
+
+if TYPE_CHECKING:
+    from ..state import State
 
 TENANT: Final = "tenant"
 """Name in the query of whose things are meant."""
@@ -66,7 +68,7 @@ async def guard(request: Request) -> None:
     request.state.caller = _in_named_tenant(caller, request.query_params.get(TENANT, ""), state)
 
 
-def _in_named_tenant(caller: Caller, tenant: str, state: State) -> Caller:
+def _in_named_tenant(caller: Caller, tenant: str, state: "State") -> Caller:
     """Whose things are meant: the caller's own, or for the operator those of the tenant that the query names. ApiError
     404 for all others alike."""
     if tenant in ("", caller.tenant):
@@ -103,7 +105,7 @@ def check_origin(request: Request) -> None:
         raise forbidden("This request does not come from the dashboard's pages (Origin header).")
 
 
-async def identify(request: Request, state: State) -> Caller:
+async def identify(request: Request, state: "State") -> Caller:
     """Whose credential it has. Raises ApiError."""
     header = request.headers.get("authorization")
     if header is not None:
@@ -113,7 +115,7 @@ async def identify(request: Request, state: State) -> Caller:
     raise unauthorized("No API key was sent. Send one in the header: authorization: Bearer YOUR_KEY")
 
 
-def _by_key(header: str, state: State) -> Caller:
+def _by_key(header: str, state: "State") -> Caller:
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise unauthorized("The authorization header must be: Bearer YOUR_KEY")
@@ -131,7 +133,7 @@ def _by_key(header: str, state: State) -> Caller:
     return Caller(key.tenant, f"key:{key.prefix}", permissions, only=key.adapters, quota=key.quota)
 
 
-async def _by_session(request: Request, state: State) -> Caller:
+async def _by_session(request: Request, state: "State") -> Caller:
     try:
         session = await asyncio.to_thread(state.sessions.read, request.cookies[COOKIE])
     except AWAY as error:
@@ -172,5 +174,5 @@ async def _check_csrf(request: Request, session: Session) -> None:
         raise forbidden("The CSRF token is missing or wrong. Reload the page and try again.")
 
 
-def _is_local(request: Request, state: State) -> bool:
+def _is_local(request: Request, state: "State") -> bool:
     return state.settings.public_metrics and client_address(request) in LOOPBACK

@@ -1,10 +1,11 @@
 """What endpoints ask for, as annotated types.
 
 Every dependency is a coroutine: FastAPI runs a plain function on a thread, and on a busy event loop each of those
-costs a wait for the interpreter's lock.
+costs a wait for the interpreter's lock. The state's parts are imported for types alone: commands use handlers without
+a server.
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Query, Request
 
@@ -12,11 +13,13 @@ from loraplex.engine.ipc.client import RequestRejected
 
 from ..access.caller import Caller
 from ..http.errors import from_engine
-from ..state import State
 from .authentication import caller_of
 
+if TYPE_CHECKING:
+    from ..state import State
 
-def state_of(request: Request) -> State:
+
+def state_of(request: Request) -> "State":
     state: State = request.app.state.loraplex
     return state
 
@@ -26,7 +29,7 @@ def request_id_of(request: Request) -> str:
     return request_id
 
 
-async def _state(request: Request) -> State:
+async def _state(request: Request) -> "State":
     return state_of(request)
 
 
@@ -49,7 +52,7 @@ async def _request_id(request: Request) -> str:
     return request_id_of(request)
 
 
-StateOf = Annotated[State, Depends(_state)]
+StateOf = Annotated["State", Depends(_state)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 CallerWithRoom = Annotated[Caller, Depends(_caller_with_room)]
 RequestId = Annotated[str, Depends(_request_id)]

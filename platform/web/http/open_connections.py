@@ -6,7 +6,19 @@ request gives way to a newcomer, so that many idle connections keep nobody out.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+from starlette.types import Scope
+
+KNOWN: Final = "loraplex.known"
+"""ASGI extension of `protocol.Http`: what tell_known() calls."""
+
+
+def tell_known(scope: Scope) -> None:
+    """The client of this request has shown a valid key or session."""
+    become_known = scope.get("extensions", {}).get(KNOWN)
+    if become_known is not None:
+        become_known()
 
 
 class Connection(Protocol):

@@ -13,19 +13,16 @@ from typing import Any, Final, NoReturn
 
 import httptools
 import uvicorn
-from starlette.types import Scope
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..settings.settings import Settings
 from .body_reader import READER, BodyReader
 from .errors import ApiError, overloaded
-from .open_connections import OpenConnections
+from .open_connections import KNOWN, OpenConnections
 
 HEAD_END: Final = b"\r\n\r\n"
 HTTP2_OFFER: Final = re.compile(rb"\r\nupgrade: *h2c(?=\r\n)", re.IGNORECASE)
-KNOWN: Final = "loraplex.known"
-"""ASGI extension of `Http`: what tell_known() calls."""
 LINGER_SECONDS: Final = 2.0
 """In which a client that is refused may still send: closing on unread bytes would cut off the answer on its way."""
 MOST_PIPELINED: Final = 100
@@ -43,13 +40,6 @@ class HeadLimits:
 
 
 LIMITS: Final = HeadLimits()
-
-
-def tell_known(scope: Scope) -> None:
-    """The client of this request has shown a valid key or session."""
-    become_known = scope.get("extensions", {}).get(KNOWN)
-    if become_known is not None:
-        become_known()
 
 
 class _Refused(Exception):

@@ -1,7 +1,7 @@
-"""Making a version of an adapter's files; shared by the admin API, the dashboard and the command line."""
+"""Making a version of an adapter's files; shared by the admin API, the dashboard and the demo."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.files.incoming import Blob
 from loraplex.registry.files.preflight import Prepared
 from loraplex.registry.registry import Registry
-from loraplex.registry.report import Finding, Report
+from loraplex.registry.report import Report
 
 from ..access.caller import Caller
 from ..adapter_tokenizers.check import Terms, check_tokenizer
@@ -87,22 +87,16 @@ def add_from_folder(
     actor: str,
     tokenizers: bool = False,
     certify: CoverageOf | None = None,
-    beside: Sequence[Finding] = (),
-    tenant: str = DEFAULT_TENANT,
-    activation: Activation | None = None,
 ) -> tuple[AddedVersion, Report]:
     """Copy an adapter's files from a folder into the store and register them. Raises RegistryError, ValueError.
 
-    `tokenizers`: the operator's switch for those that adapters bring; `certify` and `activation`: as
-    Adapters.add_version takes them; `beside`: what else the report is to say.
+    `tokenizers`: the operator's switch for those that adapters bring; `certify`: as Adapters.add_version takes it.
     """
     registry.adapters.check_name(name)
     beside_it = [file for file in TOKENIZER_LIMITS if (folder / file).is_file()]
     files = {file: _copied(registry, folder / file) for file in (CONFIG_FILE, WEIGHTS_FILE, *beside_it)}
     checked = _checked(registry, base, files, Terms(tokenizers, chosen=False))
-    for finding in beside if checked.report.passed else ():
-        checked = replace(checked, report=checked.report.with_finding(finding))
-    return _add(registry, base, name, checked, certify, actor, tenant, activation), checked.report
+    return _add(registry, base, name, checked, certify, actor), checked.report
 
 
 async def _check(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:

@@ -41,6 +41,8 @@ class NewVersion(msgspec.Struct, forbid_unknown_fields=True):
     tokenizer_sha256: Sha256 | None = None
     tokenizer_config_sha256: Sha256 | None = None
     chat_template_sha256: Sha256 | None = None
+    tokenizer_optional: bool = False
+    """The tokenizer's files only lay beside the adapter: a server that uses none warns, and takes the rest."""
     activate: Mode | None = None
     """Whom it answers; absent: the bare name means what its route says, and without a route the newest version."""
     percent: Annotated[int, msgspec.Meta(ge=1, le=99)] = 10
@@ -92,7 +94,8 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
         with as_api_error(FIELDS[file]):
             await asyncio.to_thread(uploaded_file, state, caller, digest)
     with as_api_error():
-        added, report = await register_version(state, caller, name, digests, True, fields.activation())
+        chosen = not fields.tokenizer_optional
+        added, report = await register_version(state, caller, name, digests, chosen, fields.activation())
     day = await asyncio.to_thread(read_last_day, state.registry, added.before, caller.allows(Permission.ADMIN))
     running = state.metrics.use.running(caller.tenant, added.name, added.version.number)
     version = version_of(added.version, residency(state), state.reconciler.failures, running).as_json()

@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse, Response
 from loraplex.registry.errors import InvalidQuery
 from loraplex.registry.usage.usage import usage_query
 
+from ...access.permissions import Permission
 from ...endpoints.dependencies import CallerOf, FirstDay, StateOf
-from ...http.errors import invalid
+from ...http.errors import forbidden, invalid
 from ...usage.usage_csv import csv_head, csv_rows, total_of, versions_for, with_versions
 
 MOST_ROWS: Final = 10_000
@@ -30,24 +31,26 @@ async def get_usage(
     user: Text = "",
     adapter: Text = "",
     by: str = "day,key,adapter",
+    limit: Annotated[int, Query(ge=1, le=1_000_000)] = MOST_ROWS,
     format: Literal["json", "csv"] = "json",
 ) -> Response:
     """Sums of the days `from` to `to` (UTC, both included), told apart by what `by` names: day, hour, key, adapter.
 
-    `key` is a prefix, `adapter` a name. A request that ended less than a second ago may be missing.
+    `key` is a prefix, `adapter` a name. A request that ended less than a second ago may be missing. A report of more
+    than `limit` rows is refused; only the operator may raise it.
     """
+    if limit > MOST_ROWS and not caller.allows(Permission.OPERATE):
+        raise forbidden(f"Only the operator can ask for more than {MOST_ROWS:,} rows. Ask for fewer days.")
     try:
         query = usage_query(caller.tenant, first, to, key, user, adapter, by)
     except InvalidQuery as error:
         raise invalid(str(error), error.field) from None
     if caller.only is not None:
         query = replace(query, actor=caller.actor)
-    found = await asyncio.to_thread(state.registry.usage.sums, query, MOST_ROWS + 1)
+    found = await asyncio.to_thread(state.registry.usage.sums, query, limit + 1)
     rows = with_versions(found, await asyncio.to_thread(versions_for, state.registry.usage, query))
-    if len(rows) > MOST_ROWS:
-        raise invalid(
-            f"The report has more than {MOST_ROWS:,} rows. Ask for fewer days, one key or one adapter.", "from"
-        )
+    if len(rows) > limit:
+        raise invalid(f"The report has more than {limit:,} rows. Ask for fewer days, one key or one adapter.", "from")
     if format == "csv":
         headers = {"content-disposition": 'attachment; filename="usage.csv"'}
         return Response(csv_head(query) + csv_rows(rows, query), media_type="text/csv", headers=headers)

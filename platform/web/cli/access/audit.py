@@ -1,7 +1,7 @@
-"""`loraplex audit`: the log of who did what, and whether it is what was written, here or over a server's API."""
+"""`loraplex audit`: the log of who did what, and whether it is what was written."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -9,14 +9,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ...api.audit_file import Format
-from ..api_client import Key
+from ..admin_api import AdminApi, with_operators_api
 from ..output import Fields, Json, print_json
-from ..remote import At, remote_of
-from .audit_places import AuditQuery, Everyone, chain_of, export_of, listed
 
 app = typer.Typer(help="The audit log.", no_args_is_help=True)
 console = Console(highlight=False)
+PAGE: Final = 1000
+"""Rows that the API answers at once."""
+Everyone = Annotated[
+    bool, typer.Option("--everyone", help="All tenants and the server itself (default on the local database).")
+]
 Tenant = Annotated[str, typer.Option(metavar="NAME", help="Only this tenant (default over the API: the key's).")]
 Actor = Annotated[str, typer.Option(metavar="PART", help="Part of the actor, such as user:admin.")]
 Action = Annotated[str, typer.Option(metavar="PART", help="Part of the action, such as key.create.")]
@@ -29,14 +31,15 @@ Before = Annotated[int | None, typer.Option(metavar="ID", min=1, max=MOST, help=
 
 
 @app.command()
+@with_operators_api
 def verify(
+    api: AdminApi,
     head: Annotated[str, typer.Option(metavar="HASH", help="A head stored earlier: it must be in the chain.")] = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Verify the hash chain over all rows. Exit code 1 if it is broken."""
-    chain = chain_of(remote_of(server, key), head)
+    kept = {"head": head} if head else {}
+    chain = api.ask("GET", "/audit", limit="1", verify="true", **kept)["chain"]
     if as_json:
         print_json(chain)
     elif not chain["intact"]:
@@ -54,7 +57,9 @@ def verify(
 
 
 @app.command("list", epilog="Example: loraplex audit list --actor key: --action adapter --from 2026-11-01")
+@with_operators_api
 def list_all(
+    api: AdminApi,
     actor: Actor = "",
     action: Action = "",
     subject: Subject = "",
@@ -64,13 +69,11 @@ def list_all(
     everyone: Everyone = False,
     before: Before = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST, help="Maximum number of rows.")] = 50,
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """List the newest rows that match."""
-    asked = AuditQuery(tenant, everyone, actor, action, subject, first, to)
-    rows = listed(remote_of(server, key), asked, limit, before)
+    query = _query(api, tenant, everyone, actor=actor, action=action, subject=subject, **{"from": first, "to": to})
+    rows = _listed(api, query, limit, before)
     if as_json:
         print_json(rows)
     elif not rows:
@@ -80,7 +83,9 @@ def list_all(
 
 
 @app.command(epilog="Example: loraplex audit export --from 2026-11-01 --to 2026-11-30 > november.csv")
+@with_operators_api
 def export(
+    api: AdminApi,
     actor: Actor = "",
     action: Action = "",
     subject: Subject = "",
@@ -89,20 +94,36 @@ def export(
     tenant: Tenant = "",
     everyone: Everyone = False,
     format: Annotated[str, typer.Option(help="csv, or jsonl (one JSON object per line).")] = "csv",
-    server: At = "",
-    key: Key = "",
 ) -> None:
     """Print all rows that match, newest first, in the API's export format."""
-    asked = AuditQuery(tenant, everyone, actor, action, subject, first, to)
-    for part in export_of(remote_of(server, key), asked, _format(format)):
+    if format not in ("csv", "jsonl"):
+        raise ValueError(f"--format must be csv or jsonl; got {format[:40]!a}.")
+    query = _query(api, tenant, everyone, actor=actor, action=action, subject=subject, **{"from": first, "to": to})
+    for part in api.text("/audit/export", format=format, **query):
         sys.stdout.write(part)
 
 
-def _format(text: str) -> Format:
-    match text:
-        case "csv" | "jsonl":
-            return text
-    raise ValueError(f"--format must be csv or jsonl; got {text[:40]!a}.")
+def _query(api: AdminApi, tenant: str, everyone: bool, **asked: str) -> dict[str, str]:
+    """Of all tenants where no key says of which."""
+    if tenant and everyone:
+        raise ValueError("--tenant and --everyone cannot be combined. Use one of them.")
+    of_all = everyone or (api.own and not tenant)
+    query = {"tenant": tenant, "everyone": "true" if of_all else "", **asked}
+    return {name: text for name, text in query.items() if text}
+
+
+def _listed(api: AdminApi, query: Mapping[str, str], limit: int, before: int | None) -> Sequence[Fields]:
+    """Newest first."""
+    rows: list[Fields] = []
+    while len(rows) < limit:
+        most = min(PAGE, limit - len(rows))
+        older = {} if before is None else {"before": str(before)}
+        page = api.ask("GET", "/audit", limit=str(most), **older, **query)["data"]
+        rows += page
+        if len(page) < most:
+            break
+        before = page[-1]["id"]
+    return rows
 
 
 def _print_table(rows: Sequence[Fields]) -> None:

@@ -1,4 +1,4 @@
-"""`loraplex keys`: create, list, limit and revoke API keys, with or without a running server, here or over its API."""
+"""`loraplex keys`: create, list, limit and revoke API keys, with or without a running server."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,15 +12,10 @@ from rich.table import Column, Table
 from loraplex.registry.access.quotas import Quota
 from loraplex.registry.access.scopes import INFERENCE
 
-from ...api.answers import key_json
-from ...settings.running_server import ACTOR
-from ...settings.settings import Settings
 from ...units import age_words
-from ..api_client import Key
+from ..admin_api import AdminApi, segment, with_api
 from ..expiry import read_expiry
-from ..opened import opened_database
-from ..output import Json, Tenant, print_json, tell
-from ..remote import At, remote_and_tenant, segment
+from ..output import Json, print_json, tell
 from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")
@@ -31,7 +26,9 @@ PREFIX_LENGTH: Final = 12
 
 
 @app.command(epilog="Example: loraplex keys create notebook --adapter sql --rpm 60 --expires 30d")
+@with_api
 def create(
+    api: AdminApi,
     name: str,
     scope: Annotated[list[str] | None, typer.Option(help="inference, adapters or admin; may be repeated.")] = None,
     adapter: Annotated[list[str] | None, typer.Option(help="Only for this model; may be repeated.")] = None,
@@ -42,25 +39,14 @@ def create(
     tpm: Tpm = None,
     concurrency: Concurrency = None,
     tokens_per_day: PerDay = None,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Create a key and print it. It is shown only once."""
     expires_at = None if expires is None else read_expiry(expires, datetime.now(UTC))
     scopes, quota = scope or [INFERENCE], Quota(rpm, tpm, concurrency, tokens_per_day)
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        limits, ends = msgspec.to_builtins(quota), expires_at and expires_at.isoformat()
-        body = {"name": name, "scopes": scopes, "adapters": adapter, "expires_at": ends, "limits": limits}
-        made = remote.ask("POST", "/keys", body)
-    else:
-        with opened_database(Settings()) as registry:
-            created = registry.keys.create(
-                name, scopes, actor=ACTOR, tenant=tenant, expires_at=expires_at, adapters=adapter, quota=quota
-            )
-        made = {"token": created.token, **key_json(created.key)}
+    limits, ends = msgspec.to_builtins(quota), expires_at and expires_at.isoformat()
+    body = {"name": name, "scopes": scopes, "adapters": adapter, "expires_at": ends, "limits": limits}
+    made = api.ask("POST", "/keys", body)
     if as_json:
         print_json(made)
         return
@@ -69,15 +55,10 @@ def create(
 
 
 @app.command("list")
-def list_all(tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+@with_api
+def list_all(api: AdminApi, as_json: Json = False) -> None:
     """List a tenant's keys, newest first."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        keys = remote.ask("GET", "/keys")["data"]
-    else:
-        with opened_database(Settings()) as registry:
-            registry.tenants.get(tenant)
-            keys = [key_json(one) for one in registry.keys.list(tenant)]
+    keys = api.ask("GET", "/keys")["data"]
     if as_json:
         print_json(keys)
         return
@@ -92,38 +73,27 @@ def list_all(tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json 
 
 
 @app.command(epilog="Example: loraplex keys limit 3f9c1a2b4d5e --rpm 60 --tokens-per-day 1000000")
+@with_api
 def limit(
+    api: AdminApi,
     prefix: Prefix,
     rpm: Rpm = None,
     tpm: Tpm = None,
     concurrency: Concurrency = None,
     tokens_per_day: PerDay = None,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Replace all limits of a key. Limits that are not given are removed."""
-    quota = Quota(rpm, tpm, concurrency, tokens_per_day)
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        body = {"limits": msgspec.to_builtins(quota)}
-        changed = remote.ask("PATCH", f"/keys/{segment(prefix)}", body)
-    else:
-        with opened_database(Settings()) as registry:
-            changed = key_json(registry.keys.change(prefix, actor=ACTOR, tenant=tenant, quota=quota))
+    body = {"limits": msgspec.to_builtins(Quota(rpm, tpm, concurrency, tokens_per_day))}
+    changed = api.ask("PATCH", f"/keys/{segment(prefix)}", body)
     tell(changed, f"{changed['prefix']}: {limits_in_words(changed['limits'])}", as_json)
 
 
 @app.command()
-def revoke(prefix: Prefix, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+@with_api
+def revoke(api: AdminApi, prefix: Prefix, as_json: Json = False) -> None:
     """Revoke a key for good."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        remote.ask("DELETE", f"/keys/{segment(prefix)}")
-    else:
-        with opened_database(Settings()) as registry:
-            registry.keys.revoke(prefix, actor=ACTOR, tenant=tenant)
+    api.ask("DELETE", f"/keys/{segment(prefix)}")
     tell({"revoked": prefix}, f"{prefix} revoked", as_json)
 
 

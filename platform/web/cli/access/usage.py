@@ -1,24 +1,25 @@
-"""`loraplex usage`: what was used, from the ledger, here or over a server's API."""
+"""`loraplex usage`: what was used, from the ledger."""
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from loraplex.registry.usage.ledger import COUNTS
-from loraplex.registry.usage.usage import usage_query
 
-from ...settings.settings import Settings
-from ...usage.usage_csv import csv_head, csv_rows, total_of, versions_for, with_versions
-from ..api_client import Key
-from ..opened import opened_database
-from ..output import Json, Tenant, print_json
-from ..remote import At, remote_and_tenant
+from ..admin_api import AdminApi, with_api
+from ..output import Json, print_json
+
+MOST_ROWS: Final = 1_000_000
+"""That the operator may ask for."""
 
 
+@with_api
 def usage(
+    api: AdminApi,
     first: Annotated[str, typer.Option("--from", metavar="DAY", help="First day in UTC, such as 2026-11-22.")] = "",
     to: Annotated[str, typer.Option("--to", metavar="DAY", help="Last day.")] = "",
     key_prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Only this key.")] = "",
@@ -26,30 +27,23 @@ def usage(
     adapter: Annotated[str, typer.Option(metavar="NAME", help="Only this adapter.")] = "",
     by: Annotated[str, typer.Option(help="Group by: day, hour, key, adapter.")] = "day,key,adapter",
     as_csv_file: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Print requests and tokens by day, key and adapter version."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    query = usage_query(tenant, first, to, key_prefix, user, adapter, by)
-    rows: Sequence[Mapping[str, Any]]
-    if remote is not None:
-        asked = {"from": first, "to": to, "key": key_prefix, "user": user, "adapter": adapter, "by": by}
-        rows = remote.ask("GET", "/usage", **asked)["data"]
-    else:
-        with opened_database(Settings()) as registry:
-            registry.tenants.get(tenant)
-            rows = with_versions(registry.usage.sums(query), versions_for(registry.usage, query))
+    asked = {"from": first, "to": to, "key": key_prefix, "user": user, "adapter": adapter, "by": by}
+    if api.own:
+        asked["limit"] = str(MOST_ROWS)
+    if as_csv_file and not as_json:
+        for part in api.text("/usage", format="csv", **asked):
+            sys.stdout.write(part)
+        return
+    found = api.ask("GET", "/usage", **asked)
     if as_json:
-        print_json({"data": [dict(row) for row in rows], "total": total_of(rows)})
-    elif as_csv_file:
-        print(csv_head(query) + csv_rows(rows, query), end="")
-    elif not rows:
+        print_json(found)
+    elif not found["data"]:
         print("No usage.")
     else:
-        Console(highlight=False, markup=False).print(_table(rows))
+        Console(highlight=False, markup=False).print(_table(found["data"]))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:

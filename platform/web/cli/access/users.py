@@ -1,4 +1,4 @@
-"""`loraplex users`: who logs in, here or over a server's API."""
+"""`loraplex users`: who logs in."""
 
 from datetime import datetime
 from typing import Annotated
@@ -9,13 +9,8 @@ from rich.table import Table
 
 from loraplex.registry.names import DEFAULT_TENANT
 
-from ...api.answers import user_json
-from ...settings.running_server import ACTOR
-from ...settings.settings import Settings
-from ..api_client import Key
-from ..opened import opened_database
-from ..output import Json, Tenant, print_json, tell
-from ..remote import At, remote_and_tenant, segment
+from ..admin_api import AdminApi, segment, with_api
+from ..output import Json, print_json, tell
 
 app = typer.Typer(help="Create, list and remove users, and set their roles and passwords.")
 console = Console(highlight=False)
@@ -26,37 +21,26 @@ ROLES = "viewer, editor or admin."
 
 
 @app.command(epilog="Example: loraplex users create bob --role editor")
+@with_api
 def create(
+    api: AdminApi,
     name: str,
     role: Annotated[str, typer.Option(help=ROLES)],
     password: Password,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Create a user. Prompts for the password."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        tenant = remote.whose()
-        made = remote.ask("POST", "/users", {"name": name, "password": password, "role": role})
-    else:
-        with opened_database(Settings()) as registry:
-            made = user_json(registry.users.create(name, password, role, actor=ACTOR, tenant=tenant))
+    tenant = api.whose()
+    made = api.ask("POST", "/users", {"name": name, "password": password, "role": role})
     login = name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
     tell(made, f"{name} logs in as {login}", as_json)
 
 
 @app.command("list")
-def list_all(tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+@with_api
+def list_all(api: AdminApi, as_json: Json = False) -> None:
     """List a tenant's users."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        found = remote.ask("GET", "/users")["data"]
-    else:
-        with opened_database(Settings()) as registry:
-            registry.tenants.get(tenant)
-            found = [user_json(user) for user in registry.users.list(tenant)]
+    found = api.ask("GET", "/users")["data"]
     if as_json:
         print_json(found)
         return
@@ -67,53 +51,36 @@ def list_all(tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json 
 
 
 @app.command(epilog="Example: loraplex users role bob admin")
+@with_api
 def role(
+    api: AdminApi,
     name: str,
     role: Annotated[str, typer.Argument(help=ROLES)],
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Change a user's role, from the next request on."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        changed = remote.ask("PATCH", f"/users/{segment(name)}", {"role": role})
-    else:
-        with opened_database(Settings()) as registry:
-            changed = user_json(registry.users.set_role(name, role, actor=ACTOR, tenant=tenant))
+    changed = api.ask("PATCH", f"/users/{segment(name)}", {"role": role})
     tell(changed, f"{name} is {changed['role']}", as_json)
 
 
 @app.command()
+@with_api
 def password(
+    api: AdminApi,
     name: str,
     password: Password,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Set a user's password. This ends all of the user's sessions."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        changed = remote.ask("PATCH", f"/users/{segment(name)}", {"password": password})
-    else:
-        with opened_database(Settings()) as registry:
-            by = {"actor": ACTOR, "tenant": tenant}
-            changed = user_json(registry.users.set_password(name, password, role=None, **by))
+    changed = api.ask("PATCH", f"/users/{segment(name)}", {"password": password})
     tell(changed, f"{name} has a new password", as_json)
 
 
 @app.command()
-def remove(name: str, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+@with_api
+def remove(api: AdminApi, name: str, as_json: Json = False) -> None:
     """Remove a user and end all of the user's sessions."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    if remote is not None:
-        remote.ask("DELETE", f"/users/{segment(name)}")
-    else:
-        with opened_database(Settings()) as registry:
-            registry.users.remove(name, actor=ACTOR, tenant=tenant)
+    api.ask("DELETE", f"/users/{segment(name)}")
     tell({"removed": name}, f"{name} removed", as_json)
 
 

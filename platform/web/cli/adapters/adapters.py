@@ -1,29 +1,25 @@
-"""`loraplex adapters`: list, show, alias and remove, on a server or on the database here."""
+"""`loraplex adapters`: list, show, alias and remove."""
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from loraplex.registry.names import LATEST, parse_reference
+from loraplex.registry.report import Finding
 
-from ...settings.running_server import ACTOR
 from ...units import age_words, size_words
-from ..api_client import Key
+from ..admin_api import AdminApi, with_api
 from ..later import add_word
-from ..output import Fields, Json, Tenant, print_json, print_table, tell
-from ..remote import At, remote_and_tenant
-from .adapter_places import adapter_and_version, all_adapters, current_version, remove_adapter, report_of
+from ..output import Fields, Json, print_json, print_table, tell
 from .added import print_findings
-from .alias_places import changed
-
-if TYPE_CHECKING:
-    from loraplex.registry.adapters.views import Adapter
-    from loraplex.registry.registry import Registry
+from .alias_change import changed
+from .versions import adapter_and_version, adapter_path, current_version
 
 app = typer.Typer(help="Add, list, show, alias and remove adapters. A running server follows within a second.")
 console = Console(highlight=False)
@@ -46,9 +42,10 @@ Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
 
 
 @app.command("list")
-def list_all(wide: Wide = False, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+@with_api
+def list_all(api: AdminApi, wide: Wide = False, as_json: Json = False) -> None:
     """List the adapters, one per line."""
-    adapters = all_adapters(*remote_and_tenant(server, key, tenant))
+    adapters = api.ask("GET", "/adapters")["data"]
     if as_json:
         print_json(adapters)
         return
@@ -89,54 +86,47 @@ def _facts(version: Fields) -> tuple[str, str, str]:
 
 
 @app.command()
-def show(reference: Reference, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+@with_api
+def show(api: AdminApi, reference: Reference, as_json: Json = False) -> None:
     """Show an adapter: its versions, and the check results of one (default: the newest)."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    adapter, version = adapter_and_version(remote, reference, tenant)
+    adapter, version = adapter_and_version(api, reference)
     if as_json:
         print_json(adapter)
         return
-    report = report_of(remote, f"{adapter['name']}@{version['number']}", tenant)
+    pinned = f"{adapter['name']}@{version['number']}"
+    report = api.ask("GET", f"{adapter_path(pinned)}/report")
     console.print(f"[bold]{adapter['name']}[/] version {version['number']}, {escape(_state(adapter, version))}")
     console.print(f"digest   {version['digest']}")
     console.print(f"rank     {version['rank']}, alpha {version['alpha']:g}, {version['parameters']:,} parameters")
     console.print(f"targets  {', '.join(version['target_modules'])}")
-    print_findings(report.findings)
+    print_findings(msgspec.convert(report["findings"], list[Finding]))
 
 
 @app.command()
+@with_api
 def remove(
+    api: AdminApi,
     reference: Reference,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Remove an adapter, or one version of it. Running requests finish."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    adapter_and_version(remote, reference, tenant)
+    adapter_and_version(api, reference)
     if not yes:
         typer.confirm(
             f"Remove {reference if '@' in reference else f'{reference} and its versions'}?", abort=True, err=True
         )
-    remove_adapter(remote, reference, tenant)
+    api.ask("DELETE", adapter_path(reference))
     tell({"removed": reference}, f"{reference} removed", as_json)
 
 
 @app.command(epilog="Example: loraplex adapters alias support@3 prod")
-def alias(
-    reference: Reference, alias: str, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False
-) -> None:
+@with_api
+def alias(api: AdminApi, reference: Reference, alias: str, as_json: Json = False) -> None:
     """Point NAME@ALIAS at the current version of NAME, or at NAME@VERSION."""
     parsed = parse_reference(reference)
-    remote, tenant = remote_and_tenant(server, key, tenant)
     selector = LATEST if parsed.selector is None else parsed.selector
-
-    def here(registry: "Registry") -> "Adapter":
-        return registry.adapters.routes.set(parsed.name, alias, selector, actor=ACTOR, tenant=tenant)
-
-    route = changed(remote, parsed.name, alias, ("PUT", "", {"version": selector}), here, tenant)
+    route = changed(api, parsed.name, alias, "PUT", "", {"version": selector})
     tell(route, f"{parsed.name}@{alias} points at version {route['version']}", as_json)
 
 

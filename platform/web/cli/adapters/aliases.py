@@ -1,9 +1,8 @@
-"""`loraplex aliases`: weighted routes over versions, their guard and shadow, with or without a running server, here or
-over its API."""
+"""`loraplex aliases`: weighted routes over versions, their guard and shadow, with or without a running server."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -14,15 +13,10 @@ from loraplex.registry.adapters.routes import Guard, guard_of, share_by_of
 from loraplex.registry.errors import InvalidName, InvalidRoute
 from loraplex.registry.names import DEFAULT, parse_reference
 
-from ...settings.running_server import ACTOR
-from ..api_client import Key
-from ..output import Json, Tenant, print_json, tell
-from ..remote import At, remote_and_tenant
-from .alias_places import ApiRequest, Body, changed, listed, number_at, removed
-
-if TYPE_CHECKING:
-    from loraplex.registry.adapters.views import Adapter
-    from loraplex.registry.registry import Registry
+from ..admin_api import AdminApi, with_api
+from ..output import Json, print_json, tell
+from .alias_change import alias_path, changed
+from .versions import adapter_path, version_at
 
 SHARE: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,3})", re.ASCII)
 
@@ -34,16 +28,15 @@ Off = Annotated[bool, typer.Option("--off", help="Remove it.")]
 
 
 @app.command("list")
+@with_api
 def list_all(
+    api: AdminApi,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only this adapter.")] = "",
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """List the aliases."""
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    routes = listed(remote, name, tenant)
+    adapters = [api.ask("GET", adapter_path(name))] if name else api.ask("GET", "/adapters")["data"]
+    routes = [{"adapter": one["name"], **route} for one in adapters for route in one["routes"].values()]
     if as_json:
         print_json(routes)
         return
@@ -55,7 +48,9 @@ def list_all(
 
 
 @app.command("set", epilog="Example: loraplex aliases set sql@prod 2 --candidate 3=10")
+@with_api
 def set_route(
+    api: AdminApi,
     reference: Name,
     version: Annotated[str, typer.Argument(help="Number or alias of the stable version.")],
     candidate: Annotated[
@@ -64,105 +59,70 @@ def set_route(
     share_by: Annotated[
         str, typer.Option(metavar="request|caller", help="What to split (default: unchanged; caller for a new alias).")
     ] = "",
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Point NAME@ALIAS at VERSION, and split callers with its candidates."""
     name, alias = _parts(reference)
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    shares, body = dict(_share(text) for text in candidate or []), Body()
-    by = share_by_of(share_by) if share_by else None
-
-    def weights(stable: int) -> dict[int, int]:
-        return {stable: 100 - sum(shares.values()), **shares}
-
-    def here(registry: "Registry") -> "Adapter":
-        stable = registry.adapters.version(f"{name}@{version}", tenant).number
-        return registry.adapters.routes.set(
-            name, alias, stable, weights(stable), share_by=by, actor=ACTOR, tenant=tenant
-        )
-
-    if remote is not None:
-        stable = number_at(remote, name, version)
-        body = {"version": stable, "weights": {str(number): weight for number, weight in weights(stable).items()}}
-        body |= {"share_by": by} if by else {}
-    _tell(changed(remote, name, alias, ("PUT", "", body), here, tenant), as_json)
+    shares = dict(_share(text) for text in candidate or [])
+    by = {"share_by": share_by_of(share_by)} if share_by else {}
+    stable = _number_at(api, name, version)
+    weights = {str(number): weight for number, weight in {stable: 100 - sum(shares.values()), **shares}.items()}
+    _tell(changed(api, name, alias, "PUT", "", {"version": stable, "weights": weights, **by}), as_json)
 
 
 @app.command()
+@with_api
 def promote(
+    api: AdminApi,
     reference: Name,
     version: Annotated[
         str | None, typer.Option(metavar="NUMBER", help="Needed if there are several candidates.")
     ] = None,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Make the candidate the stable version, for all callers."""
     name, alias = _parts(reference)
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    request = ("POST", "/promote", {"version": version})
-
-    def here(registry: "Registry") -> "Adapter":
-        return registry.adapters.routes.promote(name, alias, version, actor=ACTOR, tenant=tenant)
-
-    _tell(changed(remote, name, alias, request, here, tenant), as_json)
+    _tell(changed(api, name, alias, "POST", "/promote", {"version": version}), as_json)
 
 
 @app.command()
+@with_api
 def rollback(
+    api: AdminApi,
     reference: Name,
     version: Annotated[
         str | None, typer.Option(metavar="NUMBER", help="The stable version or the previous one.")
     ] = None,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Send all callers to the stable version. Without candidates, return to the previous stable version."""
     name, alias = _parts(reference)
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    request = ("POST", "/rollback", {"version": version})
-
-    def here(registry: "Registry") -> "Adapter":
-        return registry.adapters.routes.rollback(name, alias, version, actor=ACTOR, tenant=tenant)
-
-    _tell(changed(remote, name, alias, request, here, tenant), as_json)
+    _tell(changed(api, name, alias, "POST", "/rollback", {"version": version}), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases shadow sql@prod 4 --percent 5")
+@with_api
 def shadow(
+    api: AdminApi,
     reference: Name,
     version: Annotated[str, typer.Argument(help="Number or alias of the version that gets copies.")] = "",
     percent: Annotated[int, typer.Option(min=1, max=100, help="Percent of requests to copy.")] = 10,
     off: Off = False,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Copy a share of the requests to VERSION. Its responses are measured, then discarded."""
     name, alias = _parts(reference)
-    remote, tenant = remote_and_tenant(server, key, tenant)
     if off == bool(version):
         raise InvalidRoute("Name the version that gets copies, or use --off.", "version")
-    wanted: Body = {"version": int(version) if version.isdecimal() else version, "percent": percent}
-    request: ApiRequest = ("DELETE", "/shadow", None) if off else ("PUT", "/shadow", wanted)
-
-    def here(registry: "Registry") -> "Adapter":
-        chosen = None if off else version
-        return registry.adapters.routes.set_shadow(name, alias, chosen, percent, actor=ACTOR, tenant=tenant)
-
-    _tell(changed(remote, name, alias, request, here, tenant), as_json)
+    wanted = {"version": int(version) if version.isdecimal() else version, "percent": percent}
+    method, body = ("DELETE", None) if off else ("PUT", wanted)
+    _tell(changed(api, name, alias, method, "/shadow", body), as_json)
 
 
 @app.command(epilog="Example: loraplex aliases guard sql@prod --max-error-rate 0.02 --max-first-token-ratio 1.5")
+@with_api
 def guard(
+    api: AdminApi,
     reference: Name,
     max_error_rate: Annotated[float | None, typer.Option(help="Share of requests that may fail, such as 0.02.")] = None,
     max_first_token_ms: Annotated[float | None, typer.Option(help="p95 time to first token.")] = None,
@@ -176,14 +136,10 @@ def guard(
         int, typer.Option(help="Window of requests that count, in seconds.")
     ] = Guard().window_seconds,
     off: Off = False,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Roll back a candidate automatically when it breaks a limit."""
     name, alias = _parts(reference)
-    remote, tenant = remote_and_tenant(server, key, tenant)
     limits = {
         "max_error_rate": max_error_rate,
         "max_first_token_ms": max_first_token_ms,
@@ -193,20 +149,17 @@ def guard(
     }
     given = {name: limit for name, limit in limits.items() if limit is not None}
     chosen = None if off else guard_of({**given, "min_requests": min_requests, "window_seconds": window_seconds})
-    request: ApiRequest = ("DELETE", "/guard", None) if off else ("PUT", "/guard", msgspec.to_builtins(chosen))
-
-    def here(registry: "Registry") -> "Adapter":
-        return registry.adapters.routes.set_guard(name, alias, chosen, actor=ACTOR, tenant=tenant)
-
-    _tell(changed(remote, name, alias, request, here, tenant), as_json)
+    method, body = ("DELETE", None) if off else ("PUT", msgspec.to_builtins(chosen))
+    _tell(changed(api, name, alias, method, "/guard", body), as_json)
 
 
 @app.command()
-def remove(reference: Name, tenant: Tenant = "", server: At = "", key: Key = "", as_json: Json = False) -> None:
+@with_api
+def remove(api: AdminApi, reference: Name, as_json: Json = False) -> None:
     """Remove an alias; its versions stay."""
     name, alias = _parts(reference)
-    remote, tenant = remote_and_tenant(server, key, tenant)
-    told = removed(remote, name, alias, tenant)
+    answer = api.ask("DELETE", alias_path(name, alias))
+    told = {"moves": answer["moves"], "message": answer["message"]}
     tell({"removed": f"{name}@{alias}", **told}, f"{name}@{alias} removed. {told['message']}".strip(), as_json)
 
 
@@ -215,6 +168,13 @@ def _parts(reference: str) -> tuple[str, str]:
     if isinstance(parsed.selector, int):
         raise InvalidName(f"'{reference}' names a version. Name an alias, such as {parsed.name}@prod.")
     return parsed.name, parsed.selector or DEFAULT
+
+
+def _number_at(api: AdminApi, name: str, version: str) -> int:
+    """Of a version that may be named by an alias."""
+    if version.isdecimal():
+        return int(version)
+    return int(version_at(api.ask("GET", adapter_path(name)), version)["number"])
 
 
 def _share(text: str) -> tuple[int, int]:

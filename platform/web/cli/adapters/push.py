@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,9 +16,9 @@ from loraplex.registry.names import check_adapter_name
 from loraplex.registry.report import Report
 
 from ...units import size_words
-from ..api_client import LOCAL, ApiClient, Key, Refused
-from ..output import Json, Tenant
-from ..remote import At, Remote, remote_of
+from ..admin_api import AdminApi, with_api
+from ..api_client import LOCAL, ApiClient, Refused
+from ..output import Json
 from .activation import Activate, Percent, ShareBy, activation_fields, activation_of
 from .added import tell_added, tell_refusal
 from .push_files import LocalFile, OnBytes, Sent, fields_of, local_files, send
@@ -26,7 +27,9 @@ KEPT: Final = " Uploaded data is kept: push again to resume."
 console: Final = Console(highlight=False)
 
 
+@with_api
 def push(
+    api: AdminApi,
     folder: Path,
     name: Annotated[str, typer.Option(help="Name of the adapter (default: the folder's).")] = "",
     activate: Activate = "",
@@ -35,33 +38,34 @@ def push(
     progress: Annotated[
         bool, typer.Option("--progress", help="Show a progress bar with MB/s and the time left.")
     ] = False,
-    tenant: Tenant = "",
-    server: At = "",
-    key: Key = "",
     as_json: Json = False,
 ) -> None:
     """Upload the adapter in FOLDER (PEFT layout) to a server and register it. Resumes after a lost connection."""
     activation = activation_of(activate, percent, share_by)
-    remote = remote_of(server, key, tenant) or Remote(LOCAL, key, tenant)
-    send_folder(remote, folder, name or folder.resolve().name, as_json, activation, progress)
+    server = api if api.server else replace(api, server=LOCAL, own=False)
+    send_folder(server, folder, name or folder.resolve().name, as_json, activation, progress)
 
 
 def send_folder(
-    remote: Remote, folder: Path, name: str, as_json: bool, activation: Activation | None, progress: bool = False
+    api: AdminApi, folder: Path, name: str, as_json: bool, activation: Activation | None, progress: bool = False
 ) -> None:
-    """Say what came of it; exit code 1 where it is refused."""
+    """Say what came of it; exit code 1 where it is refused. Without a server, the tokenizer's files are a trainer's,
+    who saves them beside every adapter."""
     check_adapter_name(name)
     files = local_files(folder)
-    with remote.client(KEPT) as client:
+    with api.client("uploads", KEPT) as client:
         try:
             sent = [_send(client, name, file, progress) for file in files]
-            body = fields_of(files) | activation_fields(activation)
+            body = fields_of(files) | activation_fields(activation) | {"tokenizer_optional": not api.server}
             added = client.ask("POST", f"/api/v1/adapters/{name}/versions", json=body)
         except Refused as refusal:
             if "report" not in refusal.body:
                 raise
             tell_refusal(name, msgspec.convert(refusal.body["report"], Report), as_json)
             raise typer.Exit(1) from None
+    if not api.server:
+        tell_added(added, as_json)
+        return
     if not as_json:
         for one in sent:
             console.print(f"  {one.file.name}: {_words(one)}", soft_wrap=True)

@@ -9,8 +9,9 @@ from rich.table import Table
 
 from ...settings.in_force import SettingInForce, obstacle_to_restart, settings_in_force, value_words, words_of
 from ...settings.settings import Settings
+from ..admin_api import api_of
 from ..output import Json, print_json
-from ..remote import answering_server, remote_to
+from ..server_here import answering_server
 
 
 def config(
@@ -36,7 +37,7 @@ def _rows() -> tuple[list[SettingInForce], str]:
     if running is None:
         settings = Settings()
         return settings_in_force(settings, None), obstacle_to_restart(settings)
-    answer = remote_to(running).ask("GET", "/settings")
+    answer = api_of(running).ask("GET", "/settings")
     return msgspec.convert(answer["data"], list[SettingInForce]), answer["obstacle"]
 
 

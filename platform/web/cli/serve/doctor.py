@@ -11,7 +11,7 @@ from loraplex.engine.device.threads import prepare_environment
 
 from ...settings.settings import Settings
 from ..output import Json, print_json
-from ..remote import answering_server
+from ..server_here import answering_server
 from ..settings_here import settings_here
 from .machine_checks import check_compute, check_kernel_cache, check_memory, check_python, check_torch, check_triton
 from .service_checks import (

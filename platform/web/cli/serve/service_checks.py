@@ -23,8 +23,8 @@ from ...settings.running_server import RunningServer
 from ...settings.secrets import mask_url
 from ...settings.settings import Settings
 from ...units import size_words
+from ..admin_api import api_of
 from ..port import listen
-from ..remote import remote_to
 
 VENDOR_FILES = ("vendor/htmx.min.js", "vendor/hashes/sha2.js")
 
@@ -51,7 +51,7 @@ def check_model(settings: Settings) -> Check:
 
 def check_memory_of(running: RunningServer) -> Check:
     """What the server has reserved, in the words of its start. The rest of the machine's memory is no matter then."""
-    info = remote_to(running).ask("GET", "/engine")["info"]
+    info = api_of(running).ask("GET", "/engine")["info"]
     if info is None:
         return Check("warn", f"memory: the engine of the server at {running.url} has not started yet")
     return Check("ok", f"memory of the running server: {memory_words(msgspec.convert(info, EngineInfo))}")

@@ -16,7 +16,7 @@ from rich.table import Table
 from ...load_generator import Round, Server, run_round
 from ...settings.settings import Settings
 from ..output import Json, print_json
-from ..remote import answering_server
+from ..server_here import answering_server
 
 MAX_CONCURRENT = 256
 
