@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ..http.refusals import as_api_error
-from ..state import State
+
+if TYPE_CHECKING:
+    from ..state import State
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def apply_change(state: State, write: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+async def apply_change(state: "State", write: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """What `write` answers, on a thread; then the engine is brought to it. Raises ApiError."""
     with as_api_error():
         changed = await asyncio.to_thread(write, *arguments, **named)
