@@ -1,4 +1,7 @@
-"""State: everything a request may need, made once at start and found at `app.state.loraplex`."""
+"""State: everything a request may need, made once at start and found at `app.state.loraplex`.
+
+A handler asks for the part that it uses (`endpoints/dependencies.py`).
+"""
 
 import asyncio
 import secrets
@@ -31,6 +34,7 @@ from .audit.chain_check import ChainCheck
 from .certificates.certifier import Certifier, Certify
 from .certificates.served import ServedPath, promotion_rule
 from .http.limits import Slots
+from .inference.inference import Inference
 from .observability.database_watch import DatabaseWatch
 from .observability.metrics import Metrics
 from .quotas.quotas import Quotas
@@ -67,31 +71,20 @@ class UsedKeys:
         return taken
 
 
-@dataclass(slots=True)
-class State:
-    settings: Settings
+@dataclass(slots=True, kw_only=True)
+class State(Inference):
     registry: Registry
     base: ServedBase
-    engine: EngineDoor
     model_folder: Path
-    model: ModelConfig
-    text_processors: TextProcessorCache
     credentials: Credentials
     sessions: Sessions
-    metrics: Metrics
-    reconciler: Reconciler
     database_watch: DatabaseWatch
     effect_check: EffectCheck
     served_path: ServedPath
     certifier: Certifier
-    quotas: Quotas
     bookkeeper: Bookkeeper
-    tallies: Tallies
-    callers: RecentCallers
     guard: GuardKeeper
-    shadows: ShadowPool
     chain: ChainCheck
-    requests: Slots
     uploads: UploadSlots
     passwords: PasswordWorker = field(default_factory=PasswordWorker)
     used_keys: UsedKeys = field(default_factory=UsedKeys)
@@ -100,8 +93,6 @@ class State:
     name_locks: NameLocks = field(default_factory=NameLocks)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the first start of the engine has ended, well or not."""
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server is to end: nothing new is begun, endless streams end."""
     drained: asyncio.Event = field(default_factory=asyncio.Event)
     """Set some time after `stopping`: what ran has ended, well or with an error."""
     start_error: str | None = None
@@ -124,13 +115,6 @@ class State:
     @property
     def template(self) -> Template | None:
         return self.text_processor.template
-
-    @property
-    def max_model_len(self) -> int:
-        """Tokens of prompt plus output, as far as known: the engine may have room for less than the checkpoint says."""
-        if self.engine.info is not None:
-            return self.engine.info.max_model_len
-        return self.settings.max_model_len or self.model.max_position_embeddings
 
 
 def open_state(
@@ -165,6 +149,7 @@ def open_state(
         registry=registry,
         base=base,
         engine=door,
+        snapshots=registry.snapshots,
         model_folder=model_folder,
         model=model,
         text_processors=TextProcessorCache(

@@ -16,6 +16,7 @@ from ..http.errors import from_engine
 from .authentication import caller_of
 
 if TYPE_CHECKING:
+    from ..inference.inference import Inference
     from ..state import State
 
 
@@ -53,6 +54,7 @@ async def _request_id(request: Request) -> str:
 
 
 StateOf = Annotated["State", Depends(_state)]
+InferenceOf = Annotated["Inference", Depends(_state)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 CallerWithRoom = Annotated[Caller, Depends(_caller_with_room)]
 RequestId = Annotated[str, Depends(_request_id)]

@@ -30,6 +30,8 @@ class Delta:
     stop_reason: int | str | None = None
 
 
+Explain = Callable[[EngineUnavailable | RequestRejected], ApiError]
+"""The engine's refusal in words."""
 OnEnd = Callable[[FinishedRequest, Exception | None], None]
 """Told once how a request went, and what ended it if it failed."""
 
@@ -49,16 +51,18 @@ class Generation:
         request: GenerateRequest,
         metrics: Metrics,
         label: RequestLabel,
-        explain: Callable[[EngineUnavailable | RequestRejected], ApiError] = from_engine,
+        explain: Explain = from_engine,
         first_index: int = 0,
         end_token_id: int | None = None,
         shown_tokens: Collection[int] = (),
+        on_end: OnEnd | None = None,
     ) -> None:
         self._engine = engine
         self._request = request
         self._explain = explain
         self._first_index = first_index
         self._end_token_id = end_token_id
+        self._on_end = on_end
         self.text_processor = text_processor
         self._timer = RequestTimer(metrics, label, request)
         self.prompt_token_ids = request.prompt_token_ids
@@ -66,7 +70,6 @@ class Generation:
         self.n = request.params.n
         self.failed = False
         """It ended with an error, of whomever."""
-        self.on_end: OnEnd | None = None
         self._begun = False
         self._choices = {
             index: Detokenizer(text_processor.tokenizer, request.params, request.prompt_token_ids, shown_tokens)
@@ -77,11 +80,6 @@ class Generation:
     def worked(self) -> bool:
         """Whether its tokens count: it ran, and did not fail before its first token."""
         return self._begun and (not self.failed or self.usage.completion_tokens > 0)
-
-    @property
-    def is_greedy(self) -> bool:
-        """Nothing of its answer is drawn."""
-        return self._request.params.temperature == 0
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """New text as it comes; ends when every choice has ended. Raises ApiError, possibly after some deltas."""
@@ -107,8 +105,8 @@ class Generation:
             raise
         finally:
             finished = self._timer.close(aborted=bool(self._choices))
-            if self.on_end is not None:
-                self.on_end(finished, ended_by)
+            if self._on_end is not None:
+                self._on_end(finished, ended_by)
 
     def _fail(self, error: ApiError) -> None:
         self.failed = True

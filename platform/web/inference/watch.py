@@ -1,7 +1,9 @@
 """A request that an alias has led to a version: its end is noted for the route, and its answer names the version."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from loraplex.engine.ipc.client import RequestRejected
 from loraplex.registry.adapters.routes import Route
@@ -9,10 +11,9 @@ from loraplex.registry.snapshot import ResolvedAdapter
 
 from ..http.errors import ApiError
 from ..observability.request_log import FinishedRequest
-from ..quotas.quotas import Admission
+from ..routing.callers import RecentCallers
 from ..routing.tallies import Lane, Tallies
-from ..state import State
-from .generation import Generation
+from .generation import OnEnd
 from .resolve import Served
 
 VERSION_HEADER: Final = "x-loraplex-version"
@@ -20,43 +21,24 @@ INNOCENT: Final = frozenset({"invalid", "overloaded"})
 """Refusals of the engine that are the client's fault, or nobody's."""
 
 
-class Started(Protocol):
-    """A call, as far as it is looked at here."""
-
-    @property
-    def served(self) -> Served | None:
-        """What it runs with, as soon as that is known."""
-
-    async def start(self, admission: Admission) -> list[Generation]: ...
-
-
-async def start_watched(state: State, tenant: str, call: Started, admission: Admission) -> list[Generation]:
-    """`call.start`, so that its end counts for the version. Raises ApiError."""
+@contextmanager
+def watched(tallies: Tallies, callers: RecentCallers, tenant: str, served: Served) -> Iterator[OnEnd | None]:
+    """Around the start of a request, so that it counts for the version. Answers what to call at its end."""
+    lane = lane_of(tenant, served)
     try:
-        generations = await call.start(admission)
+        yield None if lane is None else partial(note_end, tallies, lane)
     except ApiError as error:
-        lane = None if call.served is None else lane_of(tenant, call.served)
         if lane is not None and error.code == "adapter_unavailable":
-            state.tallies.note(lane, True, None, 0.0, 0)
+            tallies.note(lane, True, None, 0.0, 0)
         raise
-    if call.served is not None:
-        _note_caller(state, tenant, call.served)
-    lane = None if call.served is None else lane_of(tenant, call.served)
-    if lane is not None:
-        for generation in generations:
-            generation.on_end = partial(note_end, state.tallies, lane)
-    return generations
-
-
-def _note_caller(state: State, tenant: str, served: Served) -> None:
     if served.asker is not None:
         for adapter, _ in served.adapters.values():
-            state.callers.note(tenant, adapter.name, served.asker.caller)
+            callers.note(tenant, adapter.name, served.asker.caller)
 
 
-def version_header(served: Served | None) -> dict[str, str]:
+def version_header(served: Served) -> dict[str, str]:
     """The versions that answer, as names to ask for just them; empty for the base alone."""
-    names = [f"{adapter.name}@{adapter.version}" for adapter, _ in served.adapters.values()] if served else []
+    names = [f"{adapter.name}@{adapter.version}" for adapter, _ in served.adapters.values()]
     return {VERSION_HEADER: ", ".join(names)} if names else {}
 
 

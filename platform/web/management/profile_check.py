@@ -14,7 +14,7 @@ from ..chat_templates.chat_template import TemplateFailure
 from ..http.errors import invalid
 from ..http.json_body import convert
 from ..http.refusals import as_api_error
-from ..inference.serving import field_of
+from ..inference.spec import field_of
 from ..openai.profile_defaults import DEFAULTS
 from ..openai.response_format import FORMS, schema_form
 from ..openai.schemas import GenerationFields

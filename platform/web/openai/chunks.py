@@ -41,8 +41,8 @@ class Chunks:
         return self._head + choice + b'],"usage":' + encode(usage.as_json()) + b"}\n\n"
 
 
-class ChunkedCall:
-    """What calls have in common whose streams are chunks."""
+class ChunkedFormat:
+    """What formats have in common whose streams are chunks."""
 
     def __init__(self, prefix: str, kind: str, fields: GenerationFields) -> None:
         """`prefix` and `kind` as in `head`."""
@@ -53,6 +53,3 @@ class ChunkedCall:
 
     def ending(self, error: ApiError | None) -> bytes:
         return ended(error)
-
-    def explain_refusal(self, error: ApiError) -> ApiError:
-        return error

@@ -36,7 +36,7 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
     """One model by any name that `model` takes, for example adapter@alias. All models when the name is empty."""
     if not name:
         return await list_models(state, caller)
-    found = find_model(state, name, caller.tenant, caller.only, Asker(caller.actor))
+    found = find_model(state.snapshots, caller, name, Asker(caller.actor))
     if found is None:
         return _base_card(state, caller)
     return _adapter_card(state, name, found.digest, found.created_at, found.profile)

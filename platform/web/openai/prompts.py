@@ -7,8 +7,8 @@ import msgspec
 
 from ..chat_templates.chat_template import TemplateFailure
 from ..http.errors import invalid
-from ..inference.serving import check_chars
-from ..state import State
+from ..inference.spec import check_chars
+from ..settings.settings import Settings
 from ..text.text_processor import Template, TextProcessor
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
 from .tools.tool_messages import not_told, plain_calls, with_names_of_chance
@@ -29,12 +29,12 @@ ASKING: Final[list[dict[str, Any]]] = [{"role": "user", "content": "Hello"}]
 """Some templates tell of tools only where a user has the last word."""
 
 
-async def chat_prompt(state: State, text_processor: TextProcessor, chat: ChatRequest) -> list[int]:
+async def chat_prompt(text_processor: TextProcessor, chat: ChatRequest, max_chars: int) -> list[int]:
     """Token ids of the rendered chat. Raises ApiError that names the message at fault."""
-    return await text_processor.encode(await chat_text(state, text_processor, chat), chat.add_special_tokens)
+    return await text_processor.encode(await chat_text(text_processor, chat, max_chars), chat.add_special_tokens)
 
 
-async def chat_text(state: State, text_processor: TextProcessor, chat: ChatRequest) -> str:
+async def chat_text(text_processor: TextProcessor, chat: ChatRequest, max_chars: int) -> str:
     """The rendered chat. Raises ApiError that names the message at fault."""
     tools = offered_tools(chat)
     template = (text_processor.tool_template if tools else None) or text_processor.template
@@ -48,11 +48,11 @@ async def chat_text(state: State, text_processor: TextProcessor, chat: ChatReque
     if text_processor.system_prompt is not None and all(message["role"] not in SYSTEM for message in messages):
         messages.insert(0, {"role": "system", "content": text_processor.system_prompt})
     add_prompt = not continued if chat.add_generation_prompt is None else chat.add_generation_prompt
-    check_chars(_size(messages), state, "messages")
+    check_chars(_size(messages), max_chars, "messages")
     variables = chat.chat_template_kwargs
     if tools:
         variables = {**variables, "tools": [tool.as_json() for tool in tools]}
-        check_chars(len(msgspec.json.encode(variables["tools"])), state, "tools")
+        check_chars(len(msgspec.json.encode(variables["tools"])), max_chars, "tools")
     try:
         text = await _rendered(template, messages, chat, (add_prompt, continued, variables))
     except TemplateFailure as error:
@@ -126,24 +126,23 @@ def _size(messages: list[dict[str, Any]]) -> int:
     return calls + sum(len(message.get(name, "")) for message in messages for name in ("content", *REASONING))
 
 
-async def text_prompt(state: State, text_processor: TextProcessor, text: str, add_special_tokens: bool) -> list[int]:
-    check_chars(len(text), state, "prompt")
+async def text_prompt(text_processor: TextProcessor, text: str, add_special_tokens: bool, max_chars: int) -> list[int]:
+    check_chars(len(text), max_chars, "prompt")
     return await text_processor.encode(text, add_special_tokens)
 
 
 async def completion_prompts(
-    state: State, text_processor: TextProcessor, completion: CompletionRequest
+    text_processor: TextProcessor, completion: CompletionRequest, settings: Settings
 ) -> list[list[int]]:
     """One list of ids for each prompt of the request: a text, a list of ids, or a list of either."""
-    prompts = _split(completion.prompt)
+    prompts, most, max_chars = _split(completion.prompt), settings.max_prompts, settings.max_prompt_chars
     if not prompts:
         raise invalid("prompt is an empty list; send a string, a list of strings or lists of token ids.", "prompt")
-    if len(prompts) > state.settings.max_prompts:
-        limit = state.settings.max_prompts
-        raise invalid(f"prompt has {len(prompts)} entries; this server takes at most {limit} in one request.", "prompt")
-    check_chars(sum(len(prompt) for prompt in prompts if isinstance(prompt, str)), state, "prompt")
+    if len(prompts) > most:
+        raise invalid(f"prompt has {len(prompts)} entries; this server takes at most {most} in one request.", "prompt")
+    check_chars(sum(len(prompt) for prompt in prompts if isinstance(prompt, str)), max_chars, "prompt")
     return [
-        await text_prompt(state, text_processor, prompt, completion.add_special_tokens)
+        await text_prompt(text_processor, prompt, completion.add_special_tokens, max_chars)
         if isinstance(prompt, str)
         else prompt
         for prompt in prompts

@@ -6,12 +6,12 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from ..access.caller import Caller
-from ..endpoints.dependencies import CallerOf, StateOf
+from ..endpoints.dependencies import CallerOf, InferenceOf
 from ..http.errors import invalid
 from ..http.json_body import convert, read_json
 from ..http.off_loop import off_loop
+from ..inference.inference import Inference
 from ..inference.resolve import Served, find_served
-from ..state import State
 from .fields import check_fields, ignored_header
 from .prompts import chat_prompt, text_prompt
 from .schemas import Detokenize, TokenizeChat, TokenizeText
@@ -20,24 +20,25 @@ router = APIRouter(tags=["OpenAI"])
 
 
 @router.post("/tokenize", response_model=dict[str, Any])
-async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> Response:
+async def tokenize(request: Request, inference: InferenceOf, caller: CallerOf) -> Response:
     """Token ids of a `prompt`, or of `messages` through the chat template."""
-    body = await read_json(request, state.settings.body_timeout)
+    body = await read_json(request, inference.settings.body_timeout)
+    max_chars = inference.settings.max_prompt_chars
     schema = TokenizeChat if "messages" in body else TokenizeText
     ignored = check_fields(body, schema.__struct_fields__)
     fields: TokenizeText | TokenizeChat
     if "messages" in body:
-        fields = convert({"model": state.base.name, **body}, TokenizeChat)
-        text_processor = (await _find(fields, state, caller)).text_processor
-        tokens = await chat_prompt(state, text_processor, fields)
+        fields = convert({"model": inference.settings.base_name, **body}, TokenizeChat)
+        text_processor = (await _find(fields, inference, caller)).text_processor
+        tokens = await chat_prompt(text_processor, fields, max_chars)
     else:
         fields = convert(body, TokenizeText)
-        text_processor = (await _find(fields, state, caller)).text_processor
-        tokens = await text_prompt(state, text_processor, fields.prompt, fields.add_special_tokens)
+        text_processor = (await _find(fields, inference, caller)).text_processor
+        tokens = await text_prompt(text_processor, fields.prompt, fields.add_special_tokens, max_chars)
 
     def answer() -> bytes:
         strings = [text_processor.token_text.of(token)[0] for token in tokens] if fields.return_token_strs else None
-        count, longest = len(tokens), state.max_model_len
+        count, longest = len(tokens), inference.max_model_len
         said = {"count": count, "max_model_len": longest, "tokens": tokens, "token_strs": strings}
         return msgspec.json.encode(said)
 
@@ -46,21 +47,21 @@ async def tokenize(request: Request, state: StateOf, caller: CallerOf) -> Respon
 
 
 @router.post("/detokenize")
-async def detokenize(request: Request, state: StateOf, caller: CallerOf) -> dict[str, str]:
+async def detokenize(request: Request, inference: InferenceOf, caller: CallerOf) -> dict[str, str]:
     """The text of token ids."""
-    body = await read_json(request, state.settings.body_timeout)
+    body = await read_json(request, inference.settings.body_timeout)
     fields = convert(body, Detokenize)
-    served = await _find(fields, state, caller)
+    served = await _find(fields, inference, caller)
     _check_ids(fields.tokens, served.vocab_size)
     tokenizer, tokens = served.text_processor.tokenizer, fields.tokens
     return {"prompt": await off_loop(lambda: tokenizer.decode(tokens, skip_special_tokens=False), len(tokens))}
 
 
-async def _find(fields: TokenizeText | TokenizeChat | Detokenize, state: State, caller: Caller) -> Served:
+async def _find(fields: TokenizeText | TokenizeChat | Detokenize, inference: Inference, caller: Caller) -> Served:
     """What would answer this caller. Most models share the base's tokenizer, so the name may be left out; a wrong one
     is refused as everywhere."""
-    name, asker = fields.model or state.base.name, fields.asker(caller.actor)
-    return await find_served(state, name, fields.adapter_scales(), caller.tenant, caller.only, asker)
+    name, asker = fields.model or inference.settings.base_name, fields.asker(caller.actor)
+    return await find_served(inference, caller, name, fields.adapter_scales(), asker)
 
 
 def _check_ids(tokens: list[int], vocabulary: int) -> None:

@@ -108,7 +108,8 @@ async def _preview(state: State, caller: Caller, version: Version, fields: Mappi
         await try_profile(profile, bench)
         text_processor = state.text_processors.with_profile(text_processor, profile, bench.owner, trial=True)
     message = {"role": "user", "content": fields.get("message", "").replace("\r\n", "\n")}
-    text = await chat_text(state, text_processor, convert({"model": "-", "messages": [message]}, ChatRequest))
+    chat = convert({"model": "-", "messages": [message]}, ChatRequest)
+    text = await chat_text(text_processor, chat, state.settings.max_prompt_chars)
     tokens = len(await text_processor.encode(text, add_special_tokens=False))
     return Preview(text, count_words(tokens, "token"))
 

@@ -1,132 +1,72 @@
 """POST /v1/responses: a chat, asked and answered in items."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
 
-import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ...access.caller import Caller
-from ...endpoints.dependencies import CallerWithRoom, RequestId, StateOf
+from ...endpoints.dependencies import CallerWithRoom, InferenceOf
 from ...http.errors import ApiError, invalid
-from ...http.event_stream import event
 from ...http.json_body import convert, read_json
-from ...inference.generation import Answers, Delta, Generation
+from ...inference.answer import answer
 from ...inference.resolve import Served
-from ...quotas.meters import Usage
-from ...quotas.quotas import Admission
-from ...state import State
-from ..calls import answer, note_model
-from ..chat import ChatCall
+from ...inference.spec import GenerationSpec
+from ...settings.settings import Settings
+from ...text.text_processor import TextProcessor
+from ..body import note_model
+from ..chat import ChatCall, check_chat
 from ..fields import ignored_header
-from ..logprobs import chat_logprobs
-from ..schemas import GenerationFields
+from ..schemas import ChatRequest
 from .as_chat import chat_of, explain_refusal
 from .conversation import Conversation
-from .document import Document
 from .fields import check_members
-from .output import Output, Told
+from .format import ResponsesFormat
 from .schemas import ResponsesRequest
 
-IN_PROGRESS: Final = "response.in_progress"
 router = APIRouter(tags=["OpenAI"])
 
 
 @router.post("/v1/responses")
-async def create_response(request: Request, state: StateOf, caller: CallerWithRoom, request_id: RequestId) -> Response:
+async def create_response(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
     """An answer to a conversation in items, whole or as a stream of events. Nothing of it is kept."""
-    body = await read_json(request, state.settings.body_timeout)
+    body = await read_json(request, inference.settings.body_timeout)
     ignored = check_members(body)
     fields = convert(body, ResponsesRequest)
     note_model(request, fields.model)
     _check(fields)
-    call = ResponsesCall(state, caller, fields, frozenset(body), request_id)
-    return await answer(request, state, caller, call, ignored_header(ignored))
+    conversation = Conversation(fields)
+    chat, members = chat_of(fields, conversation, frozenset(body))
+    check_chat(chat)
+    call = ResponsesCall(fields, conversation, ChatCall(chat, members))
+    return await answer(request, inference, caller, call, ignored_header(ignored))
 
 
+@dataclass(frozen=True, slots=True)
 class ResponsesCall:
-    def __init__(
-        self, state: State, caller: Caller, fields: ResponsesRequest, sent: frozenset[str], request_id: str
-    ) -> None:
-        """`sent`: members of the body. Raises ApiError that names the item at fault."""
-        self._conversation = Conversation(fields)
-        chat, members = chat_of(fields, self._conversation, sent)
-        self._chat = ChatCall(state, caller, chat, members, request_id)
-        self._wants_logprobs = fields.wants_logprobs
-        self._document = Document(fields)
-        self._output = Output()
-        self._status = "in_progress"
-        self._told = 0
-        """Events of the stream."""
+    """`chat`: the same request as a chat."""
+
+    asked: ResponsesRequest
+    conversation: Conversation
+    chat: ChatCall
 
     @property
-    def fields(self) -> GenerationFields:
-        return self._chat.fields
+    def fields(self) -> ChatRequest:
+        return self.chat.fields
 
-    @property
-    def served(self) -> Served | None:
-        return self._chat.served
+    async def render(self, text_processor: TextProcessor, settings: Settings) -> list[list[int]]:
+        return await self.chat.render(text_processor, settings)
 
-    async def start(self, admission: Admission) -> list[Generation]:
-        return await self._chat.start(admission)
-
-    def repeat(self, state: State, caller: Caller, changes: Mapping[str, Any]) -> ChatCall:
-        return self._chat.repeat(state, caller, changes)
-
-    def document(self, generations: list[Generation], answers: Answers) -> dict[str, Any]:
-        [choice], [generation] = answers.choices, generations
-        parts, finish_reason = self._chat.all_parts_of(choice)
-        logprobs = chat_logprobs(choice.logprobs, generation.text_processor.token_text)["content"]
-        for part in parts:
-            self._output.push(part, logprobs)
-        self._end(finish_reason)
-        return self._now(answers.usage)
-
-    def events(self, delta: Delta, generation: Generation) -> bytes:
-        begun = (
-            b"" if self._told else self._encoded([self._about_all("response.created"), self._about_all(IN_PROGRESS)])
-        )
-        told = list[Told]()
-        parts, finish_reason = self._chat.parts_of(delta)
-        logprobs = chat_logprobs(delta.logprobs or [], generation.text_processor.token_text)["content"]
-        for part in parts:
-            told += self._output.push(part, logprobs)
-        if finish_reason is not None:
-            told += self._end(finish_reason)
-        return begun + self._encoded(told)
-
-    def last_events(self, usage: Usage) -> bytes:
-        return self._encoded([self._about_all(f"response.{self._status}", usage)])
-
-    def ending(self, error: ApiError | None) -> bytes:
-        """The openai package raises on the first of the two; others read the second."""
-        if error is None:
-            return b""
-        self._status = "failed"
-        told = {**error.fields(), "type": "error", "error": error.fields()}
-        failed = {"type": "response.failed", "response": self._now(error=error)}
-        return self._encoded([told, *self._output.close("incomplete"), failed])
+    def spec(
+        self, served: Served, prompts: list[list[int]], max_model_len: int
+    ) -> tuple[GenerationSpec, ResponsesFormat]:
+        plan = self.chat.plan(served, prompts, max_model_len)
+        return plan.spec, ResponsesFormat(self.asked, plan.fields, plan.tools)
 
     def explain_refusal(self, error: ApiError) -> ApiError:
-        return explain_refusal(error, self._conversation)
+        return explain_refusal(error, self.conversation)
 
-    def _end(self, finish_reason: str | None) -> list[Told]:
-        self._status = "incomplete" if finish_reason == "length" else "completed"
-        return self._output.end(self._status)
-
-    def _now(self, usage: Usage | None = None, error: ApiError | None = None) -> dict[str, Any]:
-        return self._document.at(self._status, self._chat.filled, self._output.items, usage, error)
-
-    def _about_all(self, kind: str, usage: Usage | None = None) -> Told:
-        return {"type": kind, "response": self._now(usage)}
-
-    def _encoded(self, told: list[Told]) -> bytes:
-        events = b""
-        for members in told:
-            events += event(msgspec.json.encode(members | {"sequence_number": self._told}), members["type"])
-            self._told += 1
-        return events
+    def ending(self, error: ApiError | None) -> bytes:
+        return ResponsesFormat(self.asked, self.fields, tools=None).ending(error)
 
 
 def _check(fields: ResponsesRequest) -> None:

@@ -21,7 +21,8 @@ ECHOED: Final = (
 class Document:
     """Of one response, at any moment of its life."""
 
-    def __init__(self, fields: ResponsesRequest) -> None:
+    def __init__(self, fields: ResponsesRequest, chat: ChatRequest) -> None:
+        """`chat`: the request as a chat, with what the serving profile says for it."""
         text = fields.text or TextOptions()
         self._members: dict[str, Any] = {
             "id": new_id("resp"),
@@ -42,22 +43,20 @@ class Document:
             "background": False,
             "store": False,
             "previous_response_id": None,
+            "temperature": chat.temperature,
+            "top_p": chat.top_p,
         }
 
     def at(
         self,
         status: str,
-        asked: ChatRequest,
         items: list[dict[str, Any]],
         usage: Usage | None = None,
         error: ApiError | None = None,
     ) -> dict[str, Any]:
-        """`asked`: with what the serving profile says for the request."""
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return self._members | {
             "status": status,
-            "temperature": asked.temperature,
-            "top_p": asked.top_p,
             "completed_at": int(time.time()) if status == "completed" else None,
             "output": items,
             "incomplete_details": cut,

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken
 
 from loraplex.web.http import off_loop
-from loraplex.web.openai import chat
+from loraplex.web.openai import chat_format
 from loraplex.web.state import State
 
 from ...fake_engine import BASE_SENTENCE, FakeEngine
@@ -107,13 +107,13 @@ async def test_long_answers_are_read_on_a_thread(
     """So that nobody waits for them who did not ask for them."""
     monkeypatch.setattr(off_loop, "INLINE_CHARS", len(CALL) + 10)
     threads = list[threading.Thread]()
-    whole = chat.whole_message
+    whole = chat_format.whole_message
 
     def seen(events: list[Any]) -> dict[str, Any]:
         threads.append(threading.current_thread())
         return whole(events)
 
-    monkeypatch.setattr(chat, "whole_message", seen)
+    monkeypatch.setattr(chat_format, "whole_message", seen)
     say(state, CALL)
     await ask(client)
     assert threads == [threading.main_thread()], "a short one is not worth a thread"

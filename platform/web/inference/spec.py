@@ -1,0 +1,91 @@
+"""GenerationSpec: what to generate, and whether this model can."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loraplex.engine.sampling_params import SamplingParams
+from loraplex.engine.scheduler.activation import explain_absence, find_start
+
+from ..http.errors import ApiError, invalid
+from .resolve import Served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSpec:
+    """What to generate: prompts as token ids, the same parameters for all. `prompt_field` names them in errors."""
+
+    served: Served
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    prompt_field: str
+    max_tokens_field: str = "max_tokens"
+    priority: int = 0
+    cache_salt: str = ""
+    shown_tokens: frozenset[int] = frozenset()
+    """Special tokens that the text has in any case."""
+    explain_refusal: Callable[[ApiError], ApiError] | None = None
+    """The engine's refusal in terms of what the request asked for."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Nothing of its answer is drawn."""
+        return self.params.temperature == 0
+
+
+def check_chars(chars: int, limit: int, field: str) -> None:
+    """Refuse text that is not worth tokenizing."""
+    if chars > limit:
+        raise invalid(f"{field} has {chars} characters; this server takes at most {limit}.", field, "prompt_too_long")
+
+
+def check_spec(spec: GenerationSpec, max_model_len: int) -> None:
+    """Raises ApiError for parameters and prompts that this model cannot run."""
+    try:
+        spec.params.verify(spec.served.vocab_size)
+    except ValueError as error:
+        raise invalid(f"{error}.", _named_field(str(error), spec)) from None
+    for prompt in spec.prompts:
+        _check_prompt(prompt, spec, max_model_len)
+
+
+def check_invocation(spec: GenerationSpec) -> None:
+    """Refuse a prompt that never switches an adapter on: the engine would, but only once it has loaded it."""
+    for name, (adapter, _) in spec.served.adapters.items():
+        tokens = adapter.invocation_tokens
+        if any(find_start(prompt, tokens) is None for prompt in spec.prompts):
+            text = spec.served.text_processor.tokenizer.decode(list(tokens), skip_special_tokens=False)
+            message = explain_absence(f"'{name}'", tokens, text)
+            raise invalid(f"{message}.", spec.prompt_field, "adapter_not_invoked")
+
+
+def field_of(message: str) -> str | None:
+    """The first parameter that the message of SamplingParams.verify() names."""
+    words = re.findall(r"\w+", message)
+    return next((word for word in words if word in SamplingParams.__struct_fields__), None)
+
+
+def _named_field(message: str, spec: GenerationSpec) -> str | None:
+    field = field_of(message)
+    return spec.max_tokens_field if field == "max_tokens" else field
+
+
+def _check_prompt(prompt: list[int], spec: GenerationSpec, limit: int) -> None:
+    field, vocabulary = spec.prompt_field, spec.served.vocab_size
+    if not prompt:
+        raise invalid(f"{field} is empty; at least one token is needed.", field)
+    if max(prompt) >= vocabulary or min(prompt) < 0:
+        wrong = next(token for token in prompt if not 0 <= token < vocabulary)
+        raise invalid(f"{field} has token id {wrong}, outside the vocabulary of {vocabulary}.", field)
+    output = spec.params.max_tokens
+    # The engine keeps room for one token even when none is asked for.
+    if len(prompt) + (output or 1) > limit:
+        raise _too_long(len(prompt), output, limit, spec)
+
+
+def _too_long(prompt: int, output: int | None, limit: int, spec: GenerationSpec) -> ApiError:
+    fits = prompt < limit and output is not None
+    advice = f"Ask for at most {limit - prompt} tokens." if fits else f"Shorten it to at most {limit - 1} tokens."
+    asked = f" and {output} of output were asked for" if fits else ""
+    message = f"This model takes {limit} tokens of prompt and output; the prompt has {prompt}{asked}. {advice}"
+    return invalid(message, spec.max_tokens_field if fits else spec.prompt_field, "context_length_exceeded")
