@@ -162,7 +162,6 @@ class Loader:
         """A part in each step: running requests shall not feel it."""
         assert entry.finishing is not None and entry.room is not None
         try:
-            self._store.check(entry.room)
             if next(entry.finishing, DONE) is not DONE:
                 return
             entry.finishing = None

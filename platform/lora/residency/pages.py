@@ -140,8 +140,8 @@ class PageStore:
         return room
 
     def renew(self, room: PageAllocation) -> PageAllocation:
-        """The same room, to be filled from the start: nothing that was to use what is in it may."""
-        self.check(room)
+        """The same room, which is still its owner's, to be filled from the start: nothing that was to use what is in it
+        may."""
         self._current[room.slot] = self._epochs.give()
         return replace(room, epoch=self._current[room.slot])
 

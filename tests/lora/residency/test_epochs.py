@@ -72,6 +72,7 @@ def test_a_slot_is_another_after_each_load(house: House) -> None:
                 house.pool.slot_of(digest, epoch)
         seen.update(taken)
         house.pool.release(digest)
+        assert house.pool.resident(digest), "an old epoch costs nobody the new one"
         house.pool.evict(digest)
         with pytest.raises(StaleError):
             house.pool.slot_of(digest, *taken)
@@ -101,3 +102,45 @@ def test_what_was_filled_for_a_slot_of_others_is_not_published(house: House, mom
     house.pool.load(digest)
     house.work()
     house.take(digest)
+
+
+def test_a_slot_of_others_is_not_filled_from_the_file_after_its_copy_was_refused(tmp_path: Path) -> None:
+    house = House(tmp_path, host_pages=2)
+    loser, winner = house.add(1), house.add(2)
+    house.take(loser)
+    house.pool.release(loser)
+    house.pool.evict(loser)
+    house.work()
+    house.pool.load(loser)
+    house.pool.poll()
+    entry = house.pool._entries[loser]
+    assert entry.room is not None and entry.from_host
+    house.pool._store.free(entry.room)
+    house.executor.run()
+    assert entry.job is not None and isinstance(entry.job.exception(), StaleError)
+    house.take(winner)
+    assert "by now, not" in str(house.pool.failure(loser))
+    house.check_pages(winner)
+    assert house.pool.check_integrity() == []
+
+
+def test_memory_that_was_filled_meanwhile_is_not_written_ahead(house: House) -> None:
+    """As an executor that does not keep to the order of its jobs would do it."""
+    first, second = house.add(1), house.add(2)
+    house.pool.load(first)
+    while not house.pool.resident(first):
+        house.pool.poll()
+        while house.executor.jobs:
+            house.executor.run()
+    house.pool.poll()
+    [ahead] = house.executor.jobs
+    house.pool.load(second)
+    for _ in range(4):
+        house.pool.poll()
+        while len(house.executor.jobs) > 1:
+            house.executor.run(1)
+    assert house.pool.acquire((second,)) and house.executor.jobs == [ahead]
+    house.check_pages(second)
+    house.executor.run()
+    assert isinstance(ahead[0].exception(), StaleError)
+    house.check_pages(second)
