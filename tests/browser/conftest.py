@@ -38,6 +38,7 @@ from tests.web.conftest import (
     routes_read_once,
     settings,
     state,
+    statements_written_once,
 )
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "routes_read_once",
     "settings",
     "state",
+    "statements_written_once",
 ]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

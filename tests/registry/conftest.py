@@ -12,9 +12,17 @@ import pytest
 
 from loraplex.registry.database.migrate import upgrade
 from loraplex.registry.registry import Registry
+from tests.statements_once import write_statements_once
 
 from .helpers import BASE
 from .postgres import Postgres, find_binaries, private_server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_written_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        write_statements_once(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

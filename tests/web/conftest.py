@@ -19,6 +19,7 @@ from loraplex.web.app import create_app
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, make_checkpoint
+from tests.statements_once import write_statements_once
 
 from .fake_certify import FakeCertify
 from .fake_engine import FakeEngine
@@ -41,6 +42,13 @@ def quick_passwords() -> Iterator[None]:
 def routes_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         read_routes_once(patch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_written_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        write_statements_once(patch)
         yield
 
 
