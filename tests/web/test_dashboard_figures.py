@@ -139,7 +139,7 @@ async def test_versions_in_memory_are_told_apart(
     assert {(tile["path"], tile["label"]) for tile in tiles} == {
         ("/adapters/sql", f"sql@{number}") for number in (1, 2)
     }
-    words = version_words(state, "default")
+    words = version_words(state.snapshots, "default")
     assert (words["json", digest], words["sql", digest]) == ("version 1", "version 2")
     engine.resident.discard(digest)
     [tile] = live_state(state, Traffic(), CacheHistory(), operator())["residency"]["tiles"]

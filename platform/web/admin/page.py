@@ -69,24 +69,25 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
     """
     caller: Caller | None = getattr(request.state, "caller", None)
     session = caller and caller.session
-    words, tone = engine_words(state_of(request))
+    state = state_of(request)
+    words, tone = engine_words(state)
     root, elsewhere = root_of(request), elsewhere_of(request)
     frame = {
         "root": root,
         "section": section,
         "elsewhere": elsewhere,
         "to": lambda path, tenant=elsewhere, **query: root + local_address(path, tenant, **query),
-        "switch": tenant_switch(state_of(request), caller, section),
+        "switch": tenant_switch(state.snapshots, caller, section),
         "login": login_of(session.user, session.tenant) if session else "",
         "csrf_token": session.csrf_token if session else "",
         "menu": menu_of(caller),
         "may": lambda route: caller is not None and caller.may(route),
         "who": who_may,
         "oversees": caller is not None and caller.oversees,
-        "shared": len(state_of(request).registry.snapshots.current.tenants) > 1,
+        "shared": len(state.snapshots.current.tenants) > 1,
         "operator": caller is not None and caller.allows(Permission.OPERATE),
         "engine": {"words": words, "tone": tone},
-        "undo": None if session is None or caller is None else undo_bar(state_of(request), caller),
+        "undo": None if session is None or caller is None else undo_bar(state.snapshots, caller),
     }
     return TEMPLATES.TemplateResponse(request, template, frame | context, status, NOT_KEPT)
 

@@ -12,9 +12,10 @@ from starlette.responses import Response
 from loraplex.registry.adapters.profiles import ServingProfile
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
+from loraplex.registry.snapshot import Snapshots
 
 from ..endpoints.dependencies import CallerOf, StateOf
-from ..state import State
+from ..settings.settings import Settings
 from .adapters.profile_form import summary
 from .page import PageRoute, is_fragment, page
 
@@ -51,14 +52,14 @@ async def playground(
     search: str = "",
 ) -> Response:
     """The page, or for htmx the models that match a search, after those that are chosen."""
-    references = list(_references(state, caller.tenant))
-    found = _choices(state, references, model, search, preselect=not is_fragment(request))
+    references = list(_references(state.snapshots, caller.tenant))
+    found = _choices(state.settings, references, model, search, preselect=not is_fragment(request))
     return page(
         request,
         "playground/_models.html" if is_fragment(request) else "playground/page.html",
         "/playground",
         models=found[:MOST_CHOICES],
-        profiles=_profiles(state, caller.tenant, [one.id for one in found[:MOST_CHOICES] if not one.base]),
+        profiles=_profiles(state.snapshots, caller.tenant, [one.id for one in found[:MOST_CHOICES] if not one.base]),
         hidden=max(0, len(found) - MOST_CHOICES),
         prompt=prompt,
         chat=state.template is not None,
@@ -67,9 +68,9 @@ async def playground(
     )
 
 
-def _profiles(state: State, tenant: str, models: Sequence[str]) -> dict[str, ProfileSummary]:
+def _profiles(snapshots: Snapshots, tenant: str, models: Sequence[str]) -> dict[str, ProfileSummary]:
     """Of those models that have one."""
-    snapshot, asked = state.registry.snapshots.current, {}
+    snapshot, asked = snapshots.current, {}
     for model in models:
         with suppress(AdapterUnavailable, UnknownAdapter):
             found = snapshot.resolve(model, tenant)
@@ -87,10 +88,10 @@ def _asked(profile: ServingProfile) -> ProfileSummary:
 
 
 def _choices(
-    state: State, references: Sequence[str], chosen: Collection[str], search: str, preselect: bool
+    settings: Settings, references: Sequence[str], chosen: Collection[str], search: str, preselect: bool
 ) -> list[ModelOption]:
     """The base first, then what is chosen; unless a page is asked for models that are there, the first few are."""
-    base, asked = state.settings.base_name, set(chosen)
+    base, asked = settings.base_name, set(chosen)
     picked = [one for one in references if one in asked]
     if preselect and not picked:
         picked = list(islice((one for one in references if "@" not in one), PRESELECTED))
@@ -103,9 +104,9 @@ def _others(references: Sequence[str], picked: Collection[str], search: str) -> 
     return (ModelOption(one, False, False) for one in references if wanted in one and one not in picked)
 
 
-def _references(state: State, tenant: str) -> Iterator[str]:
+def _references(snapshots: Snapshots, tenant: str) -> Iterator[str]:
     """All that `model` may be beside the base: names, and versions and aliases of those that have several."""
-    for adapter, _ in state.registry.snapshots.current.servable(tenant):
+    for adapter, _ in snapshots.current.servable(tenant):
         yield adapter.name
         yield from _versions(adapter)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from loraplex.registry.adapters.routes import Route
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.names import DEFAULT
+from loraplex.registry.registry import Registry
 
 from ..access.caller import Caller
 from ..access.permissions import Permission
 from ..routing.moves import LastDay, all_to, moves, read_last_day, with_enabled, without_alias
-from ..state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Question:
     yes: str
 
 
-def last_day_of(state: State, caller: Caller, adapter: Adapter) -> LastDay:
+def last_day_of(registry: Registry, caller: Caller, adapter: Adapter) -> LastDay:
     """Blocks on the database."""
-    return read_last_day(state.registry, adapter, caller.allows(Permission.ADMIN))
+    return read_last_day(registry, adapter, caller.allows(Permission.ADMIN))
 
 
 def disable_question(day: LastDay) -> Question:

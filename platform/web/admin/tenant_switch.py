@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from loraplex.registry.snapshot import Snapshots
+
 from ..access.caller import Caller
 from ..access.permissions import Permission
-from ..state import State
 
 MOST_NAMES: Final = 100
 """More are chosen on the page of the tenants."""
@@ -23,9 +24,9 @@ class TenantSwitch:
     more: bool
 
 
-def tenant_switch(state: State, caller: Caller | None, section: str) -> TenantSwitch | None:
+def tenant_switch(snapshots: Snapshots, caller: Caller | None, section: str) -> TenantSwitch | None:
     """None for who may not look at other tenants, and while there are none."""
-    names = state.registry.snapshots.current.tenants
+    names = snapshots.current.tenants
     if caller is None or not caller.allows(Permission.OPERATE) or len(names) < 2:
         return None
     others = sorted(names.keys() - {caller.own_tenant})

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from loraplex.registry.snapshot import Snapshots
+
 from ..access.caller import Caller
-from ..state import State
 
 DONE: Final = {
     "adapter.disable": "{} was disabled.",
@@ -30,10 +31,10 @@ class UndoBar:
     seconds: int
 
 
-def undo_bar(state: State, caller: Caller) -> UndoBar | None:
+def undo_bar(snapshots: Snapshots, caller: Caller) -> UndoBar | None:
     """Of the caller's last change; None: there is none, or its time is over."""
     now = datetime.now(UTC)
-    for one in state.registry.snapshots.current.undoables:
+    for one in snapshots.current.undoables:
         if one.until > now and one.actor == caller.acting_for(one.tenant).actor:
             name = one.subject.partition(":")[2].removesuffix("@default")
             tenant = "" if one.tenant == caller.tenant else one.tenant

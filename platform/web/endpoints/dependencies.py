@@ -5,7 +5,7 @@ costs a wait for the interpreter's lock. The state's parts are imported for type
 a server.
 """
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Query, Request
 
@@ -16,7 +16,12 @@ from ..http.errors import from_engine
 from .authentication import caller_of
 
 if TYPE_CHECKING:
+    from loraplex.registry.registry import Registry
+
+    from ..access.sessions import Sessions
+    from ..audit.chain_check import ChainCheck
     from ..inference.inference import Inference
+    from ..settings.settings import Settings
     from ..state import State
 
 
@@ -49,13 +54,21 @@ async def _caller_with_room(request: Request) -> Caller:
     return caller
 
 
-async def _request_id(request: Request) -> str:
-    return request_id_of(request)
+def _part(name: str) -> Any:
+    """Of the state."""
+
+    async def part(request: Request) -> Any:
+        return getattr(state_of(request), name)
+
+    return Depends(part)
 
 
 StateOf = Annotated["State", Depends(_state)]
 InferenceOf = Annotated["Inference", Depends(_state)]
+RegistryOf = Annotated["Registry", _part("registry")]
+SettingsOf = Annotated["Settings", _part("settings")]
+SessionsOf = Annotated["Sessions", _part("sessions")]
+ChainOf = Annotated["ChainCheck", _part("chain")]
 CallerOf = Annotated[Caller, Depends(_caller)]
 CallerWithRoom = Annotated[Caller, Depends(_caller_with_room)]
-RequestId = Annotated[str, Depends(_request_id)]
 FirstDay = Annotated[str, Query(alias="from")]

@@ -71,7 +71,7 @@ def key_row(state: State, key: ApiKey) -> KeyRow:
         expires=_expiry_words(key),
         expires_iso=_iso(key.expires_at),
         limits=tuple(quota_words(key.quota)),
-        today=day_use(state, key.tenant, f"key:{key.prefix}", key.quota),
+        today=day_use(state.quotas, key.tenant, f"key:{key.prefix}", key.quota),
         used=age_words(last_used) if last_used else "never",
         used_iso=_iso(last_used),
         created=age_words(key.created_at),

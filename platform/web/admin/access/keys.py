@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from loraplex.registry.access.keys import ApiKey, CreatedKey
 from loraplex.registry.access.scopes import ADMIN
+from loraplex.registry.registry import Registry
 
 from ...access.caller import Caller
 from ...endpoints.dependencies import CallerOf, StateOf
@@ -66,14 +67,14 @@ async def create(request: Request, state: StateOf, caller: CallerOf) -> Response
 
 @router.get("/{prefix}")
 async def detail(request: Request, prefix: str, state: StateOf, caller: CallerOf, done: str = "") -> Response:
-    key = await _get(state, prefix, caller.tenant)
+    key = await _get(state.registry, prefix, caller.tenant)
     return _detail(request, state, caller, key, form_of(key), done=NOTICES.get(done))
 
 
 @router.post("/{prefix}")
 async def change(request: Request, prefix: str, state: StateOf, caller: CallerOf) -> Response:
     """Other limits, models and expiry, as the form has them."""
-    key, form = await _get(state, prefix, caller.tenant), await read_form(request)
+    key, form = await _get(state.registry, prefix, caller.tenant), await read_form(request)
     quota, adapters, expires_at = form.quota(), read_adapters(form), _new_expiry(form, key)
     if form.is_good:
         with form.refusals(registry_error="adapters"):
@@ -148,9 +149,9 @@ def _detail(
     return page(request, "keys/detail.html", SECTION, status, **FORM, key=key_row(state, key), form=form, **more)
 
 
-async def _get(state: State, prefix: str, tenant: str) -> ApiKey:
+async def _get(registry: Registry, prefix: str, tenant: str) -> ApiKey:
     with as_api_error():
-        return await asyncio.to_thread(state.registry.keys.get, prefix, tenant)
+        return await asyncio.to_thread(registry.keys.get, prefix, tenant)
 
 
 def _new_expiry(form: Form, key: ApiKey) -> datetime | None:
@@ -162,5 +163,5 @@ def _new_expiry(form: Form, key: ApiKey) -> datetime | None:
 
 def _missing(state: State, tenant: str, names: Collection[str]) -> list[str]:
     """Of the models that a key is for, those that do not exist yet."""
-    known = state.registry.snapshots.current.adapters.get(tenant, {})
+    known = state.snapshots.current.adapters.get(tenant, {})
     return sorted(name for name in names if name not in known and name != state.base.name)

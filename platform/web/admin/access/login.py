@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ...endpoints.authentication import check_origin, client_address, form_fields
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, SessionsOf, StateOf
 from ...http.errors import LOGIN_PATH, ApiError
 from ..addresses import root_of
 from ..page import NOT_KEPT, TEMPLATES, PageRoute, go_to
@@ -46,11 +46,11 @@ async def log_in(request: Request, state: StateOf) -> Response:
 
 
 @router.post("/logout")
-async def log_out(request: Request, state: StateOf, caller: CallerOf) -> Response:
+async def log_out(request: Request, sessions: SessionsOf, caller: CallerOf) -> Response:
     if caller.session is not None:
-        await asyncio.to_thread(state.sessions.end, caller.session)
+        await asyncio.to_thread(sessions.end, caller.session)
     response = go_to(request, LOGIN_PATH)
-    state.sessions.forget(response)
+    sessions.forget(response)
     return response
 
 

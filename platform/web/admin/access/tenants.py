@@ -9,11 +9,13 @@ from starlette.responses import Response
 
 from loraplex.registry.access.tenants import Tenant, TenantCounts
 from loraplex.registry.database.tables import DEFAULT_TENANT
+from loraplex.registry.registry import Registry
 
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import ApiError
 from ...http.refusals import as_api_error
 from ...management.changes import apply_change
+from ...quotas.quotas import Quotas
 from ...state import State
 from ...units import age_words, count_words
 from ..figures.day_use import DayUse, day_use
@@ -70,14 +72,14 @@ async def create(request: Request, state: StateOf, caller: CallerOf) -> Response
 
 @router.get("/{tenant}")
 async def detail(request: Request, tenant: str, state: StateOf, done: str = "") -> Response:
-    found = await _get(state, tenant)
+    found = await _get(state.registry, tenant)
     return await _detail(request, state, found, Form(quota_values(found.quota)), done=NOTICES.get(done))
 
 
 @router.post("/{tenant}")
 async def change(request: Request, tenant: str, state: StateOf, caller: CallerOf) -> Response:
     """Other limits."""
-    found, form = await _get(state, tenant), await read_form(request)
+    found, form = await _get(state.registry, tenant), await read_form(request)
     quota = form.quota()
     if not form.is_good:
         return await _detail(request, state, found, form, status=form.status)
@@ -103,7 +105,7 @@ async def _page(
 async def _table(state: State, search: str) -> dict[str, object]:
     tenants = await asyncio.to_thread(state.registry.tenants.list)
     counts, wanted = await asyncio.to_thread(state.registry.tenants.counts), search.strip().lower()
-    rows = [_row(state, one, counts.get(one.name, TenantCounts())) for one in tenants if wanted in one.name]
+    rows = [_row(state.quotas, one, counts.get(one.name, TenantCounts())) for one in tenants if wanted in one.name]
     return {"rows": rows, "alone": len(tenants) == 1, "found": count_words(len(rows), "tenant"), "search": search}
 
 
@@ -111,16 +113,16 @@ async def _detail(
     request: Request, state: State, tenant: Tenant, form: Form, *, status: int = 200, **more: object
 ) -> Response:
     counts = await asyncio.to_thread(state.registry.tenants.counts)
-    row = _row(state, tenant, counts.get(tenant.name, TenantCounts()))
+    row = _row(state.quotas, tenant, counts.get(tenant.name, TenantCounts()))
     return page(request, "tenants/detail.html", SECTION, status, form=form, limits=LIMITS, row=row, **more)
 
 
-async def _get(state: State, name: str) -> Tenant:
+async def _get(registry: Registry, name: str) -> Tenant:
     with as_api_error():
-        return await asyncio.to_thread(state.registry.tenants.get, name)
+        return await asyncio.to_thread(registry.tenants.get, name)
 
 
-def _row(state: State, tenant: Tenant, counts: TenantCounts) -> TenantRow:
+def _row(quotas: Quotas, tenant: Tenant, counts: TenantCounts) -> TenantRow:
     enabled = tenant.disabled_at is None
     return TenantRow(
         name=tenant.name,
@@ -132,7 +134,7 @@ def _row(state: State, tenant: Tenant, counts: TenantCounts) -> TenantRow:
         keys=f"{counts.keys:,}",
         users=f"{counts.users:,}",
         limits=tuple(quota_words(tenant.quota)),
-        today=day_use(state, tenant.name, "", tenant.quota),
+        today=day_use(quotas, tenant.name, "", tenant.quota),
         created=age_words(tenant.created_at),
         created_iso=tenant.created_at.isoformat(timespec="seconds"),
     )

@@ -12,13 +12,13 @@ from starlette.responses import Response
 from loraplex.registry.access.passwords import MIN_PASSWORD_LENGTH
 from loraplex.registry.access.scopes import VIEWER_ROLE
 from loraplex.registry.access.users import User
+from loraplex.registry.registry import Registry
 
 from ...access.caller import Caller
 from ...access.sessions import login_of
 from ...endpoints.authentication import client_address
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, RegistryOf, StateOf
 from ...http.refusals import as_api_error
-from ...state import State
 from ...units import age_words, count_words
 from ..forms import Form, read_form
 from ..lists import ALL, Asked, AskedOf
@@ -62,11 +62,11 @@ class Login:
 
 
 @router.get("")
-async def index(request: Request, state: StateOf, caller: CallerOf, asked: AskedOf) -> Response:
+async def index(request: Request, registry: RegistryOf, caller: CallerOf, asked: AskedOf) -> Response:
     """The page, or for htmx the table alone."""
     if is_fragment(request):
-        return page(request, "users/_table.html", SECTION, 200, **await _table(state, caller, asked.search))
-    return await _page(request, state, caller, new_user_form(), asked=asked, done=NOTICES.get(asked.done))
+        return page(request, "users/_table.html", SECTION, 200, **await _table(registry, caller, asked.search))
+    return await _page(request, registry, caller, new_user_form(), asked=asked, done=NOTICES.get(asked.done))
 
 
 @router.post("")
@@ -79,23 +79,23 @@ async def create(request: Request, state: StateOf, caller: CallerOf) -> Response
         work = partial(state.registry.users.create, name, chosen, role, **caller.by)
         await state.passwords.run(work, client_address(request))
     if not form.is_good:
-        return await _page(request, state, caller, form, status=form.status)
+        return await _page(request, state.registry, caller, form, status=form.status)
     made = Login(login_of(name, caller.tenant), None if password else chosen, f"User “{name}” created")
-    return await _page(request, state, caller, new_user_form(), status=201, made=made)
+    return await _page(request, state.registry, caller, new_user_form(), status=201, made=made)
 
 
 @router.get("/{user}")
-async def detail(request: Request, user: str, state: StateOf, caller: CallerOf, done: str = "") -> Response:
-    return await _detail(request, state, caller, user, done=NOTICES.get(done))
+async def detail(request: Request, user: str, registry: RegistryOf, caller: CallerOf, done: str = "") -> Response:
+    return await _detail(request, registry, caller, user, done=NOTICES.get(done))
 
 
 @router.post("/{user}/role")
-async def set_role(request: Request, user: str, state: StateOf, caller: CallerOf) -> Response:
+async def set_role(request: Request, user: str, registry: RegistryOf, caller: CallerOf) -> Response:
     form = await read_form(request)
     with form.refusals(last_admin="role", registry_error="role"):
-        await asyncio.to_thread(state.registry.users.set_role, user, form.text("role"), **caller.by)
+        await asyncio.to_thread(registry.users.set_role, user, form.text("role"), **caller.by)
     if not form.is_good:
-        return await _detail(request, state, caller, user, form, status=form.status)
+        return await _detail(request, registry, caller, user, form, status=form.status)
     return go_to(request, f"{SECTION}/{user}?done=role")
 
 
@@ -109,16 +109,16 @@ async def set_password(request: Request, user: str, state: StateOf, caller: Call
         work = partial(state.registry.users.set_password, user, chosen, role=None, **caller.by)
         await state.passwords.run(work, client_address(request))
     if not form.is_good:
-        return await _detail(request, state, caller, user, form, status=form.status)
+        return await _detail(request, state.registry, caller, user, form, status=form.status)
     words = f"“{user}” has a new password and was logged out everywhere"
     made = Login(login_of(user, caller.tenant), None if password else chosen, words)
-    return await _detail(request, state, caller, user, made=made)
+    return await _detail(request, state.registry, caller, user, made=made)
 
 
 @router.post("/{user}/remove")
-async def remove(request: Request, user: str, state: StateOf, caller: CallerOf) -> Response:
+async def remove(request: Request, user: str, registry: RegistryOf, caller: CallerOf) -> Response:
     with as_api_error():
-        await asyncio.to_thread(state.registry.users.remove, user, **caller.by)
+        await asyncio.to_thread(registry.users.remove, user, **caller.by)
     return go_to(request, f"{SECTION}?done=remove")
 
 
@@ -127,15 +127,22 @@ def new_user_form() -> Form:
 
 
 async def _page(
-    request: Request, state: State, caller: Caller, form: Form, *, status: int = 200, asked: Asked = ALL, **more: object
+    request: Request,
+    registry: Registry,
+    caller: Caller,
+    form: Form,
+    *,
+    status: int = 200,
+    asked: Asked = ALL,
+    **more: object,
 ) -> Response:
-    table = await _table(state, caller, asked.search)
+    table = await _table(registry, caller, asked.search)
     frame = FORM | {"address": address_of(request), "form": form}
     return page(request, "users/page.html", SECTION, status, **frame, **table, **more)
 
 
-async def _table(state: State, caller: Caller, search: str) -> dict[str, object]:
-    users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
+async def _table(registry: Registry, caller: Caller, search: str) -> dict[str, object]:
+    users = await asyncio.to_thread(registry.users.list, caller.tenant)
     wanted, admins = search.strip().lower(), sum(user.role == "admin" for user in users)
     rows = [_row(user, caller, admins) for user in users if wanted in user.name or wanted == user.role]
     return {"rows": rows, "any": bool(users), "found": count_words(len(rows), "user"), "search": search}
@@ -143,7 +150,7 @@ async def _table(state: State, caller: Caller, search: str) -> dict[str, object]
 
 async def _detail(
     request: Request,
-    state: State,
+    registry: Registry,
     caller: Caller,
     name: str,
     form: Form | None = None,
@@ -151,8 +158,8 @@ async def _detail(
     **more: object,
 ) -> Response:
     with as_api_error():
-        user = await asyncio.to_thread(state.registry.users.require, name, caller.tenant)
-    users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
+        user = await asyncio.to_thread(registry.users.require, name, caller.tenant)
+    users = await asyncio.to_thread(registry.users.list, caller.tenant)
     row = _row(user, caller, sum(one.role == "admin" for one in users))
     frame = FORM | {"address": address_of(request), "form": form or Form()}
     return page(request, "users/detail.html", SECTION, status, **frame, row=row, **more)

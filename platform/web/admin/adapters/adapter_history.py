@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from loraplex.registry.adapters.views import Adapter
+from loraplex.registry.snapshot import Snapshots
 
-from ...state import State
+from ...observability.metrics import Metrics
 from ...units import duration_words
 from ..figures.cache_history import Move
 from ..words import OTHER
@@ -24,10 +25,10 @@ class MoveRow:
     why: str
 
 
-def traffic_points(state: State, tenant: str, name: str) -> dict[str, Any]:
+def traffic_points(metrics: Metrics, tenant: str, name: str) -> dict[str, Any]:
     """`hours`: what ended in each of the last 24; `requests`: the latest ones, oldest first. Times in Unix seconds."""
-    hours = state.metrics.hours.of(tenant, name)
-    ended = [one for one in reversed(list(state.metrics.recent)) if (one.tenant, one.model) == (tenant, name)]
+    hours = metrics.hours.of(tenant, name)
+    ended = [one for one in reversed(list(metrics.recent)) if (one.tenant, one.model) == (tenant, name)]
     latest = sorted(ended[:MOST_REQUESTS], key=lambda one: one.at)
     return {
         "hours": {
@@ -44,10 +45,10 @@ def traffic_points(state: State, tenant: str, name: str) -> dict[str, Any]:
     }
 
 
-def move_rows(state: State, adapter: Adapter, moves: Sequence[Move]) -> list[MoveRow]:
+def move_rows(snapshots: Snapshots, adapter: Adapter, moves: Sequence[Move]) -> list[MoveRow]:
     """Newest first. Of several versions with the same bytes the newest is named."""
     numbers = {version.digest: version.number for version in adapter.versions}
-    adapters = state.registry.snapshots.current.of_tenant(adapter.tenant) if moves else ()
+    adapters = snapshots.current.of_tenant(adapter.tenant) if moves else ()
     names = {version.digest: one.name for one in adapters for version in one.versions}
     return [
         MoveRow(

@@ -8,9 +8,11 @@ from typing import Final
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.registry.adapters.views import Adapter, Version
 
+from ...adapters.reconciler import Reconciler
 from ...api.views import residency
 from ...certificates.standing import Standing
 from ...observability.hourly_use import HOURS
+from ...observability.metrics import Metrics
 from ...state import State
 from ...units import age_words, size_words, span_words
 from ..words import NOT_USED_YET, ON_DISK, TONES, residency_words, targets_words
@@ -112,7 +114,7 @@ def facts_of(version: Version) -> list[tuple[str, str]]:
 
 def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) -> AdapterRow:
     version = shown_version(adapter)
-    obstacle = obstacle_of(state, adapter, version)
+    obstacle = obstacle_of(state.reconciler, adapter, version)
     status = statuses.get(version.digest)
     words, tone = obstacle or _residency_words(status)
     requests = state.metrics.hours.requests(adapter.tenant, adapter.name)
@@ -129,30 +131,30 @@ def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) 
         size=size_words(version.size),
         targets=targets_words(version.target_modules),
         target_modules=", ".join(version.target_modules),
-        used=_use_words(state, adapter),
+        used=_use_words(state.metrics, adapter),
         requests=f"{requests:,}" if requests else NONE,
         added=age_words(version.created_at),
         added_iso=version.created_at.isoformat(timespec="seconds"),
     )
 
 
-def obstacle_of(state: State, adapter: Adapter, version: Version) -> tuple[str, str] | None:
+def obstacle_of(reconciler: Reconciler, adapter: Adapter, version: Version) -> tuple[str, str] | None:
     """Why it is not served, in words with a tone."""
     if not adapter.enabled or not version.enabled:
         return "Disabled", "warn"
-    reason = version.broken or state.reconciler.failures.get(version.digest)
+    reason = version.broken or reconciler.failures.get(version.digest)
     return (f"Failed: {reason}", "bad") if reason else None
 
 
-def _use_words(state: State, adapter: Adapter) -> str:
+def _use_words(metrics: Metrics, adapter: Adapter) -> str:
     """By its name: others may have the same bytes. From before the server's start the ledger knows the hour."""
-    owner, use = (adapter.tenant, adapter.name), state.metrics.use
+    owner, use = (adapter.tenant, adapter.name), metrics.use
     running, since = use.running(*owner), use.seconds_since(*owner)
     if running:
         return f"{running} running"
     if since is not None:
         return f"idle {span_words(since)}"
-    hours = state.metrics.hours.hours_since_use(*owner)
+    hours = metrics.hours.hours_since_use(*owner)
     if hours is not None:
         return f"within {hours + 1} h"
     first = adapter.versions[0].created_at

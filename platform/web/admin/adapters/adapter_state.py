@@ -26,7 +26,7 @@ def state_rows(state: State, adapter: Adapter, version: Version, operator: bool)
     if not adapter.enabled or not version.enabled:
         return []
     status = residency(state).get(version.digest)
-    obstacle = obstacle_of(state, adapter, version)
+    obstacle = obstacle_of(state.reconciler, adapter, version)
     resident = status is not None and status.state == "resident"
     known = "not known to the engine" if status is None else f"{version.digest[:12]} known to the engine"
     serves, settled = (known, status is not None) if obstacle is None else (obstacle[0], False)
@@ -40,5 +40,5 @@ def state_rows(state: State, adapter: Adapter, version: Version, operator: bool)
 
 
 def _revision(state: State) -> StateRow:
-    wanted, reached = state.registry.snapshots.current.revision, state.reconciler.revision
+    wanted, reached = state.snapshots.current.revision, state.reconciler.revision
     return StateRow("Revision", str(wanted), str(reached) if reached >= 0 else "none yet", reached == wanted)

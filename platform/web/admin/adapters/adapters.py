@@ -9,13 +9,14 @@ from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.adapters.contents import difference, tensors_of
 from loraplex.registry.adapters.views import Adapter, Version
+from loraplex.registry.snapshot import Snapshots
 
 from ...access.caller import Caller
 from ...access.permissions import Permission
 from ...api.adapters.certification import standings_of
 from ...api.views import ON_DISK, residency
 from ...endpoints.authentication import form_fields
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, RegistryOf, StateOf
 from ...http.errors import ApiError
 from ...management.changes import apply_change
 from ...management.undoing import undo_change
@@ -57,7 +58,7 @@ async def index(request: Request, state: StateOf, caller: CallerOf, asked: Asked
         _list_template(is_fragment(request), first),
         SECTION,
         rows=adapter_rows(state, found[first:after]),
-        any=bool(state.registry.snapshots.current.of_tenant(caller.tenant)),
+        any=bool(state.snapshots.current.of_tenant(caller.tenant)),
         address=address_of(request),
         found=count_words(len(found), "adapter"),
         after=after if len(found) > after else None,
@@ -77,8 +78,8 @@ async def detail(request: Request, name: str, state: StateOf, caller: CallerOf, 
 
 async def _page(request: Request, state: State, caller: Caller, name: str, deletion: Form, done: str = "") -> Response:
     """`deletion`: what was typed into the form that deletes the adapter."""
-    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    day = await asyncio.to_thread(last_day_of, state, caller, adapter)
+    adapter = await asyncio.to_thread(get_adapter, state.registry, name, caller.tenant)
+    day = await asyncio.to_thread(last_day_of, state.registry, caller, adapter)
     version = shown_version(adapter)
     report = await asyncio.to_thread(state.registry.adapters.report, f"{name}@{version.number}", caller.tenant)
     standings = await standings_of(state, adapter)
@@ -91,10 +92,10 @@ async def _page(request: Request, state: State, caller: Caller, name: str, delet
         enabled=adapter.enabled,
         facts=facts_of(version),
         findings=report.findings,
-        versions=version_rows(adapter, standings, await asyncio.to_thread(refused_numbers, state, adapter)),
+        versions=version_rows(adapter, standings, await asyncio.to_thread(refused_numbers, state.registry, adapter)),
         rolling_note=rolling_note(adapter),
         states=state_rows(state, adapter, version, caller.allows(Permission.OPERATE)),
-        moves=_moves(request, state, adapter),
+        moves=_moves(request, state.snapshots, adapter),
         certificate=version_certificate(
             adapter, version, standings[version.number], state.settings.promotion_min_agreement
         ),
@@ -114,35 +115,35 @@ async def _page(request: Request, state: State, caller: Caller, name: str, delet
 @router.get("/{name}/traffic")
 async def traffic(name: str, state: StateOf, caller: CallerOf) -> Response:
     """The points of the page's charts."""
-    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    return JSONResponse(traffic_points(state, caller.tenant, adapter.name), headers=NOT_KEPT)
+    adapter = await asyncio.to_thread(get_adapter, state.registry, name, caller.tenant)
+    return JSONResponse(traffic_points(state.metrics, caller.tenant, adapter.name), headers=NOT_KEPT)
 
 
 @router.get("/{name}/states")
 async def states(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """The two parts of the page that change by themselves: desired beside observed, loads and evictions."""
-    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    adapter = await asyncio.to_thread(get_adapter, state.registry, name, caller.tenant)
     rows = state_rows(state, adapter, shown_version(adapter), caller.allows(Permission.OPERATE))
-    moves = _moves(request, state, adapter)
+    moves = _moves(request, state.snapshots, adapter)
     return page(request, "adapters/_observed.html", SECTION, name=name, states=rows, moves=moves)
 
 
 @router.get("/{name}/diff")
 async def diff(
-    request: Request, name: str, state: StateOf, caller: CallerOf, before: str = "", after: str = ""
+    request: Request, name: str, registry: RegistryOf, caller: CallerOf, before: str = "", after: str = ""
 ) -> Response:
     """A fragment: what another version, by its number, has otherwise."""
-    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
+    adapter = await asyncio.to_thread(get_adapter, registry, name, caller.tenant)
     old, new = _version(adapter, before), _version(adapter, after)
-    found = await asyncio.to_thread(difference, state.registry.store, old.digest, new.digest)
+    found = await asyncio.to_thread(difference, registry.store, old.digest, new.digest)
     return page(request, "adapters/_diff.html", SECTION, before=old, after=new, found=found)
 
 
 @router.get("/{name}/tensors")
-async def tensors(request: Request, name: str, state: StateOf, caller: CallerOf, version: str = "") -> Response:
+async def tensors(request: Request, name: str, registry: RegistryOf, caller: CallerOf, version: str = "") -> Response:
     """A fragment: the tensors of one version's weights file."""
-    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    found = await asyncio.to_thread(tensors_of, state.registry.store, _version(adapter, version).digest)
+    adapter = await asyncio.to_thread(get_adapter, registry, name, caller.tenant)
+    found = await asyncio.to_thread(tensors_of, registry.store, _version(adapter, version).digest)
     rows = [(one.name, one.dtype, " × ".join(map(str, one.shape)), size_words(one.end - one.start)) for one in found]
     return page(request, "adapters/_tensors.html", SECTION, rows=rows[:MOST_TENSORS], count=len(rows))
 
@@ -173,9 +174,9 @@ async def act(request: Request, reference: str, action: str, state: StateOf, cal
     return go_to(request, f"{SECTION}/{reference.partition('@')[0]}?done={action}")
 
 
-def _moves(request: Request, state: State, adapter: Adapter) -> list[MoveRow]:
+def _moves(request: Request, snapshots: Snapshots, adapter: Adapter) -> list[MoveRow]:
     digests = {one.digest for one in adapter.versions}
-    return move_rows(state, adapter, request.app.state.live.cache.moves_of(digests))
+    return move_rows(snapshots, adapter, request.app.state.live.cache.moves_of(digests))
 
 
 def _version(adapter: Adapter, number: str) -> Version:

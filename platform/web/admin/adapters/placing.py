@@ -27,11 +27,11 @@ class Placing:
 
 def placing_of(state: State, caller: Caller, name: str) -> Placing | None:
     """None: no version answers requests for `name` yet, so a new one moves nobody. Blocks on the database."""
-    adapter: Adapter | None = state.registry.snapshots.current.adapters.get(caller.tenant, {}).get(name)
+    adapter: Adapter | None = state.snapshots.current.adapters.get(caller.tenant, {}).get(name)
     meaning = {} if adapter is None else meanings(adapter).get(name, {})
     if adapter is None or not meaning:
         return None
-    day = last_day_of(state, caller, adapter)
+    day = last_day_of(state.registry, caller, adapter)
     versions = " and ".join(f"version {number}" for number in meaning)
     return Placing(versions, day.traffic(), few_callers_words(callers_of_day(state.callers, adapter, day.uses)))
 

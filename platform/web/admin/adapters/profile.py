@@ -21,6 +21,7 @@ from ...management.profile_check import read_profile, try_profile
 from ...openai.prompts import chat_text
 from ...openai.schemas import ChatRequest
 from ...state import State
+from ...text.text_processor_cache import TextProcessorCache
 from ...tool_calls.formats.known import PARSERS
 from ...units import count_words
 from ..page import PageRoute, go_to, is_fragment, page
@@ -58,14 +59,16 @@ class Preview:
 
 def profile_view(state: State, adapter: Adapter, version: Version) -> ProfileView:
     """Of the version that the page shows, from memory."""
-    return _view(state, adapter.name, version, state.registry.snapshots.current.profiles.get(version.profile_digest))
+    return _view(
+        state.text_processors, adapter.name, version, state.snapshots.current.profiles.get(version.profile_digest)
+    )
 
 
 @router.get("/{reference}/profile")
 async def show(request: Request, reference: str, state: StateOf, caller: CallerOf) -> Response:
     """A fragment: the form of one version."""
     version, profile = await find_profile(state, caller, reference)
-    return _section(request, _view(state, parse_reference(reference).name, version, profile))
+    return _section(request, _view(state.text_processors, parse_reference(reference).name, version, profile))
 
 
 @router.post("/{reference}/profile")
@@ -80,13 +83,15 @@ async def save(request: Request, reference: str, state: StateOf, caller: CallerO
     except ApiError as error:
         if not is_fragment(request):
             raise
-        refused = _view(state, name, version, profile, fields, problem=error.message, param=error.param or "")
+        refused = _view(
+            state.text_processors, name, version, profile, fields, problem=error.message, param=error.param or ""
+        )
         return _section(request, refused, 400)
     if not is_fragment(request):
         return go_to(request, f"{SECTION}/{name}?done=profile")
     done = "Saved. It applies to new requests." if document else "Removed. Requests use their own settings."
     version, profile = await find_profile(state, caller, pinned)
-    return _section(request, _view(state, name, version, profile, done=done))
+    return _section(request, _view(state.text_processors, name, version, profile, done=done))
 
 
 @router.post("/{reference}/profile/preview")
@@ -115,7 +120,7 @@ async def _preview(state: State, caller: Caller, version: Version, fields: Mappi
 
 
 def _view(
-    state: State,
+    text_processors: TextProcessorCache,
     name: str,
     version: Version,
     profile: ServingProfile | None,
@@ -129,7 +134,7 @@ def _view(
         number=version.number,
         words="" if profile is None else summary(profile),
         fields=as_fields(profile) if typed is None else typed,
-        templates=state.text_processors.allowed,
+        templates=text_processors.allowed,
         problem=problem,
         param=param,
         done=done,

@@ -13,18 +13,18 @@ from starlette.responses import Response
 from loraplex.registry.adapters.routes import WHOLE
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.registry.names import NAME_PATTERN, NAME_RULE
+from loraplex.registry.registry import Registry
 from loraplex.registry.report import Report
 
 from ...access.caller import Caller
 from ...endpoints.authentication import form_fields
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, SettingsOf, StateOf
 from ...http.errors import ApiError
 from ...http.refusals import as_api_error
 from ...management.registration import FIELDS, check_version, register_version
 from ...management.told import registered_json
 from ...sources.errors import SourceFailed, SourceMissing, SourceRefused
 from ...sources.fetch import fetch_adapter, is_folder
-from ...state import State
 from ...units import count_words
 from ..page import PageRoute, page
 from ..questions import last_day_of
@@ -56,8 +56,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("/upload")
-async def upload(request: Request, state: StateOf, name: str = "") -> Response:
-    limit = int(state.settings.max_adapter_bytes)
+async def upload(request: Request, settings: SettingsOf, name: str = "") -> Response:
+    limit = int(settings.max_adapter_bytes)
     return page(
         request,
         "upload.html",
@@ -66,9 +66,9 @@ async def upload(request: Request, state: StateOf, name: str = "") -> Response:
         max_bytes=limit,
         name_pattern=HTML_PATTERN,
         name_rule=NAME_RULE,
-        tokenizers=state.settings.adapter_tokenizers,
-        hub=state.settings.adapter_hub,
-        folders=[str(folder) for folder in state.settings.adapter_folders],
+        tokenizers=settings.adapter_tokenizers,
+        hub=settings.adapter_hub,
+        folders=[str(folder) for folder in settings.adapter_folders],
     )
 
 
@@ -101,7 +101,7 @@ async def check(request: Request, name: str, state: StateOf, caller: CallerOf) -
     digests = _digests(await form_fields(request))
     try:
         with as_api_error():
-            missing = await asyncio.to_thread(_missing, state, caller, name, digests)
+            missing = await asyncio.to_thread(_missing, state.registry, caller, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
             report = await check_version(state, caller, name, digests, chosen=False)
@@ -122,13 +122,13 @@ async def register(request: Request, name: str, state: StateOf, caller: CallerOf
     digests = _digests(fields)
     try:
         with as_api_error():
-            missing = await asyncio.to_thread(_missing, state, caller, name, digests)
+            missing = await asyncio.to_thread(_missing, state.registry, caller, name, digests)
             if missing:
                 return Response(status_code=ACCEPTED, headers={MISSING_FILES: ",".join(missing)})
             added, report = await register_version(state, caller, name, digests, False, activation_of(fields))
     except ApiError as error:
         return _report(request, Outcome(name, _report_of(error), error))
-    day = await asyncio.to_thread(last_day_of, state, caller, added.before)
+    day = await asyncio.to_thread(last_day_of, state.registry, caller, added.before)
     number, told = added.version.number, registered_json(added, day)
     model = name if told["share"] == WHOLE else f"{name}@{number}"
     outcome = Outcome(name, report, version=number, created=added.created, message=told["message"], model=model)
@@ -141,9 +141,9 @@ def _digests(fields: Mapping[str, str]) -> dict[str, str]:
     return {file: fields.get(field, "") for file, field in FIELDS.items() if file in needed or fields.get(field)}
 
 
-def _missing(state: State, caller: Caller, name: str, digests: dict[str, str]) -> list[str]:
-    state.registry.adapters.check_name(name)
-    find = state.registry.uploads.find
+def _missing(registry: Registry, caller: Caller, name: str, digests: dict[str, str]) -> list[str]:
+    registry.adapters.check_name(name)
+    find = registry.uploads.find
     return [file for file, digest in digests.items() if find(digest, caller.tenant) is None]
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from loraplex.registry.adapters.views import Adapter, Version
 from loraplex.registry.names import DEFAULT, parse_reference
+from loraplex.registry.registry import Registry
 
 from ...access.caller import Caller
 from ...api.adapters.certification import request_certificate, version_subject
@@ -58,12 +59,12 @@ async def _make_current(state: State, caller: Caller, reference: str) -> None:
     newer ones are disabled."""
     with as_api_error():
         parsed = parse_reference(reference)
-    adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
+    adapter = await asyncio.to_thread(get_adapter, state.registry, parsed.name, caller.tenant)
     version = adapter.select(parsed.selector)
     if version is None or parsed.selector is None:
         raise ApiError(404, f"There is no version '{reference}'. Name one as {adapter.name}@NUMBER.")
     if DEFAULT in adapter.routes:
-        await apply_change(state, _point_default, state, caller, adapter.name, version)
+        await apply_change(state, _point_default, state.registry, caller, adapter.name, version)
         return
     _check_unrouted(adapter, version)
     await apply_change(state, state.registry.adapters.roll_to, f"{adapter.name}@{version.number}", **caller.by)
@@ -80,22 +81,22 @@ def _check_unrouted(adapter: Adapter, version: Version) -> None:
         raise ApiError(409, message, code="version_in_use")
 
 
-def _point_default(state: State, caller: Caller, name: str, version: Version) -> None:
-    adapters = state.registry.adapters
+def _point_default(registry: Registry, caller: Caller, name: str, version: Version) -> None:
+    adapters = registry.adapters
     if not version.enabled:
         adapters.set_enabled(f"{name}@{version.number}", True, **caller.by)
     adapters.routes.set(name, DEFAULT, version.number, **caller.by)
 
 
-def get_adapter(state: State, name: str, tenant: str) -> Adapter:
+def get_adapter(registry: Registry, name: str, tenant: str) -> Adapter:
     with as_api_error():
-        return state.registry.adapters.get(name, tenant)
+        return registry.adapters.get(name, tenant)
 
 
 async def _move(state: State, caller: Caller, reference: str, action: str) -> None:
     with as_api_error():
         parsed = parse_reference(reference)
-    adapter = await asyncio.to_thread(get_adapter, state, parsed.name, caller.tenant)
+    adapter = await asyncio.to_thread(get_adapter, state.registry, parsed.name, caller.tenant)
     version = adapter.select(parsed.selector)
     if version is None or not version.enabled or not adapter.enabled:
         raise ApiError(400, f"Adapter '{reference}' is disabled. Enable it before you {action} it.")

@@ -20,6 +20,7 @@ from ...management.changes import apply_change
 from ...routing.callers import few_callers_words, share_warning
 from ...routing.figures import Part, actual_percents, milliseconds, parts_of
 from ...routing.moves import LastDay, all_to
+from ...routing.tallies import Tallies
 from ...routing.traffic import callers_of_day
 from ...state import State
 from ...units import age_words, percent_words
@@ -98,14 +99,14 @@ class RouteView:
 def route_views(state: State, day: LastDay) -> list[RouteView]:
     """Counts and sorts what is noted of each version: call it off the event loop."""
     callers = callers_of_day(state.callers, day.adapter, day.uses)
-    return [_view(state, day, route, callers) for route in day.adapter.routes.values()]
+    return [_view(state.tallies, day, route, callers) for route in day.adapter.routes.values()]
 
 
 @router.get("/{name}/aliases")
 async def figures(request: Request, name: str, state: StateOf, caller: CallerOf) -> Response:
     """A fragment: how the latest requests of each version went."""
-    adapter = await asyncio.to_thread(get_adapter, state, name, caller.tenant)
-    day = await asyncio.to_thread(last_day_of, state, caller, adapter)
+    adapter = await asyncio.to_thread(get_adapter, state.registry, name, caller.tenant)
+    day = await asyncio.to_thread(last_day_of, state.registry, caller, adapter)
     routes = await asyncio.to_thread(route_views, state, day)
     return page(request, "adapters/_alias_figures.html", SECTION, name=name, routes=routes)
 
@@ -204,11 +205,11 @@ def _decimal(fields: Mapping[str, str], name: str) -> float:
         raise invalid(f"{name} must be a number; got {fields[name][:40]!a}.", name) from None
 
 
-def _view(state: State, day: LastDay, route: Route, callers: int) -> RouteView:
+def _view(tallies: Tallies, day: LastDay, route: Route, callers: int) -> RouteView:
     """`callers`: of the last day."""
     adapter = day.adapter
     candidates = [(one.version, one.weight) for one in route.candidates if one.weight]
-    numbers, trip, parts = {number for number, _ in candidates}, route.trip, parts_of(state.tallies, adapter, route)
+    numbers, trip, parts = {number for number, _ in candidates}, route.trip, parts_of(tallies, adapter, route)
     return RouteView(
         alias=route.alias,
         model=model_of(adapter, route),

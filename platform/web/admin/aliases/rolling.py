@@ -4,8 +4,7 @@ from collections.abc import Collection
 
 from loraplex.registry.adapters.views import Adapter, Version
 from loraplex.registry.names import DEFAULT
-
-from ...state import State
+from loraplex.registry.registry import Registry
 
 
 def aliases_in_the_way(adapter: Adapter, version: Version) -> list[str]:
@@ -17,11 +16,11 @@ def aliases_in_the_way(adapter: Adapter, version: Version) -> list[str]:
     return [f"{adapter.name}@{alias}" for alias, stable in adapter.aliases.items() if stable in newer]
 
 
-def refused_numbers(state: State, adapter: Adapter) -> Collection[int]:
+def refused_numbers(registry: Registry, adapter: Adapter) -> Collection[int]:
     """Of the versions that cannot become what the bare name means. Blocks on the database."""
     if DEFAULT not in adapter.routes:
         return {one.number for one in adapter.versions if aliases_in_the_way(adapter, one)}
-    return state.registry.adapters.routes.refusals(adapter.name, tenant=adapter.tenant).keys()
+    return registry.adapters.routes.refusals(adapter.name, tenant=adapter.tenant).keys()
 
 
 def rolling_note(adapter: Adapter) -> str:

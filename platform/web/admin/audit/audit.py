@@ -11,7 +11,7 @@ from ...access.permissions import Permission
 from ...api.access.audit_export import export as export_file
 from ...api.access.audit_filter import AskedOf, Wanted, filter_of
 from ...api.audit_file import Format
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, ChainOf, RegistryOf
 from ...http.errors import ApiError
 from ..page import PageRoute, is_fragment, page
 from ..words import in_labels
@@ -30,7 +30,7 @@ router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRout
 @router.get("")
 async def index(
     request: Request,
-    state: StateOf,
+    registry: RegistryOf,
     caller: CallerOf,
     asked: AskedOf,
     before: Id = None,
@@ -43,7 +43,7 @@ async def index(
     except ApiError as error:
         frame = _frame(everyone, asked)
         return page(request, template, SECTION, error.status, **frame, rows=[], problem=in_labels(error, LABELS))
-    audit = state.registry.audit
+    audit = registry.audit
     found = await asyncio.to_thread(audit.search, wanted, PAGE_ROWS + 1, before)
     head = await asyncio.to_thread(audit.head)
     return page(
@@ -60,23 +60,25 @@ async def index(
 
 
 @router.get("/chain")
-async def chain(request: Request, state: StateOf, caller: CallerOf) -> Response:
+async def chain(request: Request, chain: ChainOf, caller: CallerOf) -> Response:
     """A fragment: whether the whole chain is what was written."""
-    verdict = await state.chain.verdict()
+    verdict = await chain.verdict()
     return page(request, "audit/_chain.html", SECTION, verdict=verdict)
 
 
 @router.get("/export")
-async def export(state: StateOf, wanted: Wanted, format: Format = "csv") -> Response:
+async def export(registry: RegistryOf, wanted: Wanted, format: Format = "csv") -> Response:
     """All rows that are wanted, newest first, as a file."""
-    return export_file(state.registry.audit, wanted, format)
+    return export_file(registry.audit, wanted, format)
 
 
 @router.get("/{number}")
-async def detail(request: Request, number: str, state: StateOf, caller: CallerOf, everyone: bool = False) -> Response:
+async def detail(
+    request: Request, number: str, registry: RegistryOf, caller: CallerOf, everyone: bool = False
+) -> Response:
     wanted = filter_of(caller, everyone, {})
     known = number.isascii() and number.isdigit() and len(number) < 19
-    entry = await asyncio.to_thread(state.registry.audit.get, int(number), wanted) if known else None
+    entry = await asyncio.to_thread(registry.audit.get, int(number), wanted) if known else None
     if entry is None:
         raise ApiError(404, "This audit log row does not exist, or you cannot see it.")
     frame = _frame(everyone, {})

@@ -37,7 +37,7 @@ async def index(request: Request, state: StateOf, caller: CallerOf, done: str = 
 async def what_if(request: Request, state: StateOf) -> Response:
     """A fragment: the latest requests replayed with other sizes of the adapter memory."""
     uses = used_digests(state.metrics.recent)
-    found = await asyncio.to_thread(scenarios, state, uses)
+    found = await asyncio.to_thread(scenarios, state.engine, uses)
     words = count_words(len(uses), "use")
     return page(request, "cache/_what_if.html", SECTION, scenarios=found, uses=words)
 

@@ -78,7 +78,7 @@ def cache_view(state: State, caller: Caller, most: int) -> CacheView | None:
     status, info = status_for(state, caller), state.engine.info
     if status is None or info is None:
         return None
-    owners = known_adapters(state, caller)
+    owners = known_adapters(state.snapshots, caller)
     known = sorted((one for one in status.adapters if one.digest in owners), key=_place)
     leaving = next_out(known)
     used, capacity = status.adapter_bytes_used, info.adapter_memory

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ...adapters.engine_door import EngineDoor
 from ...observability.request_log import FinishedRequest
-from ...state import State
 from ...units import count_words, percent_words, size_words
 
 FACTORS: Final = (0.5, 1.0, 2.0, 4.0)
@@ -36,9 +36,9 @@ class Scenario:
     is_now: bool
 
 
-def scenarios(state: State, uses: Sequence[str]) -> list[Scenario]:
+def scenarios(engine: EngineDoor, uses: Sequence[str]) -> list[Scenario]:
     """None without an engine, or without a request that ran with an adapter. Takes some milliseconds for each."""
-    status, info = state.engine.status, state.engine.info
+    status, info = engine.status, engine.info
     if status is None or info is None or not uses:
         return []
     sizes = {adapter.digest: adapter.bytes for adapter in status.adapters}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from loraplex.registry.access.quotas import Quota
 
-from ...state import State
+from ...quotas.quotas import Quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +16,9 @@ class DayUse:
     tone: str
 
 
-def day_use(state: State, tenant: str, actor: str, quota: Quota) -> DayUse:
+def day_use(quotas: Quotas, tenant: str, actor: str, quota: Quota) -> DayUse:
     """An empty actor: the whole tenant's."""
-    used, limit = state.quotas.used_today(tenant, actor), quota.tokens_per_day
+    used, limit = quotas.used_today(tenant, actor), quota.tokens_per_day
     if limit is None:
         return DayUse(f"{used:,} tokens", None, "")
     share = min(100.0, 100 * used / limit)

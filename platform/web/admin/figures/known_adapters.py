@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loraplex.registry.adapters.views import Adapter, Version
+from loraplex.registry.snapshot import Snapshots
 
 from ...access.caller import Caller
 from ...observability.metrics import adapter_label
-from ...state import State
 from ..addresses import local_address
 
 
@@ -27,9 +27,9 @@ class Known:
         return f"{self.label}@{self.version.number}"
 
 
-def known_adapters(state: State, caller: Caller) -> Mapping[str, Known]:
+def known_adapters(snapshots: Snapshots, caller: Caller) -> Mapping[str, Known]:
     """By digest. Of several with the same bytes the caller's own, and of these the current version of the newest."""
-    tenants = state.registry.snapshots.current.adapters
+    tenants = snapshots.current.adapters
     own, found = caller.tenant, dict[str, Known]()
     for tenant in sorted(tenants, key=lambda tenant: tenant != own) if caller.oversees else [own]:
         for adapter in tenants.get(tenant, {}).values():

@@ -26,7 +26,7 @@ WAITING: Final = "Waiting for the engine."
 def live_state(state: State, traffic: Traffic, cache: CacheHistory, caller: Caller) -> dict[str, Any]:
     """As the caller may see it: of other tenants nothing, for all but who oversees the server."""
     status, info = status_for(state, caller), state.engine.info
-    known = known_adapters(state, caller)
+    known = known_adapters(state.snapshots, caller)
     return {
         "engine": _engine(state, status),
         "traffic": traffic.figures(),
@@ -39,7 +39,7 @@ def live_state(state: State, traffic: Traffic, cache: CacheHistory, caller: Call
 
 def residency_of(state: State, caller: Caller) -> dict[str, Any]:
     """Which adapters are in memory; pages show it in their first answer too."""
-    return _residency(status_for(state, caller), state.engine.info, known_adapters(state, caller))
+    return _residency(status_for(state, caller), state.engine.info, known_adapters(state.snapshots, caller))
 
 
 def _engine(state: State, status: EngineStatus | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class TenantMemory:
 
 def tenant_memory(state: State, caller: Caller) -> Sequence[TenantMemory]:
     """Those that hold or want anything, with most first; none where there is but one tenant."""
-    status, info, snapshot = state.engine.status, state.engine.info, state.registry.snapshots.current
+    status, info, snapshot = state.engine.status, state.engine.info, state.snapshots.current
     if status is None or info is None or not caller.oversees or len(snapshot.tenants) < 2:
         return ()
     statuses, held = {one.digest: one for one in status.adapters}, defaultdict[str, list[AdapterStatus]](list)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from loraplex.engine.ipc.client import EngineState
+from loraplex.registry.snapshot import Snapshots
 
 from ...access.caller import Caller
 from ...access.permissions import Permission
@@ -30,7 +31,7 @@ QUERY: Final = re.compile("[?#]")
 def attention(state: State, traffic: Traffic, cache: CacheHistory, caller: Caller) -> list[Item]:
     """The worst first; of adapters those of the tenant."""
     tenant = caller.tenant
-    items = [*_engine(state), *_registry(state), *_adapters(state, tenant), *_routes(state, tenant)]
+    items = [*_engine(state), *_registry(state), *_adapters(state, tenant), *_routes(state.snapshots, tenant)]
     items += [*_requests(traffic), *_memory(state, cache, caller)]
     return sorted(items, key=lambda item: item["tone"] != "bad")
 
@@ -68,7 +69,7 @@ def _registry(state: State) -> list[Item]:
     if (obstacle := state.database_watch.obstacle()) is not None:
         words = f"{obstacle[0].upper()}{obstacle[1:]}. Serving continues from the last known state."
         items.append(_item("bad", words, "/system"))
-    free, floor = free_disk(state), int(state.settings.min_free_bytes)
+    free, floor = free_disk(state.settings), int(state.settings.min_free_bytes)
     if free < 2 * floor:
         words = f"The data folder's disk has {size_words(free)} left; uploads stop at {size_words(floor)}."
         items.append(_item("bad" if free < floor else "warn", words, "/system", to_others=TELL))
@@ -80,7 +81,7 @@ def _adapters(state: State, tenant: str) -> list[Item]:
     failed = {status.digest for status in statuses if status.state == "failed"} | set(state.reconciler.failures)
     names = sorted(
         adapter.name
-        for adapter in state.registry.snapshots.current.of_tenant(tenant)
+        for adapter in state.snapshots.current.of_tenant(tenant)
         if adapter.enabled
         and any(version.enabled and (version.broken or version.digest in failed) for version in adapter.versions)
     )
@@ -91,7 +92,7 @@ def _adapters(state: State, tenant: str) -> list[Item]:
     return [_item("bad", f"{count_words(len(names), 'adapter')} cannot be served: {shown}", path)]
 
 
-def _routes(state: State, tenant: str) -> list[Item]:
+def _routes(snapshots: Snapshots, tenant: str) -> list[Item]:
     """Where a guard has acted, until a person changes the route."""
     return [
         _item(
@@ -99,7 +100,7 @@ def _routes(state: State, tenant: str) -> list[Item]:
             f"{adapter.name}@{route.alias} was rolled back. {route.trip.reason}",
             f"/adapters/{adapter.name}#aliases",
         )
-        for adapter in state.registry.snapshots.current.of_tenant(tenant)
+        for adapter in snapshots.current.of_tenant(tenant)
         for route in adapter.routes.values()
         if route.trip is not None
     ]

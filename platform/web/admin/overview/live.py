@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from asyncio import Event
 from collections.abc import AsyncIterator
 from itertools import takewhile
 from typing import Final
@@ -107,12 +108,12 @@ async def current(request: Request, caller: CallerOf) -> Response:
 
 @router.get("/dashboard/live")
 async def live(request: Request, state: StateOf, caller: CallerOf) -> StreamingResponse:
-    documents = _documents(state, request.app.state.live, caller)
+    documents = _documents(state.stopping, request.app.state.live, caller)
     return StreamingResponse(documents, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _documents(state: State, live: Live, caller: Caller) -> AsyncIterator[bytes]:
-    while not state.stopping.is_set():
+async def _documents(stopping: Event, live: Live, caller: Caller) -> AsyncIterator[bytes]:
+    while not stopping.is_set():
         yield b"data: " + live.document(caller) + b"\n\n"
         await asyncio.sleep(seconds_to_next())
 

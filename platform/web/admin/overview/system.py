@@ -24,7 +24,7 @@ async def index(request: Request, state: StateOf) -> Response:
         SECTION,
         checks=await asyncio.to_thread(health, state),
         model=model_facts(state),
-        device=device_facts(state),
+        device=device_facts(state.engine),
         versions=await asyncio.to_thread(versions),
         settings=await asyncio.to_thread(setting_rows, state),
         obstacle=await asyncio.to_thread(obstacle_to_restart, state.settings),

@@ -10,6 +10,7 @@ from sqlalchemy import make_url
 
 import loraplex
 
+from ...adapters.engine_door import EngineDoor
 from ...observability.kv_cache import dtype_words, tokens
 from ...settings.in_force import settings_in_force, value_words, words_of
 from ...settings.settings import Settings
@@ -61,7 +62,7 @@ class SettingRow:
 
 def health(state: State) -> list[Check]:
     words, tone = engine_words(state)
-    return [Check("Engine", words, tone), *_engine_checks(state), _database(state), _disk(state)]
+    return [Check("Engine", words, tone), *_engine_checks(state.engine), _database(state), _disk(state.settings)]
 
 
 def model_facts(state: State) -> list[tuple[str, str]]:
@@ -80,8 +81,8 @@ def model_facts(state: State) -> list[tuple[str, str]]:
     ]
 
 
-def device_facts(state: State) -> list[tuple[str, str]]:
-    info = state.engine.info
+def device_facts(engine: EngineDoor) -> list[tuple[str, str]]:
+    info = engine.info
     if info is None:
         return []
     return [
@@ -121,16 +122,16 @@ def setting_rows(state: State) -> list[SettingRow]:
     ]
 
 
-def free_disk(state: State) -> int:
-    return shutil.disk_usage(state.settings.data_dir).free
+def free_disk(settings: Settings) -> int:
+    return shutil.disk_usage(settings.data_dir).free
 
 
-def _engine_checks(state: State) -> list[Check]:
-    status, restarts = state.engine.status, state.engine.restarts
+def _engine_checks(engine: EngineDoor) -> list[Check]:
+    status, restarts = engine.status, engine.restarts
     checks = [Check("Engine restarts", str(restarts), "warn" if restarts else "good")]
     if status is not None:
         broken = status.integrity_errors
-        checks.append(Check("Heartbeat", f"{duration_words(state.engine.heartbeat_age())} ago", "good"))
+        checks.append(Check("Heartbeat", f"{duration_words(engine.heartbeat_age())} ago", "good"))
         checks.append(Check("Memory accounting", f"{broken} errors" if broken else "OK", _tone(not broken)))
     return checks
 
@@ -140,8 +141,8 @@ def _database(state: State) -> Check:
     return Check("Database", f"{dialect}: {obstacle}" if obstacle else f"{dialect}, OK", _tone(not obstacle))
 
 
-def _disk(state: State) -> Check:
-    free, floor = free_disk(state), int(state.settings.min_free_bytes)
+def _disk(settings: Settings) -> Check:
+    free, floor = free_disk(settings), int(settings.min_free_bytes)
     tone = "bad" if free < floor else "warn" if free < 2 * floor else "good"
     rule = f", {size_words(floor)} kept free" if floor else ""
     return Check("Data folder disk", f"{size_words(free)} free{rule}", tone)

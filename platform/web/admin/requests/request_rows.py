@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from loraplex.registry.snapshot import Snapshots
+
 from ...access.caller import Caller
 from ...access.permissions import Permission
+from ...observability.metrics import Metrics
 from ...observability.request_log import ABORT, ERROR, REFUSED, FinishedRequest, Phases
 from ...state import State
 from ...units import duration_words
@@ -52,7 +55,7 @@ def scope_of(caller: Caller) -> str | None:
 
 def matching_requests(state: State, caller: Caller, search: str, group: str, order: str) -> list[FinishedRequest]:
     """Newest or slowest first: whose id or key contains `search`, or whose model begins with it."""
-    wanted, names = search.strip().lower(), key_names(state, caller)
+    wanted, names = search.strip().lower(), key_names(state.snapshots, caller)
     found = state.metrics.log.of(scope_of(caller))
     if group:
         found = [one for one in found if _group(one) == group]
@@ -61,21 +64,21 @@ def matching_requests(state: State, caller: Caller, search: str, group: str, ord
     return sorted(found, key=lambda one: one.duration, reverse=True) if order == "duration" else list(found)
 
 
-def kept_since(state: State, caller: Caller) -> datetime:
+def kept_since(metrics: Metrics, caller: Caller) -> datetime:
     """Requests that ended before are not known: from before the server's start, or newer ones took their places."""
-    return datetime.fromtimestamp(state.metrics.log.kept_since(scope_of(caller)), UTC)
+    return datetime.fromtimestamp(metrics.log.kept_since(scope_of(caller)), UTC)
 
 
 def request_rows(state: State, caller: Caller, requests: Sequence[FinishedRequest]) -> list[RequestRow]:
-    names = key_names(state, caller)
+    names = key_names(state.snapshots, caller)
     return [_row(one, state.settings.base_name, caller, names) for one in requests]
 
 
-def key_names(state: State, caller: Caller) -> Names:
+def key_names(snapshots: Snapshots, caller: Caller) -> Names:
     """Labels of keys, for those who may see the keys."""
     if not caller.allows(Permission.ADMIN):
         return {}
-    return {f"key:{prefix}": key.name for prefix, (key, _) in state.registry.snapshots.current.keys.keys.items()}
+    return {f"key:{prefix}": key.name for prefix, (key, _) in snapshots.current.keys.keys.items()}
 
 
 def _group(request: FinishedRequest) -> str:

@@ -10,14 +10,14 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from loraplex.registry.errors import InvalidQuery
+from loraplex.registry.registry import Registry
 from loraplex.registry.usage.ledger import COUNTS
 from loraplex.registry.usage.usage import SHADOW, Usage, UsageQuery, columns_of, usage_query
 
 from ...access.caller import Caller
 from ...access.permissions import Permission
-from ...endpoints.dependencies import CallerOf, FirstDay, StateOf
+from ...endpoints.dependencies import CallerOf, FirstDay, RegistryOf
 from ...http.errors import ApiError, invalid
-from ...state import State
 from ...units import count_words, percent_words
 from ...usage.usage_csv import csv_head, csv_rows, versions_for, with_versions
 from ..page import NOT_KEPT, PageRoute, is_fragment, page
@@ -41,7 +41,7 @@ router = APIRouter(prefix=SECTION, include_in_schema=False, route_class=PageRout
 
 
 @router.get("")
-async def index(request: Request, state: StateOf, caller: CallerOf, asked: AskedOf, by: str = "") -> Response:
+async def index(request: Request, registry: RegistryOf, caller: CallerOf, asked: AskedOf, by: str = "") -> Response:
     """The page, or for htmx the part of it that the filters change."""
     frame = {"groupings": GROUPINGS, "ranges": _ranges()}
     template = "usage/_sums.html" if is_fragment(request) else "usage/page.html"
@@ -50,9 +50,9 @@ async def index(request: Request, state: StateOf, caller: CallerOf, asked: Asked
     except ApiError as error:
         problem = in_labels(error, LABELS)
         return page(request, template, SECTION, error.status, **frame, asked=asked, by=by, names={}, problem=problem)
-    table = await asyncio.to_thread(state.registry.usage.table, query, MOST_ROWS, "day" not in columns_of(query.by))
+    table = await asyncio.to_thread(registry.usage.table, query, MOST_ROWS, "day" not in columns_of(query.by))
     total = table.total
-    names = await _names(state, caller)
+    names = await _names(registry, caller)
     return page(
         request,
         template,
@@ -62,7 +62,7 @@ async def index(request: Request, state: StateOf, caller: CallerOf, asked: Asked
         asked=asked_words(query),
         by=",".join(query.by),
         heads=heads(query.by),
-        lines=usage_lines(state, query, table.rows, total, names),
+        lines=usage_lines(registry.snapshots, query, table.rows, total, names),
         whole=table.whole,
         total={name: f"{total[name]:,}" for name in COUNTS},
         any=total["requests"] > 0,
@@ -75,22 +75,22 @@ async def index(request: Request, state: StateOf, caller: CallerOf, asked: Asked
 
 
 @router.get("/points")
-async def points(state: StateOf, caller: CallerOf, asked: AskedOf) -> Response:
+async def points(registry: RegistryOf, caller: CallerOf, asked: AskedOf) -> Response:
     """The points of the page's charts."""
     query = _query(caller.tenant, asked, "day")
     if is_hourly(query):
         query = replace(query, by=("hour",))
-    rows = await asyncio.to_thread(state.registry.usage.sums, query)
+    rows = await asyncio.to_thread(registry.usage.sums, query)
     return JSONResponse(chart_points(query, rows), headers=NOT_KEPT)
 
 
 @router.get("/csv")
-async def download(state: StateOf, caller: CallerOf, asked: AskedOf, by: str = "") -> Response:
+async def download(registry: RegistryOf, caller: CallerOf, asked: AskedOf, by: str = "") -> Response:
     """All rows of the table, however many."""
     query = _query(caller.tenant, asked, by)
     name = f"usage-{caller.tenant}-{query.first}-{query.last}.csv"
     headers = NOT_KEPT | {"content-disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(_csv(state.registry.usage, query), media_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingResponse(_csv(registry.usage, query), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 async def _csv(usage: Usage, query: UsageQuery) -> AsyncIterator[str]:
@@ -124,11 +124,11 @@ def _query(tenant: str, asked: Mapping[str, str], by: str) -> UsageQuery:
     return replace(query, first=begin, actor=actor if actor == SHADOW else query.actor)
 
 
-async def _names(state: State, caller: Caller) -> Mapping[str, str]:
+async def _names(registry: Registry, caller: Caller) -> Mapping[str, str]:
     """Labels of keys, for those who may see the keys."""
     if not caller.allows(Permission.ADMIN):
         return {}
-    return await asyncio.to_thread(state.registry.keys.names, caller.tenant)
+    return await asyncio.to_thread(registry.keys.names, caller.tenant)
 
 
 def _ranges() -> list[tuple[str, str, str]]:

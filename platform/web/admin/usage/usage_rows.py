@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
+from loraplex.registry.snapshot import Snapshots
 from loraplex.registry.usage.ledger import COUNTS
 from loraplex.registry.usage.usage import SHADOW, UsageQuery, columns_of
 
-from ...state import State
 from ...units import count_words
 
 GROUPINGS: Final = {
@@ -52,14 +52,14 @@ def heads(by: Sequence[str]) -> list[str]:
 
 
 def usage_lines(
-    state: State,
+    snapshots: Snapshots,
     query: UsageQuery,
     rows: Sequence[Mapping[str, Any]],
     total: Mapping[str, int],
     names: Mapping[str, str],
 ) -> list[UsageLine]:
     """`names`: prefix -> label, of the keys whose labels may be seen."""
-    versions, all_tokens = version_words(state, query.tenant), tokens_of(total) or 1
+    versions, all_tokens = version_words(snapshots, query.tenant), tokens_of(total) or 1
     return [
         UsageLine(
             cells=tuple(_narrowed(cell, query) for cell in _cells(row, query.by, versions, names)),
@@ -80,9 +80,9 @@ def tokens_of(row: Mapping[str, Any]) -> int:
     return tokens
 
 
-def version_words(state: State, tenant: str) -> VersionWords:
+def version_words(snapshots: Snapshots, tenant: str) -> VersionWords:
     """Which version it is, of the tenant's adapters that are there: two may have the same bytes."""
-    adapters = state.registry.snapshots.current.of_tenant(tenant)
+    adapters = snapshots.current.of_tenant(tenant)
     return {(adapter.name, one.digest): f"version {one.number}" for adapter in adapters for one in adapter.versions}
 
 
